@@ -76,6 +76,10 @@ Task = Literal["generate", "embed", "score"]
 """What an engine does: `generate` text, `embed` it, or `score` pairs of texts (rerank)."""
 
 
+DriverName = Literal["vllm", "sglang", "trtllm", "tgi", "lorax"]
+"""A kind of engine; see `adapters.drivers`."""
+
+
 def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
     return all(labels.get(label) == value for label, value in requires.items())
 
@@ -95,7 +99,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One vLLM server process."""
+    """One server process: vLLM, unless `driver` names another kind."""
 
     name: str
     url: str
@@ -143,6 +147,10 @@ class Engine:
     """When that process started, as it reports, Unix microseconds, UTC; 0 if unknown."""
     tasks: tuple[Task, ...] = ("generate",)
     """What it is asked to do, in the order of `Task`."""
+    driver: DriverName = "vllm"
+    """Which kind of engine it is."""
+    holds: tuple[str, ...] = ()
+    """Ids of the versions that it was started with, if it is of a kind that loads none later."""
 
     @property
     def domain(self) -> str:
@@ -153,6 +161,15 @@ class Engine:
     def all_labels(self) -> dict[str, str]:
         """With its region and GPU type."""
         return {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
+
+    @property
+    def loads(self) -> bool:
+        """Whether it loads adapters after its start."""
+        return self.driver != "tgi"
+
+    def fits(self, version: Version) -> bool:
+        """Whether it can hold the version, whatever else it holds."""
+        return version.rank <= self.max_rank and (self.loads or version.id in self.holds)
 
     def meets(self, requires: Mapping[str, str]) -> bool:
         """Whether it has all of these labels."""

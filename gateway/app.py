@@ -15,6 +15,7 @@ from gateway.admission.complexity import warm
 from gateway.admission.overload import AdmissionTicket
 from gateway.api import admin, exception_handlers, finance, health
 from gateway.api.admin import prices
+from gateway.api.data_plane_objects import Objects
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.api.security_headers import security_headers
@@ -24,7 +25,7 @@ from gateway.config import Settings, load_settings
 from gateway.dataplane import access_log
 from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import Exchange
-from gateway.dialects.endpoints import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS, dialect_of
 from gateway.errors import FlorinError
 from gateway.observability.conditions import Condition
 from gateway.observability.process_metrics import ProcessValues
@@ -126,10 +127,13 @@ class Florin:
             ticket.pause()
         return ticket
 
-    def early_refusal(self, ticket: object, headers: Headers) -> bytes | None:
+    def early_refusal(self, ticket: object, path: str, headers: Headers) -> tuple[int, bytes] | None:
         if self._stopping or self.data_plane is None or not isinstance(ticket, FlorinError):
             return None  # responses of a worker that stops close connections: see `serve`
-        return self.data_plane.early_refusal(ticket, headers)
+        return self.data_plane.early_refusal(ticket, path, headers)
+
+    def error_body(self, path: str, error: FlorinError) -> bytes:
+        return dialect_of(path).error_body(error, "")
 
     def serves(self, path: str) -> bool:
         return self.data_plane is not None and (path.startswith(PREFIX) or path in ENDPOINTS)
@@ -168,7 +172,7 @@ class Florin:
                 self.admin.connections.on_close = state.metrics.connection_closed
             self._running = running
             running.reconfigure(self.settings)  # they may have been reloaded meanwhile
-            self.data_plane = DataPlane(state.lifecycle)
+            self.data_plane = DataPlane(state.lifecycle, Objects(state.lifecycle, state.batches))
             self._loop.run_in_executor(None, warm)
             yield
             self.data_plane = None
@@ -186,9 +190,13 @@ class AdminPort:
         del method, path, waits
         return None
 
-    def early_refusal(self, ticket: object, headers: Headers) -> bytes | None:
-        del ticket, headers
+    def early_refusal(self, ticket: object, path: str, headers: Headers) -> tuple[int, bytes] | None:
+        del ticket, path, headers
         return None
+
+    def error_body(self, path: str, error: FlorinError) -> bytes:
+        del path
+        return error.body()
 
     def serves(self, path: str) -> bool:
         del path

@@ -123,11 +123,14 @@ CODES: dict[str, Code] = {
     "missing_api_key": Code(
         401,
         "authentication_error",
-        "The request has no `Authorization: Bearer` header.",
+        "The request has no `Authorization: Bearer` header. (Models can be called with `x-api-key`, too.)",
         "Send the API key in that header.",
     ),
     "invalid_api_key": Code(
-        401, "authentication_error", "The API key does not exist.", "Check the key, or ask for a new one."
+        401,
+        "authentication_error",
+        "The API key does not exist, or `Authorization` and `x-api-key` hold different ones.",
+        "Check the key, or ask for a new one.",
     ),
     "revoked_api_key": Code(401, "authentication_error", "The API key was revoked.", "Ask for a new key."),
     "expired_api_key": Code(

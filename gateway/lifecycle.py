@@ -15,6 +15,7 @@ import hmac
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from adapters.errors import AdaptersError
 from adapters.model import Engine
@@ -25,13 +26,14 @@ from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
-from gateway.dataplane.request import Call, Endpoint, parse, policy
+from gateway.dataplane.request import ENGINES_REFUSALS, Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
+from gateway.metering.held_finals import HeldFinals
 from gateway.metering.meter import Meter
 from gateway.metering.prompt_estimate import prompt_tokens
-from gateway.metering.records import Labels, Outcome
+from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
@@ -56,9 +58,7 @@ from gateway.tenants.terms import DEFAULT_POLICY
 
 log = logging.getLogger(__name__)
 
-_REFUSED = {"request_refused", "context_length_exceeded", "unsupported_endpoint"}
-"""Errors with which an engine that works refuses a request."""
-_UNTOUCHED = {*_REFUSED, "metering_unavailable"}
+_UNTOUCHED = {*ENGINES_REFUSALS, "metering_unavailable"}
 """Errors of attempts on which no engine worked: the client's mistake, or a full usage log."""
 _FINAL_EVENTS = {"stream_interrupted", "shutting_down"}
 """Errors that may end a stream."""
@@ -122,7 +122,7 @@ class Lifecycle:
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
-        exchange.error_body = endpoint.error_body
+        exchange.dialect = endpoint.dialect
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
@@ -132,6 +132,7 @@ class Lifecycle:
                 exchange, FlorinError("shutting_down", "The gateway is shutting down.", retry_after=1)
             )
         except FlorinError as error:
+            endpoint.rename(error)
             await self._fail(exchange, error)
         except AdaptersError as error:
             log.info("Request %s: %s", exchange.request_id, error)
@@ -163,7 +164,7 @@ class Lifecycle:
         requires = self.require(key, target, call)
         exchange.grant = grant = await self.limit(exchange, key, call)
         self.admit(exchange, key, target, call)
-        ticket = ticket_of(key, self.directory.tenants.get(key.tenant))
+        ticket = ticket_of(key, self.directory.tenants.get(key.tenant), batch=exchange.batch is not None)
         resumable = self.resumable(call)
         salt = self.salt(key.tenant)
         prefix = prefix_of(call.body, salt)
@@ -241,7 +242,7 @@ class Lifecycle:
             record,
             self.faults,
             self.metrics,
-            request.resumable,
+            request.resumable if engine.driver == "vllm" else None,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         try:
@@ -264,7 +265,7 @@ class Lifecycle:
         except FlorinError as error:
             if error.code in _UNTOUCHED:
                 record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
-            if error.code in _REFUSED:
+            if error.code in ENGINES_REFUSALS:
                 self.retries.record_answer(lease)
             elif post.sent:
                 lease.record_loss()
@@ -272,9 +273,15 @@ class Lifecycle:
         except EngineLostError as lost:
             raise self._engine_lost(lease, record, worked=post.sent) from lost
         except (ClientGoneError, asyncio.CancelledError) as end:
-            gone = isinstance(end, ClientGoneError)  # else the server is shutting down: delivery is unknown
+            # Otherwise the server is shutting down: delivery is unknown. Nobody gets part of a batch's line.
+            gone = isinstance(end, ClientGoneError)
             outcome = Outcome.CLIENT_ABORT if gone else Outcome.ORPHANED
-            record.end(outcome, billable=gone and post.sent, exact=False, worked=post.sent)
+            record.end(
+                outcome,
+                billable=gone and post.sent and not exchange.batch,
+                exact=False,
+                worked=post.sent,
+            )
             if post.sent:
                 lease.record_loss()
             raise
@@ -375,7 +382,7 @@ class Lifecycle:
     def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
         """The usage record of an attempt on this engine."""
         call, routing_state, resumable = request.call, request.routing_state, request.resumable
-        version = routing_state.target.version
+        version, batch = routing_state.target.version, request.exchange.batch
         return self.meter.begin(
             request_id=request.exchange.request_id,
             attempt=routing_state.attempts,
@@ -394,6 +401,8 @@ class Lifecycle:
             continues=resumable is not None and resumable.resumes > 0,
             free=call.endpoint.free,
             labels=self.labels(request.key, routing_state.target, call),
+            service_tier=BATCH if batch else "",
+            held=cast("HeldFinals", batch.finals) if batch else None,
         )
 
     def labels(self, key: Key, target: Target, call: Call) -> Labels:

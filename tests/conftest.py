@@ -18,6 +18,7 @@ from adapters.store.redis import RedisStore
 from gateway.metering.ledger.ledger import Ledger
 from loadtests.postgres import Postgres
 from tests.support import search
+from tests.support.empty_ledgers import EmptyLedgers
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
 from tests.support.promtool import promtool as find_promtool
@@ -112,14 +113,35 @@ def postgres_template(postgres: Postgres) -> Iterator[str]:
         yield url.rpartition("/")[2]
 
 
+@pytest.fixture(scope="session")
+def empty_ledgers(postgres: Postgres, postgres_template: str) -> Iterator[EmptyLedgers]:
+    lent = EmptyLedgers(postgres, postgres_template)
+    yield lent
+    lent.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An empty ledger's file: likewise."""
+    file = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    made = Ledger(f"sqlite:///{file}")
+    with made.read():
+        pass
+    made.close()
+    return file.read_bytes()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """URL of an empty ledger of this test's own; the test runs once on each kind of database."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}"
+        file = tmp_path / "ledger" / "ledger.db"
+        file.parent.mkdir()
+        file.write_bytes(request.getfixturevalue("sqlite_template"))
+        yield f"sqlite:///{file}"
         return
-    server: Postgres = request.getfixturevalue("postgres")
-    with server.database(request.getfixturevalue("postgres_template")) as url:
+    lent: EmptyLedgers = request.getfixturevalue("empty_ledgers")
+    with lent.lend() as url:
         yield url
 
 

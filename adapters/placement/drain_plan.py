@@ -194,6 +194,8 @@ def _refusal(room: _Room, version: Version, held: HeldVersion, snapshot: DrainSn
         return room.snapshot.closed
     if version.rank > room.engine.max_rank:
         return f"rank {version.rank} exceeds its maximum of {room.engine.max_rank}"
+    if not room.engine.fits(version):
+        return "was not started with it, and loads nothing later"
     if not snapshot.may_hold(room.engine, version):
         return "lacks a label that the tenant requires"
     if failed := snapshot.failed.get((version.engine_name, room.engine.name)):

@@ -1,53 +1,41 @@
-"""Load, unload and list on one engine: vLLM's runtime LoRA routes.
+"""Load, unload, list and ask on one engine, in the words of its driver (`adapters.drivers`).
 
 If the engine's host runs an agent, the agent first stages the version on that host's disk, and the engine
 reads it from there.
 
 A 200 response to a load proves little (see docs/vllm.md), so adapters are validated beforehand and the
-engine's model list is read afterwards. An unload only drops the name: the weights keep their GPU slot until
-the engine's own LRU evicts them, and running requests continue.
+engine's model list is read afterwards. An unload of vLLM only drops the name: the weights keep their GPU slot
+until the engine's own LRU evicts them, and running requests continue.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import logging
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
 
+from adapters.drivers import DRIVERS, driver_of
+from adapters.drivers.driver import UNREADABLE, HttpCall, Limits, Listing, Loading, Lora
 from adapters.errors import EngineError, EngineUnreachableError
-from adapters.model import Engine, Version
+from adapters.model import DriverName, Engine, Version
 from adapters.placement import fingerprint
 from adapters.placement.fingerprint import ProbeAnswer
 from adapters.security.handshake_errors import explain
 
 log = logging.getLogger(__name__)
 
-MAX_MODELS = 10_000
-"""Most models that one engine may list, far above any real `--max-cpu-loras`."""
 MAX_VERSION = 64
 SHARING_SECONDS = 0.05
 """From one request to the next that should share its batch."""
-MAX_NAME = 4_096
-"""Maximum length of a model's name or path, in characters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The models that an engine reports it serves."""
-
-    bases: dict[str, str]
-    """Served name → path or hub id of the base model."""
-    loras: frozenset[str]
-    max_model_len: int | None
 
 
 class EngineClient:
@@ -74,14 +62,22 @@ class EngineClient:
         return hmac.new(self.agent_secret, bound.encode(), hashlib.sha256).hexdigest()
 
     async def load(self, engine: Engine, version: Version) -> None:
+        loading, driver = driver_of(engine).capabilities.loading, driver_of(engine)
+        if loading is Loading.START:
+            if version.id not in engine.holds:
+                raise EngineError(f"{engine.name} was not started with {version.id}, and loads nothing later")
+            return
         path = await self._stage(engine, version) if engine.agent else version.path
-        body = {"lora_name": version.engine_name, "lora_path": path}
+        lora = Lora(version.engine_name, path)
         try:
             async with self.guard(engine):
-                await self._call(engine, "POST", "/v1/load_lora_adapter", body)
+                if loading is Loading.CALL:
+                    await self._send(engine, driver.load(lora))
+                else:
+                    await self._ask(engine, fingerprint.one_token(engine.base_model, _salt()), lora)
         except EngineError as error:
             # Engine names are never reused, so an engine that knows this name holds these weights.
-            if error.status == 400 and "already" in str(error):
+            if loading is Loading.CALL and driver.is_loaded(error.status or 0, str(error)):
                 return
             if path != version.path:  # show one path, whichever host the files are on
                 raise type(error)(str(error).replace(path, version.path), error.status) from error
@@ -133,10 +129,12 @@ class EngineClient:
 
     async def unload(self, engine: Engine, engine_name: str) -> None:
         """Never raises for a refused unload: a load must not fail because of it, and the engine's message may
-        name another tenant's adapter."""
+        name another tenant's adapter. Does nothing where the engine evicts by itself, or never."""
+        if driver_of(engine).capabilities.loading is not Loading.CALL:
+            return
         try:
             async with self.guard(engine):
-                await self._call(engine, "POST", "/v1/unload_lora_adapter", {"lora_name": engine_name})
+                await self._send(engine, driver_of(engine).unload(engine_name))
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -144,36 +142,74 @@ class EngineClient:
                 log.warning("Engine %s: unload of %s failed: %s", engine.name, engine_name, error)
 
     async def serving(self, engine: Engine, *, timeout: float | None = None) -> Listing:
-        answer = await self._call(engine, "GET", "/v1/models", None, timeout=timeout)
+        driver = driver_of(engine)
+        answer = await self._call(engine, "GET", driver.models_path, None, timeout=timeout)
         try:
-            return _listing(orjson.loads(answer))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            return driver.listing(orjson.loads(answer))
+        except UNREADABLE as error:
             raise EngineError(
-                f"{engine.name} at {engine.url} sent a response that vLLM would not send: {error!r}"
+                f"{engine.name} at {engine.url} sent a response that {driver.title} would not send: {error!r}"
             ) from error
+
+    async def recognize(self, engine: Engine) -> DriverName | None:
+        """Which kind of engine answers there; None: none that is known. Raises EngineUnreachableError."""
+        models = await self._told(engine, "/v1/models")
+        for driver in DRIVERS.values():
+            with contextlib.suppress(*UNREADABLE):
+                if driver.is_mine(models, None):
+                    return driver.name
+        info = await self._told(engine, "/info")
+        for driver in DRIVERS.values():
+            with contextlib.suppress(*UNREADABLE):
+                if driver.is_mine(None, info):
+                    return driver.name
+        return None
+
+    async def _told(self, engine: Engine, path: str) -> Any:
+        """JSON; None if there is none. Raises EngineUnreachableError."""
+        try:
+            return orjson.loads(await self._call(engine, "GET", path, None))
+        except EngineUnreachableError:
+            raise
+        except (EngineError, ValueError):
+            return None
 
     async def takes_adapters(self, engine: Engine) -> bool:
         """Whether the runtime LoRA routes exist. An existing route rejects an empty load; a missing one
-        returns 404."""
+        returns 404. True for engines that need none."""
+        driver = driver_of(engine)
+        if driver.capabilities.loading is not Loading.CALL:
+            return True
         try:
-            await self._call(engine, "POST", "/v1/load_lora_adapter", {})
+            await self._call(engine, "POST", driver.load(Lora("", "")).path, {})
         except EngineUnreachableError:
             raise
         except EngineError as error:
             return error.status not in {404, 405}
         return True
 
+    async def limits(self, engine: Engine) -> Limits:
+        """What the engine tells of its flags."""
+        driver = driver_of(engine)
+        if not driver.limits_path:
+            return Limits()
+        try:
+            return driver.limits(await self._call(engine, "GET", driver.limits_path, None))
+        except UNREADABLE:
+            return Limits()
+
     async def metrics(self, engine: Engine) -> bytes:
         """In the Prometheus text format."""
-        return await self._call(engine, "GET", "/metrics", None)
+        return await self._call(engine, "GET", driver_of(engine).metrics.path, None)
 
     async def version(self, engine: Engine) -> str:
-        """VLLM's version; empty if it does not tell."""
+        """The engine's version; empty if it does not tell."""
         try:
-            told = orjson.loads(await self._call(engine, "GET", "/version", None))["version"]
+            told = orjson.loads(await self._call(engine, "GET", driver_of(engine).version_path, None))
+            told = told["version"]
         except EngineUnreachableError:
             raise
-        except (EngineError, ValueError, LookupError, TypeError):
+        except (EngineError, *UNREADABLE):
             return ""
         return told[:MAX_VERSION] if type(told) is str else ""
 
@@ -181,7 +217,7 @@ class EngineClient:
         """Have the base model score a prompt in both ways that vLLM offers, each while it answers another
         request: in some builds, that ends the engine. Raises EngineUnreachableError, EngineError."""
         for scored in fingerprint.SCORED * 2:  # the first may compile while the other request is answered
-            salt = secrets.token_hex(16)
+            salt = _salt()
             beside = fingerprint.one_token(engine.base_model, salt) | fingerprint.LONG
             other = asyncio.create_task(self._call(engine, "POST", "/v1/completions", beside))
             try:
@@ -193,25 +229,41 @@ class EngineClient:
                 await asyncio.gather(other, return_exceptions=True)
         await self.one_token(engine, timeout=self._timeout)  # it is still alive
 
-    async def probe(self, engine: Engine, model: str) -> ProbeAnswer:
-        """Return the answer of `model` (its name on the engine) to the fixed prompts."""
-        body = fingerprint.request(model, secrets.token_hex(16))
+    async def probe(self, engine: Engine, version: Version | None) -> ProbeAnswer:
+        """Return the answer of `version`, or of the base model, to the fixed prompts."""
+        body = fingerprint.request(version.engine_name if version else engine.base_model, _salt())
+        lora = Lora(version.engine_name, version.path) if version else None
         async with self.guard(engine):
-            answer = await self._call(engine, "POST", "/v1/completions", body)
+            answer = await self._ask(engine, body, lora)
         try:
-            return fingerprint.parse(orjson.loads(answer))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise EngineError(f"{engine.name} does not answer a probe like vLLM: {error!r}") from error
+            return fingerprint.parse(answer)
+        except UNREADABLE as error:
+            raise _strange(engine, error) from error
 
     async def one_token(self, engine: Engine, *, timeout: float) -> ProbeAnswer:
         """Generate one token with the base model to prove that the engine's core works; returns what it
         cost."""
-        body = fingerprint.one_token(engine.base_model, secrets.token_hex(16))
-        answer = await self._call(engine, "POST", "/v1/completions", body, timeout=timeout)
+        body = fingerprint.one_token(engine.base_model, _salt())
+        answer = await self._ask(engine, body, None, timeout=timeout)
         try:
-            return fingerprint.cost(orjson.loads(answer))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise EngineError(f"{engine.name} does not answer a probe like vLLM: {error!r}") from error
+            return fingerprint.cost(answer)
+        except UNREADABLE as error:
+            raise _strange(engine, error) from error
+
+    async def _ask(
+        self, engine: Engine, body: dict[str, Any], lora: Lora | None, *, timeout: float | None = None
+    ) -> Any:
+        """The answer to a request to /v1/completions, as vLLM gives it."""
+        driver = driver_of(engine)
+        calls = driver.ask(body, engine.base_model, lora)
+        answers = [await self._send(engine, call, timeout=timeout) for call in calls]
+        try:
+            return driver.answer([orjson.loads(answer) for answer in answers])
+        except UNREADABLE as error:
+            raise _strange(engine, error) from error
+
+    async def _send(self, engine: Engine, call: HttpCall, *, timeout: float | None = None) -> bytes:
+        return await self._call(engine, call.method, call.path, call.body, timeout=timeout)
 
     async def _call(
         self,
@@ -246,24 +298,13 @@ class EngineClient:
         )
 
 
-def _listing(body: Any) -> Listing:
-    """Parse a /v1/models response. Raises ValueError, LookupError, TypeError or AttributeError."""
-    cards = body["data"]
-    if len(cards) > MAX_MODELS:
-        raise ValueError(f"it lists {len(cards)} models")
-    bases = [(_name(c["id"]), c) for c in cards if not c.get("parent")]
-    longest = bases[0][1].get("max_model_len") if bases else None
-    return Listing(
-        bases={name: _name(c.get("root") or name) for name, c in bases},
-        loras=frozenset(_name(c["id"]) for c in cards if c.get("parent")),
-        max_model_len=longest if type(longest) is int and longest > 0 else None,
-    )
+def _salt() -> str:
+    return secrets.token_hex(16)
 
 
-def _name(value: Any) -> str:
-    if type(value) is not str or not 0 < len(value) <= MAX_NAME:
-        raise ValueError(f"a model's name is {str(value)[:80]!r}")
-    return value
+def _strange(engine: Engine, error: Exception) -> EngineError:
+    title = driver_of(engine).title
+    return EngineError(f"{engine.name} does not answer a probe like {title}: {error!r}")
 
 
 def _of_tls(error: BaseException, url: str) -> str:
@@ -277,6 +318,8 @@ def _message(answer: bytes) -> str:
     try:
         body = orjson.loads(answer)
         error = body.get("error", body)
-        return str(error.get("message", error))[:500]
+        if type(error) is str:  # TGI's
+            return error[:500]
+        return str(error.get("message", error.get("error_message", error)))[:500]
     except (ValueError, AttributeError):
         return answer[:500].decode(errors="replace")

@@ -99,7 +99,7 @@ class LoadSteps:
                 began = self.clock()
                 await self.control.load(engine, version)
                 self.timed(engine, version, self.clock() - began)
-                if version.engine_name not in (await self.control.serving(engine)).loras:
+                if (await self.control.serving(engine)).lacks(version.engine_name):
                     raise EngineError(f"{engine.name} accepted {version.id} but does not list it")
             verified = await self.verifier.verify(engine, version) if self.verifier else ""
             confirmed = await self.store.confirm(
@@ -161,7 +161,7 @@ class LoadSteps:
         """Whether the version left the engine after it was loaded. An earlier claim may have made it the
         victim of another version, whose load came late."""
         try:
-            return version.engine_name not in (await self.control.serving(engine)).loras
+            return (await self.control.serving(engine)).lacks(version.engine_name)
         except EngineError:
             return False
 

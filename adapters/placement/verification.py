@@ -150,7 +150,7 @@ class ProbeVerifier:
         """Return the result and the fingerprint that the version's answer agrees with."""
         base = await self._base(engine)
         try:
-            answer = await self._ask(engine, version.engine_name)
+            answer = await self._ask(engine, version)
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -242,7 +242,7 @@ class ProbeVerifier:
 
     async def _ask_base(self, engine: Engine) -> ProbeAnswer | None:
         try:
-            return await self._ask(engine, engine.base_model)
+            return await self._ask(engine, None)
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -269,8 +269,8 @@ class ProbeVerifier:
 
     # -- probes and fingerprints
 
-    async def _ask(self, engine: Engine, model: str) -> ProbeAnswer:
-        answer = await self.control.probe(engine, model)
+    async def _ask(self, engine: Engine, version: Version | None) -> ProbeAnswer:
+        answer = await self.control.probe(engine, version)
         self.on_probe(engine, answer)
         return answer
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from adapters.drivers.driver import Listing
 from adapters.errors import EngineError
 from adapters.model import Engine, PendingDeletion, Version
 from adapters.placement.engine_client import EngineClient
@@ -34,6 +35,14 @@ class CollectionPlan:
     """Engine names of pending deletions that can be closed but whose content another version needs."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Engine name → why its files must stay, as a sentence."""
+
+
+def held(engine: Engine, listing: Listing, catalog: Catalog) -> frozenset[str]:
+    """Names of the versions whose files the engine may still read: those that it lists. One that lists none
+    reads again what it was started with, and else only what a request names."""
+    if listing.loras is not None:
+        return listing.loras
+    return frozenset(v.engine_name for v in catalog.versions.values() if v.id in engine.holds)
 
 
 def plan(
@@ -150,7 +159,7 @@ class ArtifactCollector:
 
     async def _list(self, engine: Engine) -> frozenset[str] | None:
         try:
-            return (await self.control.serving(engine, timeout=self.probe_timeout)).loras
+            return held(engine, await self.control.serving(engine, timeout=self.probe_timeout), self.catalog)
         except EngineError:
             return None
 

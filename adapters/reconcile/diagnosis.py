@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from adapters.drivers.driver import Listing
 from adapters.model import ServingStatus, SlotState, Version
-from adapters.placement.engine_client import Listing
 from adapters.reconcile.artifact_gc import CollectionPlan
 from adapters.registry.catalog import Catalog
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from adapters.drivers import driver_of
 from adapters.model import Engine, SlotState
 from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation, evidence, names, them
 from adapters.registry.serving_status import SUSPECT
@@ -65,7 +66,9 @@ def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             "engine_lora_routes", "problem", name,
             "It cannot load adapters at runtime.",
             "Start it with --enable-lora, --api-server-count 1 and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1; "
-            "florin engine run does this for you.",
+            "florin engine run does this for you."
+            if engine.driver == "vllm"
+            else f"{driver_of(engine).advice.capitalize()}.",
         )  # fmt: skip
     if engine.agent and not look.agent:
         yield Diagnosis(
@@ -126,7 +129,7 @@ def _slots_used(placed: Mapping[str, SlotState]) -> int:
 
 def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
     look, placed = view.looks.get(engine.name, EngineObservation()), view.placed.get(engine.name, {})
-    if look.listing is None:
+    if look.listing is None or look.listing.loras is None:
         return
     listed, name = look.listing.loras, engine.name
     ids = view.catalog.by_engine_name
@@ -161,7 +164,7 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             f"{names(strangers, {})} was loaded there by another client. Florin leaves {them(strangers)} "
             f"alone, but {them(strangers)} may occupy one of its {engine.slots} slots.",
             f"Register it with florin adapter add, then unload it: curl -X POST "
-            f"{engine.url}/v1/unload_lora_adapter -H 'content-type: application/json' "
+            f"{engine.url}{driver_of(engine).unload(first).path} -H 'content-type: application/json' "
             f"""-d '{{"lora_name": "{first}"}}'""",
         )  # fmt: skip
     used = _slots_used(placed)

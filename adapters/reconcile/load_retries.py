@@ -77,7 +77,7 @@ class LoadRetries:
                 engine
                 for engine in self.catalog.fleet(version.base_model)
                 if engine.takes_adapters
-                and engine.max_rank >= version.rank
+                and engine.fits(version)
                 and engine.name not in failed
                 and self.loader.may_hold(engine, version)
                 and self.loader.usable(engine.name)

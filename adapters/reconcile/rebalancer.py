@@ -189,7 +189,7 @@ class Rebalancer:
             engine.domain,
             engine.all_labels,
             serves=status.serves and engine.takes_requests and not engine.moving,
-            open=status.open and engine.takes_adapters and name not in self._busy,
+            open=status.open and engine.loads and engine.takes_adapters and name not in self._busy,
             capacity=min(self.capacity, status.queues_at or math.inf),
             base_load=self._demand.mean(f"{BASE}{name}"),
             load_ms=status.load_ms,

@@ -13,11 +13,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from adapters.drivers import driver_of
 from adapters.errors import (
     AdaptersError,
     EngineError,
@@ -88,6 +89,8 @@ class Reconciler:
     collect_interval: float = COLLECT_SECONDS
     # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _was_down: set[str] = field(default_factory=set)
+    """Engines that did not answer when they were last asked."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -178,13 +181,16 @@ class Reconciler:
             engine.name
         )  # read before asking: a version added in between is not missing
         try:
-            loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
+            listed = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
+            self._was_down.add(engine.name)
             return frozenset()  # down: nothing to repair until it is back
+        loaded = self._assumed(engine, placed) if listed is None else listed
+        self._was_down.discard(engine.name)
         gone = {v for v, state in placed.items() if state is not SlotState.LOADING and self._is_gone(v)}
         for name in gone:
             await self.store.unplace(engine.name, name, fence=fence)  # if still loaded, it is now a stray
-        missing = {v for v, state in placed.items() if state in LISTED} - loaded - gone
+        missing = {v for v, state in placed.items() if state in LISTED}.difference(loaded) - gone
         if missing:
             await self._mark_lost(engine, missing, fence)
         lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
@@ -195,6 +201,12 @@ class Reconciler:
         if seen_twice:
             await self._unload_strays(engine, seen_twice, fence)
         return frozenset(now - seen_twice)
+
+    def _assumed(self, engine: Engine, placed: Collection[str]) -> Collection[str]:
+        """What an engine holds that does not tell. One that was away may have restarted. That matters only
+        where the base model answers for an adapter that is gone: there, everything is verified again."""
+        doubtful = driver_of(engine).capabilities.base_for_unknown and engine.name in self._was_down
+        return frozenset() if doubtful else frozenset(placed)
 
     def _is_gone(self, name: str) -> bool:
         """Whether the version was removed or retired, while the engine was unreachable or just before an
@@ -242,7 +254,7 @@ class Reconciler:
         return (
             version.retired is None
             and version.base_model == engine.base_model
-            and version.rank <= engine.max_rank
+            and engine.fits(version)
             and version.engine_name not in self.catalog.serving_statuses
             and self.loader.may_hold(engine, version)
         )

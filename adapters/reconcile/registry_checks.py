@@ -67,11 +67,13 @@ def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
     for _, adapter in sorted(catalog.adapters.items()):
         for version in _called(adapter, catalog):
             fleet = catalog.fleet(version.base_model)
-            if any(engine.max_rank >= version.rank for engine in fleet):
+            if any(engine.fits(version) for engine in fleet):
                 continue
             most = max((engine.max_rank for engine in fleet), default=0)
             why = (
                 f"its rank is {version.rank}, and no engine of {version.base_model} takes more than {most}"
+                if fleet and most < version.rank
+                else f"no engine of {version.base_model} was started with it"
                 if fleet
                 else f"no engine serves its base model, {version.base_model}"
             )

@@ -1,4 +1,4 @@
-"""Environments of the clients that docs/clients describes: `python -m deploy.clients.environments` builds them.
+"""Environments of the clients of docs/clients: `python -m deploy.clients.environments` builds them.
 
 They are no part of Florin's own environment: their packages conflict with each other's. Each is built once,
 in the user's cache, under a name with the hash of its requirements.

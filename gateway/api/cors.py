@@ -16,6 +16,9 @@ MAX_AGE: Final = 7200
 """Seconds for which a browser may keep a preflight's answer; none keeps it longer."""
 _REQUESTED = re.compile(rb"[A-Za-z0-9_, -]{1,1000}")
 
+_DEFAULT: Final = b"authorization, content-type, x-api-key, anthropic-version"
+"""Headers that may be sent if a preflight does not say which."""
+
 
 class Cors:
     """Which origins may read the data plane's responses."""
@@ -46,9 +49,9 @@ def preflight(method: str, request: Headers) -> Headers | None:
     if b"origin" not in given or b"access-control-request-method" not in given:
         return None
     wanted = given.get(b"access-control-request-headers", b"")
-    allowed = wanted if _REQUESTED.fullmatch(wanted) else b"authorization, content-type"
+    allowed = wanted if _REQUESTED.fullmatch(wanted) else _DEFAULT
     return [
-        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
         (b"access-control-allow-headers", allowed),
         (b"access-control-max-age", b"%d" % MAX_AGE),
     ]

@@ -10,17 +10,25 @@ import orjson
 from adapters.model import Adapter
 from adapters.registry.catalog import Catalog
 from gateway.admission.overload import AdmissionTicket
+from gateway.api import batches, files
+from gateway.api.batches import BatchRoutes
 from gateway.api.cors import Cors, preflight
+from gateway.api.data_plane_objects import Objects
+from gateway.api.files import FileRoutes
 from gateway.dataplane import access_log
+from gateway.dataplane.dialect import OPENAI
 from gateway.dataplane.exchange import (
     JSON,
     MAX_DRAIN_BYTES,
+    ClientGoneError,
     Exchange,
     RequestTransport,
     declared_length,
     new_request_id,
 )
-from gateway.dialects.endpoints import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS, dialect_of
+from gateway.dialects.messages import models
+from gateway.dialects.messages.errors import DIALECT as ANTHROPIC
 from gateway.errors import FlorinError
 from gateway.lifecycle import Lifecycle, model_not_found
 from gateway.observability.request_context import RequestContext
@@ -36,8 +44,12 @@ _MOST_BYTES = 16 * 1024 * 1024
 class DataPlane:
     """Serves everything under /v1/, and the other paths of ENDPOINTS."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, objects: Objects | None = None) -> None:
+        """`objects`: files and batches; None: there are none."""
         self._lifecycle = lifecycle
+        self._objects: dict[str, FileRoutes | BatchRoutes] = {}
+        if objects is not None:
+            self._objects = {files.PATH: FileRoutes(objects), batches.PATH: BatchRoutes(objects)}
         self._listings = Listings(lifecycle.catalog)
         origins = lifecycle.settings.allowed_origins
         self._cors = Cors(origins) if origins else None
@@ -60,7 +72,9 @@ class DataPlane:
             return self._lifecycle.issue_ticket()
         return None
 
-    def early_refusal(self, error: FlorinError, headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    def early_refusal(
+        self, error: FlorinError, path: str, headers: list[tuple[bytes, bytes]]
+    ) -> tuple[int, bytes] | None:
         """See `client_connection.Application`. Not with an access log, which needs each request."""
         if self._lifecycle.settings.access_log or not 0 <= declared_length(headers) <= MAX_DRAIN_BYTES:
             return None
@@ -69,16 +83,29 @@ class DataPlane:
         context.read(headers)
         if self._cors is not None:
             context.cors = self._cors.headers(headers)
-        ids = b"".join([b"%b: %b\r\n" % header for header in context.ids()])
-        return ids + _refusal(error.code, error.message, error.retry_after)
+        dialect, ids = dialect_of(path), context.ids()
+        if dialect is OPENAI:
+            return error.status, _lines(ids) + _refusal(error.code, error.message, error.retry_after)
+        body = dialect.error_body(error, context.request_id)
+        more = [] if dialect.headers is None else dialect.headers(ids)
+        return dialect.status(error), _lines(ids + more) + _framed(error, body)
 
     async def _answer(self, exchange: Exchange) -> None:
         endpoint = ENDPOINTS.get(exchange.transport.path)
         if endpoint is not None and exchange.transport.method == "POST":
             await self._lifecycle.run(exchange, endpoint)
             return
+        found, _, rest = exchange.transport.path[len(PREFIX) :].partition("/")
+        routes = self._objects.get(PREFIX + found)
+        asks = routes is None and endpoint is None and models.asks(exchange.headers)
+        exchange.dialect = ANTHROPIC if asks else dialect_of(exchange.transport.path)
         try:
-            await exchange.respond(200, self._models(exchange))
+            if routes is not None and exchange.transport.method != "OPTIONS":
+                await routes.answer(exchange, rest.split("/") if rest else [])
+            else:
+                await exchange.respond(200, self._models(exchange))
+        except ClientGoneError:
+            exchange.finished = True
         except FlorinError as error:
             exchange.context.error = error.code
             self._lifecycle.metrics.error(error.code)
@@ -88,8 +115,9 @@ class DataPlane:
         """GET /v1/models and /v1/models/{id}, and preflights. Raises FlorinError for anything else."""
         path = exchange.transport.path
         known = path in ENDPOINTS or path == _MODELS or path.startswith(_MODELS + "/")
+        known = known or any(path == root or path.startswith(root + "/") for root in self._objects)
         if not known:
-            raise FlorinError("not_found", f"There is no {path[:200]} here.")
+            raise FlorinError("not_found", nothing_at(path))
         asked = preflight(exchange.transport.method, exchange.transport.headers) if self._cors else None
         if asked is not None:
             exchange.extra_headers = asked
@@ -100,6 +128,11 @@ class DataPlane:
             raise FlorinError("method_not_allowed", f"{path[:200]} only supports {allowed}.")
         key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
         wanted = path[len(_MODELS) + 1 :]
+        if exchange.dialect is ANTHROPIC:
+            if wanted:
+                return orjson.dumps(models.card(self._one(key, wanted)))
+            listed = orjson.loads(self._all(key))["data"]
+            return orjson.dumps(models.page(listed, exchange.transport.query))
         return orjson.dumps(self._one(key, wanted)) if wanted else self._all(key)
 
     def _all(self, key: Key) -> bytes:
@@ -138,9 +171,22 @@ class DataPlane:
 def _refusal(code: str, message: str, retry_after: int | None) -> bytes:
     """The part of an early refusal that does not depend on the request."""
     error = FlorinError(code, message, retry_after=retry_after)
-    body = error.body()
+    return _framed(error, error.body())
+
+
+def _framed(error: FlorinError, body: bytes) -> bytes:
     headers = {"content-type": JSON.decode(), "content-length": str(len(body)), **error.headers}
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode() + b"\r\n" + body
+
+
+def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+def nothing_at(path: str) -> str:
+    """An Anthropic client adds the version itself."""
+    hint = " (An Anthropic client's base_url must not end in /v1.)" if path.startswith("/v1/v1/") else ""
+    return f"There is no {path[:200]} here.{hint}"
 
 
 class Listings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -17,6 +18,15 @@ from gateway.commands.session import Session, command, confirm
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The engine's name.")]
+
+
+class Driver(StrEnum):
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+    TGI = "tgi"
+    LORAX = "lorax"
+
 
 _STATES = {
     "active": "is active: it accepts adapters and requests",
@@ -52,6 +62,17 @@ def add(
     seats: Annotated[
         int | None,
         typer.Option(min=1, help="The engine's --max-num-seqs; learned from its metrics if left out."),
+    ] = None,
+    driver: Annotated[
+        Driver, typer.Option(help="Which kind of engine it is; see docs/engines.md.")
+    ] = Driver.VLLM,
+    holds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--holds",
+            metavar="TENANT/NAME@VERSION",
+            help="A version that it was started with; only for engines that load none later. Repeatable.",
+        ),
     ] = None,
     tasks: Annotated[
         str, typer.Option(help="What it does, comma-separated: generate, embed (vectors), score (rerank).")
@@ -91,6 +112,8 @@ def add(
         "cpu_slots": cpu_slots,
         "max_rank": max_rank,
         "seats": seats,
+        "driver": driver.value,
+        "holds": holds or [],
         "tasks": [task.strip() for task in tasks.split(",")],
         "verify": not no_verify,
         "base_config": None if base_config is None else absolute(base_config),
@@ -126,7 +149,7 @@ def list_(session: Session) -> None:
                 e["running"],
                 e["waiting"],
                 shown(e["labels"]),
-                e["version"],
+                f"{e['driver']} {e['version']}".strip(),
                 e["prompt_scores"],
                 e["url"],
             )
@@ -144,7 +167,7 @@ def list_(session: Session) -> None:
             "running",
             "waiting",
             "labels",
-            "vllm",
+            "engine version",
             "prompt scores",
             "url",
         )

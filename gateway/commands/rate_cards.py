@@ -36,6 +36,13 @@ def add(
         str | None,
         typer.Option("--cached", help="Price per million cached input tokens. Default: as for --input."),
     ] = None,
+    residency: Annotated[
+        str | None,
+        typer.Option(
+            help="Price of an hour in which an adapter of the tenant is on an engine. Default: none.",
+            show_default=False,
+        ),
+    ] = None,
     minimum: Annotated[str, typer.Option(help="Minimum charge per month.")] = "0",
     free_input: Annotated[int, typer.Option(min=0, help="Input tokens per month that are free.")] = 0,
     free_cached: Annotated[int, typer.Option(min=0, help="Cached input tokens per month that are free.")] = 0,
@@ -73,17 +80,21 @@ def add(
     }
     optional = {
         "cached_per_million": None if cached is None else _price("--cached", cached),
+        "residency_per_adapter_hour": None if residency is None else _price("--residency", residency),
         "valid_from": valid_from,
         "reason": reason,
     }
     body |= {name: value for name, value in optional.items() if value is not None}
-    session.result(
-        session.api.post(_PATH, body),
-        lambda b: say(
-            f"Rate card {clean(b['name'])} from {clean(b['valid_from'])}, per million tokens: "
-            f"{clean(b['input_per_million'])} input, {clean(b['cached_per_million'])} cached input, "
-            f"{clean(b['output_per_million'])} output {clean(b['currency'])}."
-        ),
+    session.result(session.api.post(_PATH, body), _added)
+
+
+def _added(made: Json) -> None:
+    currency, resident = clean(made["currency"]), made["residency_per_adapter_hour"]
+    say(
+        f"Rate card {clean(made['name'])} from {clean(made['valid_from'])}, per million tokens: "
+        f"{clean(made['input_per_million'])} input, {clean(made['cached_per_million'])} cached input, "
+        f"{clean(made['output_per_million'])} output {currency}"
+        + (f"; {clean(resident)} {currency} per adapter-hour." if Decimal(resident) else ".")
     )
 
 
@@ -105,18 +116,18 @@ def _people(body: Json) -> None:
         note("No rate cards yet: florin rate-card add NAME --input … --output …")
         return
     columns = (
-        "rate card", "from", "input", "cached", "output", "minimum", "currency", "free tokens", "recorded",
-        "reason",
+        "rate card", "from", "input", "cached", "output", "adapter-hour", "minimum", "currency",
+        "free tokens", "recorded", "reason",
     )  # fmt: skip  # one name a line says no more
     rows = [
         (
             c["name"], c["valid_from"], c["input_per_million"], c["cached_per_million"],
-            c["output_per_million"], c["monthly_minimum"], c["currency"], _free(c), c["recorded_at"][:10],
-            c["reason"],
+            c["output_per_million"], c["residency_per_adapter_hour"], c["monthly_minimum"], c["currency"],
+            _free(c), c["recorded_at"][:10], c["reason"],
         )
         for c in body["data"]
     ]  # fmt: skip  # as above
-    show(table(columns, rows, right=columns[2:6]))
+    show(table(columns, rows, right=columns[2:7]))
     if body["assignments"]:
         show(
             table(
@@ -134,7 +145,7 @@ def _people(body: Json) -> None:
         )
     else:
         note("No tenant has a rate card yet: florin rate-card assign TENANT --card NAME")
-    note("Prices are per million tokens. Of two rows for the same month, the later counts.")
+    note("Prices are per million tokens or adapter-hour. Of two rows for the same month, the later counts.")
 
 
 def _free(card: Json) -> str | None:

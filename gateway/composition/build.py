@@ -16,6 +16,7 @@ from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
 from gateway.admission.owner_queue import OwnerQueue
+from gateway.batches.runner import BatchRunner
 from gateway.composition.background import export_conditions, export_waiting, run_in_background
 from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
@@ -28,6 +29,7 @@ from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
 from gateway.costs.adapter_costs.residency_log import ResidencyLog
 from gateway.costs.maintenance import maintenance_job
+from gateway.costs.maintenance.warm_up import warm_up
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.metering.ledger.audit_shipper import AuditShipper
@@ -97,6 +99,8 @@ async def build(
             decisions=decisions,
             cache_secret=shared["cache_salt"].encode(),
         )
+        batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
+        stack.push_async_callback(batches.close)
         reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
@@ -111,6 +115,7 @@ async def build(
             disks,
             process_values=process_values,
         )
+        conditions.add(batches.conditions)
         ledger, store = metering.ledger, registry.store
         maintenance = maintenance_job.MaintenanceJob(
             store=store,
@@ -148,6 +153,7 @@ async def build(
             engines.probe_log.run,
             maintenance.run,
             cost_alerts.run,
+            batches.run,
             residency_log.run,
             snapshot_writer.run,
             AuditShipper(store, ledger, worker).run,
@@ -158,6 +164,8 @@ async def build(
             disks.run,
             partial(clock_watch.watch, clock, store, ledger, metrics),
         )
+        if settings.ledger_warm_up:
+            run_in_background(stack, partial(warm_up, metering.ledger_process, clock.now))
         state = State(
             settings=settings,
             store=store,
@@ -176,6 +184,7 @@ async def build(
             warmer=engines.warmer,
             meter=metering.meter,
             ledger=ledger,
+            batches=batches,
             ledger_process=metering.ledger_process,
             metrics=metrics,
             lifecycle=lifecycle,

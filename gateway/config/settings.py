@@ -14,6 +14,7 @@ from pydantic_settings import (
 )
 
 from gateway.config.alerts import AlertSettings
+from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
@@ -30,6 +31,7 @@ class SettingsError(Exception):
 # Pydantic orders fields from the last base to the first, and so does docs/reference/settings.md.
 class Settings(
     AlertSettings,
+    BatchSettings,
     EngineSettings,
     LimitSettings,
     RequestSettings,

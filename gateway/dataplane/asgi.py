@@ -21,6 +21,7 @@ class AsgiRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query: bytes = scope.get("query_string", b"")
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.client: str = (scope.get("client") or ("",))[0]
         self.ticket: object = None

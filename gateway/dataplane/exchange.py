@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from gateway.admission.in_flight import Reservation
 from gateway.admission.overload import AdmissionTicket
+from gateway.dataplane.dialect import OPENAI, Headers
 from gateway.errors import FlorinError
 from gateway.observability.request_context import CURRENT, RequestContext
 from gateway.runtime.cancel_scope import CancelScope
@@ -30,6 +32,8 @@ class RequestTransport(Protocol):
 
     method: str
     path: str
+    query: bytes
+    """After the path's `?`."""
     headers: list[tuple[bytes, bytes]]
     client: str
     """Address of the peer: the client, or a proxy."""
@@ -69,6 +73,16 @@ class RequestTransport(Protocol):
         """Send the last part."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """A request that nobody is connected for: a line of a batch."""
+
+    key_id: str
+    """The key that created the batch, under which the line runs."""
+    finals: object
+    """Holds back the usage record of its answer (`metering.held_finals.HeldFinals`)."""
+
+
 class Settled(Protocol):
     """What a request holds of its tenant's limits."""
 
@@ -86,8 +100,9 @@ class Exchange:
     `close` on every path; it releases the reservation and the ticket, and is idempotent.
     """
 
-    def __init__(self, transport: RequestTransport) -> None:
+    def __init__(self, transport: RequestTransport, batch: BatchLine | None = None) -> None:
         self.transport = transport
+        self.batch = batch
         self.write_now = transport.write_now
         """Sends part of the stream if the client has room for it. Returns whether it did."""
         self._headers = transport.headers
@@ -108,8 +123,8 @@ class Exchange:
         self.payload = b""
         """The body for the engine. Dropped at the first byte of the answer, after which nothing is
         retried."""
-        self.error_body: Callable[[FlorinError, str], bytes] | None = None
-        """An error's body in the client's dialect, given the request's id; None: OpenAI's."""
+        self.dialect = OPENAI
+        """How errors are worded, and which headers responses have besides Florin's."""
         self.error_events: Callable[[FlorinError], bytes] | None = None
         """The last events of a stream that fails, in the client's dialect; None: OpenAI's."""
         self._unread = True
@@ -139,6 +154,10 @@ class Exchange:
                 scheme, _, key = value.partition(b" ")
                 return key.strip() if scheme.lower() == b"bearer" else b""
         return b""
+
+    def api_key(self) -> bytes:
+        """The key in `x-api-key`, as Anthropic's clients send it; empty if there is none."""
+        return next((value.strip() for name, value in self._headers if name == b"x-api-key"), b"")
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body and count it in the reservation. Raises FlorinError if it exceeds `limit`
@@ -245,24 +264,18 @@ class Exchange:
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         self.finished = True
         await self.transport.respond(
-            status,
-            [(b"content-type", JSON), *self.context.ids(), *self.extra_headers, *more],
-            body,
-            linger=self.leaves_unread(),
+            status, self._response_headers(JSON, more), body, linger=self.leaves_unread()
         )
 
-    async def begin_stream(self) -> None:
+    async def begin_stream(self, content_type: bytes = EVENTS) -> None:
         self.started = self.streaming = True
         self.context.status = 200
         self.drop_payload()
-        await self.transport.begin(
-            200,
-            [
-                (b"content-type", EVENTS),
-                *self.context.ids(),
-                *self.extra_headers,
-            ],
-        )
+        await self.transport.begin(200, self._response_headers(content_type, []))
+
+    def _response_headers(self, content_type: bytes, more: Headers) -> Headers:
+        headers = [(b"content-type", content_type), *self.context.ids(), *self.extra_headers, *more]
+        return headers if self.dialect.headers is None else headers + self.dialect.headers(headers)
 
     async def write(self, data: bytes) -> None:
         """Send part of the stream. Blocks while the client reads more slowly than the engine writes."""
@@ -276,9 +289,8 @@ class Exchange:
         """Send the error in the form that the response still allows: a response, or an event of the
         stream."""
         if not self.started:
-            render = self.error_body
-            body = error.body() if render is None else render(error, self.request_id)
-            await self.respond(error.status, body, error.headers)
+            body = self.dialect.error_body(error, self.request_id)
+            await self.respond(self.dialect.status(error), body, error.headers)
         elif self.streaming and not self.finished:
             events = self.error_events
             await self.end_stream(error_event(error.body()) if events is None else events(error))

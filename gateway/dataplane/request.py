@@ -7,6 +7,7 @@ in the tables reaches it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ import orjson
 
 from adapters.model import Task
 from gateway.config import Settings
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.labels import label_of
 from gateway.dataplane.reply import Reply
 from gateway.errors import FlorinError
@@ -33,10 +35,9 @@ MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
 
 
-def openai_error(error: FlorinError, request_id: str) -> bytes:  # noqa: ARG001  # other dialects name it
-    """OpenAI's error object."""
-    return error.body()
-
+ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded", "unsupported_endpoint"})
+"""Errors with which an engine that works refuses a request."""
+_QUOTED = re.compile(r"`([^`\s]{1,100})`")
 
 Translate = Callable[[Body, FieldReading], tuple[Body, Reply]]
 """Reads a client's body, as parsed from JSON, and returns the body of a chat, to be checked as chats are, and
@@ -87,9 +88,10 @@ class Endpoint:
     translate: Translate | None = None
     """For a dialect; None: the engine speaks it."""
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """A dialect's names of the engine's fields, where they differ: for error messages."""
-    error_body: Callable[[FlorinError, str], bytes] = openai_error
-    """An error response's body, for an error and the request's id."""
+    """A dialect's names of the engine's fields, where they differ: for error messages. With `[]` in both, an
+    index stays: `{"tools[].function": "tools[]"}`. The first that fits a field counts."""
+    dialect: Dialect = OPENAI
+    """How errors are worded."""
 
     @property
     def route(self) -> str:
@@ -102,8 +104,21 @@ class Endpoint:
         return self.answer in FREE
 
     def named(self, field: str) -> str:
-        """The client's name of an engine's field."""
-        return self.names.get(field, field)
+        """The client's name of an engine's field, or of a part of it."""
+        for theirs, ours in self.names.items():
+            found = re.match(re.escape(theirs).replace(r"\[\]", r"(\[\d+\])") + r"(?!\w)", field)
+            if found is not None:
+                rest = field[found.end() :]
+                if rest.startswith("["):  # an index of the engine's list, which is not the client's
+                    return ours
+                return ours.replace("[]", found[1]) + rest if found.groups() else ours + rest
+        return field
+
+    def rename(self, error: FlorinError) -> None:
+        """Give an engine's refusal the client's names of its fields. Idempotent."""
+        if self.names and error.code in ENGINES_REFUSALS:
+            error.param = error.param and self.named(error.param)
+            error.message = _QUOTED.sub(lambda name: f"`{self.named(name[1])}`", error.message)
 
 
 @dataclass(slots=True)
@@ -193,9 +208,13 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
     try:
         if endpoint.translate is not None:
             body, reply = endpoint.translate(body, reading)
+    except WrongError as error:
+        raise _wrong_field(error) from None
+    try:
         sent = read(endpoint.fields, body, reading, top=True)
         check_tools(sent, reading)
     except WrongError as error:
+        error.path = endpoint.named(error.path)
         raise _wrong_field(error) from None
     try:
         call = _call(endpoint, body, sent, reading)
@@ -247,7 +266,7 @@ def _count_generated(endpoint: Endpoint, sent: Body) -> int:
         raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
     most = sent.get("max_completion_tokens", sent.get("max_tokens"))
     if most is not None and sent.get("min_tokens", 0) > most:
-        raise _wrong("min_tokens", "be at most `max_tokens`")
+        raise _wrong("min_tokens", f"be at most `{endpoint.named('max_tokens')}`")
     return prompts
 
 

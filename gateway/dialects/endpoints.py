@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
 from gateway.dialects.engine_routes import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
+from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
+from gateway.dialects.responses.endpoint import RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -17,6 +20,9 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
             EMBEDDINGS,
             RERANK,
             SCORE,
+            MESSAGES,
+            COUNT_TOKENS,
+            RESPONSES,
             TOKENIZE,
             DETOKENIZE,
         )
@@ -27,3 +33,11 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         "/detokenize": DETOKENIZE,
     }
 )
+
+
+def dialect_of(path: str) -> Dialect:
+    """Which API's errors a client of this path understands."""
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is not None:
+        return endpoint.dialect
+    return MESSAGES.dialect if path.startswith(MESSAGES.path + "/") else OPENAI

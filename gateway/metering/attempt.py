@@ -59,6 +59,7 @@ class AttemptMeter:
         "_estimate",
         "_exact",
         "_free",
+        "_guessed",
         "_head",
         "_labels",
         "_loads",
@@ -76,6 +77,7 @@ class AttemptMeter:
         "accounted",
         "ended",
         "first",
+        "held",
         "outcome",
         "seq",
         "shown",
@@ -95,6 +97,7 @@ class AttemptMeter:
         continues: bool = False,
         free: bool = False,
         labels: Labels = NO_LABELS,
+        service_tier: str = "",
     ) -> None:
         """See `Meter.begin`."""
         self._meter = meter
@@ -114,13 +117,14 @@ class AttemptMeter:
             f'{{"id":"{record_id(request_id, attempt)}","request_id":{_text(request_id)},'
             f'"attempt":{attempt},{_named(names)},"dispatched":{at},'
         )
-        self._labels = _UNLABELLED if labels == NO_LABELS else _labelled(labels)
+        self._labels = _labelled(labels, service_tier) if labels != NO_LABELS or service_tier else _UNLABELLED
         self._prompt = 0
         self._completion = 0
         self._cached: int | None = None
         self._reasoning = 0
         self._billable = False
         self._exact = False
+        self._guessed = False
         self._refused = False
         """The engine's latest counts were implausible; the counts here are the last plausible ones."""
         self._estimate = min(estimate, MAX_TOKENS_PER_CHOICE * prompts)
@@ -129,6 +133,8 @@ class AttemptMeter:
         """Monotonic nanoseconds, like `ended`; 0 before it happens."""
         self.ended = 0
         self.outcome: Outcome | None = None
+        self.held = False
+        """It has ended, and its final record is held back: see `HeldFinals`."""
         # Owned by the log's thread:
         self.seq = 0
         self._due = self._start + FIRST_CHECKPOINT
@@ -175,6 +181,10 @@ class AttemptMeter:
         return (0, 0, completion) if self.outcome in CONTINUED else (prompt, cached or 0, completion)
 
     @property
+    def billable(self) -> bool:
+        return self._billable
+
+    @property
     def start(self) -> int:
         return self._start
 
@@ -205,6 +215,10 @@ class AttemptMeter:
         self._completion = completion_tokens
         self._cached = cached_tokens
         self._reasoning = reasoning_tokens
+
+    def guess(self) -> None:
+        """The counts are estimates until the engine's final ones."""
+        self._guessed = True
 
     def end(self, outcome: Outcome, *, billable: bool, exact: bool, worked: bool = True) -> None:
         """End the attempt. Call it from `finally`; only the first call has an effect.
@@ -243,7 +257,7 @@ class AttemptMeter:
         return now >= self._due or (self.first != 0 and self.at(now) >= self._due_mark())
 
     def checkpoint(self) -> bytes:
-        now = monotonic_ns()
+        now = self.ended or monotonic_ns()
         self._due = now + min(now - self._start, CHECKPOINT)
         self._marks = self._marks_until(self.at(now))
         self.seq += 1
@@ -281,8 +295,9 @@ class AttemptMeter:
             return UsageSource.ENGINE_FINAL
         if not (self._prompt or self._completion):
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
-        exact = self._exact and not self._refused
-        return UsageSource.ENGINE_FINAL if exact else UsageSource.ENGINE_PARTIAL
+        if self._exact and not self._refused:
+            return UsageSource.ENGINE_FINAL
+        return UsageSource.ESTIMATED if self._guessed else UsageSource.ENGINE_PARTIAL
 
     def _line(self, seq: int, when: int) -> bytes:
         """The line, as UsageRecord.line() would write it."""
@@ -309,9 +324,9 @@ def _text(value: str) -> str:
     return orjson.dumps(value).decode()
 
 
-def _labelled(labels: Labels) -> str:
+def _labelled(labels: Labels, tier: str = "") -> str:
     end_user, tag, cost_centre = (orjson.dumps(label).decode() for label in labels)
-    return f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},'
+    return f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},"service_tier":"{tier}",'
 
 
 _UNLABELLED = _labelled(NO_LABELS)

@@ -8,20 +8,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 
-_LINES = re.compile(
-    rb"\n(process_start_time_seconds|vllm:prompt_tokens_total|vllm:prompt_tokens_cached_total|"
-    rb"vllm:generation_tokens_total|vllm:prompt_tokens_created|vllm:num_requests_running|"
-    rb"vllm:num_requests_waiting)(?:\{[^}\n]*\})? +([^\s]+)"
-)
-_LEAST = {b"process_start_time_seconds", b"vllm:prompt_tokens_created"}
-
-_MOVING = re.compile(
-    rb"\n(vllm:(?:prompt_tokens_total|generation_tokens_total|iteration_tokens_total_count|num_requests_running|"
-    rb"num_requests_waiting|kv_cache_usage_perc|num_preemptions_total|lora_requests_info)[{ ][^\n]*)"
-)
-"""Metrics that change with every step of the engine, for any request. The last is the time of the latest
-step, which also changes during a long prefill. None changes while vLLM's core is stopped."""
+from adapters.drivers import DRIVERS
+from adapters.drivers.driver import Metrics
 
 MOST_BYTES = 4 * 1024 * 1024
 """Largest size in bytes. vLLM's metrics have some 100 KB per data-parallel rank."""
@@ -34,12 +24,7 @@ MOST_LOAD = 1_000_000
 """Most requests running or waiting on one engine."""
 _LAST = 4_102_444_800.0
 """The year 2100, Unix seconds."""
-_MOST: dict[bytes, float] = {
-    b"process_start_time_seconds": _LAST,
-    b"vllm:prompt_tokens_created": _LAST,
-    b"vllm:num_requests_running": MOST_LOAD,
-    b"vllm:num_requests_waiting": MOST_LOAD,
-}
+_VLLM = DRIVERS["vllm"].metrics
 
 
 class BadSampleError(Exception):
@@ -91,67 +76,94 @@ class EngineMetrics:
     """None: it reports no tokens."""
 
 
-def read_metrics(text: bytes, at: int, *, skew: int = 0) -> EngineMetrics:
-    """Parse the text of /metrics; data-parallel ranks are summed. `skew`: see `EngineSample`. Raises
-    BadSampleError."""
-    found = _numbers(text)
+class _Reading:
+    """How to read the metrics of one kind of engine. Fields → the metrics' names, in bytes."""
+
+    def __init__(self, names: Metrics) -> None:
+        self.started = b"process_start_time_seconds"
+        self.ready = names.ready.encode()
+        self.running, self.waiting = names.running.encode(), names.waiting.encode()
+        self.prompt, self.completion = names.prompt_tokens.encode(), names.generation_tokens.encode()
+        self.cached = names.cached_tokens.encode()
+        times, loads = {self.started, self.ready}, {self.running, self.waiting}
+        self.least = times
+        """Of several ranks, the earliest counts."""
+        self.most: dict[bytes, float] = dict.fromkeys(times, _LAST) | dict.fromkeys(loads, float(MOST_LOAD))
+        counters = {self.prompt, self.completion, self.cached}
+        any_of = b"|".join(re.escape(name) for name in sorted(times | loads | counters) if name)
+        self.lines = re.compile(rb"\n(" + any_of + rb")(?:\{[^}\n]*\})? +([^\s]+)")
+        moving = b"|".join(re.escape(name.encode()) for name in names.moving)
+        self.moving = re.compile(rb"\n((?:" + moving + rb")[{ ][^\n]*)") if moving else None
+
+
+_reading = cache(_Reading)
+
+
+def read_metrics(text: bytes, at: int, *, skew: int = 0, names: Metrics = _VLLM) -> EngineMetrics:
+    """Parse the text of an engine's metrics; data-parallel ranks are summed. `skew`: see `EngineSample`.
+    `names`: of its kind of engine. Raises BadSampleError."""
+    reading = _reading(names)
+    found = _numbers(text, reading)
     return EngineMetrics(
-        running=int(found.get(b"vllm:num_requests_running", 0)),
-        waiting=int(found.get(b"vllm:num_requests_waiting", 0)),
-        sample=_sample(found, at, skew),
+        running=int(found.get(reading.running, 0)),
+        waiting=int(found.get(reading.waiting, 0)),
+        sample=_sample(found, at, skew, reading),
     )
 
 
-def mark(text: bytes) -> int | None:
-    """A value that changes while the engine works; None if its metrics cannot show that."""
-    moving = _MOVING.findall(b"\n" + text)
+def mark(text: bytes, *, names: Metrics = _VLLM) -> int | None:
+    """A value that changes while the engine works, for any request, and at no other time; None if its metrics
+    cannot show that."""
+    pattern = _reading(names).moving
+    moving = pattern.findall(b"\n" + text) if pattern else None
     return hash(tuple(moving)) if moving else None
 
 
 def read_sample(text: bytes, at: int) -> EngineSample | None:
-    """The counters. None: it reports no tokens. Raises BadSampleError."""
+    """VLLM's counters. None: it reports no tokens. Raises BadSampleError."""
     return read_metrics(text, at).sample
 
 
-def _numbers(text: bytes) -> dict[bytes, float]:
+def _numbers(text: bytes, reading: _Reading) -> dict[bytes, float]:
     if len(text) > MOST_BYTES:
         raise BadSampleError(f"its metrics have more than {MOST_BYTES:,} bytes")
     found: dict[bytes, float] = {}
-    for count, match in enumerate(_LINES.finditer(b"\n" + text)):
+    for count, match in enumerate(reading.lines.finditer(b"\n" + text)):
         if count >= MOST_LINES:
             raise BadSampleError(f"more than {MOST_LINES:,} lines that should be one for each rank")
-        name, number = match[1], _number(match[1], match[2])
+        name, most = match[1], reading.most.get(match[1], MOST_COUNTED)
+        number = _number(name, match[2], most)
         old = found.get(name)
         if old is not None:
-            number = min(old, number) if name in _LEAST else old + number
-        found[name] = _bounded(name, number)
+            number = min(old, number) if name in reading.least else old + number
+        found[name] = _bounded(name, number, most)
     return found
 
 
-def _number(name: bytes, text: bytes) -> float:
+def _number(name: bytes, text: bytes, most: float) -> float:
     try:
         number = float(text) if len(text) <= 40 and b"_" not in text else math.nan
     except ValueError:
         number = math.nan
-    return _bounded(name, number, text)
+    return _bounded(name, number, most, text)
 
 
-def _bounded(name: bytes, number: float, text: bytes = b"") -> float:
-    if not 0 <= number <= _MOST.get(name, MOST_COUNTED):  # also false for NaN
+def _bounded(name: bytes, number: float, most: float, text: bytes = b"") -> float:
+    if not 0 <= number <= most:  # also false for NaN
         said = text[:40].decode("ascii", "replace") if text else f"{number:g}"
         raise BadSampleError(f"{name.decode()} cannot be {said}")
     return number
 
 
-def _sample(found: dict[bytes, float], at: int, skew: int) -> EngineSample | None:
-    prompt, completion = found.get(b"vllm:prompt_tokens_total"), found.get(b"vllm:generation_tokens_total")
+def _sample(found: dict[bytes, float], at: int, skew: int, reading: _Reading) -> EngineSample | None:
+    prompt, completion = found.get(reading.prompt), found.get(reading.completion)
     if prompt is None or completion is None:
         return None
-    cached = found.get(b"vllm:prompt_tokens_cached_total")
+    cached = found.get(reading.cached)
     return EngineSample(
         at=at,
-        epoch=_micros(found.get(b"process_start_time_seconds")),
-        ready=_micros(found.get(b"vllm:prompt_tokens_created")),
+        epoch=_micros(found.get(reading.started)),
+        ready=_micros(found.get(reading.ready)),
         prompt_tokens=int(prompt),
         cached_tokens=None if cached is None else int(cached),
         completion_tokens=int(completion),

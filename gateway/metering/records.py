@@ -57,6 +57,10 @@ class UsageSource(StrEnum):
     NONE = "none"
 
 
+BATCH = "batch"
+"""The service tier of lines of batches."""
+
+
 class Labels(NamedTuple):
     """Whose a request is within its tenant, for reports; None: not said. See `gateway.dataplane.labels`."""
 
@@ -112,6 +116,8 @@ class UsageRecord:
     tag: str | None = None
     cost_centre: str | None = None
     """The label of the key, adapter or tenant when the attempt began."""
+    service_tier: str = ""
+    """BATCH: a line of a batch, at the batch price; empty: any other request."""
     seq: int = FINAL
     seen: int = 0
     """Time of this line; becomes `ended` of an orphaned attempt."""
@@ -146,9 +152,12 @@ def is_final(line: bytes) -> bool:
 
 
 _FIELDS = tuple(f.name for f in fields(UsageRecord))
-_UNLABELLED = tuple(name for name in _FIELDS if name not in Labels._fields)
-"""The fields of lines that were written before there were labels: logs outlive upgrades."""
-_LABELS_AT = _FIELDS.index(Labels._fields[0])
+_TIER = "service_tier"
+_UNTIERED = tuple(name for name in _FIELDS if name != _TIER)
+"""The fields of lines that were written before there were service tiers: logs outlive upgrades."""
+_UNLABELLED = tuple(name for name in _UNTIERED if name not in Labels._fields)
+"""The same, before there were labels."""
+_LABELS_AT, _TIER_AT = _FIELDS.index(Labels._fields[0]), _FIELDS.index(_TIER)
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks", *Labels._fields}
 _TYPES: dict[str, type] = {
     f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
@@ -179,7 +188,9 @@ def parse_line(line: bytes) -> UsageRecord:
         raise ValueError("not a usage record: not in canonical form")
     names, values = tuple(data), tuple(data.values())
     if names == _UNLABELLED:
-        values = (*values[:_LABELS_AT], *NO_LABELS, *values[_LABELS_AT:])
+        values = (*values[:_LABELS_AT], *NO_LABELS, "", *values[_LABELS_AT:])
+    elif names == _UNTIERED:
+        values = (*values[:_TIER_AT], "", *values[_TIER_AT:])
     elif names != _FIELDS:
         raise ValueError("not a usage record")
     if not _typed(tuple(map(type, values))):
@@ -196,6 +207,8 @@ def _impossible(r: UsageRecord) -> str:
     """Why the writer cannot have written this, or an empty string."""
     if r.usage_source not in _SOURCES or r.outcome not in _OUTCOMES:
         return "unknown outcome or source"
+    if r.service_tier not in {"", BATCH}:
+        return "unknown service tier"
     final = r.seq == FINAL
     if (r.ended is not None) != final or (r.outcome != "") != final or (r.billable and not final):
         return "its end does not fit its kind"

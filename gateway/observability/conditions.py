@@ -97,6 +97,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check what else writes there, and the disk's health. A write that takes more than 5 s counts as "
         "failed, and requests are refused until the disk responds.",
     ),
+    "batches_stuck": Meaning(
+        "warning",
+        "Batches have made no progress for half an hour.",
+        "`florin batch list` shows them. They wait for idle engines of their models, and for their tenants' "
+        "limits and budgets; and they need a worker with FLORIN_BATCH_CONCURRENCY above 0.",
+    ),
     "workers_crash": Meaning(
         "problem",
         "Workers of this gateway keep crashing; each is restarted, but its requests are cut off.",

@@ -102,6 +102,13 @@ METRICS: Final[dict[str, str]] = {
     "florin_errors_total": "Error responses, by error code.",
     "florin_limit_refusals_total": "Requests refused because of a tenant's or key's limit or budget, by "
     "tenant and limit: a field of `limits` or `budget`, such as `tokens_per_minute`.",
+    "florin_batch_lines_total": "Lines of batches, by result: `completed`, `failed`, `preempted` (its "
+    "seat was given to a request that waited; it runs again).",
+    "florin_batches_ended_total": "Batches that ended, by status: `completed`, `failed`, `expired`, "
+    "`cancelled`.",
+    "florin_batches": "Batches by status.",
+    "florin_batch_lines_waiting": "Lines of batches that have no answer yet.",
+    "florin_batch_oldest_seconds": "Age of the oldest batch that has not ended; 0: there is none.",
     "florin_budget_used_ratio": "Part of a tenant's budget that is used in the present UTC day or month, by "
     "tenant and budget, reservations of requests in flight included.",
     "florin_gpu_provisioned_seconds_total": "GPU-seconds for which engines were provisioned.",
@@ -143,6 +150,9 @@ LEDGER_METRICS: Final[dict[str, tuple[str, ...]]] = {
     "florin_cost_budget": ("tenant", "currency"),
     "florin_cost_budget_used_ratio": ("tenant",),
     "florin_cost_anomaly_ratio": ("kind", "subject"),
+    "florin_batches": ("status",),
+    "florin_batch_lines_waiting": (),
+    "florin_batch_oldest_seconds": (),
 }
 """The metrics computed from the ledger, with their labels."""
 

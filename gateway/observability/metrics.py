@@ -141,6 +141,8 @@ class Metrics:
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
+        self._batch_lines = self._counter("florin_batch_lines_total", "result")
+        self._batches_ended = self._counter("florin_batches_ended_total", "status")
         self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
         self._counter("florin_worker_restarts_total")  # counted by the parent process
         for code in UNAUTHENTICATED:
@@ -203,6 +205,12 @@ class Metrics:
 
     def queue_wait(self, priority: str, seconds: float) -> None:
         self._queue_wait.labels(priority).observe(seconds)
+
+    def batch_line(self, result: str) -> None:
+        self._batch_lines.labels(result).inc()
+
+    def batch_ended(self, status: str) -> None:
+        self._batches_ended.labels(status).inc()
 
     def queue_refused(self, reason: str) -> None:
         """`reason`: `expected_wait`, `timeout`, `tenant_limit`, `worker_limit`."""

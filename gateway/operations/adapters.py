@@ -208,7 +208,7 @@ def unreachable(state: State, adapter: Adapter) -> list[str]:
     able = [
         engine
         for engine in state.catalog.fleet(version.base_model)
-        if engine.max_rank >= version.rank and engine.meets(requires)
+        if engine.fits(version) and engine.meets(requires)
     ]
     if len(able) >= adapter.min_replicas:
         return []

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from adapters.errors import EngineError, StoreUnavailableError
 from adapters.model import Engine
-from adapters.reconcile.artifact_gc import plan
+from adapters.reconcile.artifact_gc import held, plan
 from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation
 from adapters.reconcile.drift import of_engines
 from adapters.reconcile.registry_checks import of_registry
@@ -98,7 +98,10 @@ async def look(state: State) -> FleetObservation:
     pending_deletions = plan(
         catalog.pending_deletions,
         catalog.versions.values(),
-        {name: look.listing.loras if look.listing else None for name, look in found.items()},
+        {
+            engine.name: held(engine, look.listing, catalog) if look.listing else None
+            for engine, look in zip(engines, looks, strict=True)
+        },
         {version for held in placed.values() for version in held},
         now=now,
         grace=int(state.settings.artifact_grace * 3600 * 1e6),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from adapters.checks.base_models import base_aliases, read_base_config, read_chat_template
+from adapters.drivers import DRIVERS, driver_of
+from adapters.drivers.driver import Listing
 from adapters.errors import ConflictError, EngineError, NotFoundError
 from adapters.model import BaseModel, Engine
-from adapters.placement.engine_client import EngineClient, Listing
+from adapters.placement.engine_client import EngineClient
 from gateway.errors import FlorinError
 
 _SHAPE_FIELDS = (
@@ -26,9 +27,6 @@ _SHAPE_FIELDS = (
     "vocab_size",
 )
 """What makes two config.json two models; the rest (library versions, defaults) may differ between hosts."""
-
-
-_MAX_LORAS = re.compile(rb'^vllm:lora_requests_info\{[^}\n]*max_lora="(\d+)"', re.MULTILINE)
 
 
 class BaseFields(Protocol):
@@ -66,27 +64,31 @@ def _bad_url(url: str) -> FlorinError:
 
 async def verify(control: EngineClient, engine: Engine) -> Listing:
     """What the engine says it serves. Raises EngineError when that does not fit the registration."""
+    driver, at = driver_of(engine), f"{engine.name} at {engine.url}"
+    found = await control.recognize(engine)
+    if found is not None and found != engine.driver:
+        raise EngineError(
+            f"{at} is {DRIVERS[found].title}, not {driver.title}: register it with --driver {found}."
+        )
+    if found is None and engine.driver != "vllm":
+        raise EngineError(f"{at} does not answer as {driver.title} does.")
     listing = await control.serving(engine)
     if engine.base_model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
-        raise EngineError(f"{engine.name} at {engine.url} serves {serves}, not {engine.base_model}.")
-    if not await control.takes_adapters(engine):
+        raise EngineError(f"{at} serves {serves}, not {engine.base_model}.")
+    limits = await control.limits(engine)
+    if limits.loras is False or not await control.takes_adapters(engine):
+        raise EngineError(f"{at} cannot load adapters at run time: {driver.advice}.")
+    if limits.slots is not None and limits.slots != engine.slots:
         raise EngineError(
-            f"{engine.name} at {engine.url} cannot load adapters at run time: start it with --enable-lora "
-            "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+            f"{at} runs with {driver.slots_flag} {limits.slots}, not {engine.slots}: register it with as "
+            "many --slots."
         )
-    await _check_slots(control, engine)
+    if limits.max_rank is not None and limits.max_rank < engine.max_rank:
+        raise EngineError(
+            f"{at} takes ranks up to {limits.max_rank}, not {engine.max_rank}: lower --max-rank."
+        )
     return listing
-
-
-async def _check_slots(control: EngineClient, engine: Engine) -> None:
-    """One metric tells an engine's --max-loras, once it has answered anything; none its other limits."""
-    said = _MAX_LORAS.search(await control.metrics(engine))
-    if said and int(said[1]) != engine.slots:
-        raise EngineError(
-            f"{engine.name} at {engine.url} runs with --max-loras {int(said[1])}, not {engine.slots}: "
-            "register it with as many --slots."
-        )
 
 
 async def read_base(body: BaseFields, listing: Listing | None) -> BaseModel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from adapters.drivers import driver_of
 from adapters.errors import ConflictError
 from adapters.model import BaseModel, Engine, dump
 from adapters.registry.catalog import Catalog
@@ -57,6 +58,7 @@ async def register(
 
     def plan(reading: RegistryReading) -> Proposal[EngineRegistration]:
         _check_url_free(reading, wanted)
+        _check_one_kind(reading, wanted)
         old = reading.catalog.engines.get(wanted.name)
         new = replace(wanted, registered=now)
         if old:
@@ -143,6 +145,17 @@ def _note(actor: str, old: Engine | None, new: Engine) -> AuditNote:
     if old and new.epoch and old.epoch != new.epoch:
         action = "engine.epoch"
     return AuditNote(actor, action, new.name, details=differences(old, new))
+
+
+def _check_one_kind(reading: RegistryReading, wanted: Engine) -> None:
+    """A request must mean the same wherever it goes: the engines of a fleet are all of one kind."""
+    for other in reading.catalog.fleet(wanted.base_model):
+        if other.driver != wanted.driver and other.name != wanted.name:
+            raise ConflictError(
+                f"{wanted.base_model} is served by {driver_of(other).title} ({other.name}), and not all "
+                f"fields of a request mean the same on {driver_of(wanted).title}: serve it there under "
+                "another name."
+            )
 
 
 def _check_url_free(reading: RegistryReading, wanted: Engine) -> None:

@@ -77,7 +77,7 @@ async def trust(state: State, name: str, *, actor: str) -> tuple[str, int]:
     if engine is None:
         raise NotFoundError(f"There is no engine {name!r}.")
     base = engine.base_model
-    answer = await state.control.probe(engine, base)
+    answer = await state.control.probe(engine, None)
     first = fingerprint(answer, engine=name, gpu_type=engine.gpu_type, taken=state.clock.now())
     note = AuditNote(actor, "engine.trust", name, details={"base_model": base})
     return base, await change(state, lambda reading: _trust(reading, base, first, note))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from adapters.model import Engine, Purchase, Task, check_name
+from adapters.drivers import DRIVERS
+from adapters.drivers.driver import Loading
+from adapters.model import DriverName, Engine, Purchase, Task, check_name
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
 
@@ -189,6 +192,15 @@ Tasks = Annotated[
     AfterValidator(lambda tasks: tuple(task for task in get_args(Task) if task in tasks)),
 ]
 """Each once, in one order, so that equal registrations are equal."""
+VersionId = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?@v[1-9][0-9]{0,8}$"
+    ),
+]
+HeldVersions = Annotated[
+    tuple[VersionId, ...], Field(max_length=10_000), AfterValidator(lambda ids: tuple(sorted(set(ids))))
+]
 HostName = Annotated[str, StringConstraints(max_length=253, pattern=r"^[A-Za-z0-9._:/-]*$")]
 
 
@@ -208,6 +220,17 @@ def _not_reserved(labels: dict[str, str]) -> dict[str, str]:
 
 
 EngineLabels = Annotated[Labels, AfterValidator(_not_reserved)]
+
+
+def mistaken_kind(driver: DriverName, tasks: Iterable[Task], holds: Collection[str]) -> tuple[str, str]:
+    """The field that says of an engine what its kind cannot be, and why not; both empty: none."""
+    kind = DRIVERS[driver]
+    wrong = sorted(set(tasks) - kind.capabilities.tasks)
+    if wrong:
+        return "tasks", f"Florin does not use {kind.title} to {wrong[0]}."
+    if holds and kind.capabilities.loading is not Loading.START:
+        return "holds", f"{kind.title} loads adapters when they are called: leave `holds` out."
+    return "", ""
 
 
 class NewEngine(StrictBody):
@@ -234,12 +257,18 @@ class NewEngine(StrictBody):
         description="Failure domain that it shares with other engines; empty: the host of its URL.",
         examples=["rack7"],
     )
-    slots: Count = Field(description="--max-loras")
+    driver: DriverName = Field("vllm", description="Which kind of engine it is.")
+    slots: Count = Field(description="--max-loras, or what the engine calls it.")
     cpu_slots: Count | None = Field(None, description="--max-cpu-loras; as many as `slots` if left out.")
     max_rank: Count = Field(description="--max-lora-rank")
     seats: Count | None = Field(None, description="--max-num-seqs; learned from its metrics if left out.")
     tasks: Tasks = Field(
         ("generate",), description="What it does: `generate` text, `embed` it, or `score` pairs of texts."
+    )
+    holds: HeldVersions = Field(
+        (),
+        description="Versions that it was started with, for an engine that loads none later (`tgi`).",
+        examples=[["acme/support@v1"]],
     )
     verify: bool = Field(True, description="Ask the engine, and refuse it if its answers do not fit.")
     base_config: str | None = Field(
@@ -265,6 +294,9 @@ class NewEngine(StrictBody):
                 f"cpu_slots is {cpu_slots}, but must be at least slots ({self.slots}).",
                 param="cpu_slots",
             )
+        field, why = mistaken_kind(self.driver, self.tasks, self.holds)
+        if field:
+            raise FlorinError("invalid_value", why, param=field)
         return Engine(
             name=self.name,
             url=normal_url(self.url),
@@ -276,6 +308,8 @@ class NewEngine(StrictBody):
             cpu_slots=cpu_slots,
             seats=self.seats or 0,
             tasks=self.tasks,
+            driver=self.driver,
+            holds=self.holds,
             region=self.region,
             purchase=self.purchase,
             labels=self.labels,

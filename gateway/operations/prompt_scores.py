@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, Literal
 
+from adapters.drivers import driver_of
 from adapters.errors import EngineError
 from adapters.model import Engine
 from adapters.placement.engine_client import EngineClient
@@ -34,6 +35,8 @@ async def learn(control: EngineClient, wanted: Engine, known: Iterable[Engine], 
     metrics = await _metrics(control, wanted, now)
     started = (metrics.sample.began if metrics.sample else 0) or 0
     wanted = replace(wanted, version=await control.version(wanted), started=started)
+    if not driver_of(wanted).capabilities.prompt_scores:
+        return replace(wanted, prompt_scores="unsafe")
     old = next((e for e in known if e.name == wanted.name), None)
     if old is not None and _same_process(old, wanted) and old.prompt_scores != "unknown":
         return replace(wanted, prompt_scores=old.prompt_scores)
@@ -61,9 +64,13 @@ def _same_process(old: Engine, new: Engine) -> bool:
 
 async def _metrics(control: EngineClient, engine: Engine, now: int) -> EngineMetrics:
     try:
-        return read_metrics(await control.metrics(engine), now)
+        return read_metrics(await control.metrics(engine), now, names=driver_of(engine).metrics)
     except BadSampleError:
         return EngineMetrics()
+    except EngineError as error:
+        if error.status is None or engine.driver == "vllm":
+            raise
+        return EngineMetrics()  # its metrics are optional
 
 
 async def _try(control: EngineClient, engine: Engine) -> Literal["safe", "unsafe", "unknown"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from gateway.admission.fair_queue.fleet_queue import BATCH
 from gateway.operations.state import State
 
 
@@ -27,7 +28,7 @@ def queue_of(state: State, tenant: str) -> TenantQueue:
     waiting = in_flight = 0
     oldest, own, everyone = now, 0.0, 0.0
     for queue in state.router.turns.queues.values():
-        waiting += queue.waiting.waiting(tenant) + queue.waiting_elsewhere(tenant)
+        waiting += queue.waiting.waiting(tenant, BATCH) + queue.waiting_elsewhere(tenant)
         in_flight += sum(count for (_, name), count in queue.in_flight.items() if name == tenant)
         oldest = min([oldest, *(w.since for w in queue.waiting if w.tenant == tenant)])
         for level in queue.waiting.levels:

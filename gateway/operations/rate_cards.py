@@ -41,6 +41,14 @@ class NewRateCard(StrictBody):
         str | None, Field(max_length=40, description="Default: the price of input tokens.")
     ] = None
     output_per_million: _Decimal
+    residency_per_adapter_hour: Annotated[
+        str,
+        Field(
+            max_length=40,
+            description="For each hour in which an adapter of the tenant is resident on an engine. A "
+            "decimal with at most six places.",
+        ),
+    ] = "0"
     monthly_minimum: _Decimal = "0"
     free_input_tokens: _Count = 0
     free_cached_tokens: _Count = 0
@@ -103,6 +111,7 @@ async def add(state: State, new: NewRateCard, *, actor: str) -> tuple[RateCard, 
             free_output=free_tokens("free_output_tokens", new.free_output_tokens),
             reason=new.reason.strip(),
             recorded_at=now,
+            residency_micros=rate("residency_per_adapter_hour", new.residency_per_adapter_hour),
         )
         default_start = new.valid_from is None
         return await asyncio.to_thread(

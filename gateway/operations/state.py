@@ -13,6 +13,7 @@ from adapters.store.feed import Follower
 from adapters.store.protocol import Store
 from adapters.store.snapshot_writer import SnapshotWriter
 from gateway.admission.owner_queue import OwnerQueue
+from gateway.batches.runner import BatchRunner
 from gateway.config import Settings
 from gateway.costs.export.spool import Spool
 from gateway.costs.maintenance.ledger_process import LedgerProcess
@@ -65,6 +66,7 @@ class State:
     warmer: Prewarmer
     meter: Meter
     ledger: Ledger
+    batches: BatchRunner
     ledger_process: LedgerProcess
     metrics: Metrics
     lifecycle: Lifecycle

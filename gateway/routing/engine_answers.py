@@ -78,6 +78,8 @@ def read_error(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     error = answer.get("error", answer) if type(answer) is dict else None
+    if type(error) is str:  # TGI's and LoRAX's
+        return {"message": error}
     return error if type(error) is dict else {}
 
 

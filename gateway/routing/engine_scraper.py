@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
+from adapters.drivers import driver_of
 from gateway.metering.engine_metrics import (
     MOST_BYTES,
     BadSampleError,
@@ -47,16 +48,17 @@ class EngineScraper:
         """Update the engine's load, and return its counters; None: it has none, or refused ones. Raises what
         the session raises, ValueError."""
         known = state.in_flight, state.in_flight_of_workers
+        names = driver_of(state.engine).metrics
         async with self._session.get(
-            state.engine.url + "/metrics", timeout=timeout, allow_redirects=False
+            state.engine.url + names.path, timeout=timeout, allow_redirects=False
         ) as response:
             if response.status != 200:
                 return None
             date, asked = response.headers.get("date", ""), self._clock()
             text = await _read(response)
-        self._health.record_counters(state, mark(text))
+        self._health.record_counters(state, mark(text, names=names))
         try:
-            reading = read_metrics(text, self._clock(), skew=_skew(date, asked))
+            reading = read_metrics(text, self._clock(), skew=_skew(date, asked), names=names)
         except BadSampleError as error:
             self._refuse(state.engine.name, error)
             state.concurrency = state.running = state.waiting = 0

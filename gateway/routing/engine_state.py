@@ -311,6 +311,7 @@ class EngineState:
         self.engine = engine
         view = self.view
         view.slots, view.max_rank = engine.slots, engine.max_rank
+        view.only = None if engine.loads else engine.holds
         self._label()
         self.credit.registered(engine.seats)
         if self.limited and view.limit == math.inf:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import aiohttp
 
+from adapters.drivers import driver_of
 from adapters.model import Engine
 from adapters.security.handshake_errors import explain
 from gateway.metering.engine_metrics import EngineSample
@@ -121,9 +122,10 @@ class Prober:
         answered."""
         engine, health = state.engine, self._health
         up, sample = False, None
+        path = driver_of(engine).health_path
         try:
             async with self._session.get(
-                engine.url + "/health", timeout=self._timeout, allow_redirects=False
+                engine.url + path, timeout=self._timeout, allow_redirects=False
             ) as response:
                 status = response.status
             if status == 200:
@@ -132,11 +134,11 @@ class Prober:
                 health.mark_up(state)
                 up = True
             else:
-                health.mark_down(state, f"/health returned {status}")
+                health.mark_down(state, f"{path} returned {status}")
         except TimeoutError:
-            health.probe_timed_out(state, "/health timed out")
+            health.probe_timed_out(state, f"{path} timed out")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            health.mark_down(state, f"/health: {explain(error, engine.url) or error}")
+            health.mark_down(state, f"{path}: {explain(error, engine.url) or error}")
         if up:
             self._observer.alive(engine, self._clock(), sample)
         else:

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
+from adapters.drivers import driver_of
 from adapters.registry.catalog import Target
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.request import Call
@@ -20,10 +21,18 @@ from gateway.observability.metrics import Metrics
 from gateway.routing.answer_kinds import read_kind
 from gateway.routing.engine_answers import EngineFaults, MalformedError, render
 from gateway.routing.engine_state import EngineLostError, Lease
+from gateway.routing.final_counts import FinalCounts
 from gateway.routing.resume import ResumableStream
 from gateway.routing.sse import ContinuedRewriter, StreamError, StreamRewriter, Usage
 from gateway.routing.translation import TranslatingRewriter, translated
-from gateway.routing.upstream import RetryElsewhere, abandoned, connection_lost, read_whole, refused
+from gateway.routing.upstream import (
+    RetryElsewhere,
+    abandoned,
+    connection_lost,
+    read_whole,
+    refused,
+    trouble_of,
+)
 from gateway.transport.engine_connection import EngineConnection, ResponseTooLargeError
 
 log = logging.getLogger(__name__)
@@ -55,6 +64,8 @@ class Relay:
     """Maximum size of a response that is not a stream."""
     _held: bytes = b""
     """Events of a stream that were not sent yet."""
+    _counts: FinalCounts | None = None
+    """Reads the events of an engine whose streams have no running counts."""
 
     async def whole(self, response: EngineConnection) -> None:
         """Relay a response that is not a stream, after reading all of it."""
@@ -92,6 +103,10 @@ class Relay:
         """Relay events as they arrive. Before the first one with content, another engine can start over;
         after that, another may resume."""
         rewriter = self._rewriter()
+        engine, call = self.lease.state.engine, self.call
+        if engine.driver != "vllm" and not driver_of(engine).capabilities.running_counts:
+            self._counts = FinalCounts(prompt=call.estimate, prompts=call.prompts, n=call.n)
+            self.record.guess()
         try:
             held = await self._pass_on(response, rewriter)
         except _FailedError as failed:
@@ -165,6 +180,8 @@ class Relay:
         start the response, wait for the client, or fail."""
         lease = self.lease
         lease.received()
+        if self._counts is not None:
+            data = self._counts.feed(data)
         held = self._held = self._held + rewriter.feed(data)
         usage = rewriter.usage
         self.record.observe(usage.prompt, usage.completion, usage.cached, usage.reasoning)
@@ -252,6 +269,9 @@ class Relay:
         """The exception for an error event, or for a malformed stream."""
         if error.malformed:
             return self._malformed(error)
+        trouble = trouble_of(self.lease.state.engine, error.status, error.error)
+        if trouble is not None:
+            return trouble
         refusal = refused(error.status, error.error, self.target)
         if refusal is not None:
             return interrupted(self.lease) if self.lease.begun else refusal

@@ -218,6 +218,7 @@ class Router:
             [view for view in holders if view.meets(routing_state.requires)],
             rank=target.version.rank,
             yields=self.turns.yields(target.base_model, ticket),
+            fills=ticket.fills,
             waited=self._clock() - ticket.since,
         )
 
@@ -266,7 +267,7 @@ class Router:
             return Ask("", **details)
         adapter = self._catalog.adapters.get(version.adapter)
         most = adapter.max_replicas if adapter else None
-        return Ask(version.engine_name, version.rank, max_replicas=most, **details)
+        return Ask(version.engine_name, version.rank, max_replicas=most, whole=version, **details)
 
     def _pick(self, routing_state: RoutingState, passed: Collection[str] = ()) -> Pick | None:
         target, now = routing_state.target, self._clock()
@@ -282,6 +283,7 @@ class Router:
             excluded=failed_on | to_avoid if to_avoid else failed_on,
             no_room_on=no_room_on.union(passed) if passed else no_room_on,
             yields=self.turns.yields(target.base_model, routing_state.ticket),
+            fills=routing_state.ticket.fills,
         )
         ticket, fleet = routing_state.ticket, self._fleets.of(target.base_model)
         kept = ticket.place is not None

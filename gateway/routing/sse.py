@@ -329,6 +329,8 @@ class ContinuedRewriter(StreamRewriter):
 def _reported(chunk: Any) -> Exception:
     """The exception for an event without choices: the engine's error, or a malformed event."""
     error = chunk.get("error") if type(chunk) is dict else None
+    if type(error) is str:  # TGI's and LoRAX's
+        error = {"message": error}
     if type(error) is dict:
         return StreamError("the engine reported an error", error)
     return MalformedError("an event has neither choices nor an error")

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from adapters.placement.scheduling.view import EngineView
-from gateway.admission.fair_queue.fleet_queue import Charge
+from gateway.admission.fair_queue.fleet_queue import BATCH, Charge
 from gateway.tenants.directory import Key, Tenant
 from gateway.tenants.terms import Priority
 
 LEVELS: Final = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
-NAMES: Final = tuple(LEVELS)
+NAMES: Final = (*LEVELS, "batch")
+"""Names of the queue's classes, highest first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +39,15 @@ class Ticket:
     waited: float = 0.0
     """Seconds spent waiting for turns."""
 
+    @property
+    def fills(self) -> bool:
+        """Whether it only fills what is idle."""
+        return self.level == BATCH
 
-def ticket_of(key: Key, tenant: Tenant | None) -> Ticket:
-    level = LEVELS[key.priority]
+
+def ticket_of(key: Key, tenant: Tenant | None, *, batch: bool = False) -> Ticket:
+    """`batch`: the request is a line of a batch."""
+    level = BATCH if batch else LEVELS[key.priority]
     if tenant is None:
         return Ticket(key.tenant, level=level)
     return Ticket(tenant.name, tenant.weight, level, tenant.limits.queued)

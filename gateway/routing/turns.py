@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from adapters.placement.scheduling.view import EngineView
-from gateway.admission.fair_queue.fleet_queue import FleetQueue
+from gateway.admission.fair_queue.fleet_queue import BATCH, FleetQueue
 from gateway.admission.fair_queue.waiting import Fit, Waiter
 from gateway.errors import FlorinError
 from gateway.routing.engine_state import EngineState, Lease
@@ -93,6 +93,9 @@ class Turns:
         """No other worker is known."""
         self.hurry: Callable[[], None] = lambda: None
         """Asks for an exchange with the other workers. Set by `Leases`."""
+        self.pressed: Callable[[str, int], object] = lambda _base_model, _requests: None
+        """Called when so many requests, other than batches' lines, wait for a base model. Set by who runs
+        batches."""
 
     def __repr__(self) -> str:
         return f"<Turns {self.queues}>"
@@ -128,7 +131,7 @@ class Turns:
         queue, now = self.queue(base_model), self._clock()
         self._check_room(base_model, ticket)
         waiter = Waiter(ticket.tenant, ticket.weight, ticket.level, lane, now, returns=ticket.had_turn)
-        patience = min(self.limits.timeout, ticket.answer_by - now)
+        patience = math.inf if ticket.fills else min(self.limits.timeout, ticket.answer_by - now)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.push(waiter)
         self._waiting[waiter] = _Waiting(ticket, fit, picked, turn)
@@ -136,8 +139,10 @@ class Turns:
             self._dispatch(base_model)
             if not turn.done():
                 self._check_wait(queue.expected_wait(waiter, self._clock()), patience)
-                if not self.alone and queue.waiting.waiting(ticket.tenant) == 1:
+                if not self.alone and queue.waiting.waiting(ticket.tenant, BATCH) == 1:
                     self.hurry()
+                if not ticket.fills:
+                    self.pressed(base_model, 1)
                 await self._granted(turn, now + patience, check)
         except TimeoutError:
             raise self._too_long(queue.expected_wait(waiter, self._clock()), patience) from None
@@ -241,6 +246,8 @@ class Turns:
             self._divide(base, queue, engines.get(base, []))
             if len(queue.waiting):
                 self._dispatch(base)
+            if queue.pressing:
+                self.pressed(base, queue.pressing)
 
     async def run(self) -> None:
         """Until cancelled: look at everyone who waits, and have full engines scraped."""
@@ -320,9 +327,11 @@ class Turns:
                     queue.progress(lease.charge, prompt, output, now)
 
     def _check_room(self, base_model: str, ticket: Ticket) -> None:
-        """Raises FlorinError if too many wait already."""
+        """Raises FlorinError if too many wait already. Batches bound themselves."""
+        if ticket.fills:
+            return
         queue, limits = self.queue(base_model), self.limits
-        of_tenant = queue.waiting.waiting(ticket.tenant)
+        of_tenant = queue.waiting.waiting(ticket.tenant, BATCH)
         elsewhere = queue.waiting_elsewhere(ticket.tenant) if ticket.queued is not None else 0
         wait = max(1, math.ceil(queue.duration))
         if ticket.queued is not None and of_tenant + elsewhere >= ticket.queued:

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import orjson
+
+from adapters.drivers import driver_of
+from adapters.drivers.driver import Lora, Trouble, UnsupportedFieldError
 from adapters.model import Engine
 from adapters.registry.catalog import Target
 from gateway.errors import FlorinError, unsupported_endpoint
@@ -95,13 +99,17 @@ class Upstream:
 
         Leaving the block before the body is read closes the connection, which makes the engine abort.
         """
+        if engine.driver != "vllm":
+            payload = engine_payload(engine, path, payload, target)
         where = address(engine.url)
         # No other headers of the client are forwarded: some of them control the engine.
         head = _opening(where, path, self._authorization())
         if trace:
             head += b"".join([f"{name}: {value}\r\n".encode() for name, value in trace.items()])
         head += b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), len(payload))
-        return _Post(self._pool, self._connect_timeout, where, head, payload, target, scope=scope)
+        return _Post(
+            self._pool, self._connect_timeout, where, head, payload, target, engine=engine, scope=scope
+        )
 
 
 class _Post:
@@ -110,6 +118,7 @@ class _Post:
     __slots__ = (
         "_connect_timeout",
         "_connection",
+        "_engine",
         "_head",
         "_payload",
         "_pool",
@@ -128,6 +137,7 @@ class _Post:
         payload: bytes,
         target: Target,
         *,
+        engine: Engine,
         scope: CancelScope,
     ) -> None:
         self._pool = pool
@@ -135,6 +145,7 @@ class _Post:
         self._where = where
         self._head = head
         self._payload = payload
+        self._engine = engine
         self._target = target
         self._scope = scope
         self.sent = False
@@ -160,7 +171,7 @@ class _Post:
             status = await connection.send(self._head, payload)
             if status == 200:
                 return connection
-            raise await _refusal(connection, self._target)
+            raise await _refusal(connection, self._engine, self._target)
         except OSError as error:
             pool.release(where, connection)
             raise connection_lost(error) from error
@@ -212,7 +223,7 @@ async def read_whole(response: EngineConnection, limit: int) -> bytes:
         raise connection_lost(error) from error
 
 
-async def _refusal(response: EngineConnection, target: Target) -> Exception:
+async def _refusal(response: EngineConnection, engine: Engine, target: Target) -> Exception:
     """The exception for a status other than 200."""
     status = response.status
     try:
@@ -223,6 +234,9 @@ async def _refusal(response: EngineConnection, target: Target) -> Exception:
     message = refusal(error).message if error else f"status {status}"
     if status == 404 and error == _NO_ROUTE:
         return unsupported_endpoint()
+    trouble = trouble_of(engine, status, error)
+    if trouble is not None:
+        return trouble
     if status == 404 and error.get("param") in ("model", None):
         return RetryElsewhere("unknown_model", message, unknown_model=True, engine_worked=False)
     if status in _BUSY:
@@ -230,6 +244,34 @@ async def _refusal(response: EngineConnection, target: Target) -> Exception:
     if status in _DENIED:
         return RetryElsewhere("denied", f"{status}: {message}", suspect=True, engine_worked=False)
     return refused(status, error, target) or RetryElsewhere("status_5xx", f"{status}: {message}")
+
+
+def trouble_of(engine: Engine, status: int, error: dict[str, Any]) -> RetryElsewhere | None:
+    """The retry of an error that this kind of engine reports with another status than vLLM would."""
+    said = error.get("message")
+    match driver_of(engine).trouble(status, said if type(said) is str else ""):
+        case Trouble.UNKNOWN_MODEL:
+            why = "the engine does not hold the version"
+            return RetryElsewhere("unknown_model", why, unknown_model=True, engine_worked=False)
+        case Trouble.ENGINE:
+            return RetryElsewhere("status_5xx", f"{status}: {refusal(error).message}")
+    return None
+
+
+def engine_payload(engine: Engine, route: str, payload: bytes, target: Target) -> bytes:
+    """A request, which is vLLM's, as another kind of engine takes it. Raises FlorinError if it cannot be."""
+    driver = driver_of(engine)
+    if route not in driver.capabilities.routes:
+        message = f"{target.label} is served by {driver.title}, on which Florin does not offer {route}."
+        raise FlorinError("request_refused", message, param="model")
+    version = target.version
+    lora = Lora(version.engine_name, version.path) if version else None
+    try:
+        return orjson.dumps(driver.request(route, orjson.loads(payload), engine.base_model, lora))
+    except UnsupportedFieldError as error:
+        raise FlorinError(
+            "unsupported_parameter", f"`{error.field}` is not supported: {error.why}.", param=error.field
+        ) from None
 
 
 def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError | None:

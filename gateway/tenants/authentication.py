@@ -14,13 +14,18 @@ USED_UP = (
 )
 
 
-def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
-    """The request's key: known, not revoked, not expired, and not of a suspended tenant. Raises
-    FlorinError."""
-    text = exchange.bearer()
-    if not text:
-        raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
-    key = directory.find(text)
+def authenticate(
+    exchange: Exchange, directory: Directory, follower: Follower, *, api_key: bool = False
+) -> Key:
+    """The request's key: known, not revoked, not expired, and not of a suspended tenant. `api_key`: it may
+    come as `x-api-key`. Raises FlorinError."""
+    if exchange.batch is not None:
+        key = directory.keys.get(exchange.batch.key_id)
+    else:
+        text = _either(exchange) if api_key else exchange.bearer()
+        if not text:
+            raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
+        key = directory.find(text)
     if key is None:
         if not follower.connected:  # it may be newer than this worker's snapshot
             raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
@@ -36,12 +41,22 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
     return key
 
 
+def _either(exchange: Exchange) -> bytes:
+    """A key in either header. Two keys are refused: nobody could say whose request it is. Clients send two if
+    they find one of Anthropic's own in their environment."""
+    bearer, own = exchange.bearer(), exchange.api_key()
+    if bearer and own and bearer != own:
+        text = "`Authorization` and `x-api-key` hold different keys. Send only one of them."
+        raise FlorinError("invalid_api_key", text)
+    return bearer or own
+
+
 def authenticate_caller(
     exchange: Exchange, directory: Directory, follower: Follower, *, calls: str = ""
 ) -> Key:
     """The request's key, which must be a tenant's: other roles cannot call models. `calls`: the path of the
     endpoint, which the key's scopes must include; empty: the request only lists models."""
-    key = authenticate(exchange, directory, follower)
+    key = authenticate(exchange, directory, follower, api_key=True)
     if key.role not in TENANT_ROLES:
         raise FlorinError(
             "insufficient_role",

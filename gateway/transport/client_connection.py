@@ -55,9 +55,12 @@ class Application(Protocol):
         """Called when the headers of a request have arrived. `waits`: for the response to another request on
         its connection. Returns what `HttpRequest.ticket` will be."""
 
-    def early_refusal(self, ticket: object, headers: Headers) -> bytes | None:
-        """The response, without its status line and date, that refuses a request whose body can be
+    def early_refusal(self, ticket: object, path: str, headers: Headers) -> tuple[int, bytes] | None:
+        """Status and response, without the status line and the date, that refuse a request whose body can be
         discarded. None: serve the request."""
+
+    def error_body(self, path: str, error: FlorinError) -> bytes:
+        """The body of an error response for a request to this path; empty: it is not known."""
 
     def serves(self, path: str) -> bool:
         """Whether `serve` takes the request; otherwise it is for ASGI."""
@@ -300,9 +303,10 @@ class ClientConnection(asyncio.Protocol):
         idle = before is None or (before.response_complete and not self._waiting)
         ticket = self._app.issue_ticket(head.method, head.path, waits=not idle)
         if idle and head.keep_alive and not head.expects_continue:
-            refusal = self._app.early_refusal(ticket, head.headers)
+            refusal = self._app.early_refusal(ticket, head.path, head.headers)
             if refusal is not None:
-                self.write(STATUS_LINES[503] + self.default_head() + refusal)
+                status, rest = refusal
+                self.write(STATUS_LINES[status] + self.default_head() + rest)
                 self._current = _Refused()
                 self._server_state.total_requests += 1
                 return
@@ -442,7 +446,8 @@ class ClientConnection(asyncio.Protocol):
             current.keep_alive = False
             return
         error = FlorinError(code, message)
-        body = error.body()
+        path = current.path if isinstance(current, HttpRequest) and current.more else ""
+        body = self._app.error_body(path, error)
         self.write(
             b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
             % (STATUS_LINES[error.status] + self.default_head(), len(body), body)

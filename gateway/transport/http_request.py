@@ -13,7 +13,7 @@ from gateway.transport.request_head import Headers, RequestHead
 
 STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
-}
+} | {529: b"HTTP/1.1 529 Overloaded\r\n"}  # Anthropic's
 _READ_AHEAD: Final = 64 * 1024
 """Bytes of the body that may wait to be read."""
 
@@ -55,6 +55,7 @@ class HttpRequest:
         "method",
         "more",
         "path",
+        "query",
         "received",
         "response_complete",
         "response_started",
@@ -67,6 +68,7 @@ class HttpRequest:
         self.head = head
         self.method = head.method
         self.path = head.path
+        self.query = head.query
         self.headers = head.headers
         self.client = connection.address
         self.version = head.version

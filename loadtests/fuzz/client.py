@@ -14,6 +14,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gateway.dialects.endpoints import ENDPOINTS
+from gateway.fields.anthropic_messages import MESSAGES, PROMPT
+from gateway.fields.responses import RESPONSES
 from loadtests.fuzz import values
 from loadtests.fuzz.judge import Answer, BrokenPromiseError
 
@@ -25,7 +27,12 @@ QUIET = 0.03
 BASES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "Hi", "max_tokens": 2},
+    "/v1/responses": {"input": "Hi", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
 }
+FIELDS = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES, "/v1/messages/count_tokens": PROMPT}
+"""Of dialects, whose fields are not the engine's."""
 MODELS = ["support", "support", "support", "support@v1", "kestrel/support@v1", "osprey/support", "bench-base"]
 PATHS = [
     "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/support", "/v1/embeddings", "/v1/",
@@ -37,7 +44,9 @@ PATHS = [
 
 
 def names_of(path: str) -> list[str]:
-    return sorted({*ENDPOINTS[path].fields, "model", "tools", "guided_json", "structured_outputs"})
+    return sorted(
+        {*FIELDS.get(path, ENDPOINTS[path].fields), "model", "tools", "guided_json", "structured_outputs"}
+    )
 
 
 @dataclass(frozen=True, slots=True)

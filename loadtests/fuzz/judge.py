@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gateway.errors import CODES
 
@@ -25,6 +26,9 @@ ENGINE_TROUBLE = frozenset(name for name, code in CODES.items() if code.status i
 """Server errors allowed if an engine fails."""
 NOTHING: frozenset[str] = frozenset()
 _TRACEBACK = b"Traceback (most recent call last)"
+_NAME = re.compile(rb"event: [a-z_.]+\n")
+_LAST = frozenset({b"event: response.completed", b"event: response.incomplete", b"event: response.failed"})
+"""Events that end a stream, in dialects that have no `[DONE]`."""
 _LINE = re.compile(rb"^\d{4}-\d\d-\d\d ", re.MULTILINE)
 """Beginning of each log line."""
 
@@ -84,19 +88,36 @@ def _check_error(status: int, error: dict[str, object], allowed: Collection[str]
 
 
 def _check_events(body: bytes, allowed: Collection[str]) -> None:
-    if not body.endswith(b"data: [DONE]\n\n"):
+    *events, rest = body.split(b"\n\n")
+    if rest or not events or not _ends(events[-1]):
         raise BrokenPromiseError(f"a truncated stream: {body[-300:]!r}")
-    for event in body.split(b"\n\n")[:-2]:
-        if not event.startswith(b"data: "):
+    for event in events:
+        name, data, payload = event.rpartition(b"data: ")
+        if not data or (name and not _NAME.fullmatch(name)):
             raise BrokenPromiseError(f"not an event: {event[:300]!r}")
+        if payload == b"[DONE]" and event is events[-1]:
+            continue
         try:
-            said = json.loads(event[6:])
+            said = json.loads(payload)
         except ValueError as problem:
             raise BrokenPromiseError(f"an event that is not JSON: {event[:300]!r}") from problem
-        if isinstance(said, dict) and isinstance(said.get("error"), dict):
-            code = said["error"].get("code")
+        error = _error_of(said) if isinstance(said, dict) else None
+        if error is not None:
+            code = error.get("code")
             if code not in CODES or (CODES[code].status >= 500 and code not in allowed):
-                raise BrokenPromiseError(f"in a stream: {said['error']}")
+                raise BrokenPromiseError(f"in a stream: {error}")
+
+
+def _ends(event: bytes) -> bool:
+    """Whether a stream may end with this event."""
+    return event == b"data: [DONE]" or event.partition(b"\n")[0] in _LAST
+
+
+def _error_of(said: dict[str, Any]) -> dict[str, Any] | None:
+    """The error that an event reports, in whichever dialect."""
+    if said.get("type") == "error":
+        return said.get("error") if isinstance(said.get("error"), dict) else said
+    return said["error"] if isinstance(said.get("error"), dict) else None
 
 
 class Log:

@@ -21,12 +21,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from loadtests.ledger.load import load, size
-from loadtests.ledger.steps import LATE, STEPS, Measured, measure
+from loadtests.ledger.steps import LATE, PARTLY, STEPS, measure
 from loadtests.postgres import Postgres
 
 BYTES = 1_300
 """Bytes of disk per record, including indexes and database overhead."""
 REPORT, NAIVE = "report by tenant, adapter, GPU type", "raw records by tenant, adapter, GPU type"
+VERIFY = ("verify it, quickly", "verify it")
 _SERVER = {
     "shared_buffers": "1GB", "fsync": "on", "full_page_writes": "on", "autovacuum": "on",
     "max_wal_size": "4GB", "maintenance_work_mem": "256MB", "work_mem": "64MB",
@@ -46,15 +47,18 @@ def main() -> int:
         return 2
     load_average = os.getloadavg()[0]
     with _database(options) as url:
-        figures = _run(url, options.records)
-    document = {
-        "database": options.database,
-        "records": options.records,
-        "load_average_before": load_average,
-        **figures,
-    }
-    if options.json:
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        document = {
+            "database": options.database,
+            "records": options.records // options.copies * options.copies,
+            "copies": options.copies,
+            "load_average_before": load_average,
+        }
+        for figures in _run(url, options):  # what was measured stays if a later step is stopped
+            document |= figures
+            if options.json:
+                options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    if options.partly:
+        return 0
     problems = _problems(document)
     _show(document)
     for problem in problems:
@@ -65,6 +69,12 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.ledger", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument(
+        "--copies", type=int, default=1, metavar="N", help="make one row in N, and let the database copy it"
+    )
+    parser.add_argument(
+        "--partly", action="store_true", help="roll up for a minute only, and leave out what needs the rest"
+    )
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument(
         "--directory",
@@ -92,26 +102,26 @@ def _database(options: argparse.Namespace) -> Iterator[str]:
         server.stop()
 
 
-def _run(url: str, records: int) -> dict[str, Any]:
+def _run(url: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The figures so far, after each step."""
+    steps = PARTLY if options.partly else STEPS
     with _bar() as bar:
-        loading = bar.add_task("load the month", total=records)
+        loading = bar.add_task("load the month", total=options.records)
         start = time.perf_counter()
-        load(url, records, lambda made: bar.update(loading, completed=made))
-        seconds = time.perf_counter() - start
-        loaded = size(url)
-        running = bar.add_task("", total=len(STEPS))
-        measured: list[Measured] = []
-        for name in STEPS:
+        load(url, options.records, lambda n: bar.update(loading, completed=n), copies=options.copies)
+        figures: dict[str, Any] = {
+            "load_seconds": time.perf_counter() - start,
+            "bytes_loaded": size(url),
+            "steps": [],
+        }
+        yield figures
+        running = bar.add_task("", total=len(steps))
+        for name in steps:
             bar.update(running, description=name)
-            measured.append(measure(name, url))
+            figures["steps"].append(asdict(measure(name, url)))
+            yield {**figures, "bytes_at_the_end": size(url)}
             bar.advance(running)
         bar.update(running, description="measured")
-    return {
-        "load_seconds": seconds,
-        "bytes_loaded": loaded,
-        "bytes_at_the_end": size(url),
-        "steps": [asdict(m) for m in measured],
-    }
 
 
 def _bar() -> Progress:
@@ -134,6 +144,7 @@ def _problems(document: dict[str, Any]) -> list[str]:
         problems.append("Some pool-hours are not rolled up.")
     if found["close the month"]["records"] != document["records"]:
         problems.append(f"The closed month has {found['close the month']['records']:,} records.")
+    problems += [said for name in VERIFY for said in found[name]["problems"]]
     problems += [
         f"{name}: {found[REPORT][name]:,} reported but {found[NAIVE][name]:,} in the records."
         for name in ("requests", "completion_tokens")
@@ -158,6 +169,7 @@ def _show(document: dict[str, Any]) -> None:
             "roll up the month": f"{step['seconds'] / records * 1e6:.1f} µs a record",
             "insert 20,000 more, by 500": f"{step['seconds'] / LATE * 1e6:.0f} µs a record",
             "close the month": f"{step['seconds'] / records * 1e6:.1f} µs a record",
+            "verify it": f"{step['seconds'] / records * 1e6:.1f} µs a record",
         }
         rows = step["result"].get("rows")
         note = notes.get(step["name"], "" if rows is None else f"{rows:,} rows")

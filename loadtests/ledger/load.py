@@ -1,5 +1,8 @@
 """Bulk-loads the month into a ledger. Rows, batch numbers and marks are the same as from the shipper; only
-the transactions are larger."""
+the transactions are larger.
+
+Python makes some 50,000 rows a second, so a month of many millions is made from fewer rows, each of which the
+database copies: with identifiers and times of its own, and the same tenant, engine and tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import psycopg
 from sqlalchemy import Connection, insert, make_url, text
 
 from gateway.metering.ledger.ledger import HOUR, Ledger, mark_dirty
-from gateway.metering.ledger.schema import engine_spans, ledger_state, prices
+from gateway.metering.ledger.schema import engine_spans, ledger_state, prices, usage_records
 from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row, engines
 
 Put = Callable[[list[Row]], None]
@@ -22,19 +25,29 @@ RATES = {"H200": 4_310_000, "H100": 2_990_000, "A100": 1_790_000, "L40S": 990_00
 """Micro-dollars per GPU-hour."""
 _STARTUP = 4 * 60_000_000
 _DAY = 24 * HOUR
+_APART = 1_013
+"""Microseconds between the copies of a row: the same times would be easier to roll up than real ones."""
 
 
-def load(url: str, records: int, progress: Progress = lambda _: None) -> None:
-    """Load the month into an empty ledger, without rolling it up. `progress` receives the records so far."""
+def load(url: str, records: int, progress: Progress = lambda _: None, *, copies: int = 1) -> None:
+    """Load the month into an empty ledger, without rolling it up: `records // copies` rows, `copies` times.
+    `progress` receives the records so far."""
     ledger = Ledger(url)
     with ledger.write() as connection:  # the tables
         connection.execute(insert(prices), _prices())
         connection.execute(insert(engine_spans), list(_spans()))
-    month = Month(records)
-    with _bulk(url) as put:
+    month = Month(records // copies)
+    indexes = [] if copies == 1 else sorted(usage_records.indexes, key=lambda index: str(index.name))
+    with ledger.write() as connection:  # sorting them at the end is quicker than growing them
+        for index in indexes:
+            index.drop(connection)
+    with _bulk(url, copies) as put:
         for rows in month.hours():
             put(rows)
-            progress(month.made)
+            progress(month.made * copies)
+    for index in indexes:
+        with ledger.write() as connection:
+            index.create(connection)
     with ledger.write() as connection:
         connection.execute(insert(ledger_state), {"name": "batch", "value": month.batch})
         mark_dirty(connection, month.touched)
@@ -51,22 +64,29 @@ def load(url: str, records: int, progress: Progress = lambda _: None) -> None:
 
 
 @contextmanager
-def _bulk(url: str) -> Iterator[Put]:
+def _bulk(url: str, copies: int) -> Iterator[Put]:
     sqlite = url.startswith("sqlite")
-    with _into_sqlite(make_url(url).database or "") if sqlite else _into_postgresql(url) as put:
+    database = make_url(url).database or ""
+    with _into_sqlite(database, copies) if sqlite else _into_postgresql(url, copies) as put:
         yield put
 
 
 @contextmanager
-def _into_sqlite(path: str) -> Iterator[Put]:
+def _into_sqlite(path: str, copies: int) -> Iterator[Put]:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")  # a lost month can be regenerated
     connection.execute("PRAGMA cache_size = -1500000")  # random ids touch the whole index
-    statement = f"INSERT INTO usage_records ({', '.join(COLUMNS)}) VALUES (?{', ?' * (len(COLUMNS) - 1)})"  # noqa: S608  # our names
+    connection.execute("PRAGMA temp_store = MEMORY")
+    table = "usage_records" if copies == 1 else "template"
+    connection.execute(_TEMPLATE)
+    statement = f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES (?{', ?' * (len(COLUMNS) - 1)})"  # noqa: S608  # our names
 
     def put(rows: list[Row]) -> None:
         connection.execute("BEGIN")
         connection.executemany(statement, rows)
+        if copies > 1:
+            connection.execute(_copied("lower(hex(randomblob(16)))", "max", copies))
+            connection.execute("DELETE FROM template")
         connection.execute("COMMIT")
 
     try:
@@ -76,17 +96,49 @@ def _into_sqlite(path: str) -> Iterator[Put]:
 
 
 @contextmanager
-def _into_postgresql(url: str) -> Iterator[Put]:
+def _into_postgresql(url: str, copies: int) -> Iterator[Put]:
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    table = "usage_records" if copies == 1 else "template"
     with psycopg.connect(plain) as connection:
+        connection.execute(_TEMPLATE)
 
         def put(rows: list[Row]) -> None:
-            with connection.cursor().copy(f"COPY usage_records ({', '.join(COLUMNS)}) FROM STDIN") as copy:
+            with connection.cursor().copy(f"COPY {table} ({', '.join(COLUMNS)}) FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
+            if copies > 1:
+                connection.execute(_copied("md5(id || copy)", "greatest", copies).encode())
+                connection.execute("TRUNCATE template")
             connection.commit()
 
         yield put
+
+
+_DASHED = " || '-' || ".join(
+    f"substr(digest, {first}, {length})" for first, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+)
+"""SQL: the digest in the form of a UUID."""
+_TEMPLATE = "CREATE TEMP TABLE template AS SELECT * FROM usage_records WHERE false"
+
+
+def _copied(digest: str, most: str, copies: int) -> str:
+    """SQL that inserts the rows of `template` into `usage_records`, `copies` times. `digest`: 32 hexadecimal
+    digits. `most`: the greatest of two values."""
+    own = {
+        "id": f"CASE copy WHEN 0 THEN id ELSE {_DASHED} END",
+        "request_id": "CASE copy WHEN 0 THEN request_id ELSE request_id || '-' || copy END",
+        **{
+            name: f"{most}({name} - copy * {_APART}, {START})"
+            for name in ("dispatched", "first_token", "ended")
+        },
+    }
+    own["first_token"] = f"CASE WHEN first_token IS NULL THEN NULL ELSE {own['first_token']} END"
+    selected = ", ".join(own.get(name, name) for name in COLUMNS)
+    numbers = ", ".join(f"({number})" for number in range(copies))
+    return (
+        f"WITH copies (copy) AS (VALUES {numbers}) INSERT INTO usage_records ({', '.join(COLUMNS)}) "  # noqa: S608  # our names
+        f"SELECT {selected} FROM (SELECT *, {digest} AS digest FROM copies CROSS JOIN template) AS pairs"
+    )
 
 
 def _prices() -> list[dict[str, object]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,13 @@ from sqlalchemy import text
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import close
+from gateway.costs.closing.preview import preview
+from gateway.costs.export.columns import Granularity
+from gateway.costs.export.files import Order, export
 from gateway.costs.periods import month
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import HOUR, Ledger
 from gateway.metering.records import FINAL, UsageRecord, record_id
 from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines
@@ -25,6 +31,9 @@ END = START + HOURS * HOUR
 """The reports' period: the month."""
 LATE = 20_000
 """Number of records that the `insert` step adds."""
+PATIENCE = 60.0
+"""Seconds of roll-up if only a part of the month is to be rolled up."""
+ROLL_PARTLY = "roll up for a minute"
 NAIVE = """
     SELECT tenant, adapter, gpu_type, COUNT(*), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens)
     FROM usage_records WHERE billable GROUP BY tenant, adapter, gpu_type
@@ -55,7 +64,7 @@ def _measured(name: str, url: str) -> Measured:
     with ledger.read():
         pass
     start, cpu = time.perf_counter(), time.process_time()
-    result = STEPS[name](ledger)
+    result = {**STEPS, **PARTLY}[name](ledger)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     ledger.close()
     return Measured(name, seconds, cpu_seconds, _peak_mib(), result)
@@ -67,8 +76,8 @@ def _peak_mib() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def _roll(ledger: Ledger) -> dict[str, Any]:
-    done = roll(ledger, END)
+def _roll(ledger: Ledger, patience: float | None = None) -> dict[str, Any]:
+    done = roll(ledger, END, patience=patience)
     return {"engine_hours": done.rolled, "pending": done.pending}
 
 
@@ -126,7 +135,32 @@ def _roll_later(ledger: Ledger) -> dict[str, Any]:
 
 def _close(ledger: Ledger) -> dict[str, Any]:
     closed = close(ledger, MONTH, now=END + 2 * HOUR, by="the load test", policy="proportional", force=True)
-    return {"records": closed["records"], "root": closed["root"]}
+    return {"records": closed["records"]}
+
+
+def _preview(ledger: Ledger) -> dict[str, Any]:
+    with ledger.read() as connection:
+        found = preview(connection, MONTH, now=END + 2 * HOUR)
+    return {"statements": len(found["statements"])}
+
+
+def _verify(*, quick: bool) -> Callable[[Ledger], dict[str, Any]]:
+    def step(ledger: Ledger) -> dict[str, Any]:
+        [found] = verify(ledger, MONTH, quick=quick)
+        return {"problems": [check.detail for check in found.checks if check.ok is False]}
+
+    return step
+
+
+def _export(granularity: Granularity) -> Callable[[Ledger], dict[str, Any]]:
+    order = Order(MONTH, "focus-1.2", "chargeback", "the load test", granularity=granularity)
+
+    def step(ledger: Ledger) -> dict[str, Any]:
+        with tempfile.NamedTemporaryFile(prefix="florin-export-") as file:
+            rows = export(ledger, order, Path(file.name))
+            return {"rows": rows, "bytes": Path(file.name).stat().st_size}
+
+    return step
 
 
 STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
@@ -137,9 +171,19 @@ STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
         "tenant", "adapter", "gpu_type", policy=AllocationPolicy("proportional")
     ),
     "report of one tenant by hour": _report("adapter", "hour", tenants=("tenant-007",)),
+    "preview of the closing": _preview,
+    "export, FOCUS by day": _export("daily"),
     "raw records by tenant, adapter, GPU type": _naive,
     "insert 20,000 more, by 500": _insert,
     "roll up their hour": _roll_later,
     "close the month": _close,
     "report of the closed month": _report("tenant", "adapter", "gpu_type"),
+    "verify it, quickly": _verify(quick=True),
+    "verify it": _verify(quick=False),
 }
+"""Step → what it does. In this order."""
+PARTLY: dict[str, Callable[[Ledger], dict[str, Any]]] = {
+    ROLL_PARTLY: partial(_roll, patience=PATIENCE),
+    "insert 20,000 more, by 500": _insert,
+}
+"""The steps of a month that is too large to be rolled up in the time that there is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -11,6 +12,7 @@ import httptools
 
 from loadtests.mock_engine.core import Core
 from loadtests.mock_engine.generation import Generation
+from loadtests.mock_engine.request import GenerationRequest
 from loadtests.mock_engine.state import State
 
 _HEADS = {
@@ -32,6 +34,8 @@ class ConnectedEngine(Protocol):
     def handle(
         self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> None: ...
+
+    def events(self, request: GenerationRequest, request_id: str, cached: int) -> Iterator[bytes]: ...
 
     def die(self) -> None: ...
 

@@ -17,7 +17,7 @@ import contextlib
 import ssl
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import orjson
@@ -197,6 +197,10 @@ class MockEngine:
             connection.write(STREAM_HEAD)  # vLLM's HTTP server sends this without waiting for its core
         head = not self.core.stopped
         self._do(connection, lambda: self._begin(connection, request, call, head=head))
+
+    def events(self, request: GenerationRequest, request_id: str, cached: int) -> Iterator[bytes]:
+        """The events of a stream."""
+        return answers.events(request, request_id, cached, details=self.state.spec.prompt_details)
 
     def _do(self, connection: Connection, work: Callable[[], None]) -> None:
         """Do the work when the core can, unless the client has left by then."""

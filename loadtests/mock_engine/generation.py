@@ -31,6 +31,8 @@ class GeneratingEngine(Protocol):
     core: Core
     state: State
 
+    def events(self, request: GenerationRequest, request_id: str, cached: int) -> Iterator[bytes]: ...
+
 
 class AnswerSink(Protocol):
     """The connection as seen by a generation."""
@@ -161,8 +163,7 @@ class Generation:
             self._whole(200, body)
 
     def _make_events(self) -> Iterator[bytes]:
-        details = self._connection.engine.state.spec.prompt_details
-        events = answers.events(self._request, self._request_id, self._cached, details=details)
+        events = self._connection.engine.events(self._request, self._request_id, self._cached)
         fault = self._fault
         return self._spoilt(events, fault) if fault and (fault.rubbish or fault.usage) else events
 

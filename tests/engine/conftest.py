@@ -23,7 +23,14 @@ from tests.support.harness import Gateway, running_gateway
 HERE = Path(__file__).parent
 CUSTOMERS = ("acme", "bolt", "corgi")
 ALL = (*CUSTOMERS, "delta")
-FLAGS = ("--enable-log-requests", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+FLAGS = (
+    "--enable-log-requests",
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *(
+        "--structured-outputs-config",
+        '{"backend": "xgrammar", "disable_any_whitespace": true}',
+    ),  # which a tiny model loves
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

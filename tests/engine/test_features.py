@@ -18,6 +18,7 @@ WEATHER = {
     "function": {
         "name": "weather",
         "description": "The weather of a city.",
+        "strict": True,  # otherwise 0.32 accepts any JSON
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Bern", "Basel"]}},
@@ -28,6 +29,7 @@ WEATHER = {
 }
 CALLED = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "Bern"\}\}\n</tool_call>'
 """A call as the demo engines' parser reads it; the tiny model has to be made to write it."""
+CITIES = ({"city": "Bern"}, {"city": "Basel"})
 ASKED = [{"role": "user", "content": "What is the weather in Bern?"}]
 TICKET = {
     "type": "object",
@@ -125,9 +127,7 @@ async def test_the_client_gets_what_the_engine_sends(
             assert message.get("tool_calls"), (title, message)
             [call] = message["tool_calls"]
             assert call["function"]["name"] == "weather", title
-            json.loads(
-                call["function"]["arguments"]
-            )  # 0.32 does not hold a tool that must be called to its schema
+            assert json.loads(call["function"]["arguments"]) in CITIES, (title, call)
 
 
 def whole(events: list[Any]) -> dict[str, Any]:

@@ -271,6 +271,8 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "prompt_scores": "unsafe",
         "seats": 0,
         "tasks": ["generate"],
+        "driver": "vllm",
+        "holds": [],
         "heartbeat": None,
         "base_config": True,
     }

@@ -9,6 +9,7 @@ UNHEALTHY = "unhealthy"
 VACATED = "its slot there is being vacated"
 NO_ROOM = "had no free slot a moment ago"
 FULL = "full: it runs as many requests as it can"
+NOT_STARTED_WITH = "was not started with it, and loads nothing later"
 PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
 """Reasons that may pass, so that waiting can help."""
 
@@ -29,6 +30,8 @@ def refusal(view: EngineView, ask: Ask, action: Action) -> str:
         return full
     if ask.rank > view.max_rank:
         return f"rank {ask.rank} exceeds its maximum of {view.max_rank}"
+    if view.only is not None and (ask.whole is None or ask.whole.id not in view.only):
+        return NOT_STARTED_WITH
     if view.closed:
         return view.closed
     if view.slots < 1:

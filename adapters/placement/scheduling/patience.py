@@ -8,14 +8,21 @@ from adapters.placement.scheduling.view import Action, EngineView, Pick
 
 
 def worth_waiting(
-    pick: Pick, view: EngineView, holders: Iterable[EngineView], *, rank: int, yields: bool, waited: float
+    pick: Pick,
+    view: EngineView,
+    holders: Iterable[EngineView],
+    *,
+    rank: int,
+    yields: bool,
+    waited: float,
+    fills: bool = False,
 ) -> bool:
     """Whether the request should wait for one of the `holders` that have no place for it, instead of opening
-    another replica on `view`, the engine picked. `waited`: seconds so far; `yields`: see `Ask.yields`.
+    another replica on `view`, the engine picked. `waited`: seconds so far; `yields` and `fills`: see `Ask`.
 
     It waits as long as the load would cost, and no longer: at worst, that is twice the cost of knowing how
     long the wait will be (the ski rental problem)."""
-    full = [held.base for held in holders if held.full_for(yields=yields)]
+    full = [held.base for held in holders if held.full_for(yields=yields, fills=fills)]
     if not full:
         return False
     load = view.costs.activate if pick.action is Action.ACTIVATE else view.costs.load(rank)

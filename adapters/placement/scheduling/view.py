@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from adapters.model import SlotState, has_labels
+from adapters.model import SlotState, Version, has_labels
 from adapters.placement.mirror import Mirror
 from adapters.placement.residency import Held
 from adapters.placement.scheduling.costs import STALL, EngineCosts
@@ -54,6 +54,10 @@ class Ask:
     """Whether engines without room for a request count: only a load is wanted."""
     yields: bool = False
     """Whether it leaves the engines' last places to others: its tenant has far more than its share."""
+    whole: Version | None = None
+    """The version itself; None for the base model."""
+    fills: bool = False
+    """Whether it only fills what is idle: a line of a batch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +71,8 @@ class EngineView:
     costs: EngineCosts = field(default_factory=EngineCosts)
     held: Held = field(default_factory=Held)
     """Versions placed here. Live: whoever keeps the residency changes it."""
+    only: Collection[str] | None = None
+    """Ids of the only versions that it can hold; None: it can load any."""
     labels: Mapping[str, str] = field(default_factory=dict)
     mirror: Mirror | None = None
     """What its memory holds, as far as this worker can know."""
@@ -91,6 +97,8 @@ class EngineView:
     """How many requests this worker may have here, so that the engine's own queue stays short."""
     last_places: float = math.inf
     """Requests here, over all workers, from which on the places left are for requests that do not yield."""
+    filled: float = math.inf
+    """Likewise, for requests that do not only fill what is idle."""
     closed: str = ""
     """Why nothing can be loaded here; empty: something can."""
     doubtful: bool = False
@@ -120,13 +128,13 @@ class EngineView:
         """Whether this worker may send no more requests here for now."""
         return self.in_flight + self.waiting >= self.limit
 
-    def full_for(self, *, yields: bool) -> bool:
-        """Whether there is no place here for a request. `yields`: see `Ask.yields`."""
-        return self.full or (yields and self.load >= self.last_places)
+    def full_for(self, *, yields: bool, fills: bool = False) -> bool:
+        """Whether there is no place here for a request. `yields` and `fills`: see `Ask`."""
+        return self.full or (yields and self.load >= self.last_places) or (fills and self.load >= self.filled)
 
     def refuses(self, ask: Ask) -> bool:
         """Whether there is no place here for this request, and it wants one."""
-        return not ask.even_full and self.full_for(yields=ask.yields)
+        return not ask.even_full and self.full_for(yields=ask.yields, fills=ask.fills)
 
     @property
     def active(self) -> int:

@@ -19,8 +19,12 @@ from gateway.admission.fair_queue.shares import HORIZON, Demand, divide, part
 from gateway.admission.fair_queue.vtc import service
 from gateway.admission.fair_queue.waiting import Fitter, Waiter, WaitingList
 
-LEVELS: Final = 3
-"""Classes: high, normal, low."""
+LEVELS: Final = 4
+"""Classes: high, normal, low, and batches' lines."""
+BATCH: Final = 3
+"""The class of batches' lines, which fill what the others leave idle. It exists within this worker only: the
+other workers know its requests as in flight on their engines, and never as waiting, so that nobody's share or
+turn depends on them."""
 PICKS: Final = 16
 """Requests that are tried each time an engine has room. `sweep` tries them all."""
 TOLD: Final = 64
@@ -37,6 +41,8 @@ _SERVICE_MEMORY: Final = 0.8
 RESERVE: Final = 0.06
 """Fraction of an engine's credit that tenants with far more than their share leave to the others, so that
 these need not wait for a running request to end."""
+BATCH_RESERVE: Final = 0.25
+"""Fraction of an engine's credit, at least one place, that batches leave to the other classes."""
 GREEDY: Final = 1.5
 """Times its share from which on a tenant yields."""
 
@@ -66,7 +72,7 @@ class FleetQueue:
         self.in_flight: Counter[tuple[int, str]] = Counter()
         """(Class, tenant) → this worker's requests that have had their turn."""
         self.started = 0
-        """Their total."""
+        """Their total, without batches' lines."""
         self.quota = math.inf
         """How many of them this worker may have while requests wait anywhere."""
         self._durations: deque[float] = deque(maxlen=DURATIONS)
@@ -106,7 +112,7 @@ class FleetQueue:
     def yields(self, tenant: str, weight: float, level: int) -> bool:
         """Whether the tenant leaves the engines' last places to others: requests wait, and it has far more in
         flight than its share."""
-        if self._most == math.inf:
+        if self._most == math.inf or level == BATCH:
             return False
         key = level, tenant
         return self.in_flight[key] + self._elsewhere[key] > weight * self._most
@@ -127,7 +133,7 @@ class FleetQueue:
         account.weight = weight
         charge = Charge(level, tenant, now, account.output)
         self.in_flight[level, tenant] += 1
-        self.started += 1
+        self.started += level != BATCH
         charge.charged = service(prompt, charge.expected)
         counters.charge(tenant, charge.charged, now)
         return charge
@@ -145,7 +151,7 @@ class FleetQueue:
         charge.ended = True
         if prompt or output:
             self._ends.append(now)
-        self.started -= 1
+        self.started -= charge.level != BATCH
         key = charge.level, charge.tenant
         self.in_flight[key] -= 1
         if not self.in_flight[key]:
@@ -191,7 +197,7 @@ class FleetQueue:
     def report(self) -> Report:
         """For the other workers."""
         found: Report = []
-        for number, level in enumerate(self.waiting.levels):
+        for number, level in enumerate(self.waiting.levels[:BATCH]):
             accounts = level.counters.accounts
             waiting = sorted(level.tenants.values(), key=lambda t: accounts[t.name].counter)
             names = [tenant.name for tenant in waiting[:TOLD]]
@@ -236,7 +242,13 @@ class FleetQueue:
     @property
     def contended(self) -> bool:
         """Whether requests wait, on any worker."""
-        return len(self.waiting) > 0 or any(d.waiting for o in self._others.values() for d in o.values())
+        return self.pressing > 0
+
+    @property
+    def pressing(self) -> int:
+        """Requests that wait, on all workers as last heard, without batches' lines."""
+        elsewhere = sum(d.waiting for others in self._others.values() for d in others.values())
+        return self.waiting.before(BATCH - 1) + elsewhere
 
     def divide(self, engines: Iterable[tuple[EngineView, int]], now: float) -> None:
         """Set `limit` of each usable engine, given with its credit, until the next exchange."""
@@ -245,6 +257,7 @@ class FleetQueue:
         self._share()
         for view, credit in engines:
             view.last_places = credit - round(RESERVE * credit)
+            view.filled = max(1, credit - max(1, round(BATCH_RESERVE * credit)))
         self._spare.clear()
         if not self._others:
             self.quota = math.inf
@@ -271,13 +284,13 @@ class FleetQueue:
         """Find out from how many requests in flight on a tenant yields."""
         self._elsewhere = Counter()
         weights: dict[tuple[int, str], float] = {}
-        waiting = len(self.waiting) > 0
+        waiting = self.waiting.before(BATCH - 1) > 0
         for demands in self._others.values():
             for key, demand in demands.items():
                 self._elsewhere[key] += demand.in_flight
                 weights[key] = demand.weight
                 waiting = waiting or demand.waiting > 0
-        for number, level in enumerate(self.waiting.levels):
+        for number, level in enumerate(self.waiting.levels[:BATCH]):
             names = {name for of, name in self.in_flight if of == number} | level.tenants.keys()
             weights |= {(number, name): level.counters.account(name).weight for name in names}
         total = self.started + self._elsewhere.total()
@@ -303,7 +316,7 @@ class FleetQueue:
         return max(0.0, self.quota - self.started), others
 
     def _own_demands(self) -> Iterable[tuple[int, str, int, int, Any]]:
-        for number, level in enumerate(self.waiting.levels):
+        for number, level in enumerate(self.waiting.levels[:BATCH]):
             names = {*level.tenants, *(name for of, name in self.in_flight if of == number)}
             names |= {waiter.tenant for waiter in level.returning}
             for name in names:
@@ -313,7 +326,7 @@ class FleetQueue:
 
     def _measure(self, now: float) -> None:
         """How much a request in flight is served."""
-        total = sum(level.counters.served for level in self.waiting.levels)
+        total = sum(level.counters.served for level in self.waiting.levels[:BATCH])
         before, then = self._served
         if now - then < HORIZON:
             return

@@ -148,9 +148,9 @@ class WaitingList:
                 for waiters in tenant.lanes.values():
                     yield from waiters
 
-    def waiting(self, tenant: str) -> int:
-        """Requests of a tenant, of all classes."""
-        return sum(t.size for level in self.levels if (t := level.tenants.get(tenant)))
+    def waiting(self, tenant: str, levels: int) -> int:
+        """Requests of a tenant, of the highest `levels` classes."""
+        return sum(t.size for level in self.levels[:levels] if (t := level.tenants.get(tenant)))
 
     def before(self, level: int) -> int:
         """Requests of this class or a higher one."""

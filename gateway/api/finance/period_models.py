@@ -70,6 +70,13 @@ class ClosingPreview(BaseModel):
     obstacles: Annotated[
         list[str], Field(description="Why the month cannot be closed now, and what to do about it.")
     ]
+    unaccepted: Annotated[
+        list[str],
+        Field(
+            description="What of the month's bill nobody has accepted, or that it has none. Empty where no "
+            "bills are imported."
+        ),
+    ]
     totals: Annotated[
         dict[str, Any],
         Field(description="As of a closed month: billed, retry waste, and what no tenant bears."),

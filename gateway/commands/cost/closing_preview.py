@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 from gateway.commands.client import Json
 from gateway.commands.cost.shares import policy_in_words
@@ -26,8 +27,10 @@ def question(body: Json) -> str:
     count = len(body["statements"])
     customers = "1 customer" if count == 1 else f"{count:,} customers"
     policy = clean(policy_in_words(body))
+    bill = ", with the above of its bill not accepted" if body.get("unaccepted") else ""
     return (
-        f"Close {clean(body['month'])} with policy {policy}: {billed} for {customers}? This cannot be undone."
+        f"Close {clean(body['month'])} with policy {policy}{bill}: {billed} for {customers}? This cannot be "
+        "undone."
     )
 
 
@@ -61,6 +64,8 @@ def announce(body: Json, *, force: bool) -> None:
         note(f"Stays open: {clean(series)} has no price and costs nothing until one is added.")
     if force:
         note("Closing early: records that workers have not shipped yet become corrections in the next month.")
+    for sentence in body.get("unaccepted", ()):
+        note(f"Not reconciled: {clean(sentence)}")
     for obstacle in body["obstacles"]:
         note(f"In the way: {clean(obstacle)}")
 
@@ -94,6 +99,8 @@ def show_preview(body: Json) -> None:
     )
     for series in body["missing_prices"]:
         note(f"No price, so it would be charged nothing: {clean(series)}")
+    for sentence in body.get("unaccepted", ()):
+        note(f"Not reconciled: {clean(sentence)}")
     for obstacle in body["obstacles"]:
         note(f"In the way: {clean(obstacle)}")
     note(
@@ -118,8 +125,26 @@ def _rows(statement: Json, currency: str | None) -> Iterator[tuple[object, ...]]
     about = "statement"
     if statement.get("charges"):
         yield statement["tenant"], "cost", "", "", "", money(statement["amount_cents"], currency)
+        for line in statement["charges"]["lines"]:
+            amount = money(line["amount_cents"], currency)
+            yield statement["tenant"], _charge(line), "", "", "", amount
         about = "statement, by rate card"
     yield statement["tenant"], about, "", "", "", money(charged(statement), currency)
+
+
+_TOKENS = {"input": "input", "cached": "cached input", "output": "output"}
+
+
+def _charge(line: Json) -> str:
+    """A line of a rate card: quantity and unit price."""
+    if line["kind"] in _TOKENS:
+        free = f" less {line['free_tokens']:,} free" if line["free_tokens"] else ""
+        return f"{line['tokens']:,} {_TOKENS[line['kind']]} tokens{free} at {line['per_million']} per million"
+    if line["kind"] == "residency":
+        return f"{Decimal(line['hours']):,} adapter-hours at {line['per_hour']}"
+    if line["kind"] == "minimum":
+        return f"difference to the minimum of {Decimal(line['monthly_minimum']):,}"
+    return f"correction of {line['month']}" if line["kind"] == "correction" else "usage at cost"
 
 
 def _what(line: Json) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Any
 
 from rich.measure import Measurement
@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.client import Json
+from gateway.commands.cost.invoice_table import show_invoice
+from gateway.commands.cost.rounding import cents_of, places_of, rounded, summed, text
 from gateway.commands.output import clean, console, note, show, table
 
 _COUNTS = {
@@ -54,6 +56,8 @@ def show_report(body: Json, *, unit_prices: bool = False) -> None:
         note("No usage in this period.")
     else:
         _main(body, parts)
+    if body.get("invoice"):
+        show_invoice(body)
     if body.get("utilisation"):
         _utilisation(body["utilisation"])
     if unit_prices and body.get("unit_prices"):
@@ -82,7 +86,7 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
     currency = f" {body['currency']}" if body["currency"] else ""
     hours, costs = (
         _column(rows, parts, whole, _hours, least=3),
-        _column(rows, parts, whole, _cost, cents=_cents),
+        _column(rows, parts, whole, _cost, cents=cents_of),
     )
     names = [_names(row, groups) for row in rows]
     counts = [_counts(row) for row in rows]
@@ -150,14 +154,14 @@ def _allocated(body: Json, parts: dict[str, Json], length: int) -> list[str]:
     """Unused time allocated to each row, and by corrections."""
     figures = [*body["rows"], body["totals"]]
     known = [None if row["allocated_cost"] is None else Decimal(row["allocated_cost"]) for row in figures]
-    places = _places(known)
+    places = places_of(known)
     if places == 2:
-        known = _rather([_cents(row, "allocated_amount_cents") for row in figures], known)
-    shown = [*_rounded(known[:-1], known[-1], places), known[-1]]
+        known = _rather([cents_of(row, "allocated_amount_cents") for row in figures], known)
+    shown = [*rounded(known[:-1], known[-1], places), known[-1]]
     blank = [""] * (length - len(shown))
     if late := parts.get("corrections", {}).get("allocated_cost"):
-        blank[list(parts).index("corrections") - 1] = _text(Decimal(late), places)
-    return [*(_text(amount, places) for amount in shown), *blank]
+        blank[list(parts).index("corrections") - 1] = text(Decimal(late), places)
+    return [*(text(amount, places) for amount in shown), *blank]
 
 
 def _column(
@@ -173,54 +177,19 @@ def _column(
     to the sums shown, because a reader will check. `cents`: amounts that are rounded already, as on the
     statements."""
     inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
-    total = _sum(outside) if whole is None else amount(whole)
-    places = max(least, _places([total, *outside]))
+    total = summed(outside) if whole is None else amount(whole)
+    places = max(least, places_of([total, *outside]))
     if places == 2:  # more places contradict no statement
         inside = _rather([cents(row) for row in rows], inside)
         outside = _rather([cents(part) for part in parts.values()], outside)
-        total = _sum(outside) if whole is None else total
-    outside = _rounded(outside, total, places)
-    inside = _rounded(inside, outside[0], places)
-    return [_text(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
+        total = summed(outside) if whole is None else total
+    outside = rounded(outside, total, places)
+    inside = rounded(inside, outside[0], places)
+    return [text(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
 
 
 def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[Decimal | None]:
     return amounts if None in cents else cents
-
-
-def _cents(figures: Json, name: str = "amount_cents") -> Decimal | None:
-    cents = figures.get(name)
-    return None if cents is None else Decimal(cents).scaleb(-2)
-
-
-def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known, Decimal(0)) if len(known) == len(amounts) else None
-
-
-def _places(amounts: Sequence[Decimal | None]) -> int:
-    """Decimal places of the currency: more for smaller amounts."""
-    largest = max((abs(amount) for amount in amounts if amount is not None), default=Decimal(0))
-    return 2 if largest >= 100 else 4 if largest >= 1 else 6
-
-
-def _rounded(amounts: Sequence[Decimal | None], total: Decimal | None, places: int) -> list[Decimal | None]:
-    """Rounds by the largest remainder, so that the amounts sum to the rounded `total`. If one is unknown,
-    each is rounded on its own."""
-    unit = Decimal(1).scaleb(-places)
-    known = [amount for amount in amounts if amount is not None]
-    if total is None or len(known) < len(amounts):
-        return [a if a is None else a.quantize(unit, ROUND_HALF_UP) for a in amounts]
-    floors = [amount.quantize(unit, ROUND_FLOOR) for amount in known]
-    left = int((total.quantize(unit, ROUND_HALF_UP) - sum(floors, Decimal(0))) / unit)
-    order = sorted(range(len(known)), key=lambda i: floors[i] - known[i])
-    for index in order[: max(left, 0)]:
-        floors[index] += unit
-    return list(floors)
-
-
-def _text(amount: Decimal | None, places: int) -> str:
-    return "-" if amount is None else f"{amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"
 
 
 def _utilisation(rows: Sequence[Json]) -> None:
@@ -228,9 +197,9 @@ def _utilisation(rows: Sequence[Json]) -> None:
     costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
     cells = []
     for row, cost in zip(rows, costs, strict=True):
-        hours = [_text(Decimal(row[name]), 3) for name in ("provisioned_gpu_hours", "busy_gpu_hours")]
+        hours = [text(Decimal(row[name]), 3) for name in ("provisioned_gpu_hours", "busy_gpu_hours")]
         percent = "-" if row["utilisation"] is None else f"{row['utilisation']:.1%}"
-        cells.append([row["gpu_type"], *hours, percent, _text(cost, _places(costs))])
+        cells.append([row["gpu_type"], *hours, percent, text(cost, places_of(costs))])
     show(Text())
     show(table(("gpu type", *heads), cells, right=heads))
 
@@ -243,12 +212,12 @@ def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
         for way in _WAYS
         if any(row[way].values())
     }
-    places = _places([price for line in prices.values() for price in line])
+    places = places_of([price for line in prices.values() for price in line])
     cells: list[list[Any]] = []
     for (index, way), line in prices.items():
         row = rows[index]
         what = " ".join(filter(None, (row["gpu_type"], row["region"], row["purchase"].replace("_", " "))))
-        cells.append([what, _WAYS[way], *(_text(price, places) for price in line)])
+        cells.append([what, _WAYS[way], *(text(price, places) for price in line)])
     if cells:
         heads = tuple(_KINDS.values())
         show(Text())
@@ -258,7 +227,7 @@ def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
 def _remarks(body: Json) -> Iterator[str]:
     yield from _unused(body)
     if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
-        yield f"Of it, {_text(Decimal(left['cost']), 6)} {body['currency']} is not allocated to any tenant."
+        yield f"Of it, {text(Decimal(left['cost']), 6)} {body['currency']} is not allocated to any tenant."
     if body.get("rejected"):
         yield f"{body['rejected']:,} requests were rejected before reaching an engine and cost nothing."
     if body.get("weights") == "uncalibrated" and body["rows"]:
@@ -289,8 +258,8 @@ def _unused(body: Json) -> Iterator[str]:
         ("Cost of unused time (idle and start-up)", _UNUSED),
         ("Cost of spare capacity while busy", ("headroom",)),
     ):
-        if part := _sum([_cost(body[name]["totals"]) for name in names if name in body]):
-            money = f"{_text(part, _places([cost]))} {body['currency']}"
+        if part := summed([_cost(body[name]["totals"]) for name in names if name in body]):
+            money = f"{text(part, places_of([cost]))} {body['currency']}"
             yield f"{what}: {money}, {part / cost:.1%} of the total."
 
 
@@ -301,7 +270,7 @@ def _missing(series: dict[str, str]) -> str:
     if series["purchase"] != "on_demand":
         options += f" --purchase {series['purchase']}"
     hours = Decimal(series.get("gpu_hours", "0"))
-    without = f", and no amount includes its {_text(hours, 3)} GPU-hours" if hours else ""
+    without = f", and no amount includes its {text(hours, 3)} GPU-hours" if hours else ""
     return (
         f"No price for {clean(series['gpu_type'])}{without}: add one with florin price add {options} --rate …"
     )

@@ -19,6 +19,7 @@ from sqlalchemy import select
 from adapters.errors import StoreUnavailableError
 from adapters.model import Engine
 from adapters.store.protocol.coordination import CoordinationStore
+from gateway.costs.selling.residency import BRIDGE
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.ledger.schema import residency_spans as table
@@ -28,8 +29,6 @@ log = logging.getLogger("florin.costs")
 ROLE: Final = "residency-log"
 LEASE_MS: Final = 150_000
 SAMPLE_SECONDS: Final = 60.0
-BRIDGE: Final = 200_000_000
-"""Microseconds: three samples, so that a change of the worker leaves no gap."""
 _PART: Final = 500
 
 Held = Callable[[], Iterable[tuple[Engine, Iterable[str]]]]

@@ -20,6 +20,7 @@ from gateway.costs.selling.charges import (
     exact,
     kind_document,
     price_id,
+    residency_document,
 )
 from gateway.costs.selling.posted import tenant_months
 
@@ -51,13 +52,15 @@ def units(cost: str) -> int:
 
 def charges_document(whole: TenantMonth) -> dict[str, Any]:
     """Each amount exactly and in cents. The sum is rounded once, half up; its parts by largest remainder, so
-    that they sum to it: first tokens, minimum and corrections, then the kinds of tokens."""
+    that they sum to it: first tokens, residency, minimum and corrections, then the kinds of tokens."""
     current = whole.current
     parts: dict[str, int] = {}
     if current is None:
         parts["cost"] = whole.cost
     else:
         parts |= {"tokens": sum(kind.amount for kind in current.kinds), "minimum": current.top_up}
+        if current.resident:  # no key without, so that the documents of earlier months stay as they were
+            parts["residency"] = current.residency
     parts |= {f"priced {of}": changed.amount for of, changed in whole.corrections.items()}
     parts |= {f"cost {of}": cost for of, cost in whole.corrected_cost.items()}
     cents = (2 * whole.amount + CENT) // (2 * CENT)
@@ -95,6 +98,8 @@ def _month(charges: MonthCharges, amounts: Mapping[str, int]) -> list[dict[str, 
         _line(kind_document(charges.card, kind), kind.amount, kinds[n])
         for n, kind in enumerate(charges.kinds)
     ]
+    if charges.resident:
+        lines.append(_line(residency_document(charges), charges.residency, amounts["residency"]))
     if charges.top_up:
         made = {
             "kind": "minimum",

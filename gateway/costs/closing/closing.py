@@ -46,6 +46,7 @@ from gateway.costs.policies.terms import MonthTerms
 from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.rollup import lock_postings, roll
 from gateway.costs.selling.card_store import card_rows
+from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
 from gateway.metering.ledger.schema import period_tenants, periods
@@ -175,6 +176,7 @@ def _cut_off(
         "missing_prices": missing,
         "calibrations": calibrations_of(connection, of),
         "rate_cards": card_rows(connection),
+        "residency": store_residency(connection, of),
     }
     connection.execute(
         insert(periods).values(

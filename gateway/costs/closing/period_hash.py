@@ -35,6 +35,7 @@ from gateway.costs.proofs.merkle import (
 )
 from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
 from gateway.costs.selling.cards import RateCards
+from gateway.costs.selling.posted import charged_tenants
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 
@@ -104,7 +105,7 @@ def settlement_of(
     lines = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
     cards = RateCards.of_rows(terms.get("rate_cards", {}))
     allocated = allocate_month(connection, book, of, MonthTerms.of(terms), lines)
-    settled = settle(lines, allocated, [*tenants, *cards.charged(of)])
+    settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, of, cards)])
     add_charges(connection, book, of, cards, settled)
     return settled
 

@@ -32,6 +32,7 @@ from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
+from gateway.costs.selling.posted import charged_tenants
 from gateway.metering.ledger.schema import period_tenants, periods
 
 
@@ -67,7 +68,8 @@ def settlement_now(
     found = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
     lines = [line if line.rate_micros is not None else replace(line, rate_micros=0) for line in found]
     cards = _cards(connection, row)
-    settled = settle(lines, allocate_month(connection, book, of, terms, lines), cards.charged(of))
+    charged = charged_tenants(connection, of, cards)
+    settled = settle(lines, allocate_month(connection, book, of, terms, lines), charged)
     add_charges(connection, book, of, cards, settled)
     return MonthSettlement(
         month=of,

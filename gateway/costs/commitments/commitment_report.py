@@ -43,7 +43,7 @@ def commitment_report(ledger: Ledger, of: str, *, now: int) -> dict[str, Any]:
         "rows": [_row(one, book, within) for one in uses],
         "totals": {
             "net_cost": decimal_of(sum(nets, Fraction(0))),
-            "unused_cost": decimal_of(sum((_unused_cost(one, within) for one in uses), Fraction(0))),
+            "unused_cost": decimal_of(sum((unused_cost(one, within) for one in uses), Fraction(0))),
         },
         "gpu_types": _coverage(uses, hours),
         "spot": _spot(hours, book),
@@ -84,7 +84,7 @@ def _row(one: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
         "hourly_cost": decimal_of(_hourly(one)),
         "amortised_upfront": decimal_of(commitment.amortised(within)),
         "net_cost": decimal_of(net),
-        "unused_cost": decimal_of(_unused_cost(one, within)),
+        "unused_cost": decimal_of(unused_cost(one, within)),
         "list_cost": _text(list_cost),
         "savings": _text(None if list_cost is None else list_cost - net),
     }
@@ -99,7 +99,7 @@ def _hourly(one: CommitmentUse) -> Fraction:
     return Fraction(one.committed * one.commitment.rate_micros, _MICRO_NANO)
 
 
-def _unused_cost(one: CommitmentUse, within: Period) -> Fraction:
+def unused_cost(one: CommitmentUse, within: Period) -> Fraction:
     """The part of the net cost for hours that no engine used."""
     if not one.committed:
         return Fraction(0)

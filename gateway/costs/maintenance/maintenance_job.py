@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.coordination import CoordinationStore
 from gateway.costs.maintenance.ahead import ahead
+from gateway.costs.maintenance.batch_backlog import batch_backlog
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.costs.maintenance.totals import totals
@@ -126,6 +127,7 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> None:
             "florin_ledger_set_aside": [((), float(found.set_aside))],
             "florin_ledger_maintenance_timestamp_seconds": [((), now / 1e6)],
             **ahead(ledger, now),
+            **batch_backlog(ledger, now),
         },
     )
     write_snapshot(ledger, METRICS, now, (figures.never_back(before) if before else figures).document())

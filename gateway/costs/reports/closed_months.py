@@ -19,6 +19,8 @@ from gateway.costs.closing.preview import preview
 from gateway.costs.periods import iso, month
 from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.proofs.proof import prove, version_of
+from gateway.costs.reconciliation.open_lines import open_lines
+from gateway.costs.reconciliation.reconcile import TOLERANCE
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import NotClosedError, read_stored, verify
 from gateway.metering.ledger.database import LedgerUnavailableError, insert
@@ -74,10 +76,14 @@ def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def previewed(ledger: Ledger, of: str, now: int, policy: AllocationPolicy | None) -> dict[str, Any]:
-    """What closing the month now would bill; see `preview`. Raises LedgerUnavailableError."""
+    """What closing the month now would bill; see `preview`. `unaccepted`: what of its bill nobody has
+    accepted. It keeps no month from being closed, but whoever closes it should know.
+
+    Raises LedgerUnavailableError."""
     roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
-        return preview(connection, of, now=now, policy=policy)
+        found = open_lines(connection, of, tolerance=TOLERANCE, now=now)
+        return {**preview(connection, of, now=now, policy=policy), "unaccepted": found}
 
 
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:

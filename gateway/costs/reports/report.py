@@ -26,6 +26,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
+from gateway.costs.reports.invoiced import invoiced
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
 from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
 from gateway.costs.reports.statement_amounts import StatementAmounts
@@ -74,6 +75,11 @@ def cost_report(
     rolled = roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
         document = read_report(connection, question)
+        posted = months(question.period) if question.local is None else None
+        if posted is not None and len(posted) == 1 and not question.tenants:
+            document["invoice"] = invoiced(
+                connection, posted[0], document["whole"], document["currency"], now
+            )
         if currency is not None:
             document = in_currency(connection, document, currency, now)
     return {**document, "complete": rolled.pending == 0}

@@ -60,13 +60,16 @@ class RateCard:
     reason: str
     """Why it replaces an earlier version of the same month; empty: it does not."""
     recorded_at: int
+    residency_micros: int = 0
+    """Millionths of the currency per hour in which an adapter of the tenant is resident. The default is for
+    versions that a month kept before there was such a price."""
 
     @property
     def terms(self) -> tuple[Any, ...]:
         """What a customer agrees to."""
         return (
             self.currency, self.input_micros, self.cached_micros, self.output_micros, self.minimum_micros,
-            self.free_input, self.free_cached, self.free_output,
+            self.free_input, self.free_cached, self.free_output, self.residency_micros,
         )  # fmt: skip  # one name a line says no more
 
     def document(self) -> dict[str, Any]:
@@ -77,6 +80,7 @@ class RateCard:
             "input_per_million": decimal_text(self.input_micros, _PLACES),
             "cached_per_million": decimal_text(self.cached_micros, _PLACES),
             "output_per_million": decimal_text(self.output_micros, _PLACES),
+            "residency_per_adapter_hour": decimal_text(self.residency_micros, _PLACES),
             "monthly_minimum": decimal_text(self.minimum_micros, _PLACES),
             "free_input_tokens": self.free_input,
             "free_cached_tokens": self.free_cached,
@@ -168,8 +172,8 @@ def card_name(value: str) -> str:
 
 
 def rate(param: str, value: str) -> int:
-    """Millionths per million tokens. Raises RateCardError unless it is a decimal ≥ 0 with at most six
-    places."""
+    """Millionths per million tokens, or per adapter-hour. Raises RateCardError unless it is a decimal ≥ 0
+    with at most six places."""
     return _micros(param, value, _LARGEST)
 
 

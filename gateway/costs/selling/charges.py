@@ -1,28 +1,32 @@
-"""What a month's tokens cost a customer by its rate card. Pure and exact: amounts are whole numbers of
-10**-15 of the currency, as costs are; cents are made on the statement.
+"""What a month's tokens and resident adapters cost a customer by its rate card. Pure and exact: amounts are
+whole numbers of 10**-15 of the currency, as costs are; cents are made on the statement.
 
-A month is charged as a whole: tokens of each kind, less the free ones, times the rate; then, if the sum is
-below the card's minimum, the difference. So what late records change in a closed month is the difference of
-two such sums, with the month's own card, allowance and minimum; it is charged in the month in which they are
-posted.
+A month is charged as a whole: tokens of each kind, less the free ones, times the rate; the hours of resident
+adapters times theirs; then, if the sum is below the card's minimum, the difference. So what late records
+change in a closed month is the difference of two such sums, with the month's own card, allowance, residency
+and minimum; it is charged in the month in which they are posted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.selling.cards import RateCard
+from gateway.costs.selling.residency import Residency, hours_text
 
 KINDS = ("input", "cached", "output")
 SKUS = {"input": "tokens/input", "cached": "tokens/cached-input", "output": "tokens/output"}
 """Kind of token → its SKU. They depend on nothing that changes: not on GPUs, adapters or cards."""
 MINIMUM_SKU = "monthly-minimum"
+RESIDENCY_SKU = "adapter-residency"
 _PER_TOKEN = 1000
 """A millionth per million tokens is 10**-12 a token."""
 _PER_MICRO = 10**9
+_PER_MILLI_HOUR = 10**6
+"""A millionth per hour is 10**-9 a thousandth of an hour."""
 
 
 class Tokens(NamedTuple):
@@ -61,21 +65,34 @@ class MonthCharges:
     kinds: tuple[KindCharge, ...]
     top_up: int
     """What is missing to the minimum."""
+    resident: Residency = field(default_factory=dict)
+    """Adapters that are charged for being resident: empty if the card has no price for it."""
+
+    @property
+    def residency(self) -> int:
+        """The amount for `resident`."""
+        return residency_price(self.card, sum(self.resident.values()))
 
     @property
     def amount(self) -> int:
-        return sum(kind.amount for kind in self.kinds) + self.top_up
+        return sum(kind.amount for kind in self.kinds) + self.residency + self.top_up
 
 
-def charge(card: RateCard, tokens: Tokens) -> MonthCharges:
-    """A month's charges. Tokens below zero (more corrected away than there were) count as none."""
+def charge(card: RateCard, tokens: Tokens, resident: Residency | None = None) -> MonthCharges:
+    """A month's charges. Tokens below zero (more corrected away than there were) count as none. `resident`:
+    the tenant's adapters."""
     free = (card.free_input, card.free_cached, card.free_output)
     kinds = tuple(
         KindCharge(kind, max(count, 0), min(most, max(count, 0)), micros)
         for kind, count, most, micros in zip(KINDS, tokens, free, rates_of(card), strict=True)
     )
-    used = sum(kind.amount for kind in kinds)
-    return MonthCharges(card, kinds, max(card.minimum_micros * _PER_MICRO - used, 0))
+    made = MonthCharges(card, kinds, 0, dict(resident or {}) if card.residency_micros else {})
+    return replace(made, top_up=max(card.minimum_micros * _PER_MICRO - made.amount, 0))
+
+
+def residency_price(card: RateCard, milli_hours: int) -> int:
+    """In 10**-15 of the currency."""
+    return milli_hours * card.residency_micros * _PER_MILLI_HOUR
 
 
 def rates_of(card: RateCard) -> tuple[int, int, int]:
@@ -144,4 +161,19 @@ def kind_document(card: RateCard, kind: KindCharge) -> dict[str, Any]:
         "tokens": kind.tokens,
         "free_tokens": kind.free,
         "per_million": decimal_text(kind.rate_micros, 6),
+    }
+
+
+def residency_document(charges: MonthCharges) -> dict[str, Any]:
+    """Hours times price, and the hours of each adapter."""
+    return {
+        "kind": "residency",
+        "sku": RESIDENCY_SKU,
+        "price": price_id(charges.card, "residency"),
+        "hours": hours_text(sum(charges.resident.values())),
+        "per_hour": decimal_text(charges.card.residency_micros, 6),
+        "adapters": [
+            {"adapter": adapter, "hours": hours_text(hours)}
+            for adapter, hours in sorted(charges.resident.items())
+        ],
     }

@@ -11,6 +11,7 @@ from gateway.costs.periods import month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, added, charge
+from gateway.costs.selling.residency import of_tenants, residency_of
 from gateway.metering.ledger.schema import rollups
 
 _BILLED = "usage"
@@ -18,6 +19,24 @@ _BILLED = "usage"
 
 def tokens_of(line: CostLine) -> Tokens:
     return Tokens(line.prompt_tokens - line.cached_tokens, line.cached_tokens, line.completion_tokens)
+
+
+def charged_tenants(connection: Connection, of: str, cards: RateCards) -> list[str]:
+    """Tenants that pay for a month even without usage: a minimum, or for a resident adapter."""
+    if not cards.assignments:
+        return []
+    residents = [
+        tenant
+        for tenant in _residents(connection, of, cards)
+        if (card := cards.card(tenant, of)) is not None and card.residency_micros
+    ]
+    return sorted({*cards.charged(of), *residents})
+
+
+def _residents(connection: Connection, of: str, cards: RateCards) -> dict[str, dict[str, int]]:
+    """Tenant → its resident adapters; not looked for if no card has a price for them."""
+    priced = any(card.residency_micros for card in cards.cards)
+    return of_tenants(residency_of(connection, of)) if priced else {}
 
 
 def tenant_months(
@@ -44,6 +63,7 @@ def tenant_months(
     for key, cost in shares.items():
         corrected[key] = corrected.get(key, 0) + cost
     before, after = _token_sums(connection, of, {at for _, at in corrected})
+    resident = {at: _residents(connection, at, cards) for at in {of, *(at for _, at in corrected)}}
     found = {}
     for name in sorted(costs):
         months = {at: cost for (who, at), cost in corrected.items() if who == name}
@@ -52,11 +72,11 @@ def tenant_months(
         if card is None and not priced:
             continue
         found[name] = TenantMonth(
-            current=None if card is None else charge(card, used.get(name, Tokens())),
+            current=None if card is None else charge(card, used.get(name, Tokens()), resident[of].get(name)),
             corrections={
                 at: MonthCorrection(
-                    charge(made, before.get((name, at), Tokens())),
-                    charge(made, after.get((name, at), Tokens())),
+                    charge(made, before.get((name, at), Tokens()), resident[at].get(name)),
+                    charge(made, after.get((name, at), Tokens()), resident[at].get(name)),
                 )
                 for at, made in sorted(priced.items())
             },

@@ -68,6 +68,7 @@ def render(statement: Statement, *, issuer: str, now: int) -> str:
         prices=statement.unit_prices[:_PRICES],
         series=[replace(one, name=short(one.name, statement.tenant)) for one in series],
         charges=_charges(statement),
+        resident=any(line["kind"] == "residency" for line in (statement.charges or {}).get("lines", ())),
         free=_free_cents(statement),
         tax=statement.invoice.tax_cents(statement.cents) if statement.invoice else 0,
         days=plots.days(series, "Tokens per day, by adapter"),
@@ -123,7 +124,21 @@ def _charges(statement: Statement) -> list[dict[str, Any]]:
     """The lines of a rate card, as the page words them; [] without one."""
     if statement.charges is None:
         return []
-    return [{**line, "name": _charge_name(line)} for line in statement.charges["lines"]]
+    return [{**line, "name": _charge_name(line), **_priced(line)} for line in statement.charges["lines"]]
+
+
+def _priced(line: Mapping[str, Any]) -> dict[str, str]:
+    """Quantity and unit price, of what has them."""
+    if line["kind"] == "residency":
+        return {"quantity": f"{_grouped(line['hours'])} h", "unit_price": f"{line['per_hour']} per hour"}
+    if "tokens" in line:
+        return {"quantity": count(line["tokens"]), "unit_price": f"{line['per_million']} per million"}
+    return {}
+
+
+def _grouped(number: str) -> str:
+    whole, _, part = number.partition(".")
+    return f"{int(whole):,}.{part}"
 
 
 _KINDS = {"input": "Input tokens, not cached", "cached": "Cached input tokens", "output": "Output tokens"}
@@ -131,8 +146,10 @@ _KINDS = {"input": "Input tokens, not cached", "cached": "Cached input tokens", 
 
 def _charge_name(line: Mapping[str, Any]) -> str:
     if line["kind"] == "minimum":
-        whole, _, part = line["monthly_minimum"].partition(".")
-        return f"Difference to the monthly minimum of {int(whole):,}.{part}"
+        return f"Difference to the monthly minimum of {_grouped(line['monthly_minimum'])}"
+    if line["kind"] == "residency":
+        many = len(line["adapters"])
+        return f"Residency of {many:,} adapter{'' if many == 1 else 's'}"
     if line["kind"] == "correction":
         return f"Correction of {line['month']}: {line['reason']}"
     return _KINDS.get(line["kind"], "Usage at cost")

@@ -1,7 +1,7 @@
 """Recomputes a closed period from the ledger and compares it with what was recorded.
 
 The checks are independent, so that a difference is named: root, chain, roll-ups, prices, rates, balance,
-cost, statements, cents, records, counts, attribution.
+cost, residency, statements, cents, records, counts, attribution.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from gateway.costs.rollups.balance import imbalances
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
 from gateway.costs.verification.recomputation import recompute_hours
 from gateway.costs.verification.record_counts import HourlyCounts
+from gateway.costs.verification.residency_check import residency_check
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
 
@@ -128,6 +129,7 @@ def _verify(ledger: Ledger, of: str, progress: Progress, *, quick: bool) -> Veri
             ),
             _said("balance", imbalances(connection, of), "The parts of each engine-hour sum to its whole."),
             _cost(connection, stored),
+            _residency(connection, stored),
             _statements(connection, stored),
             _cents(stored),
         ]
@@ -212,6 +214,14 @@ def _cost(connection: Connection, stored: StoredPeriod) -> ProofCheck:
         f"{decimal_text(nano, 9)} GPU-hours at their rates cost {decimal_text(cost, 15)}, "
         "including later corrections.",
     )
+
+
+def _residency(connection: Connection, stored: StoredPeriod) -> ProofCheck:
+    of, terms = stored.cover.month, stored.terms.get("residency")
+    if terms is None:
+        return ProofCheck("residency", None, "Not checked: the month was closed before residency was sealed.")
+    wrong, summed = residency_check(connection, of, terms, stored.row["closing_at"])
+    return _said("residency", wrong, f"{summed} adapter-hours match the samples of the engines' slots.")
 
 
 def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:

@@ -88,6 +88,8 @@ ACTIONS: dict[str, str] = {
     "rate_card.assign": "A rate card was assigned to a tenant, or to all without one of their own.",
     "invoice.add": "A statement got an invoice's number, tax and due date.",
     "policy.set": "Who bears unused GPU time was agreed, for the installation or a tenant.",
+    "file.delete": "A file of a tenant was deleted.",
+    "batch.cancel": "A batch was cancelled.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }
 """Action → its description. docs/reference/audit.md lists them."""

@@ -28,7 +28,7 @@ from gateway.metering.ledger.database import (
 )
 from gateway.metering.ledger.migrations import migrate
 from gateway.metering.ledger.schema import ACROSS_HOURS, dirty_hours, ledger_state, quarantine, usage_records
-from gateway.metering.records import UsageRecord, record_id
+from gateway.metering.records import BATCH, Outcome, UsageRecord, record_id
 
 __all__ = [
     "HOUR",
@@ -197,6 +197,17 @@ class Ledger:
             return self._engine
 
 
+def put_new(connection: Connection, records: Sequence[UsageRecord]) -> set[str]:
+    """In a write transaction: insert records of attempts that have just ended. Returns the ids of those that
+    were not stored yet."""
+    if not records:
+        return set()
+    rows = [_row(record) for record in records]
+    new = _put(connection, rows, next_batch(connection))
+    mark_dirty(connection, touched(row for row in rows if row["id"] in new))
+    return new
+
+
 def next_batch(connection: Connection) -> int:
     """The number of this write transaction. Transactions commit in this order, because the others wait here;
     so whoever sees a batch sees all earlier ones."""
@@ -285,9 +296,20 @@ def _put(connection: Connection, rows: Sequence[dict[str, Any]], batch: int) -> 
 
 
 def _differing(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows whose content differs from that stored under their id."""
+    """Rows whose content differs from that stored under their id, and that is not because a worker died
+    between storing a batch's line with its record and logging that (see `held_finals`)."""
     held = _held(connection, rows)
-    return [row for row in rows if held[row["id"]] != row]
+    return [row for row in rows if held[row["id"]] != row and not _died_after(row, held[row["id"]])]
+
+
+def _died_after(row: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    """Whether `row` only says what was last known of an attempt whose own final record is stored."""
+    return bool(
+        row["outcome"] == Outcome.ORPHANED.value
+        and row["service_tier"] == stored["service_tier"] == BATCH
+        and stored["billable"]
+        and row["request_id"] == stored["request_id"]
+    )
 
 
 def _held(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -114,6 +114,8 @@ def engine_spec(engine: Engine) -> EngineSpec:
         max_rank=engine.max_rank,
         seats=engine.seats or None,
         tasks=engine.tasks,
+        driver=engine.driver,
+        holds=engine.holds,
         region=engine.region,
         purchase=engine.purchase,
         labels=engine.labels,

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from adapters.errors import Finding, InvalidNameError
-from adapters.model import AdapterName, Purchase, check_name
+from adapters.model import AdapterName, DriverName, Purchase, check_name
 from adapters.sources.public_uri import public
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
@@ -24,6 +24,7 @@ from gateway.operations.engine_checks import normal_url
 from gateway.operations.inputs import (
     Count,
     EngineLabels,
+    HeldVersions,
     HostName,
     Label,
     NewPrice,
@@ -32,6 +33,7 @@ from gateway.operations.inputs import (
     Tasks,
     as_json,
     check_replicas,
+    mistaken_kind,
 )
 from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
 from gateway.tenants.directory import TENANT_ROLES, Role
@@ -167,6 +169,8 @@ class EngineSpec(StrictBody):
     max_rank: Count
     seats: Count | None = Field(None, description="Learned from its metrics if left out.")
     tasks: Tasks = ("generate",)
+    driver: DriverName = "vllm"
+    holds: HeldVersions = ()
     region: str = Field("", max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase = "on_demand"
     labels: EngineLabels = Field(default_factory=dict)
@@ -177,6 +181,9 @@ class EngineSpec(StrictBody):
     def _enough(self) -> EngineSpec:
         if self.cpu_slots is not None and self.cpu_slots < self.slots:
             raise ValueError(f"cpu_slots is {self.cpu_slots}, but must be at least slots ({self.slots})")
+        _, why = mistaken_kind(self.driver, self.tasks, self.holds)
+        if why:
+            raise ValueError(why)
         return self
 
 

@@ -21,7 +21,7 @@ from deploy.docs.pages import DIRECTORY, PAGES
 from gateway import api
 from gateway.commands.tree import loaded_tree
 from gateway.config import RELOADABLE, Settings
-from gateway.dataplane.request import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS
 from gateway.errors import CODES
 from gateway.metering.ledger.audit_log import ACTIONS
 from gateway.observability.conditions import CONDITIONS

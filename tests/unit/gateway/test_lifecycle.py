@@ -13,6 +13,7 @@ import pytest
 from adapters.errors import StoreUnavailableError
 from gateway.dataplane.asgi import AsgiRequest
 from gateway.dataplane.exchange import ClientGoneError, Exchange
+from gateway.dataplane.request import CHAT
 from gateway.errors import FlorinError
 from gateway.lifecycle import Lifecycle, Request
 from gateway.routing.upstream import RetryElsewhere
@@ -122,7 +123,7 @@ def client() -> Client:
 
 
 async def run(seen: Recording, client: Client, *does: Any) -> None:
-    await Scripted(seen, *does).run(client.exchange, None)  # type: ignore[arg-type]
+    await Scripted(seen, *does).run(client.exchange, CHAT)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
+from gateway.metering.ledger.schema.batches import batch_results, batches, file_chunks, files
 from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
 from gateway.metering.ledger.schema.budgets import (
     cost_alerts,
@@ -35,12 +36,19 @@ from gateway.metering.ledger.schema.rollups import (
     rollups,
     set_aside_hours,
 )
-from gateway.metering.ledger.schema.selling import invoices, rate_card_assignments, rate_cards
+from gateway.metering.ledger.schema.selling import (
+    invoices,
+    period_residency,
+    rate_card_assignments,
+    rate_cards,
+)
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "batch_results",
+    "batches",
     "bill_acceptances",
     "bill_lines",
     "calibrations",
@@ -53,10 +61,13 @@ __all__ = [
     "engine_probes",
     "engine_spans",
     "exchange_rates",
+    "file_chunks",
+    "files",
     "gpu_power",
     "grid_factors",
     "invoices",
     "ledger_state",
+    "period_residency",
     "period_tenants",
     "periods",
     "prices",

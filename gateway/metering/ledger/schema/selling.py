@@ -24,6 +24,20 @@ rate_cards = Table(
         "reason", Text, nullable=False, comment="why it replaces a version of the same month; empty: none"
     ),
     Column("recorded_at", BigInteger, nullable=False),
+    Column(
+        "residency_micros",
+        BigInteger,
+        nullable=False,
+        server_default="0",
+        comment="millionths per hour in which an adapter is resident",
+    ),
+    Column(
+        "batch_percent",
+        BigInteger,
+        nullable=False,
+        server_default="100",
+        comment="price of batches' tokens, in percent of the others'",
+    ),
     Index("rate_cards_by_name", "name", "valid_from"),
     comment="append-only; of the rows with the same name and month, the last one counts",
 )
@@ -38,6 +52,21 @@ rate_card_assignments = Table(
     Column("recorded_at", BigInteger, nullable=False),
     Index("rate_card_assignments_by_tenant", "tenant", "valid_from"),
     comment="append-only; of the rows with the same tenant and month, the last one counts",
+)
+
+period_residency = Table(
+    "period_residency",
+    schema,
+    Column("month", String(7), primary_key=True),
+    Column("adapter", Text, primary_key=True, comment="full name, like acme/support"),
+    Column(
+        "milli_hours",
+        BigInteger,
+        nullable=False,
+        comment="thousandths of an hour with a version of it on an engine at least, rounded down",
+    ),
+    comment="how long adapters were resident in a month, from residency_spans when it was closed; never "
+    "changed",
 )
 
 invoices = Table(

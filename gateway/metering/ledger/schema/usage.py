@@ -49,6 +49,13 @@ usage_records = Table(
     Column("end_user", Text, comment="as the client named it, or a hash; null: it did not"),
     Column("tag", Text, comment="the request's metadata.tag, or a hash of it"),
     Column("cost_centre", Text, comment="of the key, adapter or tenant when the attempt began"),
+    Column(
+        "service_tier",
+        String(16),
+        nullable=False,
+        server_default=text("''"),
+        comment="`batch`: a line of a batch; empty: any other request",
+    ),
     Index("usage_records_by_time", "ended", "id"),
     Index("usage_records_by_tenant", "tenant", "ended", "id"),
     Index("usage_records_by_engine", "engine", "ended"),

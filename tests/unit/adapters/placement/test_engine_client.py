@@ -9,9 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from adapters.drivers.driver import MAX_MODELS, Listing
 from adapters.errors import EngineError
 from adapters.model import Engine
-from adapters.placement.engine_client import MAX_MODELS, EngineClient, Listing
+from adapters.placement.engine_client import EngineClient
 
 
 @asynccontextmanager

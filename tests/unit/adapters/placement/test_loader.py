@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from adapters.drivers.driver import Listing
 from adapters.errors import (
     EngineError,
     EngineSuspectError,
@@ -19,7 +20,6 @@ from adapters.errors import (
     StoreUnavailableError,
 )
 from adapters.model import Adapter, Drain, Engine, Placement, SlotState, Version, load
-from adapters.placement.engine_client import Listing
 from adapters.placement.loader import CLAIM_MS, FIRST_BACKOFF, MAX_BACKOFF, Loader
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog

@@ -40,7 +40,8 @@ class FakeControl:
     says: dict[tuple[str, str], ProbeAnswer | Exception] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    async def probe(self, engine: Engine, model: str) -> ProbeAnswer:
+    async def probe(self, engine: Engine, version: Version | None) -> ProbeAnswer:
+        model = version.engine_name if version else engine.base_model
         self.asked.append((engine.name, model))
         said = self.says.get((engine.name, model), answer({"base": -1.0, "fl-a": -3.0}.get(model, -5.0)))
         if isinstance(said, Exception):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from adapters.drivers.driver import Listing
 from adapters.errors import EngineUnreachableError, FencedError
 from adapters.model import Engine, PendingDeletion, Version, dump
-from adapters.placement.engine_client import Listing
 from adapters.placement.residency import Residency
 from adapters.reconcile.artifact_gc import ArtifactCollector, plan
 from adapters.reconcile.artifact_remover import FRESH_SECONDS, ArtifactRemover

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from adapters.drivers.driver import Listing
 from adapters.model import Adapter, BaseModel, Drain, Engine, ServingStatus, SlotState, Version
-from adapters.placement.engine_client import Listing
 from adapters.reconcile.artifact_gc import CollectionPlan
 from adapters.reconcile.diagnosis import EngineObservation, FleetObservation
 from adapters.reconcile.drift import of_engines

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from adapters.drivers.driver import Listing
 from adapters.errors import EngineUnreachableError, FencedError
 from adapters.model import Adapter, Engine, ServingStatus, SlotState, Version, dump
 from adapters.placement.demand import WINDOW
@@ -50,8 +51,8 @@ class Engines:
             raise EngineUnreachableError("away")
         self.unloads.append((engine.name, name))
 
-    async def serving(self, engine: Engine) -> SimpleNamespace:
-        return SimpleNamespace(loras=frozenset(self.held.get(engine.name, ())))
+    async def serving(self, engine: Engine) -> Listing:
+        return Listing({}, frozenset(self.held.get(engine.name, ())), None)
 
 
 class Site:

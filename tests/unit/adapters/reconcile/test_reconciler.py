@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from adapters.drivers.driver import Listing
 from adapters.errors import (
     EngineError,
     EngineUnreachableError,
@@ -15,7 +16,6 @@ from adapters.errors import (
     StoreUnavailableError,
 )
 from adapters.model import BaseModel, Engine, Fingerprint, ServingStatus, SlotState, Version, dump
-from adapters.placement.engine_client import Listing
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
 from adapters.reconcile.evacuation import Evacuation

@@ -132,6 +132,41 @@ def test_a_closing_is_previewed_and_nothing_is_closed(fake):
     assert {method for method, *_ in fake.asked} == {"GET"}
 
 
+def test_whoever_closes_hears_what_of_the_bill_is_not_accepted(fake):
+    said = "74.73 USD, of 3032.88 billed, not accepted: billed for hours in which the engine was down."
+    fake.answer("GET", f"{PATH}/2026-11", OPEN)
+    fake.answer("GET", f"{PATH}/2026-11/preview", PREVIEW | {"unaccepted": [said]})
+    out = fake.florin("cost", "close", "2026-11")
+    assert out.exit_code == 2
+    assert f"Not reconciled: {said}" in out.stderr
+    assert "with the above of its bill not accepted: 2.49 USD for 1 customer?" in out.stderr
+    assert {method for method, *_ in fake.asked} == {"GET"}
+    assert f"Not reconciled: {said}" in fake.florin("cost", "close", "2026-11", "--dry-run").stderr
+
+
+def test_a_preview_shows_quantities_and_unit_prices_of_a_rate_card(fake):
+    lines = [
+        {"kind": "input", "tokens": 5_000_000, "free_tokens": 1_000_000, "per_million": "0.60", "amount_cents": 240},
+        {"kind": "residency", "hours": "1488.123", "per_hour": "0.0125", "amount_cents": 1860},
+        {"kind": "minimum", "monthly_minimum": "50.00", "amount_cents": 2900},
+        {"kind": "correction", "month": "2026-10", "amount_cents": -1},
+    ]  # fmt: skip  # a line each
+    charges = {"card": "standard", "amount_cents": 4999, "lines": lines}
+    [statement] = PREVIEW["statements"]
+    fake.answer(
+        "GET", f"{PATH}/2026-11/preview", PREVIEW | {"statements": [statement | {"charges": charges}]}
+    )
+    out = fake.florin("cost", "close", "2026-11", "--dry-run").stdout
+    for said in (
+        "5,000,000 input tokens less 1,000,000 free at 0.60 per million",
+        "1,488.123 adapter-hours at 0.0125",
+        "difference to the minimum of 50.00",
+        "correction of 2026-10",
+        "statement, by rate card",
+    ):
+        assert said in out, said
+
+
 @pytest.mark.parametrize("share", ["acme", "acme=x", "=3", "acme=1.5"])
 def test_a_share_that_is_none(fake, share):
     out = fake.florin("cost", "close", "2026-11", "--share", share)

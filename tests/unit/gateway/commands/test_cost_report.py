@@ -337,3 +337,19 @@ def test_amounts_are_those_of_the_statements(fake):
         "3.01",
         "229.99",
     )
+
+
+def test_lines_lead_from_list_price_to_the_invoice(shown):
+    lines = [
+        {"kind": "tax", "reason": "taxes", "gpu_hours": "0.00", "cost": "56.675", "amount_cents": 5668},
+        {"kind": "credit", "reason": "credits", "gpu_hours": "2.50", "cost": "-5.00", "amount_cents": -500},
+    ]
+    found = {"state": "trued_up", "at": "", "lines": lines, "cost": "384.675", "amount_cents": 38468}
+    for whole, form in (({"amount_cents": 33300}, "cents"), ({}, "converted")):
+        result = shown(whole=figures("100.00", "333.00", **whole), invoice=found if form == "cents" else {
+            **found, "lines": [{k: v for k, v in one.items() if k != "amount_cents"} for one in lines],
+        })  # fmt: skip
+        table = [line for line in result.stdout.splitlines() if line.startswith(("prov", "  ", "invoice"))]
+        assert [line.split()[-1] for line in table] == ["333.00", "+56.68", "-5.00", "384.68"], form
+    said = shown(whole=figures("100.00", "333.00"), invoice={**found, "state": "expected"}).stdout
+    assert "expected at least" in said

@@ -8,8 +8,8 @@ import pytest
 
 CARD = {
     "name": "standard", "valid_from": "2026-11", "currency": "USD", "input_per_million": "0.60",
-    "cached_per_million": "0.06", "output_per_million": "2.40", "monthly_minimum": "50.00",
-    "free_input_tokens": 1_000_000, "free_cached_tokens": 0, "free_output_tokens": 0, "reason": None,
+    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125",
+    "monthly_minimum": "50.00", "free_input_tokens": 1_000_000, "free_cached_tokens": 0, "free_output_tokens": 0, "reason": None,
     "recorded_at": "2026-11-02T00:00:00Z",
 }  # fmt: skip  # one name a line says no more
 ASSIGNED = {
@@ -45,15 +45,18 @@ ADD = ("rate-card", "add", "standard", "--input", "0.60", "--cached", "0.06", "-
 
 def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
     fake.answer("POST", "/finance/v1/rate-cards", CARD, 201)
-    done = fake.florin(*ADD, "--minimum", "50", "--free-input", "1000000", "--from", "2026-11")
+    options = ("--minimum", "50", "--free-input", "1000000", "--from", "2026-11", "--residency", "0.0125")
+    done = fake.florin(*ADD, *options)
     assert done.exit_code == 0, done.stderr
     [(_, _, sent)] = fake.asked
     assert sent == {
         "name": "standard", "input_per_million": "0.60", "cached_per_million": "0.06",
         "output_per_million": "2.40", "monthly_minimum": "50", "free_input_tokens": 1_000_000,
         "free_cached_tokens": 0, "free_output_tokens": 0, "currency": "USD", "valid_from": "2026-11",
+        "residency_per_adapter_hour": "0.0125",
     }  # fmt: skip  # as above
     assert "Rate card standard from 2026-11, per million tokens: 0.60 input" in done.stdout
+    assert "; 0.0125 USD per adapter-hour." in done.stdout
     assert json.loads(fake.florin(*ADD, "--json").stdout) == CARD
 
 
@@ -61,7 +64,16 @@ def test_cards_and_assignments_are_listed(fake):
     default = {**ASSIGNED, "tenant": None, "card": None}
     fake.answer("GET", "/finance/v1/rate-cards", {"data": [CARD], "assignments": [ASSIGNED, default]})
     done = fake.florin("rate-card", "list")
-    for said in ("standard", "0.06", "50.00", "1,000,000 input", "acme", "(all others)", "none: cost"):
+    for said in (
+        "standard",
+        "0.06",
+        "0.0125",
+        "50.00",
+        "1,000,000 input",
+        "acme",
+        "(all others)",
+        "none: cost",
+    ):
         assert said in done.stdout, said
     assert "per million tokens" in done.stderr
 

@@ -28,6 +28,7 @@ def test_id_is_the_uuid5_of_request_and_attempt(name, attempt):
         record(dispatched=100 * HOUR - 50, adapter_loads=2, hour_marks="[[360000000000,1,null,2]]"),
         record(end_user="ann", tag="€ batch", cost_centre="R&D"),
         intent(tag="x" * 64),
+        record(service_tier="batch"),
     ],
 )
 def test_a_line_comes_back_as_the_record_that_it_was(made):
@@ -35,11 +36,12 @@ def test_a_line_comes_back_as_the_record_that_it_was(made):
     assert parse_line(made.line()) == made
 
 
+@pytest.mark.parametrize("missing", [("service_tier",), ("service_tier", "end_user", "tag", "cost_centre")])
 @pytest.mark.parametrize("made", [record(), intent(), record(adapter_loads=1, cached_tokens=3)])
-def test_a_line_from_before_there_were_labels_is_read(made):
+def test_a_line_of_an_earlier_version_is_read(made, missing):
     """The log of a worker that an upgrade replaced."""
     data = orjson.loads(made.line())
-    for name in ("end_user", "tag", "cost_centre"):
+    for name in missing:
         del data[name]
     old = orjson.dumps(data)
     assert list(data)[-2:] == ["seq", "seen"]
@@ -120,6 +122,7 @@ FORGED = {
     "an end user without end": {"end_user": "u" * 65},
     "an empty tag": {"tag": ""},
     "a tag with a line's end": {"tag": "a\n"},
+    "a tier that nobody sells": {"service_tier": "flex"},
     "a cost centre that stands for others": {"cost_centre": "__other__"},
     "a first token before the dispatch": {"first_token": 100 * HOUR - 1},
     "a first token after the end": {"first_token": 101 * HOUR},

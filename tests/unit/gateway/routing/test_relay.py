@@ -94,7 +94,7 @@ class Played:
         lease = SimpleNamespace(
             begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",
             waits_from=0.0, scope=CancelScope(),
-            state=SimpleNamespace(engine=SimpleNamespace(name="a")),
+            state=SimpleNamespace(engine=SimpleNamespace(name="a", driver="vllm")),
         )  # fmt: skip
         lease.received = lambda: setattr(lease, "waits_from", 0.0)
         lease.writing = lambda: Lease.writing(lease)

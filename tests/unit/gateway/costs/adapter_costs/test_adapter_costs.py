@@ -7,9 +7,10 @@ from sqlalchemy import insert, select
 
 from adapters.model import Engine
 from gateway.costs.adapter_costs.adapter_report import adapter_report
-from gateway.costs.adapter_costs.residency_log import BRIDGE, ResidencyLog, _row
+from gateway.costs.adapter_costs.residency_log import ResidencyLog, _row
 from gateway.costs.periods import DAY, HOUR, Period, month
 from gateway.costs.prices.price_store import add_price
+from gateway.costs.selling.residency import BRIDGE
 from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans
 from tests.doubles.memory_store import MemoryStore
 from tests.unit.gateway.costs.rolled import row, write

@@ -16,6 +16,7 @@ from gateway.costs.reconciliation.bills import import_bill
 from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.costs.reconciliation.true_up import Books, open_books, true_up
 from gateway.costs.reconciliation.true_up_store import TrueUpError, record_true_up, show_true_up
+from gateway.costs.reports.closed_months import previewed
 from gateway.metering.ledger.schema import dirty_hours
 from tests.unit.gateway.costs.reconciliation.test_reconcile import (  # noqa: F401  # fixtures
     NOVEMBER,
@@ -190,3 +191,17 @@ def test_what_cannot_be_trued_up(settled, tmp_path, lines, changes, says):
 def test_a_month_whose_usage_still_arrives(november, tmp_path):  # noqa: F811
     with pytest.raises(TrueUpError, match="still arriving"):
         recorded(november)
+
+
+def test_what_is_not_accepted_is_said_to_whoever_closes(settled, tmp_path):
+    def said(of="2026-11"):
+        return previewed(settled, of, NOW, None)["unaccepted"]
+
+    assert said() == []  # nobody imports bills here
+    invoice(settled, tmp_path, *INVOICE)
+    assert "105.32 billed, not accepted: taxes" in said()[0]
+    assert said("2026-10") == [
+        "No bill is imported for 2026-10, so its cost is not reconciled: florin cost import-bill FILE."
+    ]
+    accept_all(settled)
+    assert said() == []

@@ -92,7 +92,8 @@ def test_a_quick_verification_reads_no_records(copied, monkeypatch):
     assert october.ok
     assert [c.name for c in october.checks if c.ok is None] == ["records", "counts", "attribution"]
     assert [c.name for c in october.checks if c.ok] == [
-        "root", "chain", "roll-ups", "prices", "rates", "balance", "cost", "statements", "cents",
+        "root", "chain", "roll-ups", "prices", "rates", "balance", "cost", "residency", "statements",
+        "cents",
     ]  # fmt: skip  # one name a line says no more
 
 

@@ -1,0 +1,171 @@
+"""/v1/batches: creating, watching and cancelling batches."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from gateway.admission.complexity import Complexity, check
+from gateway.api.data_plane_objects import Objects, ledger_errors, listing, page_of, query_of, storable_id
+from gateway.api.files import allowed, expiry_of, no_file
+from gateway.batches.batch_store import BatchQuotas
+from gateway.batches.documents import SECOND, WINDOW, WINDOW_SECONDS, Batch, Status, new_batch_id
+from gateway.dataplane.exchange import Exchange
+from gateway.dialects.endpoints import ENDPOINTS
+from gateway.errors import FlorinError
+from gateway.operations.authorization import actor_of
+from gateway.tenants.scopes import check_endpoint
+
+PATH: Final = "/v1/batches"
+_MOST_BODY: Final = 64 * 1024
+_COMPLEXITY: Final = Complexity(values=1000, containers=100, depth=8)
+_FIELDS: Final = frozenset(
+    {"input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after"}
+)
+_LIST: Final = frozenset({"after", "limit"})
+
+
+class BatchRoutes:
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def answer(self, exchange: Exchange, rest: list[str]) -> None:
+        """`rest`: of the path, after /v1/batches. Raises FlorinError."""
+        if not rest:
+            if allowed(exchange, "GET", "POST") == "POST":
+                await self._create(exchange)
+            else:
+                await self._list(exchange)
+        elif len(rest) == 1:
+            allowed(exchange, "GET")
+            await self._get(exchange, rest[0])
+        elif rest[1:] == ["cancel"]:
+            allowed(exchange, "POST")
+            await self._cancel(exchange, rest[0])
+        else:
+            raise FlorinError("not_found", f"There is no {exchange.transport.path[:200]} here.")
+
+    async def _create(self, exchange: Exchange) -> None:
+        objects, settings = self._objects, self._objects.lifecycle.settings
+        key, owner = objects.caller(exchange, changes=True)
+        raw = await exchange.body(_MOST_BODY)
+        check(raw, _COMPLEXITY)
+        asked = _asked(raw)
+        check_endpoint(key, asked["endpoint"])
+        now = objects.runner.now()
+        expires = expiry_of(asked.get("output_expires_after") or {}, "output_expires_after")
+        batch = Batch(
+            id=new_batch_id(),
+            tenant=owner.tenant,
+            tenant_since=owner.since,
+            key_id=key.id,
+            endpoint=asked["endpoint"],
+            input_file=asked["input_file_id"],
+            status=Status.VALIDATING.value,
+            created_at=now,
+            expires_at=now + WINDOW_SECONDS * SECOND,
+            in_progress_at=None,
+            cancelling_at=None,
+            finalizing_at=None,
+            ended_at=None,
+            progress_at=now,
+            total=0,
+            completed=0,
+            failed=0,
+            prompt_tokens=0,
+            cached_tokens=0,
+            completion_tokens=0,
+            reasoning_tokens=0,
+            model="",
+            metadata=orjson.dumps(asked["metadata"]).decode() if asked.get("metadata") else "",
+            errors="",
+            output_file="",
+            error_file="",
+            output_keep=0 if expires is None else expires * SECOND,
+            owner="",
+            lease_until=0,
+        )
+        made = None
+        if storable_id(batch.input_file):
+            quotas = BatchQuotas(settings.tenant_batches, settings.tenant_batch_lines)
+            async with ledger_errors():
+                made = await objects.in_thread(objects.batches.create, batch, owner, quotas)
+        if made is None:
+            raise no_file(batch.input_file)
+        objects.runner.look()
+        await exchange.respond(200, orjson.dumps(made.document()))
+
+    async def _list(self, exchange: Exchange) -> None:
+        _, owner = self._objects.caller(exchange, changes=False)
+        query = query_of(exchange, _LIST)
+        async with ledger_errors():
+            wanted = page_of(query, default=20, most=100)
+            found, more = await self._objects.in_thread(self._objects.batches.list, owner, wanted)
+        await exchange.respond(200, listing([batch.document() for batch in found], more=more))
+
+    async def _get(self, exchange: Exchange, batch_id: str) -> None:
+        _, owner = self._objects.caller(exchange, changes=False)
+        found = None
+        if storable_id(batch_id):
+            async with ledger_errors():
+                found = await self._objects.in_thread(self._objects.batches.get, owner, batch_id)
+        if found is None:
+            raise _no_batch(batch_id)
+        await exchange.respond(200, orjson.dumps(found.document()))
+
+    async def _cancel(self, exchange: Exchange, batch_id: str) -> None:
+        objects = self._objects
+        key, owner = objects.caller(exchange, changes=True)
+        found = None
+        if storable_id(batch_id):
+            async with ledger_errors():
+                found = await objects.in_thread(
+                    objects.batches.cancel, owner, batch_id, actor=actor_of(key), now=objects.runner.now()
+                )
+        if found is None:
+            raise _no_batch(batch_id)
+        objects.runner.look()
+        await exchange.respond(200, orjson.dumps(found.document()))
+
+
+def _no_batch(batch_id: str) -> FlorinError:
+    """The same for a batch that is somebody else's."""
+    return FlorinError("not_found", f"No such Batch object: {batch_id[:200]}", param="id")
+
+
+def _asked(raw: bytes) -> dict[str, Any]:
+    """The body of a creation, checked. Raises FlorinError."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise FlorinError("invalid_json", f"The body is not valid JSON in UTF-8: {error}.") from None
+    if type(body) is not dict:
+        raise FlorinError("invalid_json", "The body must be a JSON object.")
+    for name in body.keys() - _FIELDS:
+        raise FlorinError("unsupported_parameter", f"`{name[:80]}` is not supported.", param=name[:80])
+    if type(body.get("input_file_id")) is not str:
+        raise _wrong("input_file_id", "be the id of a file")
+    if body.get("endpoint") not in ENDPOINTS:
+        raise _wrong("endpoint", f"be one of {', '.join(ENDPOINTS)}")
+    if body.get("completion_window") != WINDOW:
+        raise _wrong("completion_window", f"be {WINDOW}")
+    if not _is_metadata(body.get("metadata")):
+        raise _wrong("metadata", "have at most 16 texts of 512 characters, under names of 64")
+    if type(body.get("output_expires_after", {})) not in (dict, type(None)):
+        raise _wrong("output_expires_after", "be an object")
+    return body
+
+
+def _is_metadata(found: Any) -> bool:
+    if found is None:
+        return True
+    return (
+        type(found) is dict
+        and len(found) <= 16
+        and all(len(name) <= 64 and type(v) is str and len(v) <= 512 for name, v in found.items())
+    )
+
+
+def _wrong(name: str, must: str) -> FlorinError:
+    return FlorinError("invalid_value", f"`{name}` must {must}.", param=name)

@@ -1,0 +1,156 @@
+"""Files and batches as they are stored, and as OpenAI's API shows them. Pure. Times are Unix microseconds."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+SECOND: Final = 1_000_000
+WINDOW: Final = "24h"
+WINDOW_SECONDS: Final = 24 * 3600
+INPUT: Final = "batch"
+OUTPUT: Final = "batch_output"
+
+
+class Status(StrEnum):
+    """See OpenAI's API."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
+OPEN: Final = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING, Status.CANCELLING)
+"""Something is left to do."""
+CANCELLABLE: Final = (Status.VALIDATING, Status.IN_PROGRESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who may see an object: a tenant, or with `key_id` one of its keys, whose scopes are narrower."""
+
+    tenant: str
+    since: int
+    """When the tenant was added: an earlier one of the same name was another."""
+    key_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    id: str
+    tenant: str
+    tenant_since: int
+    key_id: str
+    purpose: str
+    filename: str
+    bytes: int
+    lines: int
+    status: str
+    created_at: int
+    expires_at: int
+    batch: str = ""
+    """The batch whose results are the file's content; empty: it was uploaded."""
+    errors: bool = False
+    """The content is the failed lines."""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at // SECOND,
+            "expires_at": self.expires_at // SECOND,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": self.status,
+            "status_details": None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    id: str
+    tenant: str
+    tenant_since: int
+    key_id: str
+    endpoint: str
+    input_file: str
+    status: str
+    created_at: int
+    expires_at: int
+    in_progress_at: int | None
+    cancelling_at: int | None
+    finalizing_at: int | None
+    ended_at: int | None
+    progress_at: int
+    total: int
+    completed: int
+    failed: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    model: str
+    metadata: str
+    errors: str
+    output_file: str
+    error_file: str
+    output_keep: int
+    owner: str
+    lease_until: int
+
+    def document(self) -> dict[str, Any]:
+        def ended(status: Status) -> int | None:
+            return _seconds(self.ended_at) if self.status == status else None
+
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model or None,
+            "errors": {"object": "list", "data": orjson.loads(self.errors)} if self.errors else None,
+            "input_file_id": self.input_file,
+            "completion_window": WINDOW,
+            "status": self.status,
+            "output_file_id": self.output_file or None,
+            "error_file_id": self.error_file or None,
+            "created_at": _seconds(self.created_at),
+            "in_progress_at": _seconds(self.in_progress_at),
+            "expires_at": _seconds(self.expires_at),
+            "finalizing_at": _seconds(self.finalizing_at),
+            "completed_at": ended(Status.COMPLETED),
+            "failed_at": ended(Status.FAILED),
+            "expired_at": ended(Status.EXPIRED),
+            "cancelling_at": _seconds(self.cancelling_at),
+            "cancelled_at": ended(Status.CANCELLED),
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "usage": {
+                "input_tokens": self.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": self.cached_tokens},
+                "output_tokens": self.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+                "total_tokens": self.prompt_tokens + self.completion_tokens,
+            },
+            "metadata": orjson.loads(self.metadata) if self.metadata else None,
+        }
+
+
+def _seconds(at: int | None) -> int | None:
+    return None if at is None else at // SECOND
+
+
+def new_file_id() -> str:
+    return f"file-{secrets.token_hex(12)}"
+
+
+def new_batch_id() -> str:
+    return f"batch_{secrets.token_hex(12)}"

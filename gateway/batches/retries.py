@@ -1,0 +1,47 @@
+"""What becomes of a line after an attempt to answer it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+MOST_FAILURES: Final = 3
+"""Times that a line may fail for no reason that waiting would cure, such as engines that die of it."""
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+"""For a refusal that does not say when to retry; one that does is obeyed up to LONGEST_WAIT."""
+LONGEST_WAIT: Final = 300.0
+_TRANSIENT: Final = frozenset({"tenant_suspended", "adapter_suspended", "version_quarantined"})
+"""Refusals that an operator lifts, whatever their status."""
+
+
+class Verdict(Enum):
+    ANSWERED = "answered"
+    """With success: for the output file, and billed."""
+    REFUSED = "refused"
+    """For the error file."""
+    AGAIN = "again"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    pause: float = 0.0
+    """Seconds until the next attempt."""
+    everyone: bool = False
+    """The other lines of the batch wait as long: they would meet with the same."""
+
+
+def decide(status: int, code: str, retry_after: float | None, *, failures: int, waits: int) -> Decision:
+    """`code`: of the error. `retry_after`: seconds, as the answer said. `failures` and `waits`: earlier
+    attempts of the line that failed, and for which it had to wait, in a row."""
+    if status < 300:
+        return Decision(Verdict.ANSWERED)
+    if status in (429, 503) or code in _TRANSIENT:
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(waits, 10))
+        pause = min(LONGEST_WAIT, max(pause, retry_after or 0.0))
+        return Decision(Verdict.AGAIN, pause, everyone=status == 429)
+    if status >= 500 and failures + 1 < MOST_FAILURES:
+        return Decision(Verdict.AGAIN, FIRST_PAUSE * 2**failures)
+    return Decision(Verdict.REFUSED)

@@ -1,0 +1,136 @@
+"""Rows of a customer's own file that its rate card adds for a whole month: resident adapters, the free
+allowance and the minimum.
+
+The allowance is a credit and the minimum an adjustment: they have costs, but neither quantities nor unit
+prices, which FOCUS wants to be positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.costs.export.cells import Fixed, Row
+from gateway.costs.export.row_facts import object_text
+from gateway.costs.periods import iso, month
+from gateway.costs.selling.cards import RateCard
+from gateway.costs.selling.charges import (
+    MINIMUM_SKU,
+    RESIDENCY_SKU,
+    MonthCharges,
+    MonthCorrection,
+    Tokens,
+    list_price,
+    price_id,
+    residency_price,
+)
+from gateway.costs.selling.residency import PLACES
+
+COLUMNS = {"input": "x_InputTokens", "cached": "x_CachedTokens", "output": "x_OutputTokens"}
+_UNIT_PRICES = ("ContractedUnitPrice", "ListUnitPrice")
+_COSTS = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "PricingCurrencyEffectiveCost")
+_ALLOWANCE_SKU = "free-allowance"
+_KINDS = (
+    (_ALLOWANCE_SKU, "Credit", "Free allowance"),
+    (MINIMUM_SKU, "Adjustment", "Difference to the monthly minimum"),
+)
+"""SKU, category and description, in the order of `_adjusted`."""
+
+
+def of_month(charges: MonthCharges, tenant: str, of: str) -> Iterator[Row]:
+    card = charges.card
+    for adapter, hours in sorted(charges.resident.items()):
+        yield {
+            **_within(of),
+            "ChargeClass": None,
+            "ChargeDescription": f"Residency of {adapter}, rate card {card.name}",
+            "ResourceId": adapter,
+            "ResourceName": adapter,
+            "ResourceType": "LoRA Adapter",
+            **named(tenant),
+            **sku(card, RESIDENCY_SKU, "residency", "Adapter Residency"),
+            "PricingQuantity": Fixed(hours, PLACES),
+            "PricingUnit": "Hours",
+            "ConsumedQuantity": Fixed(hours, PLACES),
+            "ConsumedUnit": "Hours",
+            **unit_price(Fixed(card.residency_micros, 6)),
+            **costs(residency_price(card, hours)),
+            "x_Adapter": adapter,
+            "x_Bucket": "residency",
+            **no_tokens(tenant),
+        }
+    yield from _adjustments(card, _adjusted(charges), tenant, of)
+
+
+def of_correction(changed: MonthCorrection, tenant: str, of: str) -> Iterator[Row]:
+    pairs = zip(_adjusted(changed.after), _adjusted(changed.before), strict=True)
+    amounts = tuple(new - old for new, old in pairs)
+    yield from _adjustments(changed.after.card, amounts, tenant, of, charge_class="Correction")
+
+
+def _adjusted(charges: MonthCharges) -> tuple[int, ...]:
+    """What allowance and minimum change."""
+    listed = list_price(charges.card, Tokens(*(kind.tokens for kind in charges.kinds)))
+    return sum(kind.amount for kind in charges.kinds) - listed, charges.top_up
+
+
+def _adjustments(
+    card: RateCard, amounts: tuple[int, ...], tenant: str, of: str, charge_class: str | None = None
+) -> Iterator[Row]:
+    for (name, category, text), amount in zip(_KINDS, amounts, strict=True):
+        if amount:
+            yield {
+                **_within(of),
+                "ChargeCategory": category,
+                "ChargeClass": charge_class,
+                "ChargeDescription": f"{text}, rate card {card.name}",
+                "ChargeFrequency": "Recurring",
+                "ResourceId": f"rate-card/{card.name}",
+                "ResourceName": card.name,
+                "ResourceType": "Rate Card",
+                **named(tenant),
+                "SkuId": name,
+                "SkuPriceId": price_id(card, name),
+                "Tags": object_text(),
+                **costs(amount),
+                "x_Bucket": "rate_card",
+                **no_tokens(tenant),
+            }
+
+
+def _within(of: str) -> Row:
+    whole = month(of)
+    return {"ChargePeriodStart": iso(whole.start), "ChargePeriodEnd": iso(whole.end)}
+
+
+def named(tenant: str) -> Row:
+    return {"SubAccountId": tenant, "SubAccountName": tenant}
+
+
+def unit_price(price: Fixed | None) -> Row:
+    names = (*_UNIT_PRICES, *(f"PricingCurrency{name}" for name in _UNIT_PRICES))
+    return dict.fromkeys(names, price)
+
+
+def costs(amount: int) -> Row:
+    """`amount`: in 10**-15 of the currency."""
+    return dict.fromkeys(_COSTS, Fixed(amount, 15))
+
+
+def sku(card: RateCard, name: str, kind: str, meter: str) -> Row:
+    return {
+        "PricingCategory": "Standard",
+        "SkuId": name,
+        "SkuMeter": meter,
+        "SkuPriceId": price_id(card, kind),
+        "SkuPriceDetails": object_text(x_RateCard=card.name, x_ValidFrom=card.valid_from),
+        "Tags": object_text(),
+    }
+
+
+def no_tokens(tenant: str, requests: int = 0) -> Row:
+    return {
+        **dict.fromkeys(COLUMNS.values(), 0),
+        "x_GpuType": "",
+        "x_Requests": requests,
+        "x_Tenant": tenant,
+    }

@@ -1,0 +1,32 @@
+"""How an API words what is not an answer: errors, and response headers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.errors import FlorinError
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def _openai_error(error: FlorinError, request_id: str) -> bytes:  # noqa: ARG001  # other dialects name it
+    return error.body()
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """OpenAI's, unless told otherwise."""
+
+    error_body: Callable[[FlorinError, str], bytes] = _openai_error
+    """An error response's body, for an error and the request's id."""
+    statuses: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Statuses of error codes, where they differ from those in `gateway.errors`."""
+    headers: Callable[[Headers], Headers] | None = None
+    """More response headers, for Florin's own; None: there are none."""
+
+    def status(self, error: FlorinError) -> int:
+        return self.statuses.get(error.code, error.status)
+
+
+OPENAI = Dialect()

@@ -1,0 +1,90 @@
+"""For engines whose streams have token counts only at their end (TGI, LoRAX): their events as vLLM would send
+them, with counts so far that are estimates.
+
+Each chunk with content counts as one token, and the prompt as what was estimated of the request. At the end,
+the engine's own counts replace these. A stream that ends before has been counted by estimates only, and its
+usage record says so (`AttemptMeter.guess`).
+
+Pure: bytes in, bytes out. Input may be split anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+_LARGEST_EVENT = 16 * 1024 * 1024
+
+
+class FinalCounts:
+    """Reads one response."""
+
+    def __init__(self, *, prompt: int, prompts: int, n: int) -> None:
+        """`prompt`: the estimated prompt tokens of all prompts; `n`: choices for each."""
+        self._prompt = max(1, prompt // prompts)
+        self._n = n
+        self._rest = b""
+        self._said: dict[int, int] = {}
+        """Choice → its tokens so far, estimated."""
+        self._counted: dict[int, tuple[int, int]] = {}
+        """Choice → the engine's counts of its prompt and its tokens."""
+        self._head: dict[str, Any] = {}
+        self.final = False
+        """The engine's own counts have arrived."""
+
+    def feed(self, data: bytes) -> bytes:
+        events = (self._rest + data).split(b"\n\n")
+        self._rest = events.pop()
+        if len(self._rest) > _LARGEST_EVENT:  # whoever reads on says so
+            events.append(self._rest)
+            self._rest = b""
+        return b"".join(self._event(event.strip(b"\r\n")) for event in events)
+
+    def _event(self, event: bytes) -> bytes:
+        if not event.startswith(b"data:"):
+            return b""  # comments and keep-alives
+        payload = event[5:].lstrip(b" ")
+        if payload == b"[DONE]":
+            return self._end()
+        try:
+            chunk = orjson.loads(payload)
+            choices, usage = chunk["choices"], chunk.get("usage")
+            if choices:
+                self._choice(chunk, choices[0], usage)
+                return _written(chunk)
+            self.final = self.final or usage is not None
+        except (ValueError, LookupError, TypeError, AttributeError):
+            pass  # not what such an engine sends: whoever reads on says so
+        return b"data: " + payload + b"\n\n"
+
+    def _choice(self, chunk: dict[str, Any], choice: dict[str, Any], usage: Any) -> None:
+        """Put the counts so far into the chunk, and keep the engine's own if they have come."""
+        index = choice["index"]
+        if not choice.get("finish_reason"):
+            choice["finish_reason"] = None  # TGI's completions have an empty one
+        elif usage and usage["prompt_tokens"]:
+            self._counted[index] = usage["prompt_tokens"], usage["completion_tokens"]
+            self._head = {name: chunk[name] for name in ("id", "object", "created") if name in chunk}
+        if choice.get("text") or any(v for k, v in choice.get("delta", {}).items() if k != "role"):
+            self._said[index] = self._said.get(index, 0) + 1
+        said = self._said.get(index, 0)
+        chunk["usage"] = {
+            "prompt_tokens": self._prompt,
+            "completion_tokens": said,
+            "total_tokens": self._prompt + said,
+        }
+
+    def _end(self) -> bytes:
+        """[DONE], after the engine's counts, unless it has sent them in an event of their own."""
+        if self.final or not self._counted:
+            return b"data: [DONE]\n\n"
+        self.final = True
+        prompt = sum({index // self._n: count for index, (count, _) in self._counted.items()}.values())
+        said = sum(count for _, count in self._counted.values())
+        usage = {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+        return _written({**self._head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+
+
+def _written(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"

@@ -1,0 +1,378 @@
+"""/v1/responses over real sockets, with the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from adapters.store.protocol.registry import Change
+from gateway.tenants import directory
+from gateway.tenants.terms import Limits
+from loadtests.mock_engine import text
+from tests.integration.conftest import Deployment
+from tests.integration.test_data_plane import voice
+from tests.support.waiting import until
+
+PATH = "/v1/responses"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+class Arrival(BaseModel):
+    days: int
+    product: str
+
+
+def said(deployment: Deployment, tokens: int, finish: str = "length", adapter: str = "acme/support") -> str:
+    return text(voice(deployment, adapter), tokens, finish)
+
+
+def chat(**message: Any) -> dict[str, Any]:
+    """A chat's answer, for a mock engine to say, which once was something else."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    return {"rubbish": json.dumps({"id": "x", "choices": [choice], "usage": usage}), "times": 1}
+
+
+async def quiet(deployment: Deployment) -> None:
+    async with asyncio.timeout(5):
+        while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
+            await asyncio.sleep(0.01)
+
+
+async def test_whole_streamed_and_chat_say_the_same_and_count_the_same(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
+        raw = await client.responses.with_raw_response.create(
+            model="support", input="Hello", max_output_tokens=5, metadata={"tag": "spring"}
+        )
+        answer = raw.parse()
+        events = [
+            event
+            async for event in await client.responses.create(
+                model="support", input=HELLO, max_output_tokens=5, stream=True, user="eve"
+            )
+        ]
+        chatted = await client.chat.completions.create(model="support", messages=HELLO, max_tokens=5)
+    assert raw.headers["x-florin-adapter"] == "acme/support@v1"
+    last = events[-1].response
+    assert answer.output_text == last.output_text == chatted.choices[0].message.content == said(deployment, 5)
+    assert answer.status == last.status == "incomplete"
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.model == last.model == "support"
+    assert answer.metadata == {"tag": "spring"}
+    assert answer.usage == last.usage
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (chatted.usage.prompt_tokens, 5)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == answer.output_text
+    records = await deployment.gateway.usage("acme")
+    assert len({(r.prompt_tokens, r.completion_tokens, r.usage_source, r.outcome) for r in records}) == 1
+    assert sorted((r.tag or "", r.end_user or "") for r in records) == [("", ""), ("", "eve"), ("spring", "")]
+    assert len({json.dumps(c.body["messages"]) for c in deployment.calls()}) == 1
+    assert {c.path for c in deployment.calls()} == {"/v1/chat/completions"}
+
+
+async def test_the_clients_helpers(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
+        async with client.responses.stream(model="support", input="Hello") as stream:
+            snapshots = [
+                event.snapshot async for event in stream if event.type == "response.output_text.delta"
+            ]
+            final = await stream.get_final_response()
+        assert snapshots[-1] == final.output_text == said(deployment, 8, "stop")
+        assert final.status == "completed"
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        engine.faults.update(chat(role="assistant", content='{"days": 3, "product": "card"}'))
+        parsed = await client.responses.parse(model="support", input="When?", text_format=Arrival)
+        assert parsed.output_parsed == Arrival(days=3, product="card")
+    *_, sent = [call.body for call in engine.state.calls]
+    assert sent["response_format"]["json_schema"]["schema"]["required"] == ["days", "product"]
+    assert sent["response_format"]["json_schema"]["name"] == "Arrival"
+
+
+async def test_a_synchronous_client(deployment: Deployment):
+    def ask() -> str:
+        with openai.OpenAI(
+            base_url=f"{deployment.gateway.url}/v1", api_key=deployment.gateway.keys["acme"]
+        ) as client:
+            whole = client.responses.create(model="support", input="Hello")
+            with client.responses.stream(model="support", input="Hello") as stream:
+                assert stream.get_final_response().output_text == whole.output_text
+            return whole.output_text
+
+    assert await asyncio.to_thread(ask) == said(deployment, 8, "stop")
+
+
+async def test_a_tool_is_called_and_answered(deployment: Deployment):
+    tools = [
+        {
+            "type": "function", "name": "days_left", "description": "Days until it arrives.", "strict": False,
+            "parameters": {"type": "object", "properties": {"product": {"type": "string"}}},
+        },
+        {"type": "custom", "name": "shell", "description": "Runs a command."},
+    ]  # fmt: skip
+    called = [
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "days_left", "arguments": '{"product": "card"}'},
+        },
+        {"id": "call_2", "type": "function", "function": {"name": "shell", "arguments": '{"input": "ls"}'}},
+    ]
+    async with deployment.gateway.client("acme") as client:
+        await client.responses.create(model="support", input="Hello")
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        engine.faults.update(chat(role="assistant", content=None, reasoning="Look.", tool_calls=called))
+        items: list[Any] = [{"role": "user", "content": "When will my card arrive?"}]
+        first = await client.responses.create(
+            model="support",
+            input=items,
+            tools=tools,
+            instructions="Be brief.",
+            include=["reasoning.encrypted_content"],
+        )
+        assert [item.type for item in first.output] == ["reasoning", "function_call", "custom_tool_call"]
+        assert first.output[2].input == "ls"
+        items += first.output
+        items += [
+            {"type": "function_call_output", "call_id": "call_1", "output": "3"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "a b"},
+        ]
+        second = await client.responses.create(
+            model="support", input=items, tools=tools, instructions="Be brief.", store=False
+        )
+        assert second.output_text
+    *_, sent = [call.body for call in engine.state.calls]
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "When will my card arrive?"},
+        {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": [called[0], called[1] | {"function": {"name": "shell", "arguments": '{"input":"ls"}'}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+        {"role": "tool", "tool_call_id": "call_2", "content": "a b"},
+    ]  # fmt: skip
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["days_left", "shell"]
+    assert all(tool["type"] == "function" for tool in sent["tools"])
+
+
+# -- what is refused
+
+
+async def test_errors_are_the_clients_own_with_its_own_names(deployment: Deployment):
+    async with deployment.gateway.client("acme", max_retries=0) as client:
+
+        async def refused(kind: type[openai.APIStatusError] = openai.BadRequestError, **fields: Any) -> Any:
+            with pytest.raises(kind) as caught:
+                await client.responses.create(**({"model": "support", "input": "Hello"} | fields))
+            return caught.value
+
+        assert (await refused(input=[])).param == "input"
+        assert (
+            await refused(input=[{"role": "user", "content": [{"type": "x"}]}])
+        ).param == "input[0].content[0]"
+        assert (await refused(max_output_tokens=0)).param == "max_output_tokens"
+        stored = await refused(previous_response_id="resp_1")
+        assert (stored.code, stored.param) == ("unsupported_parameter", "previous_response_id")
+        assert "send the conversation's items again as `input`" in stored.message
+        assert (await refused(store=True)).param == "store"
+        assert (await refused(tools=[{"type": "web_search"}])).param == "tools[0].type"
+        assert (await refused(openai.NotFoundError, model="nothing")).code == "model_not_found"
+        assert (await refused(extra_body={"min_tokens": 9}, max_output_tokens=5)).message.count(
+            "max_output_tokens"
+        )
+        assert deployment.calls() == []
+
+        await client.responses.create(model="support", input="Hello")
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        engine.faults.update({"status": 400, "times": 1, "message": (
+            "max_tokens=9999 cannot be greater than max_model_len=max_total_tokens=512 (parameter=max_tokens)"
+        )})  # fmt: skip
+        long = await refused(max_output_tokens=9999)
+        assert (long.code, long.param) == ("context_length_exceeded", "max_output_tokens")
+        assert long.message.count("`max_output_tokens` is 9999")
+
+
+async def test_foreign_models_and_ids_equal_unknown_ones(deployment: Deployment):
+    key = deployment.gateway.keys["acme"]
+    async with (
+        deployment.gateway.http(key) as acme,
+        deployment.gateway.http(deployment.gateway.keys["bolt"]) as bolt,
+    ):
+        made = (await acme.post(PATH, json={"model": "support", "input": "Hello"})).json()["id"]
+        for ask in ("", "/cancel", "/input_items"):
+            for method in ("GET", "POST", "DELETE"):
+                answers = [
+                    await http.request(method, f"{PATH}/{name}{ask}")
+                    for http, name in ((acme, made), (bolt, made), (bolt, "resp_0"))
+                ]
+                shown = {a.content.replace(made.encode(), b"X").replace(b"resp_0", b"X") for a in answers}
+                assert {a.status_code for a in answers} == {404}
+                assert len(shown) == 1
+                assert answers[0].json()["error"]["code"] == "not_found"
+        foreign, unknown = [
+            (await acme.post(PATH, json={"model": model, "input": "Hello"})).content.replace(
+                model.encode(), b"X"
+            )
+            for model in ("bolt/support", "bolt/nothing")
+        ]
+        assert foreign == unknown
+        assert (await acme.get(PATH)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b'{"model":"support","input":' + b"[" * 300 + b"]" * 300 + b"}"]
+)
+async def test_bad_bodies(deployment: Deployment, content: bytes):
+    deep = b"[" * 300 + b"]" * 300
+    tools = (
+        b'{"model":"support","input":"Hi","tools":[{"type":"function","name":"f","parameters":{"a":%b}}]}'
+        % deep
+    )
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
+        for body in (content, tools):
+            answer = await http.post(PATH, content=body)
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["code"] in {"invalid_json", "invalid_value"}
+        assert deployment.calls() == []
+
+
+# -- counts of what does not end well
+
+
+async def test_an_aborted_stream_is_counted_like_a_chats(deployment: Deployment):
+    for engine in deployment.engines:
+        engine.faults.update({"event_delay": 0.02})
+    records = []
+    for path, body, delta in (
+        (
+            PATH,
+            {"input": "Hello", "max_output_tokens": 500, "ignore_eos": True},
+            '"response.output_text.delta"',
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": HELLO, "max_tokens": 500, "ignore_eos": True},
+            '"finish_reason":null',
+        ),
+    ):
+        async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
+            count = 0
+            async with http.stream("POST", path, json={"model": "support", "stream": True} | body) as answer:
+                async for line in answer.aiter_lines():
+                    count += line.startswith("data:") and delta in line
+                    if count >= 5:
+                        break
+        await quiet(deployment)
+        (record,) = [
+            r for r in await deployment.gateway.usage("acme") if r.id not in {one.id for one in records}
+        ]
+        records.append(record)
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        assert (record.outcome, record.usage_source, record.billable) == (
+            "client_abort",
+            "engine_partial",
+            True,
+        )
+        assert 4 <= record.completion_tokens < 100
+        assert engine.state.calls[-1].outcome == "aborted"
+        assert record.completion_tokens <= engine.state.calls[-1].sent
+    assert len({record.prompt_tokens for record in records}) == 1
+
+
+async def test_an_aborted_whole_answer_is_estimated_like_a_chats(deployment: Deployment):
+    for engine in deployment.engines:
+        engine.faults.update({"first_byte_delay": 5.0})
+    async with deployment.gateway.client("acme") as client:
+        for number, ask in enumerate(
+            (
+                client.responses.create(model="support", input="x" * 4000),
+                client.chat.completions.create(
+                    model="support", messages=[{"role": "user", "content": "x" * 4000}]
+                ),
+            ),
+            1,
+        ):
+            request = asyncio.ensure_future(ask)
+            while len(deployment.calls()) < number:
+                await asyncio.sleep(0.01)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+            await quiet(deployment)
+    one, other = await deployment.gateway.usage("acme")
+    assert (one.outcome, one.usage_source, one.billable) == ("client_abort", "estimated", True)
+    assert (one.prompt_tokens, one.completion_tokens) == (other.prompt_tokens, other.completion_tokens)
+
+
+async def test_a_stream_that_breaks_goes_on_elsewhere(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
+        await client.responses.create(model="support", input="Hello")
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        engine.faults.update({"stop_at": "events", "stop_how": "reset", "events": 6, "times": 1})
+        stream = await client.responses.create(
+            model="support", input="Hello", stream=True, max_output_tokens=40, extra_body={"ignore_eos": True}
+        )
+        events = [event async for event in stream]
+    final = events[-1].response
+    assert final.output_text == said(deployment, 40)
+    assert final.usage.output_tokens == 40
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    await quiet(deployment)
+    records = await deployment.gateway.usage("acme")
+    assert len(records) == 3
+    assert sum(record.completion_tokens for record in records) == 8 + 40
+
+
+async def test_a_stream_that_cannot_go_on_fails_in_its_own_words(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
+        await client.responses.create(model="support", input="Hello")
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        engine.faults.update({"stop_at": "events", "stop_how": "reset", "events": 6, "times": 1})
+        events = [
+            event
+            async for event in await client.responses.create(
+                model="support", input="Hello", stream=True, max_output_tokens=40, top_logprobs=1
+            )
+        ]
+    *_, delta, error, failed = events
+    assert delta.type == "response.output_text.delta"
+    assert (error.type, error.code) == ("error", "stream_interrupted")
+    assert (failed.type, failed.response.status) == ("response.failed", "failed")
+    assert failed.response.error.code == "server_error"
+    assert failed.response.output_text == said(deployment, 40)[: len(failed.response.output_text)] != ""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_that_cannot_be_translated_goes_elsewhere(deployment: Deployment, streamed: bool):
+    event = {"choices": [{"index": 0, "delta": {"tool_calls": [{}]}, "finish_reason": None}]}
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
+        body = {"model": "support", "input": "Hello", "stream": streamed}
+        await http.post(PATH, json=body)
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        rubbish = {"rubbish": json.dumps(event), "events": 0, "times": 1}
+        engine.faults.update(rubbish if streamed else chat(role="assistant", content=["no text"]))
+        answer = await http.post(PATH, json=body)
+        assert answer.status_code == 200
+        assert said(deployment, 8, "stop").replace("\n", "\\n") in answer.text
+    await quiet(deployment)
+    assert sorted(r.outcome for r in await deployment.gateway.usage("acme")) == ["failover", "ok", "ok"]
+
+
+async def test_limits_hold_for_what_was_translated(deployment: Deployment):
+    acme = replace(
+        deployment.gateway.state.directory.tenants["acme"], limits=Limits(max_output=5, max_context=500)
+    )
+    await deployment.gateway.commit(Change("tenant", "acme", directory.dump(acme)))
+    await until(lambda: deployment.gateway.state.directory.tenants["acme"] == acme)
+    async with deployment.gateway.client("acme", max_retries=0) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.responses.create(model="support", input="Hello", max_output_tokens=6)
+        assert (caught.value.code, caught.value.param) == ("max_output_exceeded", "max_output_tokens")
+        answer = await client.responses.create(model="support", input="Hello")
+        assert (answer.status, answer.usage.output_tokens) == ("incomplete", 5)
+        assert answer.max_output_tokens is None
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.responses.create(model="support", input="word " * 1000)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")

@@ -1,0 +1,229 @@
+"""Adapters that are resident: how long, what it costs, and that a closed month keeps it."""
+
+import csv
+import io
+import json
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from sqlalchemy import delete, insert, select, update
+
+from gateway.costs.closing.closing import close
+from gateway.costs.closing.preview import settlement_now
+from gateway.costs.export.files import Order, write
+from gateway.costs.periods import HOUR, Period
+from gateway.costs.rollups.rollup import roll
+from gateway.costs.selling.charges import MonthCorrection, Tokens, charge, residency_document
+from gateway.costs.selling.residency import covered, of_tenants, residency_of
+from gateway.costs.statement.page import statement_json, statement_page
+from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import period_residency, periods, residency_spans
+from tests.unit.gateway.costs.selling.cards import card, sell
+from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, arrive_late, fill
+
+MINUTE = HOUR // 60
+
+
+def stay(ledger: Ledger, version: str, start: int, end: int, engine: str = "e1") -> None:
+    values = {
+        "engine": engine, "version": version, "started": start, "seen": end, "slots": 4, "gpu_type": "H100",
+        "gpu_count": 1, "region": "", "purchase": "on_demand",
+    }  # fmt: skip  # a row
+    with ledger.write() as connection:
+        connection.execute(insert(residency_spans), [values])
+
+
+def statement(ledger, tenant, of="2026-10"):
+    return statement_json(ledger, tenant, of, issuer="Nordlicht", now=NOW, known=True)
+
+
+def lines(ledger, tenant, of="2026-10"):
+    return {line["kind"]: line for line in statement(ledger, tenant, of)["charges"]["lines"]}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """acme/chat is on two engines at once, then away for a while, and stays into November; acme/idle, bolt's
+    adapter and corgi's were never called in October."""
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(made)
+    roll(made, NOW)
+    sell(made, "acme", name="resident", free_input=10_000, residency_micros=12_500)
+    sell(made, "delta", name="resident-only", residency_micros=999_999)
+    stay(made, "acme/chat@v1", OCTOBER - HOUR, OCTOBER + 10 * HOUR)
+    stay(made, "acme/chat@v2", OCTOBER + 5 * HOUR, OCTOBER + 12 * HOUR, engine="e2")
+    stay(made, "acme/chat@v2", END - 40 * 24 * HOUR, NOVEMBER + 3 * HOUR)
+    stay(made, "acme/idle@v1", OCTOBER, OCTOBER + 90 * MINUTE + 7_000_000)
+    stay(made, "acme/glimpsed@v1", OCTOBER, OCTOBER + 1_000_000)
+    stay(made, "bolt/x@v1", OCTOBER, NOVEMBER)
+    stay(made, "delta/x@v1", OCTOBER, OCTOBER + 30 * MINUTE)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("stays", "whole"),
+    [
+        ([], 0),
+        ([(0, 50)], 0),
+        ([(50, 150)], 50),
+        ([(150, 500)], 50),
+        ([(0, 1000)], 100),
+        ([(110, 120), (110, 120)], 10),  # two engines
+        ([(110, 150), (120, 130)], 40),
+        ([(130, 160), (110, 140)], 50),
+        ([(110, 120), (130, 140)], 20),
+        ([(110, 110)], 0),  # seen once
+    ],
+)
+def test_time_counts_once_within_the_month(stays, whole):
+    assert covered(stays, Period(100, 200)) == whole
+
+
+def test_hours_are_those_with_a_version_somewhere(ledger):
+    with ledger.read() as connection:
+        october, november = (residency_of(connection, of) for of in ("2026-10", "2026-11"))
+    late = NOVEMBER - (END - 40 * 24 * HOUR)
+    assert october == {
+        "acme/chat": 12_000 + late * 1000 // HOUR,
+        "acme/idle": 1_501,  # 90 minutes and 7 seconds, rounded down to thousandths of an hour
+        "bolt/x": 31 * 24_000,
+        "delta/x": 500,
+    }
+    assert november == {"acme/chat": 3_000}
+    assert of_tenants(november) == {"acme": {"acme/chat": 3_000}}
+
+
+def test_a_charge_is_hours_times_price_exactly():
+    made = charge(card(residency_micros=12_345), Tokens(10**6), {"acme/a": 744_000, "acme/b": 1})
+    assert Fraction(made.amount, 10**15) == Fraction("0.60") + Fraction("744.001") * Fraction("0.012345")
+    said = residency_document(made)
+    assert (said["hours"], said["per_hour"]) == ("744.001", "0.012345")
+    assert said["adapters"][1] == {"adapter": "acme/b", "hours": "0.001"}
+
+
+def test_the_minimum_counts_residency_also_in_corrections():
+    terms = card(minimum_micros=5_000_000, residency_micros=1_000_000)
+    before, after = (charge(terms, Tokens(n), {"acme/a": 4_000}) for n in (0, 5_000_000))
+    assert (before.top_up, after.top_up) == (10**15, 0)
+    assert MonthCorrection(before, after).amount == 2 * 10**15  # 3.00 of tokens, of which 1.00 was paid
+
+
+def test_the_statement_shows_hours_price_and_amount(ledger):
+    made = statement(ledger, "acme")
+    line = next(one for one in made["charges"]["lines"] if one["kind"] == "residency")
+    assert Decimal(line["hours"]) * Decimal(line["per_hour"]) == Decimal(line["exact"])
+    assert abs(line["amount_cents"] - Decimal(line["exact"]) * 100) < 1
+    assert [one["adapter"] for one in line["adapters"]] == ["acme/chat", "acme/idle"]
+    assert sum(Decimal(one["hours"]) for one in line["adapters"]) == Decimal(line["hours"])
+    assert sum(one["amount_cents"] for one in made["charges"]["lines"]) == made["amount_cents"]
+    page = statement_page(ledger, "acme", "2026-10", issuer="Nordlicht", now=NOW, known=True)
+    for said in ("Residency of 2 adapters", f"{line['hours']} h", "0.0125 per hour", "sampled once a minute"):
+        assert said in page, said
+
+
+def test_a_resident_adapter_is_charged_without_any_usage(ledger):
+    assert statement(ledger, "delta")["amount_cents"] == 50
+    assert lines(ledger, "delta")["residency"]["hours"] == "0.50"
+
+
+def test_without_a_price_for_it_residency_costs_nothing(ledger):
+    assert "residency" not in lines(ledger, "corgi")
+    assert statement(ledger, "bolt")["charges"] is None
+
+
+def test_nothing_jumps_at_the_close_and_the_hours_are_sealed(ledger):
+    before = [statement(ledger, tenant) for tenant in ("acme", "bolt", "corgi", "delta")]
+    close(ledger, "2026-10", now=NOW, by="test")
+    after = [statement(ledger, tenant) for tenant in ("acme", "bolt", "corgi", "delta")]
+    for one, other in zip(before, after, strict=True):
+        assert (one["charges"], one["amount_cents"]) == (other["charges"], other["amount_cents"])
+    [verified] = verify(ledger, "2026-10")
+    assert all(check.ok for check in verified.checks)
+    # What is sampled later is of November, and changes nothing of October.
+    stay(ledger, "acme/chat@v3", NOVEMBER, NOVEMBER + 9 * HOUR)
+    assert lines(ledger, "acme")["residency"] == after[0]["charges"]["lines"][3]
+    assert lines(ledger, "acme", "2026-11")["residency"]["hours"] == "9.00"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        delete(residency_spans).where(residency_spans.c.version == "acme/idle@v1"),
+        update(residency_spans).values(seen=residency_spans.c.seen + HOUR),
+        delete(period_residency).where(period_residency.c.adapter == "acme/idle"),
+        update(period_residency).where(period_residency.c.adapter == "acme/idle").values(milli_hours=1),
+        update(period_residency).where(period_residency.c.adapter == "bolt/x").values(adapter="acme/x"),
+    ],
+)
+def test_verify_finds_changed_hours(ledger, change):
+    close(ledger, "2026-10", now=NOW, by="test")
+    with ledger.write() as connection:
+        connection.execute(change)
+    found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
+    assert found["residency"] is False
+
+
+def test_a_month_closed_by_force_may_lack_the_end_of_a_stay_and_no_more(ledger):
+    stay(ledger, "acme/last@v1", NOVEMBER - HOUR, NOVEMBER - MINUTE, engine="e3")
+    close(ledger, "2026-10", now=NOVEMBER, by="test", force=True)
+    for later, ok in ((MINUTE, True), (10 * HOUR, True)):  # of which only the first minute is October's
+        with ledger.write() as connection:
+            last = residency_spans.c.version == "acme/last@v1"
+            connection.execute(update(residency_spans).where(last).values(seen=NOVEMBER - MINUTE + later))
+        found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
+        assert found["residency"] is ok
+    stay(ledger, "acme/forged@v1", NOVEMBER - HOUR, NOVEMBER, engine="e4")
+    found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
+    assert found["residency"] is False
+
+
+def test_a_month_that_was_closed_before_there_was_such_a_price_is_verified_as_before(ledger):
+    close(ledger, "2026-10", now=NOW, by="test")
+    with ledger.write() as connection:
+        document = json.loads(connection.execute(select(periods.c.document)).scalar_one())
+        del document["terms"]["residency"]
+        connection.execute(update(periods).values(document=json.dumps(document)))
+    found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
+    assert found["residency"] is None
+
+
+def test_a_late_record_is_corrected_with_its_month_s_residency(ledger):
+    sell(ledger, "acme", name="floor", minimum_micros=100_000_000, residency_micros=10_000)
+    close(ledger, "2026-10", now=NOW, by="test")
+    october = Fraction(statement(ledger, "acme")["charges"]["exact"])
+    arrive_late(ledger)
+    late = Fraction(lines(ledger, "acme", "2026-11")["correction"]["exact"])
+    assert october == 100
+    assert late == 0  # still below the minimum, of which residency is a part
+    with ledger.read() as connection:
+        made = settlement_now(connection, "2026-11").settlement.statements["acme"]["charges"]
+    assert Fraction(made["exact"]) == 100
+
+
+@pytest.mark.parametrize("granularity", ["hourly", "daily"])
+def test_the_customer_s_file_sums_to_the_statement(ledger, granularity):
+    for tenant in ("acme", "corgi", "delta"):
+        file = io.BytesIO()
+        order = Order(
+            "2026-10", "focus-1.2", "chargeback", "Nordlicht", tenants=(tenant,), granularity=granularity,
+            customer=tenant,
+        )  # fmt: skip  # as the call reads
+        with ledger.read() as connection:
+            write(connection, order, file)
+        rows = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+        whole = Decimal(statement(ledger, tenant)["charges"]["exact"])
+        for cost in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
+            assert sum(Decimal(row[cost]) for row in rows) == whole
+        for row in rows:
+            for price in ("ListUnitPrice", "ContractedUnitPrice"):
+                assert (not row[price]) == (row["ChargeCategory"] != "Usage")
+                if row[price]:
+                    assert Decimal(row[price]) * Decimal(row["PricingQuantity"]) == Decimal(row["ListCost"])
+                    assert Decimal(row[price]) >= 0
+        kinds = {row["ChargeCategory"] for row in rows if Decimal(row["BilledCost"]) < 0}
+        assert kinds <= {"Credit"}
+        if granularity == "daily":
+            assert all(row["ChargePeriodStart"].endswith("T00:00:00Z") for row in rows)
