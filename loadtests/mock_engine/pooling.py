@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from loadtests.mock_engine import probing
+from loadtests.mock_engine.faults import Faults
 from loadtests.mock_engine.request import BadRequestError, GenerationRequest, chat_prompt
 from loadtests.mock_engine.state import State
 
@@ -70,9 +72,31 @@ def rerank(body: dict[str, Any], state: State) -> GenerationRequest:
 
 def vector(state: State, model: str, text: str) -> list[float]:
     """Depends on the text and on the model's weights alone. Has length 1."""
-    weights = f"{model}/{state.contents[model]}" if model in state.contents else state.spec.root
-    source = random.Random(f"{weights}/{text}")
-    numbers = [source.gauss(0, 1) for _ in range(state.spec.dimensions)]
+    seed = f"{model}/{state.contents[model]}" if model in state.contents else state.spec.root
+    return _unit(f"{seed}/{text}", state.spec.dimensions)
+
+
+def is_probe(body: Any) -> bool:
+    """Whether it is a probe: Florin sends no client's `user`."""
+    return isinstance(body, dict) and "user" in body
+
+
+def probed(body: dict[str, Any], state: State, faults: Faults, *, distinct: str) -> tuple[int, bytes]:
+    """As `probing.probed`."""
+    model = _model(body, state)
+    refusal = probing.refused(model, state, faults)
+    if refusal is not None:
+        return refusal
+    seed = probing.weights(model, state, faults, distinct)
+    texts = _list(body.get("input") or body["queries"])
+    vectors = [_unit(f"{seed}/{text}", state.spec.dimensions) for text in texts]
+    data = [{"index": i, "embedding": v, "score": v[0]} for i, v in enumerate(vectors)]
+    return 200, orjson.dumps({"data": data, **_said(body, state, tuple(map(_count, texts)))})
+
+
+def _unit(seed: str, dimensions: int) -> list[float]:
+    source = random.Random(seed)
+    numbers = [source.gauss(0, 1) for _ in range(dimensions)]
     length = math.hypot(*numbers)
     return array("f", [number / length for number in numbers]).tolist()
 

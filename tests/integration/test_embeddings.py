@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from adapters.errors import EngineUnreachableError
 from loadtests.mock_engine import MockEngine
 from loadtests.mock_engine.pooling import vector
 from tests.integration.conftest import Deployment
@@ -323,3 +324,79 @@ async def test_an_engine_that_does_not_do_what_it_is_registered_for(gateway: Gat
         assert caught.value.code == "unsupported_endpoint"
         (record,) = await gateway.usage("acme")
         assert (record.outcome, record.billable, record.prompt_tokens) == ("rejected", False, 0)
+
+
+# -- verification after a load
+
+
+async def test_an_adapter_that_is_not_applied_is_caught_by_its_vectors(pooling: Deployment):
+    """The engine takes the load with a 200, lists the adapter, and embeds with the base model."""
+    for engine in pooling.engines:
+        engine.faults.update({"probe_as": "base"})
+    answer = await post(pooling, "/v1/embeddings", input="Hello")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "version_quarantined")
+    assert pooling.calls() == []
+    (status,) = pooling.gateway.state.catalog.serving_statuses.values()
+    assert (status.state, status.code, status.version) == (
+        "quarantined",
+        "answers_like_base",
+        "acme/search@v1",
+    )
+    assert status.evidence["distance_to_base"] == 0
+    assert status.evidence["answers"] == []
+    for engine in pooling.engines:
+        engine.faults.update({"probe_as": ""})
+    assert (await post(pooling, "/v1/embeddings", "bolt", input="Hello")).status_code == 200
+
+
+async def test_a_version_that_embeds_otherwise_than_before_is_caught(pooling: Deployment):
+    assert (await post(pooling, "/v1/embeddings", input="Hello")).status_code == 200
+    (holder,) = [engine for engine in pooling.engines if engine.state.calls]
+    (other,) = [engine for engine in pooling.engines if engine is not holder]
+    other.faults.update({"probe_as": "other"})
+    await holder.stop()
+    answer = await post(pooling, "/v1/embeddings", input="Hello")
+    assert answer.status_code == 503
+    (status,) = pooling.gateway.state.catalog.serving_statuses.values()
+    assert status.code == "unlike_itself"
+    assert status.evidence["distance_to_first"] > 0.5
+
+
+async def test_a_version_has_a_fingerprint_for_each_task(gateway: Gateway, tmp_path: Path):
+    async with MockEngine() as a, MockEngine(tasks=("embed",)) as b, MockEngine(tasks=("score",)) as c:
+        await gateway.add_engine("a", a.url)
+        await gateway.add_engine("b", b.url, tasks=("embed",))
+        await gateway.add_engine("c", c.url, tasks=("score",))
+        await gateway.add_tenant("acme")
+        version = await gateway.add_adapter("acme/search", fake_adapter(tmp_path / "acme"))
+        async with gateway.http(gateway.keys["acme"]) as http:
+            for path, body in (
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+                ("/v1/embeddings", {"input": "Hi"}),
+                ("/v1/score", {"queries": "a", "documents": "b"}),
+            ):
+                assert (await http.post(path, json={"model": "search", **body})).status_code == 200, path
+        ids = {name for name in gateway.state.catalog.fingerprints if name.startswith(version.engine_name)}
+        assert ids == {version.engine_name, f"{version.engine_name} embed", f"{version.engine_name} score"}
+        assert [engine.state.verifications[version.engine_name] for engine in (a, b, c)] == [1, 1, 1]
+        assert [engine.state.verifications["base"] for engine in (a, b, c)] == [1, 2, 2]
+
+
+async def test_registration_asks_what_an_engine_is_for(gateway: Gateway, model: Path):
+    async with MockEngine(root=str(model), tasks=POOLING) as engine, gateway.http() as http:
+        body = {"name": "a", "url": engine.url, "base": "base", "gpu_type": "h100", "slots": 2, "max_rank": 8}
+        wrong = await http.post("/admin/v1/engines", json=body)
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "engine_rejected")
+        assert "does not generate" in wrong.json()["error"]["message"]
+        right = await http.post("/admin/v1/engines", json=body | {"tasks": ["embed", "score"]})
+        assert (right.status_code, right.json()["tasks"]) == (201, ["embed", "score"])
+
+
+async def test_an_engine_that_hangs_is_found_by_an_embedding(pooling: Deployment):
+    engine = pooling.gateway.state.catalog.engines["a"]
+    control = pooling.gateway.state.control
+    cost = await control.one_token(engine, timeout=5)
+    assert (cost.prompt_tokens, cost.completion_tokens) == (1, 0)
+    pooling.a.stop_core()
+    with pytest.raises(EngineUnreachableError):
+        await control.one_token(engine, timeout=0.2)
