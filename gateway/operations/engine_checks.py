@@ -76,6 +76,9 @@ async def verify(control: EngineClient, engine: Engine) -> Listing:
     if engine.base_model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
         raise EngineError(f"{at} serves {serves}, not {engine.base_model}.")
+    for task in engine.tasks if engine.driver == "vllm" else ():
+        if not await control.serves(engine, task):
+            raise EngineError(f"{at} does not {task}: register it with the --tasks that it is for.")
     takes = await control.takes_adapters(engine)
     limits = await control.limits(engine) if takes else Limits(loras=False)
     if limits.loras is False:
