@@ -437,7 +437,8 @@ class Lifecycle:
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         exchange.context.error = error.code
-        self.metrics.error(error.code)
+        if exchange.batch is None:  # batches repeat what fails, and have metrics of their own
+            self.metrics.error(error.code)
         await self.meter.settled()
         await exchange.fail(error)
 

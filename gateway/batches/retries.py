@@ -29,6 +29,8 @@ class Decision:
     verdict: Verdict
     pause: float = 0.0
     """Seconds until the next attempt."""
+    waits: bool = False
+    """It is a matter of time; otherwise the attempt counts as a failure."""
     everyone: bool = False
     """The other lines of the batch wait as long: they would meet with the same."""
 
@@ -41,7 +43,7 @@ def decide(status: int, code: str, retry_after: float | None, *, failures: int, 
     if status in (429, 503) or code in _TRANSIENT:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(waits, 10))
         pause = min(LONGEST_WAIT, max(pause, retry_after or 0.0))
-        return Decision(Verdict.AGAIN, pause, everyone=status == 429)
+        return Decision(Verdict.AGAIN, pause, waits=True, everyone=status != 503)
     if status >= 500 and failures + 1 < MOST_FAILURES:
         return Decision(Verdict.AGAIN, FIRST_PAUSE * 2**failures)
     return Decision(Verdict.REFUSED)
