@@ -161,8 +161,15 @@ def _month(param: str, value: str | None, now: int) -> str:
     try:
         month(value)
     except PeriodError as error:
-        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.") from error
+        why = _WHOLE if param == "valid_from" else ""
+        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.{why}") from error
     return value
+
+
+_WHOLE = (
+    " Prices change with a month, because its allowance and minimum are those of one card: let them begin "
+    "with the next, or replace this month's as a whole (reason)."
+)
 
 
 @contextmanager

@@ -135,6 +135,20 @@ def test_the_margin_has_exact_figures_for_programs_and_a_table_for_people(fake):
     assert json.loads(fake.florin("cost", "margin", "--month", "2026-10", "--json").stdout) == MARGIN
 
 
+def test_the_margin_by_adapter(fake):
+    rows = [
+        {"tenant": "acme", "adapter": "acme/x", "price": "9.00", "cost": "4.50", "margin": "4.50", "margin_percent": "50.00"},
+        {"tenant": "acme", "adapter": "", "price": "1.00", "cost": None, "margin": None, "margin_percent": None},
+        {"tenant": "acme", "adapter": None, "price": "-1.00", "cost": "2.00", "margin": "-3.00", "margin_percent": None},
+    ]  # fmt: skip  # a row each
+    fake.answer("GET", "/finance/v1/margin?month=2026-10&by=adapter", {**MARGIN, "adapters": rows})
+    lines = fake.florin("cost", "margin", "--month", "2026-10", "--by", "adapter").stdout.splitlines()
+    assert lines[1].split() == ["acme", "acme/x", "9.00", "4.50", "4.50", "50.00"]
+    assert lines[2].split() == ["acme", "(base", "model)", "1.00", "-", "-", "-"]
+    assert lines[3].split() == ["acme", "(not", "by", "adapter)", "-1.00", "2.00", "-3.00", "-"]
+    assert fake.florin("cost", "margin", "--by", "tag").exit_code == 2
+
+
 def test_an_empty_month_has_no_margin(fake):
     fake.answer("GET", "/finance/v1/margin", {**MARGIN, "rows": []})
     assert "No usage in 2026-10." in fake.florin("cost", "margin").stderr
