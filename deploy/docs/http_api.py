@@ -31,6 +31,15 @@ OpenAI's routes, for keys of role `tenant`. No other route of an engine is reach
 _MODELS = (
     ("`GET /v1/models`", "The adapters and base models that the key may call."),
     ("`GET /v1/models/{model}`", "One of these."),
+    ("`POST /v1/files`", "A file, uploaded as `multipart/form-data` with `purpose=batch`."),
+    ("`GET /v1/files`", "The tenant's files; `purpose`, `limit`, `after`, `order`."),
+    ("`GET /v1/files/{id}`", "One of these."),
+    ("`GET /v1/files/{id}/content`", "Its content, JSONL."),
+    ("`DELETE /v1/files/{id}`", "Deletes it."),
+    ("`POST /v1/batches`", "A batch: `input_file_id`, `endpoint`, `completion_window`, `metadata`."),
+    ("`GET /v1/batches`", "The tenant's batches, newest first; `limit`, `after`."),
+    ("`GET /v1/batches/{id}`", "One of these."),
+    ("`POST /v1/batches/{id}/cancel`", "Cancels it."),
 )
 
 _OBJECTS = """

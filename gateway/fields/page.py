@@ -9,6 +9,9 @@ from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
+from gateway.fields.response_items import GRAMMAR, ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
+from gateway.fields.response_items import PARTS as RESPONSES_PARTS
+from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
 from gateway.fields.rule import FieldAction, Rule, Table
 from gateway.fields.schemas import BOUNDS, MAX_DEPTH, RENDERED
 from gateway.fields.tables import CHAT, COMPLETIONS
@@ -58,6 +61,26 @@ delay every token of all its requests:
 - Grammars in a grammar language and structural tags are refused unless `FLORIN_PASS_FIELDS` allows them: a
   few lines of grammar can stop an engine for seconds at each token.
 """
+_RESPONSES = """\
+## Responses
+
+The fields of `/v1/responses`, which is translated onto chat. Their values have the bounds of the chat's
+fields that they become. {same} are as for chat.
+
+{fields}
+### Items of `input`
+
+{items}
+Refused items: {refused}.
+
+### Parts of an item's content
+
+{parts}
+### Tools
+
+{tools}
+Refused tools: {hosted}.
+"""
 
 
 _ANTHROPIC = """\
@@ -80,6 +103,7 @@ def page() -> str:
         "## Completions only\n\n" + _table(_without(COMPLETIONS, shared)),
         "## Messages\n\n" + _table(MESSAGE),
         "## Parts of a message's content, by `type`\n\n" + _MEDIA + "\n" + _table(parts),
+        _responses(),
         _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
         _ANTHROPIC + "\n" + _table(anthropic_messages.MESSAGES),
         "### Parts of these fields\n\n" + _table(_flat(anthropic_messages.PARTS)),
@@ -87,6 +111,39 @@ def page() -> str:
         "### Blocks that are refused, by `type`\n\n" + _table(anthropic_messages.REFUSED_BLOCKS),
     ]
     return "\n".join(sections)
+
+
+def _responses() -> str:
+    same = {name for name, rule in RESPONSES.items() if CHAT.get(name) is rule}
+    own = {name: rule for name, rule in RESPONSES.items() if name not in same}
+    parts = {"text": TEXT, "text.format": FORMAT, "reasoning": REASONING}
+    return _RESPONSES.format(
+        same=", ".join(f"`{name}`" for name in sorted(same)),
+        fields=_table({**own, **_joined(parts)}),
+        items=_table(_joined(ITEMS)),
+        refused=_refused(REFUSED_ITEMS),
+        parts=_table(_joined(RESPONSES_PARTS)),
+        tools=_table(_joined({**TOOLS, "custom.format": GRAMMAR})),
+        hosted=_refused(REFUSED_TOOLS),
+    )
+
+
+def _joined(tables: Mapping[str, Table]) -> Table:
+    """All rows but `type`, with the table's name before each."""
+    return {
+        f"{where}.{name}": rule
+        for where, table in tables.items()
+        for name, rule in table.items()
+        if name != "type" or rule.action is FieldAction.REFUSE
+    }
+
+
+def _refused(whys: Mapping[str, str]) -> str:
+    """Types by the reason why they are refused."""
+    kinds: dict[str, list[str]] = {}
+    for kind, why in whys.items():
+        kinds.setdefault(why, []).append(f"`{kind}`")
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in kinds.items())
 
 
 def _flat(tables: Mapping[str, Table]) -> Table:
