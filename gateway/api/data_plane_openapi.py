@@ -36,7 +36,7 @@ _SUMMARIES: Final = {
 _CLIENTS_FIELDS: Final[dict[str, Table]] = {
     RESPONSES.path: responses.RESPONSES,
     MESSAGES.path: anthropic_messages.MESSAGES,
-    COUNT_TOKENS.path: anthropic_messages.MESSAGES,
+    COUNT_TOKENS.path: anthropic_messages.PROMPT,
 }
 """Of endpoints whose requests are translated."""
 _STORED: Final = (
