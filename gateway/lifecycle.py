@@ -46,7 +46,7 @@ from gateway.routing.retries import Retries
 from gateway.routing.router import Router
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.ticket import ticket_of
-from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned
+from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
 from gateway.tenants.activity import Activity
 from gateway.tenants.authentication import authenticate_caller
 from gateway.tenants.directory import Directory, Key
@@ -242,7 +242,7 @@ class Lifecycle:
             record,
             self.faults,
             self.metrics,
-            request.resumable if engine.driver == "vllm" else None,
+            request.resumable if resumes_on(engine) else None,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         try:
@@ -445,7 +445,8 @@ class Lifecycle:
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         exchange.context.error = error.code
-        self.metrics.error(error.code)
+        if exchange.batch is None:  # batches repeat what fails, and have metrics of their own
+            self.metrics.error(error.code)
         await self.meter.settled()
         await exchange.fail(error)
 

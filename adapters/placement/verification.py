@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from adapters.drivers import driver_of
 from adapters.errors import (
     ConflictError,
     EngineError,
@@ -196,6 +197,10 @@ class ProbeVerifier:
         known: Fingerprint | None,
     ) -> None:
         """Blame the engine or the version. Always raises."""
+        if judgement.result is Similarity.LIKE_BASE and driver_of(engine).capabilities.base_for_unknown:
+            raise EngineError(
+                f"{engine.name} answers as its base model, so it was not started with {version.id}"
+            )
         found = evidence(judgement, answer, engine=engine.name, base=base, first=known)
         found["process"] = self.process(engine)
         if judgement.result is Similarity.SUSPECT:

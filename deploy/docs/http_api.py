@@ -31,6 +31,15 @@ OpenAI's routes, for keys of role `tenant`. No other route of an engine is reach
 _MODELS = (
     ("`GET /v1/models`", "The adapters and base models that the key may call."),
     ("`GET /v1/models/{model}`", "One of these."),
+    ("`POST /v1/files`", "A file, uploaded as `multipart/form-data` with `purpose=batch`."),
+    ("`GET /v1/files`", "The tenant's files; `purpose`, `limit`, `after`, `order`."),
+    ("`GET /v1/files/{id}`", "One of these."),
+    ("`GET /v1/files/{id}/content`", "Its content, JSONL."),
+    ("`DELETE /v1/files/{id}`", "Deletes it."),
+    ("`POST /v1/batches`", "A batch: `input_file_id`, `endpoint`, `completion_window`, `metadata`."),
+    ("`GET /v1/batches`", "The tenant's batches, newest first; `limit`, `after`."),
+    ("`GET /v1/batches/{id}`", "One of these."),
+    ("`POST /v1/batches/{id}/cancel`", "Cancels it."),
 )
 
 _OBJECTS = """
@@ -48,7 +57,10 @@ def page() -> str:
     for area, heading in _HEADINGS.items():
         sections.append(f"## {heading}")
         sections += [_operation(*found) for found in operations(description) if _area(found[1]) == area]
-    answers = [(code(f"POST {path}"), "An answer, or an event stream.") for path in ENDPOINTS]
+    answers = [
+        (code(f"POST {path}"), "An answer, or an event stream." if endpoint.inputs is None else "An answer.")
+        for path, endpoint in ENDPOINTS.items()
+    ]
     return document(
         "HTTP API",
         _INTRO,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from gateway.fields import anthropic_messages
 from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
 from gateway.fields.registry import POOLING, TOKENIZATION
+from gateway.fields.response_items import GRAMMAR, ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
+from gateway.fields.response_items import PARTS as RESPONSES_PARTS
+from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
 from gateway.fields.rule import FieldAction, Rule, Table
 from gateway.fields.schemas import BOUNDS, MAX_DEPTH, RENDERED
 from gateway.fields.tables import CHAT, COMPLETIONS
@@ -66,6 +72,35 @@ _TOKENIZATION = """\
 
 Also at `/tokenize` and `/detokenize`, as in vLLM.
 """
+_RESPONSES = """\
+## Responses
+
+The fields of `/v1/responses`, which is translated onto chat. Their values have the bounds of the chat's
+fields that they become. {same} are as for chat.
+
+{fields}
+### Items of `input`
+
+{items}
+Refused items: {refused}.
+
+### Parts of an item's content
+
+{parts}
+### Tools
+
+{tools}
+Refused tools: {hosted}.
+"""
+
+
+_ANTHROPIC = """\
+## Anthropic's Messages
+
+`/v1/messages` and `/v1/messages/count_tokens` are translated onto chat ([how](../anthropic.md)). What a field
+becomes is checked again as the chat's field that it is sent as, with the bounds above. A count takes those
+fields that change the prompt. A test compares these tables with the types of Anthropic's own client.
+"""
 
 
 def page() -> str:
@@ -83,9 +118,51 @@ def page() -> str:
         *(f"### /v1/{name}\n\n" + _table(table) for name, table in POOLING.items()),
         _TOKENIZATION,
         *(f"### /v1/{name}\n\n" + _table(table) for name, table in TOKENIZATION.items()),
+        _responses(),
         _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
+        _ANTHROPIC + "\n" + _table(anthropic_messages.MESSAGES),
+        "### Parts of these fields\n\n" + _table(_flat(anthropic_messages.PARTS)),
+        "### Blocks of a message's content\n\n" + _table(_flat(anthropic_messages.BLOCKS)),
+        "### Blocks that are refused, by `type`\n\n" + _table(anthropic_messages.REFUSED_BLOCKS),
     ]
     return "\n".join(sections)
+
+
+def _responses() -> str:
+    same = {name for name, rule in RESPONSES.items() if CHAT.get(name) is rule}
+    own = {name: rule for name, rule in RESPONSES.items() if name not in same}
+    parts = {"text": TEXT, "text.format": FORMAT, "reasoning": REASONING}
+    return _RESPONSES.format(
+        same=", ".join(f"`{name}`" for name in sorted(same)),
+        fields=_table({**own, **_joined(parts)}),
+        items=_table(_joined(ITEMS)),
+        refused=_refused(REFUSED_ITEMS),
+        parts=_table(_joined(RESPONSES_PARTS)),
+        tools=_table(_joined({**TOOLS, "custom.format": GRAMMAR})),
+        hosted=_refused(REFUSED_TOOLS),
+    )
+
+
+def _joined(tables: Mapping[str, Table]) -> Table:
+    """All rows but `type`, with the table's name before each."""
+    return {
+        f"{where}.{name}": rule
+        for where, table in tables.items()
+        for name, rule in table.items()
+        if name != "type" or rule.action is FieldAction.REFUSE
+    }
+
+
+def _refused(whys: Mapping[str, str]) -> str:
+    """Types by the reason why they are refused."""
+    kinds: dict[str, list[str]] = {}
+    for kind, why in whys.items():
+        kinds.setdefault(why, []).append(f"`{kind}`")
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in kinds.items())
+
+
+def _flat(tables: Mapping[str, Table]) -> Table:
+    return {f"{of}.{name}": rule for of, table in tables.items() for name, rule in table.items()}
 
 
 def _without(table: Table, others: Table) -> Table:

@@ -5,13 +5,14 @@ Checks return what a chat has in their place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.fields.checks import a_list, switch, text, that
+from gateway.fields.checks import a_list, an_object, one_of, switch, text, that
 from gateway.fields.grammars import MAX_TOOLS
 from gateway.fields.media import media_url
 from gateway.fields.messages import PARTS as CHAT_PARTS
-from gateway.fields.rule import FieldReading, Rule, Table, WrongError, bounded, dropped, passed, read, refused
+from gateway.fields.rule import FieldReading, Table, WrongError, bounded, dropped, passed, read, refused
 
 _TEXT = text()
 _IDENTITY = dropped("Florin stores no items, so it says nothing here")
@@ -100,11 +101,12 @@ _STATUS: Table = {"type": _TYPE, "id": _IDENTITY, "status": _IDENTITY}
 _CALL: Table = {
     **_STATUS,
     "call_id": passed(_TEXT, "joins a call and its output"),
-    "name": passed(_TEXT, "the function's or tool's name"),
+    "name": passed(_TEXT, "the function's or the tool's name"),
     "caller": _OPENAIS,
     "namespace": _OPENAIS,
     "async": _OPENAIS,
 }
+_OUTPUT: Table = {**_CALL, "name": dropped("its call has it"), "output": _CONTENT}
 ITEMS: dict[str, Table] = {
     "message": {
         **_STATUS,
@@ -113,9 +115,9 @@ ITEMS: dict[str, Table] = {
         "phase": dropped("templates do not render it"),
     },
     "function_call": {**_CALL, "arguments": passed(_TEXT, "sent in `tool_calls`")},
-    "function_call_output": {**_CALL, "output": _CONTENT},
+    "function_call_output": _OUTPUT,
     "custom_tool_call": {**_CALL, "input": passed(_TEXT, "sent in `tool_calls`")},
-    "custom_tool_call_output": {**_CALL, "output": _CONTENT},
+    "custom_tool_call_output": _OUTPUT,
     "reasoning": {
         **_STATUS,
         "content": bounded(_texts, "sent as `reasoning`, for templates that render it"),
@@ -186,22 +188,25 @@ def _refused(kind: Any, known: dict[str, str], types: str) -> WrongError:
 
 CUSTOM_INPUT = "input"
 """The only parameter of the function that stands for a custom tool."""
-_CUSTOM_SCHEMA = {
-    "type": "object",
-    "properties": {CUSTOM_INPUT: {"type": "string", "description": "The tool's input, as it is."}},
-    "required": [CUSTOM_INPUT],
-    "additionalProperties": False,
+_MOST_GRAMMAR = 16 * 1024
+GRAMMAR: Table = {
+    "type": passed(one_of("text", "grammar"), "says what it is"),
+    "syntax": passed(one_of("lark", "regex"), "the grammar's language"),
+    "definition": bounded(text(_MOST_GRAMMAR), "told to the model in the description, but not enforced"),
 }
 
 
-def _plain(value: Any, _: FieldReading) -> Any:
-    if type(value) is not dict or value.get("type") != "text":
-        raise WrongError(
-            "a grammar of a few lines can delay every token of all requests on its engine; use a function "
-            "with a JSON schema, or `text`",
-            code="unsupported_parameter",
-        )
-    return value
+def _custom_schema(grammar: Mapping[str, Any]) -> dict[str, Any]:
+    description = "The tool's input, as it is."
+    if grammar.get("definition"):
+        syntax = grammar.get("syntax", "lark")
+        description += f" It must match this grammar ({syntax}):\n{grammar['definition']}"
+    return {
+        "type": "object",
+        "properties": {CUSTOM_INPUT: {"type": "string", "description": description}},
+        "required": [CUSTOM_INPUT],
+        "additionalProperties": False,
+    }
 
 
 _TOOL: Table = {
@@ -219,7 +224,7 @@ TOOLS: dict[str, Table] = {
         "strict": passed(switch, "whether the call must follow the schema; not if absent"),
         "output_schema": dropped("models on vLLM do not see it"),
     },
-    "custom": {**_TOOL, "format": bounded(_plain, "only `text`; sent as a function with one string")},
+    "custom": {**_TOOL, "format": bounded(an_object(GRAMMAR), "sent as a function with one string")},
 }
 """By type."""
 _OURS = "Florin runs no tools; offer a function, and call the tool from your application"
@@ -245,8 +250,7 @@ def _tool(value: Any, reading: FieldReading) -> Any:
         raise WrongError("be given", path="name")
     del function["type"]
     if kind == "custom":
-        function.pop("format", None)
-        function["parameters"] = _CUSTOM_SCHEMA
+        function["parameters"] = _custom_schema(function.pop("format", {}))
     return {"type": "function", "function": function}
 
 
@@ -261,8 +265,3 @@ def tool_choice(value: Any, _: FieldReading) -> Any:
     if type(kind) is not str or kind not in TOOLS or type(name) is not str:
         raise WrongError("be `none`, `auto`, `required`, or a function or custom tool by `type` and `name`")
     return {"type": "function", "function": {"name": name}}
-
-
-def rows() -> dict[str, Rule]:
-    """All refused types of items and tools, for the docs."""
-    return {kind: refused(why) for kind, why in (REFUSED_ITEMS | REFUSED_TOOLS).items()}

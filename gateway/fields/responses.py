@@ -60,7 +60,7 @@ TEXT: Table = {
 STREAM_OPTIONS: Table = {"include_obfuscation": dropped("nothing is added to obfuscate lengths", switch)}
 
 RESPONSES: dict[str, Rule] = {
-    "model": dropped("replaced with the name of the version on the engine", _ANY),
+    "model": SAMPLING["model"],
     "input": bounded(
         that(lambda v: type(v) is str or (type(v) is list and bool(v)), MUST), "sent as `messages`: see below"
     ),
@@ -70,7 +70,7 @@ RESPONSES: dict[str, Rule] = {
     "top_p": SAMPLING["top_p"],
     "max_output_tokens": bounded(integer(1), "sent as `max_completion_tokens`"),
     "top_logprobs": CHAT["top_logprobs"],
-    "tools": bounded(tools, "functions, and custom tools with text: see below"),
+    "tools": bounded(tools, "functions and custom tools: see below"),
     "tool_choice": bounded(tool_choice, "`none`, `auto`, `required`, or a function or custom tool"),
     "parallel_tool_calls": CHAT["parallel_tool_calls"],
     "text": bounded(an_object(TEXT), "the answer's format"),

@@ -258,6 +258,11 @@ def trouble_of(engine: Engine, status: int, error: dict[str, Any]) -> RetryElsew
     return None
 
 
+def resumes_on(engine: Engine) -> bool:
+    """Whether the engine's streams can be resumed, there or elsewhere."""
+    return engine.driver == "vllm" or driver_of(engine).capabilities.resumes
+
+
 def engine_payload(engine: Engine, route: str, payload: bytes, target: Target) -> bytes:
     """A request, which is vLLM's, as another kind of engine takes it. Raises FlorinError if it cannot be."""
     driver = driver_of(engine)

@@ -122,6 +122,8 @@ def _all_rounds(options: argparse.Namespace, field: list[Contestant], engine: Mo
     for name in (load for load in LOADS if load in options.loads):
         crowd = name == "crowd"
         takes_part = [c for c in field if not crowd or (c.process and not c.slow)]
+        if LOADS[name].kind:  # an API that Florin translates
+            takes_part = [c for c in field if c.name == report.FLORIN]
         rounds = results[name] = {contestant.name: [] for contestant in takes_part}
         for number in range(1 if crowd else options.rounds + (options.rounds + 1) // 2):
             if all(

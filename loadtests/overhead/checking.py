@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
+from loadtests.overhead.apis import APIS, Api
+
+CHAT = APIS["chat"]
 Arrivals = list[tuple[float, bytes]]
 """Pieces of a body, each with the monotonic time of its arrival."""
 
@@ -23,46 +25,45 @@ class Event:
     """0.0 if it does not say."""
 
 
-def check_whole(status: int, body: bytes, expect: str) -> str:
+def check_whole(status: int, body: bytes, expect: str, api: Api = CHAT) -> str:
     """Describe the problem with an answer; empty if it is complete and correct."""
     try:
         answer = orjson.loads(body)
-        if not answer["usage"]["completion_tokens"]:
+        if not api.used(answer):
             return f"no usage: {body[:300]!r}"
-        said = answer["choices"][0]["message"]["content"]
+        said = api.text(answer)
     except (ValueError, KeyError, IndexError, TypeError) as problem:
         return f"status {status}, {problem!r}: {body[:300]!r}"
     return _compare(status, said, expect)
 
 
-def check_stream(status: int, arrivals: Arrivals, expect: str) -> tuple[str, list[Event]]:
-    """The problem, if any, and the events except `[DONE]`. Status 0: the stream was still running."""
+def check_stream(status: int, arrivals: Arrivals, expect: str, api: Api = CHAT) -> tuple[str, list[Event]]:
+    """The problem, if any, and the events that are about text. Status 0: the stream was still running."""
     events: list[Event] = []
     said = ""
-    finish = None
-    done = False
+    finished = done = False
     try:
         for arrived, data in _events(arrivals):
             if done:
-                return f"something after [DONE]: {data[:300]!r}", events
-            done = data == b"[DONE]"
-            if done:
+                return f"something after the end: {data[:300]!r}", events
+            if data == b"[DONE]":
+                done = True
                 continue
-            chunk = orjson.loads(data)
-            if chunk.get("usage"):
-                return f"unrequested usage: {data!r}", events
-            choice = chunk["choices"][0]
-            finish = choice.get("finish_reason")
-            text, sent = _unstamped(choice)
-            said += text
-            events.append(Event(arrived, sent))
+            event = orjson.loads(data)
+            finished = finished or api.is_last(event)
+            done = finished and not api.done
+            piece = api.piece(event)
+            if piece is not None:
+                text, sent = _unstamped(piece)
+                said += text
+                events.append(Event(arrived, sent))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as problem:
         whole = b"".join(data for _, data in arrivals)
         return f"status {status}, {problem!r}: {whole[:300]!r}", events
     if not status:
         return ("" if expect.startswith(said) else _compare(200, said, expect)), events
-    if not done or finish is None:
-        return f"status {status}, ended without [DONE] or finish reason: {said[-200:]!r}", events
+    if not done or not finished:
+        return f"status {status}, ended without its last event: {said[-200:]!r}", events
     return _compare(status, said, expect), events
 
 
@@ -72,12 +73,11 @@ def _events(arrivals: Arrivals) -> Iterator[tuple[float, bytes]]:
         *whole, rest = (rest + data).split(b"\n\n")
         for event in whole:
             if not event.startswith(b":"):  # a comment keeps connections alive
-                yield arrived, event.removeprefix(b"data: ")
+                yield arrived, event.rpartition(b"data: ")[2]
 
 
-def _unstamped(choice: dict[str, Any]) -> tuple[str, float]:
+def _unstamped(text: str) -> tuple[str, float]:
     """The text without the times in it, and the last of them in seconds."""
-    text = choice["delta"].get("content") or ""
     sent = 0.0
     for stamp in _STAMP.finditer(text):
         sent = int(stamp[1]) / 1e6

@@ -24,6 +24,7 @@ import uvloop
 from pydantic import TypeAdapter
 
 from loadtests.overhead import cpu
+from loadtests.overhead.apis import APIS
 from loadtests.overhead.checking import Arrivals, check_stream, check_whole
 
 BENCH_CORE = 1
@@ -61,7 +62,8 @@ class Job:
     stagger: float = 0.0
     pids: dict[str, list[int]] = field(default_factory=dict)
     """Group → processes whose CPU time and memory are measured."""
-    path: str = "/v1/chat/completions"
+    api: str = "chat"
+    """Of `apis.APIS`."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class Result:
     answers: int = 0
     """Complete and correct answers in the window."""
     events: int = 0
-    """SSE events that arrived in the window, except `[DONE]`."""
+    """SSE events about text that arrived in the window."""
     errors: int = 0
     """Wrong, truncated or refused answers at any time."""
     first_error: str = ""
@@ -102,7 +104,7 @@ class Client(asyncio.Protocol):
     def __init__(self, load: Load, ask: Ask) -> None:
         self._load = load
         self._expect = ask.expect
-        self._request = ask.wire(load.job.host, load.job.port, load.job.path)
+        self._request = ask.wire(load.job.host, load.job.port, load.api.path)
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._asked = 0.0
@@ -165,6 +167,7 @@ class Load:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.api = APIS[job.api]
         self.stream = bool(job.asks[0].body.get("stream"))
         self.result = Result(connections=job.connections)
         self.latencies: list[float] = []
@@ -212,14 +215,14 @@ class Load:
 
     def _check(self, start: float, end: float) -> None:
         for (measured, expect, status, body), times in self.bodies.items():
-            problem = check_whole(status, body, expect)
+            problem = check_whole(status, body, expect, self.api)
             if problem:
                 self.wrong(problem, times)
             elif measured:
                 self.result.answers += times
         delays: list[float] = []
         for stream in self.streams:
-            problem, events = check_stream(stream.status, stream.arrivals, stream.expect)
+            problem, events = check_stream(stream.status, stream.arrivals, stream.expect, self.api)
             if problem:
                 self.wrong(problem)
             elif start <= stream.completed < end:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadtests.mock_engine import text
+from loadtests.overhead.apis import APIS, QUESTION
 from loadtests.overhead.loadgen import Ask, Job
 
-MESSAGES = [{"role": "user", "content": "When will my card arrive?"}]
+MESSAGES = [{"role": "user", "content": QUESTION}]
 ANSWER_TOKENS = 4000
 """Natural length of the mock's answers; each request asks for fewer."""
 MOST_STREAMS = 500
@@ -28,19 +29,23 @@ class Load:
     event_delay: float = 0.0
     """Seconds between the events of a stream."""
     stagger: float = 0.0
+    api: str = "chat"
+    kind: str = ""
+    """The load that it is another API's form of; empty: it is chat's own."""
 
     def body(self, model: str) -> dict[str, Any]:
-        body = {"model": model, "messages": MESSAGES, "max_tokens": self.tokens}
+        body = {"model": model} | APIS[self.api].body(self.tokens)
         return body | ({"stream": True} if self.stream else {})
 
     def job(self, port: int, asks: list[Ask], seconds: float, pids: dict[str, list[int]]) -> Job:
-        return Job("127.0.0.1", port, asks, self.connections, seconds, self.warmup, self.stagger, pids=pids)
+        times = (self.connections, seconds, self.warmup, self.stagger)
+        return Job("127.0.0.1", port, asks, *times, pids=pids, api=self.api)
 
     def expect(self, speaker: str) -> str:
         return text(speaker, self.tokens, "length")
 
 
-LOADS = {
+_OWN = {
     load.name: load
     for load in (
         Load("crowd", "2,000 streams at once, 200 ms between events", "event", 2000, 30, 3.5, True, 0.2, 3.0),
@@ -58,6 +63,14 @@ LOADS = {
             1.0,
         ),
     )
+}
+LOADS = _OWN | {
+    f"{kind}-{api}": replace(
+        _OWN[kind], name=f"{kind}-{api}", title=f"{api}: {_OWN[kind].title}", api=api, kind=kind
+    )
+    for api in APIS
+    if api != "chat"
+    for kind in ("plain", "streams")
 }
 """In this order: memory per stream is that of processes that have not served streams before."""
 

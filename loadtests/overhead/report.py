@@ -77,7 +77,12 @@ def measures(load: str, result: Result) -> dict[str, float]:
         "stream_kb": result.memory.get("gateway", 0) / result.connections / 1000,
         "bench_core": _bench(result) / result.seconds,
     }
-    return {m.name: every[m.name] for m in MEASURES if load in m.loads and m.name in every}
+    return {m.name: every[m.name] for m in _measures_of(load) if m.name in every}
+
+
+def _measures_of(load: str) -> list[Measure]:
+    kind = LOADS[load].kind or load
+    return [measure for measure in MEASURES if kind in measure.loads]
 
 
 def _count(result: Result) -> int:
@@ -184,6 +189,19 @@ def ratios(load: str, rounds: Rounds, other: str) -> Figure | None:
     return Figure(statistics.median(each), min(each), max(each)) if each else None
 
 
+def beside_chat(results: Mapping[str, Rounds]) -> dict[str, float]:
+    """For each load of another API: Florin's CPU time to that of the same load of chat, which has the same
+    tokens."""
+    found = {}
+    for load, rounds in results.items():
+        kind = LOADS[load].kind
+        chat = results.get(kind, {})
+        if rounds.get(FLORIN) and chat.get(FLORIN):
+            mine, its = figures(load, FLORIN, rounds), figures(kind, FLORIN, chat)
+            found[load] = mine["cpu_us"].median / its["cpu_us"].median
+    return found
+
+
 def show(results: Mapping[str, Rounds]) -> None:
     console = Console()
     console = Console(width=max(console.width, 180))
@@ -198,6 +216,8 @@ def show(results: Mapping[str, Rounds]) -> None:
                     console.print(
                         f"CPU time of Florin to {other}: {ratio.median:.2f} ({spread})", style="bold"
                     )
+    for load, times in beside_chat(results).items():
+        console.print(f"CPU time of {load} to chat's: {times:.2f}", style="bold")
     for verdict in verdicts(results):
         measure = next(m for m in MEASURES if m.name == verdict["measure"])
         word = "met" if verdict["met"] else "MISSED"
@@ -214,7 +234,7 @@ def _table(load: str, rounds: Rounds) -> Table:
     table.add_column("gateway", no_wrap=True)
     table.add_column("rounds", justify="right")
     table.add_column("connections", justify="right")
-    columns = [m for m in MEASURES if load in m.loads]
+    columns = _measures_of(load)
     for measure in columns:
         table.add_column(measure.heading.format(unit=unit), justify="right")
     table.add_column("errors", justify="right")

@@ -73,10 +73,30 @@ class ResponsesReply:
 
     def whole(self, answer: dict[str, Any], usage: ReplyUsage) -> bytes:
         choice = answer["choices"][0]
-        self._add(choice["message"], choice.get("logprobs"))
         self._reason = choice.get("finish_reason")
-        self._finish()
+        status = INCOMPLETE if is_incomplete(self._reason) else COMPLETED
+        items = self._items(choice["message"], choice.get("logprobs"))
+        self._done = [item.json(status if item is items[-1] else COMPLETED) for item in items]
         return self._ended(usage)
+
+    def _items(self, message: dict[str, Any], logprobs: Any) -> list[Item]:
+        identity = self._envelope.identity
+        items: list[Item] = []
+        if reasoning := message.get("reasoning") or message.get("reasoning_content"):
+            items.append(Reasoning(identity, 0))
+            items[0].said += escape(reasoning)
+        content, calls = message.get("content"), message.get("tool_calls")
+        if content or not (items or calls):
+            text = Message(identity, len(items))
+            text.said += escape(content or "")
+            if logprobs is not None:
+                text.logprobs = scores(logprobs)
+            items.append(text)
+        for call in calls or ():
+            item = self._new_call(call, len(items))
+            item.said += escape(call["function"].get("arguments") or "")
+            items.append(item)
+        return items
 
     # -- streams
 
@@ -147,9 +167,7 @@ class ResponsesReply:
         function, index, events = call.get("function") or {}, call.get("index"), []
         item = self._item
         if not isinstance(item, Call) or index is None or index != self._tool:
-            name = escape(function["name"])
-            kind = CustomCall if name.decode() in self._custom else Call
-            item = kind(self._envelope.identity, self._next, escape(call.get("id") or ""), name)
+            item = self._new_call(call, self._next)
             events = self._open(item)
             self._tool = index
         if arguments := escape(function.get("arguments") or ""):
@@ -157,6 +175,11 @@ class ResponsesReply:
             if item.delta:
                 events.append(self._event(item.delta, b'%b"delta":"%b"' % (item.place, arguments)))
         return events
+
+    def _new_call(self, call: dict[str, Any], index: int) -> Call:
+        name = call["function"]["name"]
+        kind = CustomCall if name in self._custom else Call
+        return kind(self._envelope.identity, index, escape(call.get("id") or ""), escape(name))
 
     @property
     def _next(self) -> int:

@@ -7,7 +7,8 @@ import pytest
 
 from loadtests.mock_engine import MockEngine, text
 from loadtests.overhead import cpu
-from loadtests.overhead.checking import check_stream
+from loadtests.overhead.apis import APIS
+from loadtests.overhead.checking import check_stream, check_whole
 from loadtests.overhead.loadgen import Ask, Job, Load, Result
 from loadtests.overhead.loads import LOADS, MOST_STREAMS, half
 from loadtests.overhead.report import figures, ratios, undisturbed, verdicts
@@ -174,17 +175,30 @@ def test_the_delay_of_an_event_is_from_its_sending_to_its_last_byte():
 @pytest.mark.parametrize(
     ("status", "body", "problem"),
     [
-        (200, event("Hello", "stop"), "without [DONE]"),
-        (200, event("Hello") + b"data: [DONE]\n\n", "finish reason"),
+        (200, event("Hello", "stop"), "without its last event"),
+        (200, event("Hello") + b"data: [DONE]\n\n", "without its last event"),
         (200, event("Hell", "stop") + b"data: [DONE]\n\n", "'Hell'"),
-        (200, event("Hello", "stop") + b"data: [DONE]\n\n" + event("again"), "after [DONE]"),
+        (200, event("Hello", "stop") + b"data: [DONE]\n\n" + event("again"), "after the end"),
         (502, event("Hello", "stop") + b"data: [DONE]\n\n", "502"),
         (0, event("Jello"), "'Jello'"),
-        (200, b'{"error":{}}', "without [DONE]"),
+        (200, b'{"error":{}}', "without its last event"),
     ],
 )
 def test_incomplete_and_wrong_streams_are_found(status, body, problem):
     assert problem in check_stream(status, [(1.0, body)], "Hello")[0]
+
+
+def test_every_api_is_checked_in_its_own_words():
+    delta = b'event: x\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n'
+    last = b'event: x\ndata: {"type":"response.completed"}\n\n'
+    api = APIS["responses"]
+    problem, events = check_stream(200, [(1.0, delta + last)], "Hello", api)
+    assert (problem, len(events)) == ("", 1)
+    assert "without its last event" in check_stream(200, [(1.0, delta)], "Hello", api)[0]
+    assert "after the end" in check_stream(200, [(1.0, delta + last + delta)], "Hello", api)[0]
+    whole = {"output": [{"content": [{"text": "Hello"}]}], "usage": {"output_tokens": 1}}
+    assert check_whole(200, orjson.dumps(whole), "Hello", api) == ""
+    assert "no usage" in check_whole(200, orjson.dumps(whole | {"usage": {"output_tokens": 0}}), "Hello", api)
 
 
 def test_a_stream_that_still_ran_must_be_right_so_far():

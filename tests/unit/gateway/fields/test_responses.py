@@ -33,11 +33,13 @@ SAMPLES: dict[str, samples.Samples] = {
     "stream": samples.SHARED["stream"],
     "max_output_tokens": ([1, 2**31 - 1], [0, -1, "10", 1.5, True, 2**31]),
     "tools": (
-        [[], [FUNCTION] * 128, [{"type": "custom", "name": "c", "format": {"type": "text"}}]],
+        [[], [FUNCTION] * 128, [{"type": "custom", "name": "c", "format": {"type": "text"}}],
+         [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}]],
         [{}, [FUNCTION] * 129, ["f"], [{"type": "function"}], [{"type": ["function"]}], [{"type": "new"}],
          [{"type": "web_search"}], [FUNCTION | {"parameters": 5}], [FUNCTION | {"name": "x" * 257}],
          [FUNCTION | {"name": ""}], [FUNCTION | {"strict": 1}], [FUNCTION | {"allowed_callers": ["program"]}],
-         [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}],
+         [{"type": "custom", "name": "c", "format": {"type": "grammar", "definition": "x" * 20_000}}],
+         [{"type": "custom", "name": "c", "format": {"type": "json"}}],
          [FUNCTION | {"parameters": {"enum": list(range(40_000))}}]],
     ),
     "tool_choice": (

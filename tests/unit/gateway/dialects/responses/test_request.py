@@ -196,6 +196,14 @@ def test_tools():
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "sh"}}
 
 
+def test_a_custom_tools_grammar_is_told_to_the_model():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    sent = ask(tools=[{"type": "custom", "name": "patch", "format": grammar}]).body
+    [field] = sent["tools"][0]["function"]["parameters"]["properties"].values()
+    assert field["type"] == "string"
+    assert field["description"].endswith('It must match this grammar (lark):\nstart: "a"')
+
+
 def test_an_operator_who_allows_no_grammars_allows_none_here():
     policy = FieldPolicy(structured_outputs=False)
     schema = {"format": {"type": "json_schema", "name": "n", "schema": {}}}
