@@ -24,7 +24,7 @@ from gateway.batches.validation import Validation
 from gateway.config import Settings
 from gateway.dataplane.exchange import BatchLine, Exchange
 from gateway.dialects.endpoints import ENDPOINTS
-from gateway.errors import FlorinError
+from gateway.errors import CODES, FlorinError
 from gateway.lifecycle import Lifecycle
 from gateway.metering.held_finals import HeldFinals
 from gateway.metering.ledger.database import LedgerUnavailableError
@@ -268,7 +268,7 @@ class BatchRun:
                         self.context.metrics.batch_line("preempted")
                     continue
                 decision = decide(
-                    transport.status,
+                    _status(transport, exchange),
                     exchange.context.error,
                     transport.retry_after,
                     failures=failures,
@@ -373,3 +373,9 @@ class BatchRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
+
+
+def _status(transport: LineTransport, exchange: Exchange) -> int:
+    """HTTP status as OpenAI's API has it: dialects have others for overload."""
+    known = CODES.get(exchange.context.error)
+    return transport.status if known is None or known.status != 503 else 503
