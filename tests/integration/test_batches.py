@@ -219,17 +219,38 @@ BAD_FORMS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_FORMS)
-async def test_a_bad_upload_leaves_nothing(deployment: Deployment, case: str):
-    headers, content, status = BAD_FORMS[case]
+async def test_bad_uploads_leave_nothing(deployment: Deployment):
     gateway = deployment.gateway
-    sent = {"files": content} if isinstance(content, dict) else {"content": content}
     async with gateway.http(gateway.keys["acme"]) as http:
-        answer = await http.post("/v1/files", headers=headers, **sent)
-        assert answer.status_code == status, answer.text
-        assert (await http.get("/v1/files")).json()["data"] == []
+        for case, (headers, content, status) in BAD_FORMS.items():
+            sent = {"files": content} if isinstance(content, dict) else {"content": content}
+            answer = await http.post("/v1/files", headers=headers, **sent)
+            assert answer.status_code == status, (case, answer.text)
+            assert (await http.get("/v1/files")).json()["data"] == []
     with gateway.state.ledger.read() as connection:
         assert connection.execute(select(func.count()).select_from(files)).scalar_one() == 0
+
+
+async def test_an_operator_sees_and_cancels_any_batch(deployment: Deployment):
+    for engine in deployment.engines:
+        engine.faults.update({"first_byte_delay": 30.0})
+    async with deployment.gateway.client("acme") as client, deployment.gateway.http() as http:
+        batch = await submitted(client, jsonl(3))
+        path = f"/admin/v1/batches/{batch.id}"
+        [listed] = (await http.get("/admin/v1/batches", params={"tenant": "acme"})).json()["data"]
+        assert (listed["id"], listed["tenant"]) == (batch.id, "acme")
+        assert (await http.get("/admin/v1/batches", params={"tenant": "bolt"})).json()["data"] == []
+        assert (await http.get("/admin/v1/batches/batch_none")).status_code == 404
+        assert (await http.post(f"{path}/cancel")).json()["status"] == "cancelling"
+        assert (await ended(client, batch.id)).status == "cancelled"
+        assert (await http.get(path)).json()["worker"] is None
+        assert (await http.post(f"{path}/cancel")).status_code == 409
+        [entry] = (await http.get("/admin/v1/audit", params={"action": "batch.cancel"})).json()["data"]
+        assert (entry["subject"], entry["actor"], entry["details"]) == (
+            batch.id,
+            "bootstrap",
+            {"tenant": "acme"},
+        )
 
 
 async def test_quotas(valkey_url: str, prefix: str, tmp_path: Path):
