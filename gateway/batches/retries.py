@@ -46,7 +46,10 @@ def decide(status: int, code: str, retry_after: float | None, *, failures: int, 
         return Decision(Verdict.ANSWERED)
     if status in WAITS or code in _TRANSIENT:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(waits, 10))
-        pause = min(LONGEST_WAIT, max(pause, retry_after or 0.0))
+        if retry_after:
+            pause = min(
+                LONGEST_WAIT, max(FIRST_PAUSE, retry_after) if status == 429 else max(pause, retry_after)
+            )
         return Decision(Verdict.AGAIN, pause, waits=True, everyone=status not in NO_ROOM)
     if status >= 500 and failures + 1 < MOST_FAILURES:
         return Decision(Verdict.AGAIN, FIRST_PAUSE * 2**failures)
