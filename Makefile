@@ -9,6 +9,8 @@ FAST := tests/unit tests/contract tests/property tests/integration
 WORKERS ?= 3
 PYTEST_FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
 ARGS ?=
+# Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check lint docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help

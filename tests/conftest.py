@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,10 +16,12 @@ import pytest
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
+from gateway.costs.maintenance import ledger_process
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.wal import insertion_process
 from loadtests.postgres import Postgres
 from tests.support import search
-from tests.support.empty_ledgers import EmptyLedgers
+from tests.support.empty_ledgers import EmptyLedgers, put_sqlite
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
 from tests.support.promtool import promtool as find_promtool
@@ -49,6 +52,25 @@ def _leaks_show_where_they_are_made(request: pytest.FixtureRequest) -> Iterator[
     yield
     if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
         gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes_beside_a_gateway_are_forked() -> Iterator[None]:
+    """A gateway that runs in the tests' process starts two beside it. Each imports for half a second, a thousand
+    times in all, unless a server forks them that has imported once. Those of `florin serve` start as ever."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gateway.api.finance", "gateway.metering.wal.insertion_process"])
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (ledger_process, insertion_process):
+            patch.setattr(module, "get_context", lambda _method: context)
+        yield
+
+
+@pytest.fixture
+def spawned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of these processes themselves: they start as in production."""
+    for module in (ledger_process, insertion_process):
+        monkeypatch.setattr(module, "get_context", multiprocessing.get_context)
 
 
 @pytest.fixture(scope="session")
@@ -120,25 +142,11 @@ def empty_ledgers(postgres: Postgres, postgres_template: str) -> Iterator[EmptyL
     lent.close()
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """An empty ledger's file: likewise."""
-    file = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    made = Ledger(f"sqlite:///{file}")
-    with made.read():
-        pass
-    made.close()
-    return file.read_bytes()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """URL of an empty ledger of this test's own; the test runs once on each kind of database."""
     if request.param == "sqlite":
-        file = tmp_path / "ledger" / "ledger.db"
-        file.parent.mkdir()
-        file.write_bytes(request.getfixturevalue("sqlite_template"))
-        yield f"sqlite:///{file}"
+        yield f"sqlite:///{put_sqlite(tmp_path / 'ledger' / 'ledger.db')}"
         return
     lent: EmptyLedgers = request.getfixturevalue("empty_ledgers")
     with lent.lend() as url:

@@ -1,4 +1,4 @@
-"""Predibase's LoRAX 0.12 (read from its source of May 2026; tested against an emulated server).
+"""Predibase's LoRAX 0.12.1 (read from its source of May 2026; tested against an emulated server).
 
 - A request brings its adapter: its path in `model`, and `adapter_source: "local"`. The engine loads it when
   it first sees it, evicts it as it likes, and neither lists nor unloads it. The base model's own id, or none,

@@ -73,7 +73,7 @@ class Sglang(Driver):
         prompt_tokens="sglang:prompt_tokens_total",
         cached_tokens="sglang:cached_tokens_total",
         generation_tokens="sglang:generation_tokens_total",
-        moving=("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:generation_tokens_total"),
+        moving=("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:realtime_tokens_total"),
     )
     health_path = "/model_info"
     version_path = "/server_info"

@@ -70,7 +70,7 @@ class Tgi(Driver):
     advice = "start it with LORA_ADAPTERS=NAME=PATH,…"
 
     def is_mine(self, models: Any, info: Any) -> bool:  # noqa: ARG002
-        return bool(info) and info["router"] == "text-generation-router"
+        return bool(info) and info.get("router") == "text-generation-router"
 
     def listing(self, answer: Any) -> Listing:
         name = name_of(answer["model_id"])

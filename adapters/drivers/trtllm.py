@@ -62,11 +62,16 @@ class Trtllm(Driver):
     )
     metrics = Metrics(
         path="/prometheus/metrics",
-        running="trtllm_num_active_requests",
-        waiting="trtllm_server_queue_length",
+        running="trtllm_num_requests_running",
+        waiting="trtllm_num_requests_waiting",
         prompt_tokens="trtllm_prompt_tokens_total",
         cached_tokens="trtllm_prompt_cached_tokens_total",
         generation_tokens="trtllm_generation_tokens_total",
+        moving=(
+            "trtllm_num_requests_running",
+            "trtllm_num_requests_waiting",
+            "trtllm_generation_tokens_total",
+        ),
     )
     slots_flag = "lora_config.max_loras"
     advice = "start it with a lora_config (max_lora_rank, max_loras, lora_target_modules)"

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, SlotState, Version
+from adapters.model import Engine, SlotState, Version, fingerprint_ids
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
@@ -89,8 +89,6 @@ class Reconciler:
     collect_interval: float = COLLECT_SECONDS
     # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _was_down: set[str] = field(default_factory=set)
-    """Engines that did not answer when they were last asked."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -168,7 +166,8 @@ class Reconciler:
             await self.store.unplace(name, fence=fence)
         catalog = self.catalog
         judged = catalog.serving_statuses.keys() - catalog.by_engine_name.keys() - catalog.engines.keys()
-        taken = catalog.fingerprints.keys() - catalog.by_engine_name.keys() - catalog.bases.keys()
+        models = (*catalog.by_engine_name, *catalog.bases)
+        taken = catalog.fingerprints.keys() - {id_ for model in models for id_ in fingerprint_ids(model)}
         orphans = [Change("serving_status", name, None) for name in sorted(judged)]
         orphans += [Change("fingerprint", name, None) for name in sorted(taken)]
         if orphans:
@@ -183,10 +182,9 @@ class Reconciler:
         try:
             listed = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
-            self._was_down.add(engine.name)
+            await self._doubt(engine, placed, fence)
             return frozenset()  # down: nothing to repair until it is back
-        loaded = self._assumed(engine, placed) if listed is None else listed
-        self._was_down.discard(engine.name)
+        loaded = placed.keys() if listed is None else listed
         gone = {v for v, state in placed.items() if state is not SlotState.LOADING and self._is_gone(v)}
         for name in gone:
             await self.store.unplace(engine.name, name, fence=fence)  # if still loaded, it is now a stray
@@ -202,11 +200,13 @@ class Reconciler:
             await self._unload_strays(engine, seen_twice, fence)
         return frozenset(now - seen_twice)
 
-    def _assumed(self, engine: Engine, placed: Collection[str]) -> Collection[str]:
-        """What an engine holds that does not tell. One that was away may have restarted. That matters only
-        where the base model answers for an adapter that is gone: there, everything is verified again."""
-        doubtful = driver_of(engine).capabilities.base_for_unknown and engine.name in self._was_down
-        return frozenset() if doubtful else frozenset(placed)
+    async def _doubt(self, engine: Engine, placed: Mapping[str, SlotState], fence: Fence) -> None:
+        """An engine that is away may come back as another process. If its base model answered for an adapter
+        that it no longer holds, and it does not tell what it holds, then everything there is verified anew
+        before it is served."""
+        doubtful = {v for v, state in placed.items() if state in LISTED}
+        if doubtful and driver_of(engine).capabilities.base_for_unknown:
+            await self._mark_lost(engine, doubtful, fence)
 
     def _is_gone(self, name: str) -> bool:
         """Whether the version was removed or retired, while the engine was unreachable or just before an

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import zlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ _MD5 = re.compile(r'"([0-9a-f]{32})"')
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
 _LISTED = 1000
 _CONNECT_SECONDS = 10.0
+_PUT_SECONDS = 900.0
+"""A gibibyte in that time is ten megabits per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,7 @@ class Bucket:
         try:
             page = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", MaxKeys=_LISTED)
         except FileNotFoundError:
-            raise SourceRefusedError(
-                "source_missing", "The bucket does not exist.", found=self._name, expected="a bucket"
-            ) from None
+            raise _no_bucket(self._name) from None
         except SourceRefusedError as refusal:
             if refusal.code == "source_denied":
                 return None
@@ -124,6 +125,24 @@ class Bucket:
         finally:
             body.close()
 
+    async def put(self, key: str, path: Path) -> None:
+        """Store the file as one object, which replaces another once all of it has arrived. Raises
+        SourceRefusedError."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).digest()
+
+        async def attempt() -> None:
+            with path.open("rb") as file:
+                await self._call(
+                    "put_object", Key=key, Body=file, ContentMD5=base64.b64encode(digest).decode()
+                )
+
+        options = replace(self._options, stall_seconds=_PUT_SECONDS)
+        try:
+            await persist(attempt, what=f"s3://{self._name}", options=options)
+        except FileNotFoundError:
+            raise _no_bucket(self._name) from None
+
     async def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         return await persist(
             partial(self._call, method, **parameters), what=f"s3://{self._name}", options=self._options
@@ -145,6 +164,10 @@ class Bucket:
         return answer
 
 
+def _no_bucket(name: str) -> SourceRefusedError:
+    return SourceRefusedError("source_missing", "The bucket does not exist.", found=name, expected="a bucket")
+
+
 async def _connected(options: FetchOptions, *, anonymous: bool) -> S3FileSystem:
     files = S3FileSystem(
         anon=anonymous,
@@ -155,6 +178,7 @@ async def _connected(options: FetchOptions, *, anonymous: bool) -> S3FileSystem:
             "read_timeout": options.stall_seconds,
             "retries": {"total_max_attempts": 1},
             "response_checksum_validation": "when_required",
+            "request_checksum_calculation": "when_required",  # not every store knows the others
         },
     )
     files.retries = 1  # the caller retries

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from deploy.docs.markdown import cell, code, document, table
 from gateway.api.access_rules import access_rules, rule_for
+from gateway.api.data_plane_openapi import TAG
 from gateway.app import Florin
 from gateway.config import Settings
 from gateway.dialects.endpoints import ENDPOINTS
@@ -31,6 +32,15 @@ OpenAI's routes, for keys of role `tenant`. No other route of an engine is reach
 _MODELS = (
     ("`GET /v1/models`", "The adapters and base models that the key may call."),
     ("`GET /v1/models/{model}`", "One of these."),
+    ("`POST /v1/files`", "A file, uploaded as `multipart/form-data` with `purpose=batch`."),
+    ("`GET /v1/files`", "The tenant's files; `purpose`, `limit`, `after`, `order`."),
+    ("`GET /v1/files/{id}`", "One of these."),
+    ("`GET /v1/files/{id}/content`", "Its content, JSONL."),
+    ("`DELETE /v1/files/{id}`", "Deletes it."),
+    ("`POST /v1/batches`", "A batch: `input_file_id`, `endpoint`, `completion_window`, `metadata`."),
+    ("`GET /v1/batches`", "The tenant's batches, newest first; `limit`, `after`."),
+    ("`GET /v1/batches/{id}`", "One of these."),
+    ("`POST /v1/batches/{id}/cancel`", "Cancels it."),
 )
 
 _OBJECTS = """
@@ -48,7 +58,10 @@ def page() -> str:
     for area, heading in _HEADINGS.items():
         sections.append(f"## {heading}")
         sections += [_operation(*found) for found in operations(description) if _area(found[1]) == area]
-    answers = [(code(f"POST {path}"), "An answer, or an event stream.") for path in ENDPOINTS]
+    answers = [
+        (code(f"POST {path}"), "An answer, or an event stream." if endpoint.inputs is None else "An answer.")
+        for path, endpoint in ENDPOINTS.items()
+    ]
     return document(
         "HTTP API",
         _INTRO,
@@ -66,10 +79,11 @@ def openapi() -> Json:
 
 
 def operations(description: Json) -> Iterator[tuple[str, str, Json]]:
-    """Method, path, operation; by path."""
+    """Method, path, operation; by path. Without the data plane's, which have tables of their own."""
     for path, methods in sorted(description["paths"].items()):
         for method, operation in methods.items():
-            yield method.upper(), path, operation
+            if TAG not in operation.get("tags", ()):
+                yield method.upper(), path, operation
 
 
 def objects(description: Json) -> list[str]:

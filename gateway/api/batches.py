@@ -146,7 +146,7 @@ def _asked(raw: bytes) -> dict[str, Any]:
         raise FlorinError("unsupported_parameter", f"`{name[:80]}` is not supported.", param=name[:80])
     if type(body.get("input_file_id")) is not str:
         raise _wrong("input_file_id", "be the id of a file")
-    if body.get("endpoint") not in ENDPOINTS:
+    if type(body.get("endpoint")) is not str or body["endpoint"] not in ENDPOINTS:
         raise _wrong("endpoint", f"be one of {', '.join(ENDPOINTS)}")
     if body.get("completion_window") != WINDOW:
         raise _wrong("completion_window", f"be {WINDOW}")

@@ -19,6 +19,7 @@ from gateway.batches.rows import UPLOADING
 from gateway.batches.run import DAY
 from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import actor_of
 
 PATH: Final = "/v1/files"
@@ -35,8 +36,8 @@ _LIST: Final = frozenset({"after", "limit", "order", "purpose"})
 class FileRoutes:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        # A few at a time, since each has a chunk in memory and writes to the ledger's database.
-        self._uploads = OwnerQueue(running=8, running_each=2, waiting_each=8, waiting=64, timeout=20.0)
+        # A bounded number at a time, since each has a chunk in memory.
+        self._uploads = OwnerQueue(running=64, running_each=4, waiting_each=8, waiting=64, timeout=20.0)
 
     async def answer(self, exchange: Exchange, rest: list[str]) -> None:
         """`rest`: of the path, after /v1/files. Raises FlorinError."""
@@ -159,7 +160,8 @@ class FileRoutes:
         await exchange.respond(200, orjson.dumps(found.document()))
 
     async def _content(self, exchange: Exchange, file_id: str) -> None:
-        """Sent part by part. If the file is deleted meanwhile, the connection is closed before the end."""
+        """Sent part by part. If the rest cannot be read, or the file is deleted meanwhile, the connection is
+        closed before the end."""
         file, objects = await self._find(exchange, file_id), self._objects
         parts = objects.files.parts(file)
         sent = 0
@@ -172,7 +174,10 @@ class FileRoutes:
             sent += len(part)
             await exchange.write(part)
             exchange.check_client()
-            part = await objects.in_thread(next, parts, None)
+            try:
+                part = await objects.in_thread(next, parts, None)
+            except LedgerUnavailableError:
+                break
         if sent == file.bytes:
             await exchange.end_stream()
 

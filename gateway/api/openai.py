@@ -110,6 +110,8 @@ class DataPlane:
             exchange.context.error = error.code
             self._lifecycle.metrics.error(error.code)
             await exchange.fail(error)
+        finally:
+            exchange.close()
 
     def _models(self, exchange: Exchange) -> bytes:
         """GET /v1/models and /v1/models/{id}, and preflights. Raises FlorinError for anything else."""

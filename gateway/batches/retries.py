@@ -12,6 +12,10 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 """For a refusal that does not say when to retry; one that does is obeyed up to LONGEST_WAIT."""
 LONGEST_WAIT: Final = 300.0
+NO_ROOM: Final = frozenset({503, 529})
+"""Statuses of refusals for want of room; Anthropic's API has one of its own."""
+WAITS: Final = NO_ROOM | {402, 429}
+"""And of limits and budgets; 402 is a budget's in Anthropic's API."""
 _TRANSIENT: Final = frozenset({"tenant_suspended", "adapter_suspended", "version_quarantined"})
 """Refusals that an operator lifts, whatever their status."""
 
@@ -29,6 +33,8 @@ class Decision:
     verdict: Verdict
     pause: float = 0.0
     """Seconds until the next attempt."""
+    waits: bool = False
+    """It is a matter of time; otherwise the attempt counts as a failure."""
     everyone: bool = False
     """The other lines of the batch wait as long: they would meet with the same."""
 
@@ -38,10 +44,10 @@ def decide(status: int, code: str, retry_after: float | None, *, failures: int, 
     attempts of the line that failed, and for which it had to wait, in a row."""
     if status < 300:
         return Decision(Verdict.ANSWERED)
-    if status in (429, 503) or code in _TRANSIENT:
+    if status in WAITS or code in _TRANSIENT:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(waits, 10))
         pause = min(LONGEST_WAIT, max(pause, retry_after or 0.0))
-        return Decision(Verdict.AGAIN, pause, everyone=status == 429)
+        return Decision(Verdict.AGAIN, pause, waits=True, everyone=status not in NO_ROOM)
     if status >= 500 and failures + 1 < MOST_FAILURES:
         return Decision(Verdict.AGAIN, FIRST_PAUSE * 2**failures)
     return Decision(Verdict.REFUSED)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 DAY: Final = 24 * 3600 * 1_000_000
 _AGAIN: Final = 1.0
-"""Seconds until the next attempt, when the database was away."""
+"""Seconds until the next attempt, when the database was away or the batch has changed."""
 _AROUND_BODY: Final = 16 * 1024
 """Bytes of a line besides the body of its request."""
 _OVERLOADED: Final = 0.25
@@ -97,11 +97,10 @@ class BatchRun:
         while not self._lost:
             try:
                 await self._step()
-            except LeaseLostError:
-                return
+            except LeaseLostError:  # or it was cancelled meanwhile
+                await self._refresh()
             except LedgerUnavailableError as error:
                 log.warning("Batch %s waits for the ledger: %s", self.batch.id, error)
-                await asyncio.sleep(_AGAIN)
                 await self._refresh()
             if self.batch.ended_at is not None:
                 return
@@ -157,7 +156,8 @@ class BatchRun:
         log.info("Batch %s: %s.", self.batch.id, status.value)
 
     async def _refresh(self) -> None:
-        """After a failure of the database: what was written may have been written."""
+        """Read the batch again: something has changed, or may have been written."""
+        await asyncio.sleep(_AGAIN)
         try:
             found = await self.context.in_thread(self.context.batches.find, self.batch.id)
         except LedgerUnavailableError:
@@ -264,7 +264,8 @@ class BatchRun:
             try:
                 transport, exchange = await self._attempt(line, finals)
                 if not transport.status or (transport.left and transport.status >= 300):
-                    self.context.metrics.batch_line("preempted")
+                    if not self._stopped:
+                        self.context.metrics.batch_line("preempted")
                     continue
                 decision = decide(
                     transport.status,
@@ -274,8 +275,8 @@ class BatchRun:
                     waits=waits,
                 )
                 if decision.verdict is Verdict.AGAIN:
-                    waits += transport.status in (429, 503)
-                    failures += transport.status not in (429, 503)
+                    waits += decision.waits
+                    failures += not decision.waits
                     if decision.everyone:
                         self._resume_at = max(
                             self._resume_at, asyncio.get_running_loop().time() + decision.pause

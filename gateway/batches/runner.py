@@ -72,6 +72,7 @@ class BatchRunner:
         self._errands: set[asyncio.Task[None]] = set()
         self._stuck = 0
         self._trouble = False
+        self._closed = False
         lifecycle.router.turns.pressed = self.pressed
 
     def __repr__(self) -> str:
@@ -89,6 +90,8 @@ class BatchRunner:
         """Until cancelled."""
         while True:
             self._wake.clear()
+            if self._closed:
+                return
             try:
                 await self._tick()
                 self._trouble = False
@@ -97,17 +100,22 @@ class BatchRunner:
                     log.warning("Batches wait for the ledger: %s", error)
                 self._trouble = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(min(POLL_SECONDS, self.settings.batch_lease / 4)):
                     await self._wake.wait()
 
     async def close(self) -> None:
-        """Stop every batch that runs here, and leave it to other workers."""
+        """Stop every batch that runs here, and leave it to other workers. Idempotent."""
+        self._closed = True
         runs = [run for run, task in self._runs.values() if not task.done()]
         await asyncio.gather(*(run.close() for run in runs))
         if self._runs:
             await asyncio.wait([task for _, task in self._runs.values()])
             with contextlib.suppress(LedgerUnavailableError):  # then the leases lapse
                 await self._threads(self.batches.release, self._context.worker, list(self._runs))
+
+    async def shut_down(self) -> None:
+        """After `close`, and when no request and no background task is left."""
+        await self.close()
         if self._errands:
             await asyncio.wait(self._errands)
         for threads in (self._threads, self.in_thread):
@@ -140,7 +148,7 @@ class BatchRunner:
         await self._renew()
         for batch_id in [batch_id for batch_id, (_, task) in self._runs.items() if task.done()]:
             del self._runs[batch_id]
-        while self.settings.batch_concurrency and len(self._runs) < MOST_RUNS:
+        while self.settings.batch_concurrency and not self._closed and len(self._runs) < MOST_RUNS:
             batch = await self._threads(
                 self.batches.claim,
                 self._context.worker,
@@ -149,6 +157,9 @@ class BatchRunner:
                 most_of_tenant=MOST_RUNS_OF_TENANT,
             )
             if batch is None:
+                break
+            if self._closed:  # meanwhile
+                await self._threads(self.batches.release, self._context.worker, [batch.id])
                 break
             self._start(batch)
         if time.monotonic() >= self._upkeep_at:

@@ -42,8 +42,8 @@ def calibrate(
 
     Runs a designed load directly on the engine (its URL must be reachable from here), fits the weights, and
     stores them for the engine's GPU type and base model. From then on Florin divides busy time by measured
-    work instead of the default 1:2, and reports headroom. Drain the engine first. The reconciliation reports
-    the tokens spent as not Florin's.
+    work instead of the default 1:2, and reports spare capacity while busy. Drain the engine first. The
+    reconciliation reports the tokens spent as not Florin's.
 
     Example: florin engine drain a1 && florin calibrate a1 --adapter acme/support
     """

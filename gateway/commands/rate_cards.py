@@ -43,6 +43,9 @@ def add(
             show_default=False,
         ),
     ] = None,
+    batch: Annotated[
+        int, typer.Option(min=0, max=100, help="What batches' tokens cost, in percent of the others'.")
+    ] = 100,
     minimum: Annotated[str, typer.Option(help="Minimum charge per month.")] = "0",
     free_input: Annotated[int, typer.Option(min=0, help="Input tokens per month that are free.")] = 0,
     free_cached: Annotated[int, typer.Option(min=0, help="Cached input tokens per month that are free.")] = 0,
@@ -73,6 +76,7 @@ def add(
         "input_per_million": _price("--input", input_),
         "output_per_million": _price("--output", output),
         "monthly_minimum": _price("--minimum", minimum),
+        "batch_percent": batch,
         "free_input_tokens": free_input,
         "free_cached_tokens": free_cached,
         "free_output_tokens": free_output,
@@ -94,6 +98,7 @@ def _added(made: Json) -> None:
         f"Rate card {clean(made['name'])} from {clean(made['valid_from'])}, per million tokens: "
         f"{clean(made['input_per_million'])} input, {clean(made['cached_per_million'])} cached input, "
         f"{clean(made['output_per_million'])} output {currency}"
+        + (f"; batches at {made['batch_percent']} %" if made["batch_percent"] != 100 else "")
         + (f"; {clean(resident)} {currency} per adapter-hour." if Decimal(resident) else ".")
     )
 
@@ -116,18 +121,18 @@ def _people(body: Json) -> None:
         note("No rate cards yet: florin rate-card add NAME --input … --output …")
         return
     columns = (
-        "rate card", "from", "input", "cached", "output", "adapter-hour", "minimum", "currency",
+        "rate card", "from", "input", "cached", "output", "batches", "adapter-hour", "minimum", "currency",
         "free tokens", "recorded", "reason",
     )  # fmt: skip  # one name a line says no more
     rows = [
         (
             c["name"], c["valid_from"], c["input_per_million"], c["cached_per_million"],
-            c["output_per_million"], c["residency_per_adapter_hour"], c["monthly_minimum"], c["currency"],
-            _free(c), c["recorded_at"][:10], c["reason"],
+            c["output_per_million"], f"{c['batch_percent']} %", c["residency_per_adapter_hour"],
+            c["monthly_minimum"], c["currency"], _free(c), c["recorded_at"][:10], c["reason"],
         )
         for c in body["data"]
     ]  # fmt: skip  # as above
-    show(table(columns, rows, right=columns[2:7]))
+    show(table(columns, rows, right=columns[2:8]))
     if body["assignments"]:
         show(
             table(

@@ -97,6 +97,12 @@ def _exchange_rate() -> Sequence[typer.Typer]:
     return (exchange_rates.app,)
 
 
+def _batch() -> Sequence[typer.Typer]:
+    from gateway.commands import batches
+
+    return (batches.app,)
+
+
 def _rate_card() -> Sequence[typer.Typer]:
     from gateway.commands import rate_cards
 
@@ -207,6 +213,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "price": _Group("GPU hourly rates over time.", _price),
     "exchange-rate": _Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
+    "batch": _Group("Tenants' batches: what runs when engines are idle.", _batch),
     "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
     "cost": _Group("What each customer used and cost.", _cost, {"report": _cost_report}),
     "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),

@@ -15,6 +15,7 @@ from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
+from adapters.store.protocol.coordination import CoordinationStore
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.batches.runner import BatchRunner
 from gateway.composition.background import export_conditions, export_waiting, run_in_background
@@ -29,10 +30,16 @@ from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
 from gateway.costs.adapter_costs.residency_log import ResidencyLog
 from gateway.costs.maintenance import maintenance_job
+from gateway.costs.maintenance.export_job import ExportJob
+from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.warm_up import warm_up
+from gateway.costs.periods import HOUR
+from gateway.costs.scheduled_exports.layout import Schedule
+from gateway.costs.scheduled_exports.writing import Room
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.metering.ledger.audit_shipper import AuditShipper
+from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
@@ -100,7 +107,7 @@ async def build(
             cache_secret=shared["cache_salt"].encode(),
         )
         batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
-        stack.push_async_callback(batches.close)
+        stack.push_async_callback(batches.shut_down)
         reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
@@ -126,6 +133,10 @@ async def build(
             clock=clock.now,
         )
         cost_alerts = AlertDelivery(store, ledger, worker, clock, settings)
+        exports = _exports(settings, store, ledger, worker, clock)
+        if exports is not None:
+            conditions.add(exports.conditions)
+            run_in_background(stack, exports.run)
         residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
@@ -196,6 +207,7 @@ async def build(
             clock=clock,
         )
         yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
+        await batches.close()
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
@@ -208,6 +220,25 @@ def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:
     for engine in list(catalog.engines.values()):
         found = (catalog.by_engine_name.ids.get(name) for name in residency.slots(engine.name))
         yield engine, [version for version in found if version is not None]
+
+
+def _exports(
+    settings: Settings, store: CoordinationStore, ledger: Ledger, worker: str, clock: Clock
+) -> ExportJob | None:
+    if not settings.export_to:
+        return None
+    schedule = Schedule(
+        to=settings.export_to,
+        every=int(settings.export_every * HOUR),
+        dataset=settings.export_dataset,
+        format=settings.export_format,
+        granularity=settings.export_granularity,
+        file=settings.export_file,
+        issuer=settings.issuer,
+    )
+    open_process = partial(LedgerProcess, settings.ledger)
+    room = Room(settings.exports, settings.export_max_bytes)
+    return ExportJob(store, ledger, open_process, worker, schedule, room, clock.now)
 
 
 def intake() -> Intake:

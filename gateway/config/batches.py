@@ -16,8 +16,8 @@ class BatchSettings(BaseModel):
     )
     batch_lease: PositiveFloat = Field(
         30.0,
-        ge=5.0,
-        description="Seconds after which other workers take over the batches of one that died; at least 5.",
+        ge=1.0,
+        description="Seconds after which other workers take over the batches of one that died; at least 1.",
         json_schema_extra=RELOAD,
     )
     batch_max_lines: PositiveInt = Field(

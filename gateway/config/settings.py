@@ -16,6 +16,7 @@ from pydantic_settings import (
 from gateway.config.alerts import AlertSettings
 from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
+from gateway.config.exports import ExportSettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
@@ -33,6 +34,7 @@ class Settings(
     AlertSettings,
     BatchSettings,
     EngineSettings,
+    ExportSettings,
     LimitSettings,
     RequestSettings,
     ServerSettings,

@@ -50,8 +50,8 @@ class StorageSettings(BaseModel):
     )
     ledger_warm_up: bool = Field(
         True,
-        description="Start each worker's ledger process with the worker. It takes about 75 MiB of memory while idle; "
-        "without, the first report of a worker takes one or two seconds longer.",
+        description="Start each worker's ledger process with the worker. It takes about 75 MiB of memory "
+        "while idle; without it, the first report of a worker takes one or two seconds longer.",
     )
     tenant_reports: PositiveInt = Field(
         2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.fields import anthropic_messages
 from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
@@ -82,6 +83,15 @@ Refused tools: {hosted}.
 """
 
 
+_ANTHROPIC = """\
+## Anthropic's Messages
+
+`/v1/messages` and `/v1/messages/count_tokens` are translated onto chat ([how](../anthropic.md)). What a field
+becomes is checked again as the chat's field that it is sent as, with the bounds above. A count takes those
+fields that change the prompt. A test compares these tables with the types of Anthropic's own client.
+"""
+
+
 def page() -> str:
     """The whole page."""
     shared = {name: rule for name, rule in CHAT.items() if COMPLETIONS.get(name) is rule}
@@ -95,6 +105,10 @@ def page() -> str:
         "## Parts of a message's content, by `type`\n\n" + _MEDIA + "\n" + _table(parts),
         _responses(),
         _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
+        _ANTHROPIC + "\n" + _table(anthropic_messages.MESSAGES),
+        "### Parts of these fields\n\n" + _table(_flat(anthropic_messages.PARTS)),
+        "### Blocks of a message's content\n\n" + _table(_flat(anthropic_messages.BLOCKS)),
+        "### Blocks that are refused, by `type`\n\n" + _table(anthropic_messages.REFUSED_BLOCKS),
     ]
     return "\n".join(sections)
 
@@ -130,6 +144,10 @@ def _refused(whys: Mapping[str, str]) -> str:
     for kind, why in whys.items():
         kinds.setdefault(why, []).append(f"`{kind}`")
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in kinds.items())
+
+
+def _flat(tables: Mapping[str, Table]) -> Table:
+    return {f"{of}.{name}": rule for of, table in tables.items() for name, rule in table.items()}
 
 
 def _without(table: Table, others: Table) -> Table:

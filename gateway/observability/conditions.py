@@ -85,6 +85,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check that the ledger's database is up, reachable and not locked. No record is lost as long as the "
         "disk of FLORIN_STATE_DIR has space.",
     ),
+    "exports_failing": Meaning(
+        "warning",
+        "The scheduled export of costs fails; what reads the files sees old ones.",
+        "Check FLORIN_EXPORT_TO, that the gateway may write there, and the prices that the message names. It "
+        "tries again by itself.",
+    ),
     "disk_low": Meaning(
         "warning",
         "A disk is nearly full.",

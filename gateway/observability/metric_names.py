@@ -131,6 +131,9 @@ METRICS: Final[dict[str, str]] = {
     "anything but 0 is a bug.",
     "florin_ledger_set_aside": "Engine-hours that cannot be rolled up and are in no report; see `florin cost "
     "set-aside`.",
+    "florin_scheduled_export_failing": "1 if the last attempt of the scheduled export failed; see "
+    "`FLORIN_EXPORT_TO`.",
+    "florin_scheduled_export_timestamp_seconds": "Unix time at which a scheduled export last succeeded.",
     "florin_ledger_maintenance_timestamp_seconds": "Unix time at which the ledger was last rolled up and "
     "checked; the metrics of GPU-time, cost and the ledger are as of then.",
 }
@@ -143,6 +146,8 @@ LEDGER_METRICS: Final[dict[str, tuple[str, ...]]] = {
     "florin_ledger_imbalance_nano_gpu_hours": (),
     "florin_ledger_set_aside": (),
     "florin_ledger_maintenance_timestamp_seconds": (),
+    "florin_scheduled_export_failing": (),
+    "florin_scheduled_export_timestamp_seconds": (),
     "florin_month_cost": ("currency",),
     "florin_month_cost_forecast": ("bound", "currency"),
     "florin_tenant_month_cost": ("tenant", "currency"),

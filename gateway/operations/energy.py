@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field
 
 from gateway.costs.energy.energy_store import set_grid, set_power
-from gateway.costs.energy.figures import EnergyError
+from gateway.costs.energy.figures import EnergyError, Grid, Power
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.inputs import StrictBody
@@ -44,35 +45,22 @@ class NewGrid(StrictBody):
 
 async def power(state: State, new: NewPower, *, actor: str) -> tuple[Json, bool]:
     """Returns the figure, and whether it is new. Raises FlorinError, LedgerUnavailableError."""
-    try:
-        made, changed = await state.ledger_process.run(
-            set_power,
-            gpu_type=new.gpu_type,
-            watts=new.watts,
-            idle_watts=new.idle_watts,
-            source=new.source,
-            valid_from=None if new.valid_from is None else instant("valid_from", new.valid_from),
-            now=state.clock.now(),
-            actor=actor,
-        )
-    except (EnergyError, PeriodError) as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return made.document(), changed
+    return await _state(state, set_power, new, actor)
 
 
 async def grid(state: State, new: NewGrid, *, actor: str) -> tuple[Json, bool]:
     """Returns the figure, and whether it is new. Raises FlorinError, LedgerUnavailableError."""
+    return await _state(state, set_grid, new, actor)
+
+
+async def _state(
+    state: State, store: Callable[..., tuple[Power | Grid, bool]], new: NewPower | NewGrid, actor: str
+) -> tuple[Json, bool]:
+    """The fields of `new` have the names of the parameters of `store`."""
     try:
-        made, changed = await state.ledger_process.run(
-            set_grid,
-            region=new.region,
-            grams_per_kwh=new.grams_per_kwh,
-            pue=new.pue,
-            source=new.source,
-            valid_from=None if new.valid_from is None else instant("valid_from", new.valid_from),
-            now=state.clock.now(),
-            actor=actor,
-        )
+        start = None if new.valid_from is None else instant("valid_from", new.valid_from)
+        figures = {**new.model_dump(), "valid_from": start}
+        made, changed = await state.ledger_process.run(store, **figures, now=state.clock.now(), actor=actor)
     except (EnergyError, PeriodError) as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     return made.document(), changed

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from adapters.checks.base_models import base_aliases, read_base_config, read_chat_template
 from adapters.drivers import DRIVERS, driver_of
-from adapters.drivers.driver import Listing
+from adapters.drivers.driver import Limits, Listing
 from adapters.errors import ConflictError, EngineError, NotFoundError
 from adapters.model import BaseModel, Engine
 from adapters.placement.engine_client import EngineClient
@@ -76,8 +76,12 @@ async def verify(control: EngineClient, engine: Engine) -> Listing:
     if engine.base_model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
         raise EngineError(f"{at} serves {serves}, not {engine.base_model}.")
-    limits = await control.limits(engine)
-    if limits.loras is False or not await control.takes_adapters(engine):
+    for task in engine.tasks if engine.driver == "vllm" else ():
+        if not await control.serves(engine, task):
+            raise EngineError(f"{at} does not {task}: register it with the --tasks that it is for.")
+    takes = await control.takes_adapters(engine)
+    limits = await control.limits(engine) if takes else Limits(loras=False)
+    if limits.loras is False:
         raise EngineError(f"{at} cannot load adapters at run time: {driver.advice}.")
     if limits.slots is not None and limits.slots != engine.slots:
         raise EngineError(

@@ -18,6 +18,7 @@ from gateway.costs.maintenance.health import LedgerHealth, health
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import list_prices
+from gateway.costs.scheduled_exports.status import ExportStatus, read_status
 from gateway.metering.ledger.ledger import LedgerUnavailableError
 from gateway.metering.wal.segments import REFUSED
 from gateway.observability.conditions import CONDITIONS
@@ -109,6 +110,7 @@ async def of_ledger(state: State) -> list[Diagnosis]:
         maintained = await asyncio.to_thread(
             health, state.ledger, state.clock.now(), interval=state.settings.ledger_maintenance_interval
         )
+        exported = await asyncio.to_thread(read_status, state.ledger, state.clock.now())
     except LedgerUnavailableError as error:
         away = Diagnosis(
             "ledger", "problem", "", str(error),
@@ -117,6 +119,8 @@ async def of_ledger(state: State) -> list[Diagnosis]:
         return [*found, away]
     found.append(Diagnosis("ledger", "ok", "", "It answers."))
     found += _maintenance(maintained)
+    if state.settings.export_to:
+        found.append(of_exports(exported))
     found += _prices(PriceBook(prices), state.catalog.engines.values())
     return found
 
@@ -146,6 +150,24 @@ def _maintenance(ledger: LedgerHealth) -> Iterator[Diagnosis]:
         )  # fmt: skip
     else:
         yield Diagnosis(check, "ok", "", "Ledger maintenance is up to date.")
+
+
+def of_exports(status: ExportStatus | None) -> Diagnosis:
+    check = "scheduled_export"
+    if status is None:
+        return Diagnosis(
+            check, "warning", "", "The scheduled export has not run in the last two days.",
+            'It begins with the first usage, a minute after a gateway has started. Look for "Scheduled '
+            "export\" in the gateways' logs.",
+        )  # fmt: skip
+    if status.failure:
+        since = "never" if status.current_at is None else f"at {iso(status.current_at)}"
+        return Diagnosis(
+            check, "problem", "",
+            f"The scheduled export fails; it last succeeded {since}. {status.failure}",
+            "Check FLORIN_EXPORT_TO, that the gateway may write there, and the prices that are named here.",
+        )  # fmt: skip
+    return Diagnosis(check, "ok", "", "The scheduled export is up to date.")
 
 
 def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:

@@ -49,6 +49,9 @@ class NewRateCard(StrictBody):
             "decimal with at most six places.",
         ),
     ] = "0"
+    batch_percent: Annotated[
+        int, Field(ge=0, le=100, description="What batches' tokens cost, in percent of the others'.")
+    ] = 100
     monthly_minimum: _Decimal = "0"
     free_input_tokens: _Count = 0
     free_cached_tokens: _Count = 0
@@ -111,6 +114,7 @@ async def add(state: State, new: NewRateCard, *, actor: str) -> tuple[RateCard, 
             free_output=free_tokens("free_output_tokens", new.free_output_tokens),
             reason=new.reason.strip(),
             recorded_at=now,
+            batch_percent=new.batch_percent,
             residency_micros=rate("residency_per_adapter_hour", new.residency_per_adapter_hour),
         )
         default_start = new.valid_from is None
@@ -157,8 +161,15 @@ def _month(param: str, value: str | None, now: int) -> str:
     try:
         month(value)
     except PeriodError as error:
-        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.") from error
+        why = _WHOLE if param == "valid_from" else ""
+        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.{why}") from error
     return value
+
+
+_WHOLE = (
+    " Prices change with a month, because its allowance and minimum are those of one card: let them begin "
+    "with the next, or replace this month's as a whole (reason)."
+)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.dialects.messages.errors import DIALECT as ANTHROPIC
 from gateway.errors import CODES
 
 _OURS = frozenset(
@@ -28,13 +29,8 @@ NOTHING: frozenset[str] = frozenset()
 _TRACEBACK = b"Traceback (most recent call last)"
 _NAME = re.compile(rb"event: [a-z_.]+\n")
 _LAST = frozenset(
-    {
-        b"event: response.completed",
-        b"event: response.incomplete",
-        b"event: response.failed",
-        b"event: message_stop",
-        b"event: error",
-    }
+    b"event: " + name
+    for name in (b"response.completed", b"response.incomplete", b"response.failed", b"message_stop", b"error")
 )
 """Events that end a stream, in dialects that have no `[DONE]`."""
 _LINE = re.compile(rb"^\d{4}-\d\d-\d\d ", re.MULTILINE)
@@ -93,7 +89,8 @@ def _check_error(status: int, error: dict[str, object], allowed: Collection[str]
     if code not in CODES:
         raise BrokenPromiseError(f"status {status} with an unknown code: {error}")
     known = CODES[str(code)]
-    if status >= 500 and (code not in allowed or status != known.status):
+    documented = {known.status, ANTHROPIC.statuses.get(str(code), known.status)}
+    if status >= 500 and (code not in allowed or status not in documented):
         raise BrokenPromiseError(f"status {status}: {error}")
     if status // 100 != known.status // 100:
         raise BrokenPromiseError(f"status {status} instead of the documented {known.status}: {error}")

@@ -176,8 +176,8 @@ class SglangMock(OtherEngine):
 
 class TrtllmMock(OtherEngine):
     renamed: ClassVar[dict[str, str]] = {
-        "vllm:num_requests_running": "trtllm_num_active_requests",
-        "vllm:num_requests_waiting": "trtllm_server_queue_length",
+        "vllm:num_requests_running": "trtllm_num_requests_running",
+        "vllm:num_requests_waiting": "trtllm_num_requests_waiting",
         "vllm:prompt_tokens_total": "trtllm_prompt_tokens_total",
         "vllm:prompt_tokens_cached_total": "trtllm_prompt_cached_tokens_total",
         "vllm:generation_tokens_total": "trtllm_generation_tokens_total",
@@ -274,7 +274,7 @@ class FinalCountsMock(OtherEngine):
             if last is not None:
                 yield self.chunk(last, chat=request.chat)
             last = chunk
-        yield b"data: [DONE]\n\n"
+        yield DONE
 
     def chunk(self, chunk: Body, *, chat: bool) -> bytes:  # noqa: ARG002
         return _event(chunk)

@@ -273,6 +273,18 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "tasks": ["generate"],
         "driver": "vllm",
         "holds": [],
+        "capabilities": {
+            "loading": "call",
+            "lists": True,
+            "base_for_unknown": False,
+            "running_counts": True,
+            "salts": True,
+            "resumes": True,
+            "prompt_scores": True,
+            "dora": False,
+            "routes": ["/v1/chat/completions", "/v1/completions"],
+            "tasks": ["embed", "generate", "score"],
+        },
         "heartbeat": None,
         "base_config": True,
     }

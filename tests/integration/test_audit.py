@@ -231,10 +231,12 @@ ELSEWHERE = {
     f"POST {ADMIN}/enrol",
     "POST /finance/v1/set-aside/exclude",
     "POST /finance/v1/invoices",
+    f"POST {ADMIN}/batches/{{batch_id}}/cancel",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
 asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
-an hour that is set aside: in those of lying engines. The last needs a statement: in those of rate cards."""
+an hour that is set aside: in those of lying engines. Then one needs a statement: in those of rate cards. The last
+needs a batch: in those of batches."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):
@@ -265,7 +267,17 @@ async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path
             assert (await step.ask(client, **known)).status_code in {200, 201}, step.route
             assert len(await entries(client)) == count, step.route
     paths = (await client.get("/openapi.json")).json()["paths"]
-    changing = {f"{m.upper()} {p}" for p, methods in paths.items() for m in methods if m != "get"}
+    changing = {
+        f"{m.upper()} {p}"
+        for p, methods in paths.items()
+        for m in methods
+        if m != "get" and not p.startswith("/v1/")
+    }
+    changing -= {
+        "POST /tokenize",
+        "POST /detokenize",
+        "POST /v2/rerank",
+    }  # vLLM's and Cohere's paths of models
     assert changing == {step.route for step in steps} | NO_CHANGES | ELSEWHERE
     shown = json.dumps(await entries(client))
     assert client.headers["authorization"].rpartition("_")[2] not in shown

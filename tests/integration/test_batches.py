@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
+import openai
+import pytest
 from openai import AsyncOpenAI
+from sqlalchemy import func, select, update
 
+from adapters.store.embedded import EmbeddedValkey
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.schema import batches, files, quarantine
+from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
+from tests.integration.test_data_plane import HELLO
+from tests.integration.test_metering_under_fire import swept
+from tests.integration.test_outages import Served
+from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
 
@@ -73,3 +89,369 @@ async def test_a_batch_is_answered_and_billed_line_by_line(deployment: Deploymen
     assert sum(r.prompt_tokens for r in records) == sum(u["prompt_tokens"] for u in used)
     assert sum(r.completion_tokens for r in records) == sum(u["completion_tokens"] for u in used)
     assert batch.usage.output_tokens == sum(u["completion_tokens"] for u in used)
+
+
+async def test_a_list_is_read_page_by_page(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
+        made = [await client.files.create(file=(f"{n}.jsonl", b"{}\n"), purpose="batch") for n in range(5)]
+        assert [file.id async for file in client.files.list(limit=2, order="asc")] == [f.id for f in made]
+        assert [file.id async for file in client.files.list(limit=2)] == [f.id for f in reversed(made)]
+        batches = [(await submitted(client, jsonl(1))).id for _ in range(3)]
+        assert [batch.id async for batch in client.batches.list(limit=1)] == batches[::-1]
+        with pytest.raises(openai.BadRequestError, match="after"):
+            await client.batches.list(after="batch_of_nobody")
+        for bad in (0, 101, "x"):
+            with pytest.raises(openai.BadRequestError, match="limit"):
+                await client.batches.list(limit=bad)
+
+
+async def test_what_is_somebody_elses_is_absent(deployment: Deployment):
+    async with deployment.gateway.client("acme") as acme, deployment.gateway.client("bolt") as bolt:
+        batch = await submitted(acme, jsonl(2))
+        batch = await ended(acme, batch.id)
+        assert [f.id async for f in bolt.files.list()] == [b.id async for b in bolt.batches.list()] == []
+    async with deployment.gateway.http(deployment.gateway.keys["bolt"]) as http:
+        for kind, theirs in (
+            ("file", batch.input_file_id),
+            ("file", batch.output_file_id),
+            ("batch", batch.id),
+        ):
+            absent = theirs[:-4] + "0000"
+            paths = [(m, f"/v1/{kind}{'es' if kind == 'batch' else 's'}/%s{end}") for m, end in WAYS[kind]]
+            for method, path in paths:
+                answers = []
+                for wanted in (theirs, absent):
+                    answer = await http.request(method, path % wanted)
+                    assert answer.status_code == 404, (method, path)
+                    answers.append(answer.content.replace(wanted.encode(), b"ID"))
+                assert answers[0] == answers[1]
+        body = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        answers = [
+            (await http.post("/v1/batches", json=body | {"input_file_id": wanted})).content.replace(
+                wanted.encode(), b"ID"
+            )
+            for wanted in (batch.input_file_id, "file-" + "0" * 24, batch.output_file_id)
+        ]
+        assert len(set(answers)) == 1
+        assert b"No such File object" in answers[0]
+
+
+WAYS = {
+    "file": [("GET", ""), ("GET", "/content"), ("DELETE", "")],
+    "batch": [("GET", ""), ("POST", "/cancel")],
+}
+
+
+async def test_a_key_with_narrow_scopes_sees_its_own_files_only(deployment: Deployment):
+    gateway = deployment.gateway
+    async with gateway.http() as http:
+        made = await http.post(
+            "/admin/v1/keys",
+            json={"tenant": "acme", "role": "tenant", "scopes": {"adapters": ["support"]}},
+        )
+        gateway.keys["narrow"] = made.json()["key"]
+        made = await http.post(
+            "/admin/v1/keys",
+            json={"tenant": "acme", "role": "tenant", "scopes": {"read_only": True}},
+        )
+        gateway.keys["reader"] = made.json()["key"]
+    async with gateway.client("acme") as acme, gateway.client("narrow") as narrow:
+        theirs = await acme.files.create(file=("a.jsonl", b"{}"), purpose="batch")
+        own = await narrow.files.create(file=("b.jsonl", b"{}"), purpose="batch")
+        assert [f.id async for f in narrow.files.list()] == [own.id]
+        with pytest.raises(openai.NotFoundError):
+            await narrow.files.retrieve(theirs.id)
+        assert {f.id async for f in acme.files.list()} == {own.id, theirs.id}
+    async with gateway.client("reader") as reader:
+        assert len([f async for f in reader.files.list()]) == 2
+        with pytest.raises(openai.PermissionDeniedError):
+            await reader.files.delete(theirs.id)
+        with pytest.raises(openai.PermissionDeniedError):
+            await submitted(reader, b"{}")
+
+
+async def test_rubbish_is_refused_line_by_line(deployment: Deployment):
+    good = json.loads(jsonl(1))
+    wrong = [
+        b"{",
+        b"[]",
+        json.dumps(good | {"custom_id": 7}).encode(),
+        json.dumps(good | {"method": "GET"}).encode(),
+        json.dumps(good | {"url": "/v1/completions"}).encode(),
+        json.dumps(good | {"body": "x"}).encode(),
+        json.dumps(good | {"body": good["body"] | {"stream": True}}).encode(),
+        json.dumps(good | {"body": good["body"] | {"model": "bolt/support"}}).encode(),
+        json.dumps(good | {"body": good["body"] | {"model": "nothing"}}).encode(),
+        b"\xff\xfe",
+    ]
+    content = b"\n".join([json.dumps(good).encode(), b"", *wrong, json.dumps(good).encode()])
+    async with deployment.gateway.client("acme") as client:
+        batch = await ended(client, (await submitted(client, content)).id)
+        assert (batch.status, batch.request_counts.total) == ("failed", 0)
+        found = [(e.line, e.code) for e in batch.errors.data]
+        assert found == [
+            (3, "invalid_json_line"), (4, "invalid_json_line"), (5, "invalid_custom_id"), (6, "invalid_method"),
+            (7, "invalid_url"), (8, "invalid_body"), (9, "stream_not_supported"), (10, "model_not_found"),
+            (11, "model_not_found"), (12, "invalid_json_line"), (13, "duplicate_custom_id"),
+        ]  # fmt: skip
+        foreign, missing = (e.message for e in batch.errors.data[7:9])
+        assert foreign.replace("bolt/support", "X") == missing.replace("nothing", "X")
+        batch = await ended(client, (await submitted(client, b" \n\n")).id)
+        assert [(e.line, e.code) for e in batch.errors.data] == [(None, "empty_file")]
+    assert deployment.calls() == []
+
+
+BAD_FORMS = {
+    "no form": ({"content-type": "application/json"}, b"{}", 415),
+    "no boundary": ({"content-type": "multipart/form-data"}, b"", 415),
+    "truncated": ({"content-type": "multipart/form-data; boundary=x"}, b"--x\r\n", 400),
+    "no purpose": ({}, {"file": ("a", b"{}")}, 400),
+    "another purpose": ({}, {"file": ("a", b"{}"), "purpose": (None, b"fine-tune")}, 400),
+    "no file": ({}, {"purpose": (None, b"batch")}, 400),
+    "an empty file": ({}, {"file": ("a", b""), "purpose": (None, b"batch")}, 400),
+    "a field of its own": ({}, {"file": ("a", b"{}"), "purpose": (None, b"batch"), "x": (None, b"1")}, 400),
+    "a long purpose": ({}, {"purpose": (None, b"b" * 10_000), "file": ("a", b"{}")}, 400),
+    "an odd expiry": (
+        {},
+        {"purpose": (None, b"batch"), "expires_after[seconds]": (None, b"9"), "file": ("a", b"{}")},
+        400,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FORMS)
+async def test_a_bad_upload_leaves_nothing(deployment: Deployment, case: str):
+    headers, content, status = BAD_FORMS[case]
+    gateway = deployment.gateway
+    sent = {"files": content} if isinstance(content, dict) else {"content": content}
+    async with gateway.http(gateway.keys["acme"]) as http:
+        answer = await http.post("/v1/files", headers=headers, **sent)
+        assert answer.status_code == status, answer.text
+        assert (await http.get("/v1/files")).json()["data"] == []
+    with gateway.state.ledger.read() as connection:
+        assert connection.execute(select(func.count()).select_from(files)).scalar_one() == 0
+
+
+async def test_quotas(valkey_url: str, prefix: str, tmp_path: Path):
+    settings = {
+        "tenant_files": 3, "tenant_file_bytes": 4000, "max_file_bytes": 3000, "tenant_batches": 2,
+        "tenant_batch_lines": 3, "batch_max_lines": 2, "batch_concurrency": 0,
+    }  # fmt: skip
+    async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
+        await gateway.add_tenant("acme")
+        async with gateway.client("acme") as client:
+            with pytest.raises(openai.APIStatusError, match="3,000 bytes") as caught:
+                await client.files.create(file=("a", b"x" * 3001), purpose="batch")
+            assert caught.value.status_code == 413
+            one = await client.files.create(file=("a", b"x\nx"), purpose="batch")
+            await client.files.create(file=("a", b"x" * 3000), purpose="batch")
+            with pytest.raises(openai.APIStatusError, match="4,000 bytes"):
+                await client.files.create(file=("a", b"x" * 998), purpose="batch")
+            await client.files.create(file=("a", b"x" * 997), purpose="batch")
+            with pytest.raises(openai.APIStatusError, match="3 files"):
+                await client.files.create(file=("a", b"x"), purpose="batch")
+            fields = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+            batch = await client.batches.create(input_file_id=one.id, **fields)
+            with pytest.raises(openai.APIStatusError, match="more than its limit of 3 "):
+                await client.batches.create(input_file_id=one.id, **fields)
+            with pytest.raises(openai.ConflictError, match=batch.id):
+                await client.files.delete(one.id)
+            # Nothing runs here, so it is another worker that ends it: here, by itself.
+            await client.batches.cancel(batch.id)
+
+
+async def test_a_batch_is_cancelled_in_the_middle(deployment: Deployment):
+    for engine in deployment.engines:
+        engine.faults.update({"event_delay": 0.05})
+    async with deployment.gateway.client("acme") as client:
+        batch = await submitted(client, jsonl(300, max_tokens=10))
+        while (await client.batches.retrieve(batch.id)).request_counts.completed < 10:
+            await asyncio.sleep(0.02)
+        assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        batch = await ended(client, batch.id)
+        assert batch.status == "cancelled"
+        counts = batch.request_counts
+        assert counts.completed >= 10
+        assert counts.completed + counts.failed == counts.total == 300
+        answered = await lines(client, batch.output_file_id)
+        unanswered = await lines(client, batch.error_file_id)
+        assert {line["error"]["code"] for line in unanswered} == {"batch_cancelled"}
+        assert len(answered) == counts.completed
+        assert {x["custom_id"] for x in [*answered, *unanswered]} == {f"line-{n}" for n in range(300)}
+        with pytest.raises(openai.ConflictError):
+            await client.batches.cancel(batch.id)
+        await client.files.delete(batch.output_file_id)
+        assert len(await lines(client, batch.error_file_id)) == counts.failed
+        with pytest.raises(openai.NotFoundError):
+            await client.files.content(batch.output_file_id)
+    records = await deployment.gateway.usage("acme")
+    billed = [r for r in records if r.billable]
+    assert {r.request_id for r in billed} == {line["response"]["request_id"] for line in answered}
+    assert len(billed) == len(answered)
+    assert {r.outcome for r in records if not r.billable} <= {"client_abort"}
+
+
+async def test_a_batch_expires(deployment: Deployment):
+    for engine in deployment.engines:
+        engine.faults.update({"status": 503})
+    gateway = deployment.gateway
+    async with gateway.client("acme") as client:
+        batch = await submitted(client, jsonl(5))
+        await until(deployment.calls)
+        with gateway.state.ledger.write() as connection:
+            connection.execute(update(batches).values(expires_at=1))
+        gateway.state.batches.look()
+        batch = await ended(client, batch.id)
+        assert (batch.status, batch.request_counts.failed) == ("expired", 5)
+        found = await lines(client, batch.error_file_id)
+        assert {(line["error"]["code"], line["response"]) for line in found} == {("batch_expired", None)}
+    assert [r for r in await gateway.usage("acme") if r.billable] == []
+
+
+async def test_lines_wait_for_limits_and_fail_for_mistakes(deployment: Deployment):
+    gateway = deployment.gateway
+    async with gateway.http() as http:
+        answer = await http.patch("/admin/v1/tenants/acme", json={"limits": {"concurrent": 2}})
+        assert answer.status_code == 200, answer.text
+    content = jsonl(12) + jsonl(1, temperature="hot").replace(b"line-0", b"hot")
+    async with gateway.client("acme") as client:
+        batch = await ended(client, (await submitted(client, content)).id)
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == (
+            "completed",
+            12,
+            1,
+        )
+        [line] = await lines(client, batch.error_file_id)
+        assert (line["custom_id"], line["response"]["status_code"]) == ("hot", 400)
+        assert line["response"]["body"]["error"]["param"] == "temperature"
+
+
+async def test_redis_and_the_ledger_away_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with (
+            running_gateway(tmp_path / "state", valkey.url, "florin") as gateway,
+            MockEngine() as engine,
+            gateway_client(gateway, engine, tmp_path) as client,
+        ):
+            engine.faults.update({"event_delay": 0.02})
+            batch = await submitted(client, jsonl(150))
+            while (await client.batches.retrieve(batch.id)).request_counts.completed < 5:
+                await asyncio.sleep(0.02)
+            os.kill(valkey.pid, signal.SIGKILL)
+            await until(lambda: not gateway.state.follower.connected)
+            ledger = gateway.state.ledger
+            away = [True]
+            write = ledger.write
+
+            def failing():
+                if away[0]:
+                    raise LedgerUnavailableError("away")
+                return write()
+
+            monkeypatch.setattr(ledger, "write", failing)
+            async with asyncio.timeout(10):
+                before = len(engine.state.calls)
+                while len(engine.state.calls) < before + 20:
+                    await asyncio.sleep(0.02)
+            stalled = (await client.batches.retrieve(batch.id)).request_counts.completed
+            assert stalled < 150
+            away[0] = False
+            batch = await ended(client, batch.id)
+            assert (batch.status, batch.request_counts.completed) == ("completed", 150)
+            found = await lines(client, batch.output_file_id)
+            records = await gateway.usage("acme")
+        billed = [r.request_id for r in records if r.billable]
+        assert sorted(billed) == sorted(line["response"]["request_id"] for line in found)
+        assert len(set(billed)) == 150
+        await asyncio.to_thread(valkey.start)
+
+
+@contextlib.asynccontextmanager
+async def gateway_client(gateway: Gateway, engine: MockEngine, tmp_path: Path, **fields: Any):
+    """A client of a tenant whose adapter is resident on the engine."""
+    await gateway.add_engine("a", engine.url, **fields)
+    for tenant in ("acme", "bolt"):
+        await gateway.add_tenant(tenant)
+        await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
+    async with gateway.client("acme") as client:
+        await client.chat.completions.create(model="support", messages=HELLO, max_tokens=1)
+        yield client
+
+
+async def test_those_who_wait_get_the_seats_of_a_batch(gateway: Gateway, tmp_path: Path):
+    async with (
+        MockEngine(max_num_seqs=8) as engine,
+        gateway_client(gateway, engine, tmp_path, seats=8) as client,
+        gateway.client("bolt") as bolt,
+    ):
+        await bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=1)
+        engine.faults.update({"first_byte_delay": 30.0})
+        batch = await submitted(client, jsonl(40))
+        state = gateway.state.pool.known["a"]
+        await until(lambda: state.view.in_flight == state.view.filled)
+        assert state.view.filled < state.credit.value  # a seat is left for whoever comes
+        engine.faults.update({"first_byte_delay": 0.2})
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(10):
+            await asyncio.gather(
+                *(
+                    bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=2)
+                    for _ in range(8)
+                )
+            )
+        took = asyncio.get_running_loop().time() - began
+        assert took < 10  # and not the 30 s of the batch's lines
+        engine.faults.update({"first_byte_delay": 0.0})
+        await client.batches.cancel(batch.id)
+    records = await gateway.usage("acme")
+    preempted = [r for r in records if r.outcome == "client_abort"]
+    assert preempted
+    assert not any(r.billable for r in preempted)
+
+
+async def test_a_batch_survives_three_kills_of_everything(tmp_path: Path, mock: MockEngine):
+    """Each `custom_id` answered once, and billed once, with the ledger as judge."""
+    state, count = tmp_path / "state", 1000
+    batch_id = key = ""
+    for kills in range(4):
+        served = Served(state, batch_lease=1, batch_concurrency=16)
+        try:
+            key = key or await asyncio.to_thread(served.register, mock.url, tmp_path)
+            client = AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0, timeout=20)
+            async with client, asyncio.timeout(60):
+                batch_id = batch_id or (await submitted(client, jsonl(count))).id
+                goal = count * (kills + 1) // 5
+                while True:
+                    batch = await client.batches.retrieve(batch_id)
+                    if batch.status in ENDED or (kills < 3 and batch.request_counts.completed >= goal):
+                        break
+                    await asyncio.sleep(0.01)
+                if kills == 3:
+                    assert (batch.status, batch.request_counts.completed) == ("completed", count)
+                    found = await lines(client, batch.output_file_id)
+                    served.process.terminate()
+                    await asyncio.to_thread(served.process.wait, 30)
+        finally:
+            served.stop()  # -9, with all of its children's work
+    assert sorted(line["custom_id"] for line in found) == sorted(f"line-{n}" for n in range(count))
+    records = await swept(state)
+    assert len({r.id for r in records}) == len(records)
+    billed = {r.request_id: r for r in records if r.billable}
+    assert len(billed) == count == sum(r.billable for r in records)
+    for line in found:
+        response = line["response"]
+        record = billed[response["request_id"]]
+        usage = response["body"]["usage"]
+        assert (record.prompt_tokens, record.completion_tokens) == (
+            usage["prompt_tokens"],
+            usage["completion_tokens"],
+        )
+        assert record.service_tier == "batch"
+    # Everything that reached the engine has a record, and no record more.
+    assert {f"{r.request_id}-{r.attempt}" for r in records} == {
+        call.headers["x-request-id"] for call in mock.state.calls
+    }
+    ledger = Ledger(f"sqlite:///{state / 'ledger.db'}")
+    with ledger.read() as connection:
+        assert connection.execute(select(func.count()).select_from(quarantine)).scalar_one() == 0
+    ledger.close()

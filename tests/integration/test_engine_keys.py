@@ -15,6 +15,7 @@ from aiohttp import web
 
 from adapters.model import dump as dump_model
 from adapters.store.protocol.registry import Change
+from gateway.api.data_plane_openapi import TAG
 from gateway.tenants.directory import Pins, Role, dump, mint
 from loadtests.mock_engine import MockEngine
 from tests.support.engine_hosts import add_version
@@ -77,6 +78,7 @@ async def test_of_all_routes_a_role_may_call_its_own_and_no_other(gateway, role)
     async with gateway.http(key) as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
         routes = {(method, path) for path, methods in paths.items() for method in methods}
+        routes = {r for r in routes if TAG not in paths[r[1]][r[0]].get("tags", ())}
         assert routes > ALLOWED[role], "a route was renamed"
         for method, path in sorted(routes - ALLOWED[role] - OPEN):
             url = path.replace("{name}", "h1").replace("{tenant}", "acme")

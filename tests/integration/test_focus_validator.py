@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from deploy.focus.validate import TENANT_CRITERIA, ValidatorUnavailableError, build, validate
+from gateway.costs.commitments.commitment_store import add_commitment
 from gateway.costs.export.files import Order, export
+from gateway.costs.periods import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.missing import missing
-from tests.unit.gateway.costs.export.month import MONTH, fill
+from tests.unit.gateway.costs.export.month import FIRST, MONTH, fill
+from tests.unit.gateway.costs.selling.cards import sell
+from tests.unit.gateway.costs.selling.test_residency import stay
 
 INVOICE = "InvoiceId-C-005-C"
 """It wants every charge to have an invoice; InvoiceId-C-004-C wants none to have one. One of them always
@@ -35,7 +39,22 @@ def exported(tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     fill(ledger)
 
-    def to_file(dataset: str, **options: Any) -> Path:
+    def to_file(dataset: str, *, commitments: bool = False, card: bool = False, **options: Any) -> Path:
+        if commitments:
+            add_commitment(
+                ledger, gpu_type="L40S", region="", gpus=1, valid_from=FIRST, valid_to=FIRST + 9 * HOUR,
+                rate="0.50", upfront="100.01", currency="EUR", description="ri-7", now=2, by="k",
+            )  # fmt: skip  # as the call reads
+        if card:
+            sell(
+                ledger,
+                "acme",
+                currency="EUR",
+                free_input=10**6,
+                minimum_micros=10**12,
+                residency_micros=10**4,
+            )
+            stay(ledger, "acme/support@v3", FIRST, FIRST + 5 * HOUR)
         path = tmp_path / f"{dataset}.csv"
         path.touch()
         export(ledger, Order(MONTH, "focus-1.2", dataset, "Nordlicht GmbH", **options), path)
@@ -51,6 +70,23 @@ def test_validator_finds_only_its_own_contradiction(environment, exported, datas
     report = validate(exported(dataset), environment=environment)
     assert [line.split(" ")[0] for line in report.failed] == [*STATUS, INVOICE]
     assert report.passed > 300
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dataset", ["infrastructure", "chargeback"])
+def test_purchases_and_unused_capacity_are_valid(environment, exported, dataset):
+    path = exported(dataset, commitments=True)
+    assert ("Unused" in path.read_text()) == (dataset == "infrastructure")
+    report = validate(path, environment=environment)
+    assert [line.split(" ")[0] for line in report.failed] == [*STATUS, INVOICE]
+
+
+@pytest.mark.timeout(600)
+def test_a_tenant_s_file_by_rate_card_has_valid_prices(environment, exported):
+    path = exported("chargeback", tenants=("acme",), customer="acme", card=True)
+    assert {"Credit", "Adjustment"} <= set(path.read_text().replace(",", " ").split())
+    report = validate(path, environment=environment, criteria=(*TENANT_CRITERIA, "UNIT_PRICING_SUPPORTED"))
+    assert [line.split(" ")[0] for line in report.failed] == [INVOICE]
 
 
 @pytest.mark.timeout(600)

@@ -23,6 +23,8 @@ from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.ledger.schema import snapshots
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.usefixtures("spawned")
+
 
 @pytest.fixture
 async def ledger_process(tmp_path: Path):

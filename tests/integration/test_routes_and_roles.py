@@ -72,7 +72,7 @@ ENGINES_ROUTES = [
     "/scale_elastic_ep", "/is_scaling_elastic_ep", "/tokenize", "/detokenize", "/tokenizer_info", "/pooling",
     "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/invocations", "/ping", "/version",
     "/health", "/load", "/metrics/engine", "/inference/v1/generate", "/generate", "/v1/audio/transcriptions",
-    "/v1/audio/translations", "/v1/realtime", "/v1/messages/count_tokens", "/v1/responses/resp_1",
+    "/v1/audio/translations", "/v1/realtime", "/v1/messages/batches", "/v1/responses/resp_1",
     "/v1/responses/resp_1/cancel", "/v1/chat/completions/render", "/v1/completions/render", "/v1/files",
 ]  # fmt: skip
 ASKING = (None, Role.TENANT_ADMIN, Role.OPERATOR)

@@ -26,6 +26,7 @@ from gateway.operations.transaction import change
 from gateway.serving.runner import HEADERS
 from gateway.tenants import directory
 from gateway.transport.client_connection import ClientConnection
+from tests.support.empty_ledgers import put_sqlite
 
 OPERATOR_KEY = "operator-key-of-the-tests"
 
@@ -122,6 +123,8 @@ async def running_gateway(
         "price_input": "1", "price_output": "10", "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
         "ledger_warm_up": False,
     }  # fmt: skip
+    if "ledger_url" not in settings:
+        await asyncio.to_thread(_put_ledger, state_dir)
     app = create_app(
         Settings(
             state_dir=state_dir,
@@ -158,6 +161,12 @@ async def running_gateway(
                 t.print_stack()
             raise RuntimeError("the gateway did not stop")
         task.result()
+
+
+def _put_ledger(state_dir: Path) -> None:
+    """So that a gateway of this process's does not migrate its own; those of `florin serve` do."""
+    if not state_dir.exists():
+        put_sqlite(state_dir / "ledger.db").chmod(0o600)
 
 
 def fake_adapter(directory: Path) -> Path:

@@ -1,8 +1,8 @@
 """Recomputes a cost report from what the finance API says, as an outsider would: in exact fractions, from
 records, sightings and prices as JSON, by the rules of docs/computation.md.
 
-It imports nothing of Florin, so that it shares no mistake with it. GPU-time is divided without calibration
-(input to output 1:2)."""
+It imports nothing of Florin, so that it shares no mistake with it. GPU-time is divided by input to output 1:2,
+or by calibrated weights: a token's GPU-time at saturation, and the rest of the busy time is spare."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 HOUR = 3_600_000_000
 BRIDGED = 60_000_000
 UNUSED = ("startup", "idle")
+SPARE = chr(0x10FFFF)
+"""Of the busy time; after every record in a tie."""
 Json = Mapping[str, Any]
 Intervals = list[tuple[int, int]]
 
@@ -42,13 +44,20 @@ def micros(text: str) -> int:
 
 
 def recompute(
-    records: Sequence[Json], sightings: Sequence[Json], prices: Sequence[Json], start: int, end: int
+    records: Sequence[Json],
+    sightings: Sequence[Json],
+    prices: Sequence[Json],
+    start: int,
+    end: int,
+    weights: Mapping[tuple[int, str], Json] | None = None,
 ) -> dict[Key, Amounts]:
-    """What a report of [start, end) must show, whole hours, without what is zero."""
+    """What a report of [start, end) must show, whole hours, without what is zero. `weights`: the calibration
+    of an hour and engine, as the API lists them; none: it is not calibrated."""
     found: dict[Key, Amounts] = defaultdict(Counter)
     for place in _places(records, sightings):
         for hour in range(start, end, HOUR):
-            _engine_hour(found, place, hour, records, sightings, prices)
+            by = (weights or {}).get((hour, place[0]))
+            _engine_hour(found, place, hour, records, sightings, (prices, by))
     return {key: +amounts for key, amounts in found.items() if +amounts}
 
 
@@ -64,9 +73,11 @@ def _engine_hour(
     hour: int,
     records: Sequence[Json],
     sightings: Sequence[Json],
-    prices: Sequence[Json],
+    terms: tuple[Sequence[Json], Json | None],
 ) -> None:
+    """`terms`: prices, and calibrated weights if there are any."""
     engine, gpu_type, gpus = place
+    prices, by = terms
     here = [r for r in records if _place(r) == place and _run(r)[0] < hour + HOUR and _run(r)[1] > hour]
     seen = [
         s for s in sightings
@@ -97,9 +108,14 @@ def _engine_hour(
              "unused": Fraction(provisioned - working - starting)},
         )  # fmt: skip
         present = {r["id"]: r for r in here if _run(r)[0] < end and _run(r)[1] > start}
-        shares = _divide(spent["busy"], {i: _weight(r, start, end) for i, r in present.items()})
+        omegas = {i: _weight(r, start, end, by) for i, r in present.items()}
+        if by is not None:  # in GPU-nanoseconds; busy time beyond them is spare capacity
+            omegas[SPARE] = max(working * gpus * 1000 - sum(omegas.values()), Fraction(0))
+        shares = _divide(spent["busy"], omegas)
         rate = next(r for begins, ends, r in rates if begins <= start and (ends is None or start < ends))
         at = (hour, engine, region, purchase)
+        spare = shares.pop(SPARE, 0)
+        found[Key("headroom", *at)].update(nano_gpu_hours=spare, cost=spare * rate)
         for name, nano in shares.items():
             record = present[name]
             bucket = "usage" if record["billable"] else "retry_waste"
@@ -150,15 +166,24 @@ def _length(intervals: Intervals, start: int, end: int) -> int:
     return sum(max(0, min(e, end) - max(s, start)) for s, e in intervals)
 
 
-def _weight(record: Json, start: int, end: int) -> Fraction:
+def _weight(record: Json, start: int, end: int, by: Json | None) -> Fraction:
     """The weight of a record's tokens in [start, end): linear between its start, its marks at the full hours
     and its end."""
     begun, ended = _run(record)
     cached = record["cached_tokens"] or 0
-    known = [(begun, 0)]
-    for at, prompt, hit, completion in json.loads(record["hour_marks"] or "[]"):
-        known.append((at, prompt - (hit or 0) + 2 * completion))
-    known.append((ended, record["prompt_tokens"] - cached + 2 * record["completion_tokens"]))
+    known, held, done = [(begun, 0)], 0, 0
+    marks = json.loads(record["hour_marks"] or "[]")
+    for at, prompt, hit, completion in [
+        *marks, (ended, record["prompt_tokens"], cached, record["completion_tokens"]),
+    ]:  # fmt: skip  # as they are listed
+        computed = prompt - (hit or 0)
+        if by is None:
+            known.append((at, computed + 2 * completion))
+            continue
+        # Half tokens in the KV cache times microseconds: the prompt, and the mean of the answer so far.
+        held += (2 * prompt + done + completion) * (at - known[-1][0])
+        done = completion
+        known.append((at, _calibrated(by, computed, hit or 0, completion, held, record["adapter_loads"])))
 
     def until(at: int) -> Fraction:
         for (low, weight), (high, more) in pairwise(known):
@@ -167,6 +192,17 @@ def _weight(record: Json, start: int, end: int) -> Fraction:
         return Fraction(known[-1][1])
 
     return until(end) - until(start)
+
+
+def _calibrated(by: Json, computed: int, cached: int, completion: int, held: int, loads: int) -> int:
+    """GPU-nanoseconds, each of four parts rounded down; the weights are in picoseconds."""
+    parts = (
+        Fraction(computed * by["prefill_ps"]),
+        Fraction(cached * by["cached_ps"]),
+        Fraction(completion * by["decode_ps"]),
+        Fraction(held, 2 * 10**6) * by["kv_ps"] + loads * by["load_ps"],
+    )
+    return sum(part // 1000 for part in parts)
 
 
 def _divide(total: int, weights: Mapping[str, Fraction]) -> dict[str, int]:

@@ -76,7 +76,7 @@ class FleetQueue:
         self.quota = math.inf
         """How many of them this worker may have while requests wait anywhere."""
         self._durations: deque[float] = deque(maxlen=DURATIONS)
-        """Seconds between a request's turn and its end."""
+        """Seconds between a request's turn and its end; without batches' lines, as the next."""
         self._ends: deque[float] = deque(maxlen=256)
         """Times."""
         self._waiting_since = 0.0
@@ -149,7 +149,7 @@ class FleetQueue:
         if charge.ended:
             return
         charge.ended = True
-        if prompt or output:
+        if (prompt or output) and charge.level != BATCH:
             self._ends.append(now)
         self.started -= charge.level != BATCH
         key = charge.level, charge.tenant
@@ -159,7 +159,8 @@ class FleetQueue:
         self._correct(charge, service(prompt, output) - charge.charged, now)
         if answered:
             self.waiting.levels[charge.level].counters.answered(charge.tenant, output)
-            self._durations.append(now - charge.began)
+            if charge.level != BATCH:
+                self._durations.append(now - charge.began)
 
     def _correct(self, charge: Charge, more: float, now: float) -> None:
         charge.charged += more

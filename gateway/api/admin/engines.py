@@ -8,6 +8,7 @@ from typing import Literal
 
 from fastapi import APIRouter
 
+from adapters.drivers import driver_of
 from adapters.model import Engine, SlotState
 from gateway.api.admin.common import Operator
 from gateway.api.dependencies import Actor, StateDep
@@ -66,7 +67,7 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
     """`heartbeat`: the agent's last report; null without an agent, or if it is silent. `hang`: null while the
     engine works. `lost`: adapters that it held before its restart and that are still to be loaded again.
     `started`: start of its process, Unix microseconds; 0: unknown. `prompt_scores`: `safe` if requests with
-    `prompt_logprobs`, or `echo` and `logprobs`, are sent there."""
+    `prompt_logprobs`, or `echo` and `logprobs`, are sent there. `capabilities`: of its `driver`."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
@@ -74,6 +75,7 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
     heartbeat = (heartbeats or {}).get(engine.name)
     return {
         **fields,
+        "capabilities": capabilities(engine),
         "health": health(state, engine.name),
         "hang": hang(state, engine.name),
         "running": seen.running if seen else 0,
@@ -83,6 +85,12 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
         "started": (heartbeat or {}).get("started") or (seen.process_started if seen else 0),
         "heartbeat": heartbeat,
     }
+
+
+def capabilities(engine: Engine) -> Json:
+    """What Florin offers on engines of its kind: see docs/other-engines.md."""
+    told = asdict(driver_of(engine).capabilities)
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in told.items()}
 
 
 def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", "ejected"]:

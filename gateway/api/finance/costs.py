@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -103,9 +103,10 @@ async def costs(
     usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
     those. A whole month of UTC shows what is posted to it; any other time range, and every range in a
-    `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. `complete` is
-    false while records are still arriving in the ledger. A tenant's key sees its own rows, without GPU-time
-    and engines; with a rate card, `cost` is the price of the tokens (`priced_by`)."""
+    `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. By key,
+    `key_labels` has the names that their owners gave them. `complete` is false while records are still
+    arriving in the ledger. A tenant's key sees its own rows, without GPU-time and engines; with a rate card,
+    `cost` is the price of the tokens (`priced_by`)."""
     dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
@@ -127,6 +128,8 @@ async def costs(
         text, beside = await _run(state, key, make, question, currency=currency)
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
+        if (keys := beside.pop("keys", None)) is not None:
+            beside["key_labels"] = _labels(state, keys)
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
@@ -138,6 +141,12 @@ async def _run(state: State, key: Key, make: Callable[..., _T], *asked: object, 
         return await ledger_process_of(state, key).run(make, *asked, now=state.clock.now(), currency=currency)
     except ExchangeRateError as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
+
+
+def _labels(state: State, keys: Sequence[str]) -> dict[str, str]:
+    """What the keys of a page are called by their owners, as far as they still exist and have a name."""
+    known = ((name, state.directory.keys.get(name)) for name in keys)
+    return {name: key.label for name, key in known if key is not None and key.label}
 
 
 def _dimensions_for(key: Key) -> tuple[str, ...]:

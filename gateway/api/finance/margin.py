@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
@@ -21,9 +21,13 @@ async def margin(
     _: StaffKey,
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
+    by: Annotated[
+        Literal["tenant", "adapter"], Query(description="adapter: also `adapters`, which sum to the rows.")
+    ] = "tenant",
 ) -> dict[str, Any]:
     """Price less cost of each tenant in a month, as exact decimals; the total also bears what no tenant is
     charged. Without a rate card, the price is the cost. Role finance or operator."""
     of = month_of(month or iso(state.clock.now())[:7])
     complete = await refresh(state, state.ledger_process)
-    return {**await state.ledger_process.run(month_margin, of), "complete": complete}
+    found = await state.ledger_process.run(month_margin, of, by_adapter=by == "adapter")
+    return {**found, "complete": complete}

@@ -16,7 +16,7 @@ class ClosingProgress(BaseModel):
 class StatementSums(BaseModel):
     tenant: str
     records: int
-    root: Annotated[str, Field(description="Merkle root over the tenant's records.")]
+    seal: Annotated[str, Field(description="Merkle root over the tenant's records.")]
     nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
     allocated_nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
     cost: Annotated[str | None, Field(description="Exact decimal; for staff.")] = None
@@ -32,7 +32,7 @@ class StatementSums(BaseModel):
 
 
 class PeriodModel(BaseModel):
-    """A tenant's key sees the state, the roots and its own statement."""
+    """A tenant's key sees the state, the seals and its own statement."""
 
     month: str
     state: Literal["open", "closing", "closed"]
@@ -47,8 +47,8 @@ class PeriodModel(BaseModel):
     currency: str | None = None
     records: Annotated[int | None, Field(description="Number of usage records covered.")] = None
     tenants: int | None = None
-    root: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
-    previous_root: str | None = None
+    seal: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
+    previous_seal: str | None = None
     missing_prices: list[str] | None = None
     totals: Annotated[dict[str, Any] | None, Field(description="GPU-time and exact cost by bucket.")] = None
     progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
@@ -111,7 +111,7 @@ class VerificationCheck(BaseModel):
 
 class Verification(BaseModel):
     month: str
-    root: str
+    seal: str
     ok: Annotated[bool, Field(description="No check failed.")]
     checks: list[VerificationCheck]
 
@@ -123,11 +123,11 @@ class ProofStep(BaseModel):
 
 class Proof(BaseModel):
     """To check it, hash the statement, climb the path to `header.tenants_root`, and hash the header to the
-    root; see docs/finance.md."""
+    seal; see docs/finance.md. Header and statement keep the names of the fields that were hashed (`root`)."""
 
     version: int
     month: str
-    root: str
+    seal: str
     header: dict[str, Any]
     statement: dict[str, Any]
     path: list[ProofStep]

@@ -148,5 +148,5 @@ async def _kept_alive(of: str, task: asyncio.Task[dict[str, Any]]) -> AsyncItera
         found = task.result()
     except (NotClosedError, LedgerUnavailableError) as error:
         failed = {"name": "ledger", "ok": False, "detail": str(error)}
-        found = {"month": of, "root": "", "ok": False, "checks": [failed]}
+        found = {"month": of, "seal": "", "ok": False, "checks": [failed]}
     yield json.dumps(found).encode()

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, ledger_process_of, missing_price, month_of
 from gateway.costs.export.files import MissingPriceError
+from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import refresh
@@ -33,6 +34,14 @@ async def statement(
     form: Annotated[Literal["html", "json"], Query(alias="format", description="A page, or its figures.")] = (
         "html"
     ),
+    currency: Annotated[
+        str | None,
+        Query(
+            pattern="^[A-Z]{3}$",
+            description="Convert at the exchange rate of the month's end, rounded once. Default: the price "
+            "book's, which the seal covers.",
+        ),
+    ] = None,
 ) -> Response:
     """What a tenant is charged for a month: by its rate card, or without one what its usage cost. A
     self-contained HTML page that prints on one sheet of A4, or JSON. Preliminary until the month is closed. A
@@ -46,7 +55,18 @@ async def statement(
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
         make = statement_json if form == "json" else statement_page
-        page = await process.run(make, tenant, month, issuer=state.settings.issuer, now=now, known=known)
+        page = await process.run(
+            make,
+            tenant,
+            month,
+            issuer=state.settings.issuer,
+            now=now,
+            known=known,
+            currency=currency,
+            for_tenant=key.own_tenant is not None,
+        )
+    except ExchangeRateError as error:
+        raise FlorinError("invalid_value", error.message, param=error.param) from error
     except MissingPriceError as error:
         raise missing_price(error, key) from error
     if page is None:

@@ -142,6 +142,8 @@ def _charge(line: Json) -> str:
         return f"{line['tokens']:,} {_TOKENS[line['kind']]} tokens{free} at {line['per_million']} per million"
     if line["kind"] == "residency":
         return f"{Decimal(line['hours']):,} adapter-hours at {line['per_hour']}"
+    if line["kind"] == "batch_discount":
+        return f"discount on batches, at {line['batch_percent']} %"
     if line["kind"] == "minimum":
         return f"difference to the minimum of {Decimal(line['monthly_minimum']):,}"
     return f"correction of {line['month']}" if line["kind"] == "correction" else "usage at cost"

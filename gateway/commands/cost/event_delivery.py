@@ -1,7 +1,8 @@
 """Where `florin cost events` puts events: stdout, a file, or a billing system over HTTP.
 
 Delivery is at least once, with ids that never change. So what a receiver has already is a success here: Lago
-refuses a batch that holds a known event and says which ones, and Stripe refuses a known identifier.
+refuses a whole batch that holds a known event (422) and says which ones, and Stripe refuses a known
+identifier (400, "An event already exists with identifier …").
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def _known(form: str, answer: httpx.Response, count: int) -> set[int]:
     except ValueError:
         return set()
     if form == "stripe" and answer.status_code in {400, 409}:
-        said = str((body.get("error") or {}).get("message", "")) if isinstance(body, dict) else ""
-        return {0} if "already exists" in said else set()
+        error = (body.get("error") or {}) if isinstance(body, dict) else {}
+        return {0} if "already exists with identifier" in str(error.get("message", "")) else set()
     if form == "lago" and answer.status_code == 422 and isinstance(body, dict):
         return set(_duplicates(body.get("error_details"), count))
     return set()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from gateway.commands.client import Json
+from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, show, table
 from gateway.commands.session import Session, command
 
@@ -22,14 +22,44 @@ def margin(
     month: Annotated[
         str | None, typer.Option(help="Month in UTC, for example 2026-07. Default: this month so far.")
     ] = None,
+    by: Annotated[str, typer.Option(help="tenant or adapter.")] = "tenant",
 ) -> None:
     """Show what each customer pays, what it cost, and the margin. For finance and operators only.
+
+    By adapter, what a customer pays and costs besides (free allowance, minimum, share of unused time,
+    corrections) has a row of its own.
 
     Amounts are rounded for the table; --json has exact decimals.
 
     Example: florin cost margin --month 2026-07
     """
-    session.result(session.api.get("/finance/v1/margin", {"month": month}), _people)
+    if by not in {"tenant", "adapter"}:
+        raise UsageError(f"--by {by!r} is not tenant or adapter.")
+    asked = {"month": month, "by": None if by == "tenant" else by}
+    people = _people if by == "tenant" else _adapters
+    session.result(session.api.get("/finance/v1/margin", asked), people)
+
+
+def _adapters(body: Json) -> None:
+    if not body["rows"]:
+        note(f"No usage in {clean(body['month'])}.")
+        return
+    currency = clean(body["currency"] or "")
+    columns = ("tenant", "adapter", f"price {currency}", "cost", "margin", "margin %")
+    rows = [
+        (
+            r["tenant"], _name(r["adapter"]), _money(r["price"]), _money(r["cost"]), _money(r["margin"]),
+            r["margin_percent"],
+        )
+        for r in body["adapters"]
+    ]  # fmt: skip  # as the columns
+    show(table(columns, rows, right=columns[2:]))
+    _remarks(body)
+
+
+def _name(adapter: str | None) -> str:
+    """An empty one is the base model."""
+    return "(not by adapter)" if adapter is None else adapter or "(base model)"
 
 
 def _people(body: Json) -> None:
@@ -69,6 +99,10 @@ def _people(body: Json) -> None:
             columns, [[Text("") if cell == "" else cell for cell in row] for row in rows], right=columns[2:]
         )
     )
+    _remarks(body)
+
+
+def _remarks(body: Json) -> None:
     if body["state"] != "closed":
         note(f"{clean(body['month'])} is open: figures may change.")
     if body["missing_prices"]:

@@ -37,7 +37,7 @@ def _periods(body: Json) -> None:
         billed = money((totals.get("billed") or {}).get("amount_cents"), period.get("currency"))
         state = "open, can be closed" if period.get("can_be_closed") else period["state"]
         row = (period["month"], period["state"] if period["state"] != "open" else state)
-        rows.append((*row, period.get("records"), billed, period.get("closed_at"), period.get("root")))
+        rows.append((*row, period.get("records"), billed, period.get("closed_at"), period.get("seal")))
     if not rows:
         note("No month has any usage yet.")
         return
@@ -148,7 +148,7 @@ def _closed(period: Json) -> None:
                 ("policy", policy_in_words(period)),
                 *((label, money(totals[name]["amount_cents"], currency)) for name, label in _PARTS.items()),
                 ("total", money(totals["amount_cents"], currency)),
-                ("seal", period["root"]),
+                ("seal", period["seal"]),
                 ("previous seal", period["previous_root"]),
             )
         )
@@ -158,7 +158,7 @@ def _closed(period: Json) -> None:
     rows = [
         (
             s["tenant"], s["records"], f"{s['nano_gpu_hours'] / 10**9:,.6f}",
-            f"{s['allocated_nano_gpu_hours'] / 10**9:,.6f}", money(s["amount_cents"], currency), s["root"],
+            f"{s['allocated_nano_gpu_hours'] / 10**9:,.6f}", money(s["amount_cents"], currency), s["seal"],
         )
         for s in period["statements"]
     ]  # fmt: skip  # a row

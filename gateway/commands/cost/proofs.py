@@ -111,31 +111,36 @@ def verify(
         raise typer.Exit(REFUSED)
 
 
-def _online(api: Api, month: str | None, root: str | None, *, quick: bool) -> list[Json]:
+def _online(api: Api, month: str | None, seal: str | None, *, quick: bool) -> list[Json]:
     closed = [p["month"] for p in api.get(_PATH)["data"] if p["state"] == "closed"]
     params = {"quick": "true" if quick else None}
     found = [api.get(f"{_PATH}/{segment(name)}/verify", params) for name in ([month] if month else closed)]
-    for made in found if root else ():
-        same = made["root"] == str(root).strip().lower()
-        said = made["root"] if same else f"The root is {made['root']}; expected {root}."
-        made["checks"].insert(0, {"name": "root expected", "ok": same, "detail": said})
+    for made in found if seal else ():
+        same = made["seal"] == str(seal).strip().lower()
+        said = made["seal"] if same else f"The seal is {made['root']}; expected {seal}."
+        made["checks"].insert(0, {"name": "seal expected", "ok": same, "detail": said})
         made["ok"] = made["ok"] and same
     return found
 
 
-def _offline(path: Path, records: Path | None, root: str | None) -> Json:
+def _offline(path: Path, records: Path | None, seal: str | None) -> Json:
     from gateway.costs.proofs.proof import ProofError, verify_proof  # loads usage records
 
     document = _read(path)
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not a proof.")
     try:
-        checks = verify_proof(document, None if records is None else _read_records(records), root)
+        checks = verify_proof(document, None if records is None else _read_records(records), seal)
     except ProofError as error:
         raise UsageError(f"{path} or the records are invalid: {error}") from error
     ok = all(check.ok is not False for check in checks)
     made = [asdict(check) for check in checks]
-    return {"month": document["month"], "root": document["root"], "ok": ok, "checks": made}
+    return {
+        "month": document["month"],
+        "seal": document.get("seal", document.get("root")),
+        "ok": ok,
+        "checks": made,
+    }
 
 
 def _read(path: Path) -> Any:
@@ -166,12 +171,7 @@ def _verified(found: list[Json]) -> None:
         False: Text("FAILED", "bold red"),
         None: Text("not checked", "yellow"),
     }
-    seals = {"root": "seal", "root expected": "seal expected"}
-    rows = [
-        (v["month"], seals.get(c["name"], c["name"]), words[c["ok"]], c["detail"])
-        for v in found
-        for c in v["checks"]
-    ]
+    rows = [(v["month"], c["name"], words[c["ok"]], c["detail"]) for v in found for c in v["checks"]]
     show(table(("month", "check", "result", "details"), rows))
     failed = [v["month"] for v in found if not v["ok"]]
     say(f"Changed since it was closed: {', '.join(failed)}." if failed else "All checks passed.")

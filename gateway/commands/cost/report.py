@@ -128,6 +128,7 @@ def _all(session: Session, params: Json) -> Json:
     while after is not None:
         page = session.api.get(_PATH, {**params, "after": after})
         body["rows"] += page["rows"]
+        body.get("key_labels", {}).update(page.get("key_labels", {}))
         after = page["next"]
     return {**body, "next": None}
 

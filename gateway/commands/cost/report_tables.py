@@ -88,7 +88,7 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
         _column(rows, parts, whole, _hours, least=3),
         _column(rows, parts, whole, _cost, cents=cents_of),
     )
-    names = [_names(row, groups) for row in rows]
+    names = [_names(row, groups, body.get("key_labels", {})) for row in rows]
     counts = [_counts(row) for row in rows]
     blank = [""] * (len(groups) - 1)
     for label, figures in parts.items():
@@ -130,10 +130,12 @@ def _fitting(
     return made
 
 
-def _names(row: Json, groups: Sequence[str]) -> list[str]:
-    """An empty adapter is the base model; a row without usage only bears allocated time."""
+def _names(row: Json, groups: Sequence[str], keys: dict[str, str]) -> list[str]:
+    """An empty adapter is the base model; a row without usage only bears allocated time. `keys`: what they
+    are called."""
     used = row["requests"] or row.get("gpu_seconds")
-    return [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
+    names = [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
+    return [f"{keys[n]} ({n})" if g == "key" and n in keys else n for g, n in zip(groups, names, strict=True)]
 
 
 def _counts(row: Json) -> list[str]:

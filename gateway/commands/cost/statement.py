@@ -27,6 +27,14 @@ def statement(
         Path | None, typer.Option("--output", "-o", help="File to write. Default: TENANT-MONTH.html.")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="html: a page; json: its figures.")] = "html",
+    currency: Annotated[
+        str | None,
+        typer.Option(
+            help="Convert, for example to EUR, at the exchange rate of the month's end: see florin "
+            "exchange-rate.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write a tenant's monthly statement: a page that prints on one sheet of A4, or its figures.
 
@@ -38,6 +46,7 @@ def statement(
         raise UsageError(f"--format {kind!r} is not one of {', '.join(_FORMATS)}.")
     path = output or Path(f"{tenant}-{month}.{kind}".replace("/", "-"))
     params = {"month": month} | ({"format": kind} if kind != "html" else {})
+    params |= {} if currency is None else {"currency": currency}
     saved = download(session.api, f"/finance/v1/statements/{segment(tenant)}", params, path)
     body = {"file": str(path), "bytes": saved.size, "tenant": tenant, "month": month}
     session.result(body, lambda _: note(f"{path}: {saved.size:,} bytes."))

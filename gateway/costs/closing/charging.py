@@ -17,6 +17,7 @@ from gateway.costs.selling.charges import (
     MonthCharges,
     MonthCorrection,
     TenantMonth,
+    batch_document,
     exact,
     kind_document,
     price_id,
@@ -61,6 +62,8 @@ def charges_document(whole: TenantMonth) -> dict[str, Any]:
         parts |= {"tokens": sum(kind.amount for kind in current.kinds), "minimum": current.top_up}
         if current.resident:  # no key without, so that the documents of earlier months stay as they were
             parts["residency"] = current.residency
+        if current.batch_discount:  # likewise
+            parts["batch"] = current.batch_discount
     parts |= {f"priced {of}": changed.amount for of, changed in whole.corrections.items()}
     parts |= {f"cost {of}": cost for of, cost in whole.corrected_cost.items()}
     cents = (2 * whole.amount + CENT) // (2 * CENT)
@@ -100,6 +103,8 @@ def _month(charges: MonthCharges, amounts: Mapping[str, int]) -> list[dict[str, 
     ]
     if charges.resident:
         lines.append(_line(residency_document(charges), charges.residency, amounts["residency"]))
+    if charges.batch_discount:
+        lines.append(_line(batch_document(charges), charges.batch_discount, amounts["batch"]))
     if charges.top_up:
         made = {
             "kind": "minimum",

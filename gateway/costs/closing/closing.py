@@ -100,7 +100,7 @@ def close(
     hashed = _sum(ledger, held, progress)
     with ledger.write() as connection:
         if _commit(connection, held, hashed, now):
-            told = {"root": hashed.root, "policy": held["policy"], "records": hashed.summary["records"]}
+            told = {"seal": hashed.root, "policy": held["policy"], "records": hashed.summary["records"]}
             record(connection, actor, "period.close", of, told, now)
     closed = _row(ledger, of)
     assert closed is not None

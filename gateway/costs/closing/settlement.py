@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from operator import attrgetter
 from typing import Any
 
@@ -86,10 +87,10 @@ def settle(lines: Sequence[CostLine], allocated: MonthAllocation, tenants: Itera
     return Settlement(statements, _totals(lines, parts, cents, allocated))
 
 
-def rounded(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any, int]:
+def rounded(parts: Mapping[Any, int | Fraction], whole: int, unit: int = CENT) -> dict[Any, int]:
     """Largest remainder method: round each part down to whole units, then add one to the largest remainders
     (ties: smaller key) until they sum to `whole`, which must be their sum, rounded up or down."""
-    floors = {key: part // unit for key, part in parts.items()}
+    floors = {key: int(part // unit) for key, part in parts.items()}
     left = whole - sum(floors.values())
     assert 0 <= left <= len(parts), "the whole is not the sum of the parts"
     for key in sorted(parts, key=lambda key: (-(parts[key] % unit), key))[:left]:

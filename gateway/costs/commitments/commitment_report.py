@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -65,7 +66,7 @@ def _provisioned(connection: Connection, within: Period) -> Hours:
 def _row(one: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
     commitment = one.commitment
     listed = [
-        _at_rate(book.rate(commitment.gpu_type, region, "on_demand", hour), nano)
+        _at_rate(mean_rate(book, commitment.gpu_type, region, "on_demand", hour), nano)
         for (region, hour), nano in one.used.items()
     ]
     known = [cost for cost in listed if cost is not None]
@@ -148,13 +149,27 @@ def _spot(hours: Hours, book: PriceBook) -> list[dict[str, Any]]:
 def _priced(
     book: PriceBook, gpu_type: str, region: str, purchase: str, hours: Mapping[int, int]
 ) -> Fraction | None:
-    """None if a price is missing. A price that changes within an hour counts from the next."""
-    costs = [_at_rate(book.rate(gpu_type, region, purchase, hour), nano) for hour, nano in hours.items()]
+    """None if a price is missing."""
+    costs = [
+        _at_rate(mean_rate(book, gpu_type, region, purchase, hour), nano) for hour, nano in hours.items()
+    ]
     known = [cost for cost in costs if cost is not None]
     return sum(known, Fraction(0)) if len(known) == len(costs) else None
 
 
-def _at_rate(rate: int | None, nano: int) -> Fraction | None:
+def mean_rate(book: PriceBook, gpu_type: str, region: str, purchase: str, hour: int) -> Fraction | None:
+    """Of an hour: a price that changes within it counts in proportion to its time. None if one is missing."""
+    edges = [hour, *book.changes(gpu_type, region, purchase, hour, hour + HOUR), hour + HOUR]
+    mean = Fraction(0)
+    for start, end in pairwise(edges):
+        rate = book.rate(gpu_type, region, purchase, start)
+        if rate is None:
+            return None
+        mean += Fraction(rate * (end - start), HOUR)
+    return mean
+
+
+def _at_rate(rate: Fraction | None, nano: int) -> Fraction | None:
     return None if rate is None else Fraction(nano * rate, _MICRO_NANO)
 
 

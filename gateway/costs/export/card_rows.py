@@ -1,8 +1,8 @@
 """Rows of a customer's own file that its rate card adds for a whole month: resident adapters, the free
-allowance and the minimum.
+allowance, the discount on batches and the minimum.
 
-The allowance is a credit and the minimum an adjustment: they have costs, but neither quantities nor unit
-prices, which FOCUS wants to be positive.
+Allowance and discount are credits, and the minimum is an adjustment: they have costs, but neither quantities
+nor unit prices, which FOCUS wants to be positive.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gateway.costs.export.row_facts import object_text
 from gateway.costs.periods import iso, month
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
+    BATCH_SKU,
     MINIMUM_SKU,
     RESIDENCY_SKU,
     MonthCharges,
@@ -32,6 +33,7 @@ _ALLOWANCE_SKU = "free-allowance"
 _KINDS = (
     (_ALLOWANCE_SKU, "Credit", "Free allowance"),
     (MINIMUM_SKU, "Adjustment", "Difference to the monthly minimum"),
+    (BATCH_SKU, "Credit", "Discount on batches"),
 )
 """SKU, category and description, in the order of `_adjusted`."""
 
@@ -68,9 +70,9 @@ def of_correction(changed: MonthCorrection, tenant: str, of: str) -> Iterator[Ro
 
 
 def _adjusted(charges: MonthCharges) -> tuple[int, ...]:
-    """What allowance and minimum change."""
+    """What allowance, minimum and discount change."""
     listed = list_price(charges.card, Tokens(*(kind.tokens for kind in charges.kinds)))
-    return sum(kind.amount for kind in charges.kinds) - listed, charges.top_up
+    return sum(kind.amount for kind in charges.kinds) - listed, charges.top_up, charges.batch_discount
 
 
 def _adjustments(

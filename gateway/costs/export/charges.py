@@ -30,11 +30,22 @@ class UnitPrices:
 
 
 @dataclass(frozen=True, slots=True)
+class Covering:
+    """A recorded commitment that pays for a charge."""
+
+    id: int
+    description: str
+    effective: int
+    """The charge's part of what the commitment costs, in 10**-15 of the currency."""
+
+
+@dataclass(frozen=True, slots=True)
 class Charge:
     line: CostLine
     start: str
     end: str
     prices: UnitPrices
+    covering: Covering | None = None
 
 
 ListPrice = Callable[[str, str, int], int | None]
@@ -81,13 +92,18 @@ def daily(charges: Iterable[Charge]) -> Iterator[Charge]:
         same: dict[tuple[object, ...], Charge] = {}
         for charge in of_day:
             line = charge.line
-            key = (*line.keys[1:], line.bucket, line.calibration, line.correction, charge.prices)
+            by = charge.covering
+            key = (
+                *line.keys[1:], line.bucket, line.calibration, line.correction, charge.prices, by and by.id,
+            )  # fmt: skip  # one name a line says no more
             held = same.get(key)
+            if by is not None and held is not None and held.covering is not None:
+                by = replace(by, effective=by.effective + held.covering.effective)
             sums = {
                 name: getattr(line, name) + (0 if held is None else getattr(held.line, name)) for name in SUMS
             }
             whole = replace(line, keys=(iso(start), *line.keys[1:]), **sums)
-            same[key] = Charge(whole, iso(start), iso(start + DAY), charge.prices)
+            same[key] = Charge(whole, iso(start), iso(start + DAY), charge.prices, by)
         # As the hours are ordered, so that the rows of an engine stay together.
         yield from sorted(same.values(), key=lambda charge: charge.line.keys)
 

@@ -47,12 +47,12 @@ _BOTH = (
     _one_of("ChargeFrequency", "Usage-Based", "Recurring", "One-Time"),
     Column("ChargePeriodEnd", "time"),
     Column("ChargePeriodStart", "time"),
-    # Of engines on reserved capacity. What is reserved but not provisioned by an engine has no row.
+    # Of engines on reserved capacity, and of recorded commitments.
     _one_of("CommitmentDiscountCategory", "Usage", nullable=True),
     Column("CommitmentDiscountId", "text", nullable=True),
     Column("CommitmentDiscountName", "text", nullable=True),
     Column("CommitmentDiscountQuantity", "quantity", nullable=True),
-    _one_of("CommitmentDiscountStatus", "Used", nullable=True),
+    _one_of("CommitmentDiscountStatus", "Used", "Unused", nullable=True),
     Column("CommitmentDiscountType", "text", nullable=True),
     _one_of("CommitmentDiscountUnit", "GPU-Hours", nullable=True),
     Column("ConsumedQuantity", "quantity", nullable=True),
@@ -75,14 +75,20 @@ _BOTH = (
     Column("PricingCurrencyEffectiveCost", "cost", versions=("1.2",)),
     Column("PricingCurrencyListUnitPrice", "price", nullable=True, versions=("1.2",)),
     Column("PricingQuantity", "quantity", nullable=True),
-    _one_of("PricingUnit", "GPU-Hours", "1000000 Tokens", "Hours", "Days", "Months", nullable=True),
+    _one_of(
+        "PricingUnit",
+        *("GPU-Hours", "1000000 Tokens", "Hours", "Days", "Months", "Commitments"),
+        nullable=True,
+    ),
     Column("ProviderName", "text", versions=("1.2",)),
     Column("PublisherName", "text", versions=("1.2",)),
     Column("RegionId", "text", nullable=True),
     Column("RegionName", "text", nullable=True),
     Column("ResourceId", "text"),
     Column("ResourceName", "text"),
-    _one_of("ResourceType", "GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool", "Rate Card"),
+    _one_of(
+        "ResourceType", "GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool", "Rate Card", "Commitment"
+    ),
     _one_of("ServiceCategory", "AI and Machine Learning"),
     Column("ServiceName", "text"),
     Column("ServiceProviderName", "text", versions=("1.4",)),
@@ -90,7 +96,14 @@ _BOTH = (
     Column("SkuId", "text"),
     _one_of(
         "SkuMeter",
-        *("GPU Time", "Input Tokens", "Cached Input Tokens", "Output Tokens", "Adapter Residency"),
+        *(
+            "GPU Time",
+            "Input Tokens",
+            "Cached Input Tokens",
+            "Output Tokens",
+            "Adapter Residency",
+            "Commitment",
+        ),
         nullable=True,
     ),
     Column("SkuPriceDetails", "json", nullable=True),

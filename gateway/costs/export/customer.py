@@ -9,6 +9,7 @@ the customer is charged.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from gateway.costs.allocation import Allocated
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export import card_rows, chargeback
 from gateway.costs.export.card_rows import COLUMNS, costs, named, no_tokens, sku, unit_price
-from gateway.costs.export.cells import Fixed, Row
+from gateway.costs.export.cells import Cell, Fixed, Row
 from gateway.costs.export.charges import Charge
 from gateway.costs.export.columns import Column, Granularity
 from gateway.costs.export.row_facts import object_text
@@ -44,6 +45,10 @@ WITHHELD = frozenset(
 """Columns that a customer's file does not have."""
 _PERIODS: dict[Granularity, str] = {"hourly": "Hours", "daily": "Days"}
 _METERS = {"input": "Input Tokens", "cached": "Cached Input Tokens", "output": "Output Tokens"}
+
+
+BY = (*chargeback.BY, "cost_centre")
+"""The customer's own label of who used it is a tag, so that it can charge its departments."""
 
 
 def columns_for(columns: Iterable[Column]) -> list[Column]:
@@ -82,12 +87,15 @@ class Customer:
         return line if self.card_of(line) is None else replace(line, rate_micros=0)
 
     def focus(self, charges: Iterable[Charge]) -> Iterator[Row]:
-        """Rows from charges grouped by `chargeback.BY`."""
+        """Rows from charges grouped by BY."""
         for charge in charges:
             if charge.line.bucket == "usage":
-                card = self.card_of(charge.line)
-                at_cost = map(self.hidden, chargeback.rows([charge]))
-                yield from at_cost if card is None else _priced(charge, card)
+                *keys, centre = charge.line.keys
+                plain = replace(charge, line=replace(charge.line, keys=tuple(keys)))
+                card = self.card_of(plain.line)
+                at_cost = map(self.hidden, chargeback.rows([plain]))
+                for row in at_cost if card is None else _priced(plain, card):
+                    yield row if not centre else {**row, "Tags": _tagged(row["Tags"], centre)}
 
     def at_cost(self, allocated: Mapping[str, Allocated]) -> dict[str, Allocated]:
         """Shares of unused time by month: only of months without a card."""
@@ -126,6 +134,10 @@ class Customer:
             yield from card_rows.of_month(whole.current, self.tenant, self.month)
         for of, changed in whole.corrections.items():
             yield from card_rows.of_correction(changed, self.tenant, of)
+
+
+def _tagged(tags: Cell, centre: str) -> str:
+    return object_text(**{**json.loads(str(tags)), "florin/cost_centre": centre})
 
 
 def _one(period: str) -> Row:

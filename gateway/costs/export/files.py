@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -15,11 +15,13 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.allocation import Allocated
 from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.export import chargeback, infrastructure, ledger_lines
+from gateway.costs.export import chargeback, commitment_rows, infrastructure, ledger_lines
 from gateway.costs.export.cells import Row
 from gateway.costs.export.charges import Charge, ListPrice, daily, hourly, list_price_of
 from gateway.costs.export.columns import Dataset, Format, Granularity, focus
 from gateway.costs.export.columns import plain as plain_columns
+from gateway.costs.export.committed import committed, covered
+from gateway.costs.export.customer import BY as CUSTOMER_BY
 from gateway.costs.export.customer import Customer, columns_for, unlisted
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
@@ -132,7 +134,7 @@ def _write_for_customer(connection: Connection, book: PriceBook, order: Order, f
     by_hour = _lines(connection, book, order, ("hour",))
     if missing := missing_prices(line for line in by_hour if customer.card_of(line) is None):
         raise MissingPriceError(_no_price(missing, order))
-    lines = map(customer.charged, _lines(connection, book, order, chargeback.BY))
+    lines = map(customer.charged, _lines(connection, book, order, CUSTOMER_BY))
     rows = customer.focus(_charges(lines, unlisted, order))
     if all(name == order.customer for name in order.tenants):
         allocated = customer.at_cost(_allocated(connection, book, order))
@@ -149,23 +151,39 @@ def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str,
 
 def _focus_rows(connection: Connection, book: PriceBook, order: Order, version: str) -> Iterable[Row]:
     listed = list_price_of(_closed_book(connection, order) or book)
+    everybody = replace(order, tenants=())
 
-    def charges(by: tuple[str, ...]) -> Iterator[Charge]:
-        return _charges(_lines(connection, book, order, by), listed, order)
+    def all_lines() -> Iterator[CostLine]:
+        return _lines(connection, book, everybody, infrastructure.BY)
 
+    plan = committed(connection, order.month, all_lines)
     if order.dataset == "infrastructure":
-        return infrastructure.rows(charges(infrastructure.BY), version)
+        if plan is None:
+            charges = hourly(_lines(connection, book, order, infrastructure.BY), listed)
+            return infrastructure.rows(_in_spans(charges, order), version)
+        # What a commitment covers depends on the engines of all tenants.
+        divided = covered(hourly(all_lines(), listed), plan.uses)
+        mine = (c for c in divided if all(c.line.keys[infrastructure.TENANT] == t for t in order.tenants))
+        made = infrastructure.rows(_in_spans(mine, order), version)
+        return made if order.tenants else chain(made, commitment_rows.rows(plan, listed, order.granularity))
     allocated = _allocated(connection, book, order)
-    return chain(
-        chargeback.rows(charges(chargeback.BY)),
+    found = chain(
+        chargeback.rows(_charges(_lines(connection, book, order, chargeback.BY), listed, order)),
         _allocated_rows(allocated, order, listed),
         _leftover_rows(connection, book, order, allocated, listed),
     )
+    if plan is None or order.tenants:
+        return found
+    divided = covered(hourly(all_lines(), listed), plan.uses)
+    return chain(found, commitment_rows.beyond_the_books(plan, divided))
 
 
-def _charges(lines: Iterable[CostLine], listed: ListPrice, order: Order) -> Iterator[Charge]:
-    found = hourly(lines, listed)
-    return found if order.granularity == "hourly" else daily(found)
+def _charges(lines: Iterable[CostLine], listed: ListPrice, order: Order) -> Iterable[Charge]:
+    return _in_spans(hourly(lines, listed), order)
+
+
+def _in_spans(charges: Iterable[Charge], order: Order) -> Iterable[Charge]:
+    return charges if order.granularity == "hourly" else daily(charges)
 
 
 def _closed_book(connection: Connection, order: Order) -> PriceBook | None:

@@ -14,11 +14,12 @@ from itertools import groupby
 
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, Row
-from gateway.costs.export.charges import Charge, UnitPrices
-from gateway.costs.export.row_facts import PURCHASE, gpu_time, object_text, sku, tags
+from gateway.costs.export.charges import Charge, Covering, UnitPrices
+from gateway.costs.export.row_facts import PURCHASE, discount, gpu_time, object_text, sku, tags
 
 BY = ("hour", "engine", "gpu_type", "region", "purchase", "tenant", "adapter", "version", "base_model")
 _ENGINE_HOUR = 5  # keys
+TENANT = BY.index("tenant")
 _MEASURED, _WEIGHTED = "florin-measured-gpu-time", "florin-weighted-tokens"
 _RATIO_PLACES = 12
 
@@ -27,10 +28,11 @@ def rows(charges: Iterable[Charge], version: str) -> Iterator[Row]:
     """Rows from charges grouped by BY, in their order. Memory use is proportional to one engine-hour (or
     day)."""
     for _, of_engine in groupby(charges, key=lambda charge: charge.line.keys[:_ENGINE_HOUR]):
-        origins: dict[tuple[int, int, bool, int], list[Charge]] = {}
+        origins: dict[tuple[int, int, bool, int, int], list[Charge]] = {}
         for charge in of_engine:
             line, prices = charge.line, charge.prices
-            key = (prices.paid, prices.list, line.correction, line.calibration)
+            by = 0 if charge.covering is None else charge.covering.id
+            key = (prices.paid, prices.list, line.correction, line.calibration, by)
             origins.setdefault(key, []).append(charge)
         for _, origin in sorted(origins.items()):
             yield from _split(origin, version)
@@ -54,10 +56,25 @@ def _split(origin: list[Charge], version: str) -> Iterator[Row]:
         else "florin-weighted-tokens",
         "x_GpuType": gpu_type,
     }
-    lines = [charge.line for charge in origin]
-    for line, ratio in zip(lines, ratios([line.nano_gpu_hours for line in lines]), strict=True):
+    shares = ratios([charge.line.nano_gpu_hours for charge in origin])
+    for charge, ratio in zip(origin, shares, strict=True):
+        line = charge.line
         owner = _owner(line, prices) if version == "1.2" else {}
-        yield {**same, **gpu_time(line.nano_gpu_hours, prices), **_share(line, ratio), **owner}
+        time = {**gpu_time(line.nano_gpu_hours, prices), **_covered(charge.covering)}
+        yield {**same, **time, **_share(line, ratio), **owner}
+
+
+def _covered(by: Covering | None) -> Row:
+    """A commitment is billed when it is bought."""
+    if by is None:
+        return {}
+    cost = Fixed(by.effective, 15)
+    return {
+        **discount(by.id, by.description),
+        "BilledCost": Fixed(0, 15),
+        "EffectiveCost": cost,
+        "PricingCurrencyEffectiveCost": cost,
+    }
 
 
 def _owner(line: CostLine, prices: UnitPrices) -> Row:

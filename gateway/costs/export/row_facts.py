@@ -91,11 +91,20 @@ def sku(family: str, meter: str, gpu_type: str, region: str, prices: UnitPrices)
 def _commitment(gpu_type: str, region: str) -> Row:
     """What an engine on reserved capacity draws on. It is used whenever the engine is up, idle or not."""
     where = f" in {region}" if region else ""
+    return _discount(f"reserved/{gpu_type}/{region or 'any'}", f"Reserved {gpu_type}{where}", "Used")
+
+
+def discount(number: int, description: str, *, status: str | None = "Used") -> Row:
+    """Of a recorded commitment. `status`: None for its purchase."""
+    return _discount(f"commitment/{number}", description or f"Commitment {number}", status)
+
+
+def _discount(identity: str, name: str, status: str | None) -> Row:
     return {
         "CommitmentDiscountCategory": "Usage",
-        "CommitmentDiscountId": f"reserved/{gpu_type}/{region or 'any'}",
-        "CommitmentDiscountName": f"Reserved {gpu_type}{where}",
-        "CommitmentDiscountStatus": "Used",
+        "CommitmentDiscountId": identity,
+        "CommitmentDiscountName": name,
+        "CommitmentDiscountStatus": status,
         "CommitmentDiscountType": "Reserved Capacity",
         "CommitmentDiscountUnit": GPU_HOURS,
     }

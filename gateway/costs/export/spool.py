@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -124,7 +125,15 @@ class Spool:
             with suppress(OSError):
                 found = path.stat()
                 if found.st_uid == os.getuid() and found.st_mtime < time.time() - _LEFT_SECONDS:
-                    path.unlink()
+                    _remove_any(path)
+
+
+def _remove_any(path: Path) -> None:
+    """A file, or the directory of a scheduled export."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def unwritable(error: OSError) -> FlorinError:

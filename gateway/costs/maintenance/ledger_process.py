@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import os
 import signal
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -109,7 +109,7 @@ class LedgerProcess:
                 # Assigned before it has started, so that `close` finds it even if this call is cancelled.
                 pool = self._pool = ProcessPoolExecutor(
                     max_workers=1,
-                    mp_context=multiprocessing.get_context("spawn"),
+                    mp_context=get_context("spawn"),
                     initializer=_prepare,
                     initargs=(self._url,),
                 )
@@ -144,7 +144,7 @@ def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, A
 
 def _end_with_parent() -> None:
     """Exit when the parent was killed; otherwise a pool's process would wait for work forever."""
-    parent = multiprocessing.parent_process()
+    parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)

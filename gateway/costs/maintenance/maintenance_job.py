@@ -21,6 +21,7 @@ from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.costs.maintenance.totals import totals
 from gateway.costs.reconciliation.drift import drift
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.scheduled_exports.status import export_series
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.ledger.retention import prune
 from gateway.observability.computed_metrics import LedgerFigures
@@ -128,6 +129,7 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> None:
             "florin_ledger_maintenance_timestamp_seconds": [((), now / 1e6)],
             **ahead(ledger, now),
             **batch_backlog(ledger, now),
+            **export_series(ledger, now),
         },
     )
     write_snapshot(ledger, METRICS, now, (figures.never_back(before) if before else figures).document())

@@ -138,3 +138,18 @@ def rate_at(rates: Sequence[ExchangeRate], currency: str, target: str, at: int) 
     """The rate that is valid at a time; None: none is. `rates`: as `read_exchange_rates` orders them."""
     begun = [r for r in rates if (r.currency, r.target) == (currency, target) and r.valid_from <= at]
     return max(begun, key=lambda r: (r.valid_from, r.id), default=None)
+
+
+def chosen(
+    rates: Sequence[ExchangeRate], currency: str, target: str, end: int, now: int, tenant: str | None = None
+) -> ExchangeRate:
+    """The rate at the end of a period, exclusive. Raises ExchangeRateError, which tells a tenant no command
+    of the operator's."""
+    at = min(end - 1, now)
+    found = rate_at(rates, currency, target, at)
+    if found is None:
+        add = f"florin exchange-rate add --from {currency} --to {target} --rate … --date {iso(at)[:8]}01"
+        do = f"{add} --source …" if tenant is None else f"ask your provider, or ask for {currency}."
+        missing = f"No exchange rate from {currency} to {target} on {iso(at)[:10]}"
+        raise ExchangeRateError("currency", f"{missing}: {do}")
+    return found

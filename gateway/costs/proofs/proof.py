@@ -1,7 +1,7 @@
 """A tenant's proof that its statement is part of a closed period and covers exactly its records.
 
 Pure and offline: checking it takes the proof, the records, SHA-256 and JSON, and no trust in the gateway.
-Take the root from another source than the proof: the month's invoice, or the next month's proof, whose header
+Take the seal from another source than the proof: the month's invoice, or the next month's proof, whose header
 has it as `previous_root`.
 """
 
@@ -72,7 +72,7 @@ def prove(
     return {
         "version": version,
         "month": header["month"],
-        "root": root,
+        "seal": root,
         "header": dict(header),
         "statement": shown[index],
         "path": [{"side": step.side, "hash": step.hash.hex()} for step in path(leaves, index)],
@@ -101,12 +101,12 @@ def _covered(statement: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 def verify_proof(
-    proof: Mapping[str, Any], records: Iterable[Mapping[str, Any]] | None = None, root: str | None = None
+    proof: Mapping[str, Any], records: Iterable[Mapping[str, Any]] | None = None, seal: str | None = None
 ) -> list[ProofCheck]:
-    """Run each check. `records`: the tenant's, in any order, as the API returns them. `root`: from another
+    """Run each check. `records`: the tenant's, in any order, as the API returns them. `seal`: from another
     source, if the caller has it. Raises ProofError."""
     try:
-        checks = [_root_check(proof, root), _header_check(proof), _statement_check(proof)]
+        checks = [_seal_check(proof, seal), _header_check(proof), _statement_check(proof)]
         if records is None:
             return [*checks, ProofCheck("records", None, "Not given.")]
         version = version_of(proof["header"])
@@ -115,22 +115,28 @@ def verify_proof(
         raise ProofError(f"A field is missing or invalid: {error}") from error
 
 
-def _root_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
-    root = proof["root"]
+def _seal_of(proof: Mapping[str, Any]) -> str:
+    """Earlier versions of Florin call it `root`."""
+    seal: str = proof["seal"] if "seal" in proof else proof["root"]
+    return seal
+
+
+def _seal_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
+    root = _seal_of(proof)
     if expected is None:
         return ProofCheck(
-            "root", None, f"Compare the seal {root} with that on the invoice, or pass it with --seal."
+            "seal", None, f"Compare the seal {root} with that on the invoice, or pass it with --seal."
         )
     same = expected.strip().lower() == root
     return ProofCheck(
-        "root", same, root if same else f"The proof has the seal {root}; you expect {expected}."
+        "seal", same, root if same else f"The proof has the seal {root}; you expect {expected}."
     )
 
 
 def _header_check(proof: Mapping[str, Any]) -> ProofCheck:
     header = proof["header"]
     made = header_hash(header).hex()
-    if made != proof["root"]:
+    if made != _seal_of(proof):
         return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the seal.")
     months = {proof["month"], header["month"], proof["statement"]["month"]}
     if len(months) != 1:

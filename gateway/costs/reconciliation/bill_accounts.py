@@ -7,7 +7,7 @@ and purchase model together. A single resource without an engine of its name is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from gateway.costs.periods import HOUR, Period
@@ -98,10 +98,8 @@ def _clip(line: BillLine, within: Period) -> BillLine | None:
     # Measured from the line's start, so that the parts in several months sum to the line.
     until, since = (Fraction(t - line.start, line.end - line.start) for t in (end, start))
     nano = int(line.nano_gpu_hours * until) - int(line.nano_gpu_hours * since)
-    return BillLine(
-        line.line, start, end, line.resource, line.gpu_type, line.region, line.purchase, nano,
-        str(Fraction(line.cost) * share), line.currency, line.description,
-    )  # fmt: skip  # as they are declared
+    cost = str(Fraction(line.cost) * share)
+    return replace(line, start=start, end=end, nano_gpu_hours=nano, cost=cost)
 
 
 def hours_of(line: BillLine) -> range:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -15,12 +15,14 @@ from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import DAY, Period, iso
 from gateway.costs.prices.amounts import decimal_of
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.exchange_rates import read_exchange_rates
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reconciliation.bill_accounts import Ours
 from gateway.costs.reconciliation.bill_check import check_bill
 from gateway.costs.reconciliation.bill_differences import KINDS, BillAccount, BillDifference
 from gateway.costs.reconciliation.bill_files import NANO
 from gateway.costs.reconciliation.bills import read_bill, sources_of
+from gateway.costs.reconciliation.foreign_bills import converted, totals
 from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict, described, line_id, overall
 from gateway.metering.ledger.schema import engine_hours, engine_spans
 
@@ -37,6 +39,10 @@ class BillCheck:
     accounts: Sequence[BillAccount]
     sources: Sequence[str]
     """SHA-256 of the files."""
+    exchange_rates: Sequence[Mapping[str, Any]] = ()
+    """At which lines in other currencies were converted."""
+    billed: Mapping[str, str] = field(default_factory=dict)
+    """The lines' totals in their own currencies."""
 
     @property
     def differences(self) -> list[BillDifference]:
@@ -62,8 +68,10 @@ def checked_bill(connection: Connection, within: Period) -> BillCheck | None:
     ours = _ours(connection, book, within)
     known |= {own.engine for own in ours}
     unused = UnusedCapacity(uses_of(connection, within))
-    accounts = check_bill(lines, ours, known, book.rate, currency, within, unused=unused)
-    return BillCheck(currency, accounts, sources_of(connection, within))
+    foreign = converted(lines, currency, read_exchange_rates(connection), within.end)
+    accounts = check_bill(foreign.lines, ours, known, book.rate, currency, within, unused=unused)
+    billed = totals(lines, within.start, within.end)
+    return BillCheck(currency, accounts, sources_of(connection, within), foreign.document(), billed)
 
 
 def bill_section(
@@ -82,6 +90,7 @@ def _section(checked: BillCheck, of: str, acceptances: Mapping[str, Acceptance])
     unaccepted = [line for line in shown if line["verdict"] in UNSETTLED]
     return {
         "currency": checked.currency,
+        "exchange_rates": list(checked.exchange_rates),
         "verdict": overall(Verdict(line["verdict"]) for line in shown).value,
         "billed_gpu_hours": _hours(billed),
         "provisioned_gpu_hours": _hours(own),

@@ -20,7 +20,7 @@ from gateway.costs.reconciliation.bill_section import (
     checked_bill,
     merged,
 )
-from gateway.costs.reconciliation.true_up import Books, open_books, true_up
+from gateway.costs.reconciliation.true_up import Books, cents_of, open_books, true_up
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, periods
@@ -62,10 +62,10 @@ def record_true_up(
         preview, blocked = _preview(connection, of, tolerance, now)
         if preview is None:
             raise TrueUpError(" ".join(blocked))
-        billed = Fraction(preview["invoice_amount_cents"], 100)
+        billed, currency = _invoiced(preview)
         if invoice is not None and invoice != billed:
             raise TrueUpError(
-                f"The imported lines of {of} sum to {decimal_of(billed)} {preview['currency']}, not to "
+                f"The imported lines of {of} sum to {decimal_of(billed)} {currency}, not to "
                 f"{decimal_of(invoice)}: import what is missing (taxes, credits and fees are lines too), or "
                 "correct the amount."
             )
@@ -77,6 +77,15 @@ def record_true_up(
         told = {key: preview[key] for key in ("currency", "list_cost", "invoice_cost", "sources", "seal")}
         record(connection, actor, "bill.true_up", of, told, now)
         return read_true_ups(connection, of)[0], True
+
+
+def _invoiced(preview: dict[str, Any]) -> tuple[Fraction, str]:
+    """What is on the paper: in its own currency, if all of it is in one."""
+    own = preview.get("billed", {})
+    if len(own) == 1:
+        [(currency, total)] = own.items()
+        return Fraction(cents_of(Fraction(total)), 100), currency
+    return Fraction(preview["invoice_amount_cents"], 100), preview["currency"]
 
 
 def read_true_ups(connection: Connection, of: str) -> list[dict[str, Any]]:
@@ -91,7 +100,7 @@ _BOOKS = frozenset({"books", "seal"})
 
 
 def _same(recorded: dict[str, Any], preview: dict[str, Any], *, but: frozenset[str] = frozenset()) -> bool:
-    return all(recorded[key] == value for key, value in preview.items() if key not in but)
+    return all(recorded.get(key) == value for key, value in preview.items() if key not in but)
 
 
 def _preview(
@@ -110,9 +119,8 @@ def _preview(
         return None, [*blocked, *([_HOW_TO_ACCEPT] if checked else [])]
     if foreign := sorted({name for account in checked.accounts for name in account.other_currencies}):
         names = ", ".join(foreign)
-        return None, [
-            f"The bill has lines in {names}, but the price book uses {checked.currency}: import it converted."
-        ]
+        why = f"The bill has lines in {names}, but the price book uses {checked.currency}: "
+        return None, [f"{why}add the exchange rate (florin exchange-rate add), or import it converted."]
     return _document(connection, of, checked), []
 
 
@@ -122,7 +130,10 @@ _HOW_TO_ACCEPT = "Accept what florin cost reconcile shows (florin cost accept LI
 def _document(connection: Connection, of: str, checked: BillCheck) -> dict[str, Any]:
     books = _books(connection, of) or open_books(checked.own_cost)
     made = true_up(books, checked.own_cost, checked.billed_cost, merged(checked.differences))
-    return {"month": of, "currency": checked.currency, "sources": list(checked.sources), **made}
+    about: dict[str, Any] = {"month": of, "currency": checked.currency, "sources": list(checked.sources)}
+    if checked.exchange_rates:
+        about |= {"exchange_rates": list(checked.exchange_rates), "billed": dict(checked.billed)}
+    return {**about, **made}
 
 
 def _books(connection: Connection, of: str) -> Books | None:

@@ -31,10 +31,10 @@ ALIVE_SECONDS = 15
 """A closing that has reported no progress for this long is considered dead."""
 _ROLL_SECONDS = 3.0
 _SUMMARY = (
-    "tenant", "records", "root", "nano_gpu_hours", "allocated_nano_gpu_hours", "cost", "amount_cents",
+    "tenant", "records", "seal", "nano_gpu_hours", "allocated_nano_gpu_hours", "cost", "amount_cents",
     "charged_cents",
 )  # fmt: skip  # one name a line says no more
-_OF_TENANT = ("tenant", "records", "root", "amount_cents")
+_OF_TENANT = ("tenant", "records", "seal", "amount_cents")
 """What a tenant sees of its own: what it is charged."""
 
 
@@ -68,7 +68,10 @@ def one(ledger: Ledger, of: str, now: int, tenant: str | None = None) -> dict[st
 def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """`amount_cents` is what it costs, `charged_cents` what the customer is charged."""
     charges = statement.get("charges")
-    made = {name: statement[name] for name in names if name in statement}
+    # `root` is its name in what the seal covers, which never changes.
+    made = {
+        name: statement[held] for name in names if (held := "root" if name == "seal" else name) in statement
+    }
     charged = statement["amount_cents"] if charges is None else charges["amount_cents"]
     if "charged_cents" in names:
         return {**made, "charged_cents": charged, "rate_card": None if charges is None else charges["card"]}
@@ -109,8 +112,8 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
         **_open(row["month"], now, "-"),
         "state": row["state"],
         "closed_at": None if row["closed_at"] is None else iso(row["closed_at"]),
-        "root": row["root"],
-        "previous_root": row["previous_root"],
+        "seal": row["root"],
+        "previous_seal": row["previous_root"],
         "currency": row["currency"],
     }
     if tenant is not None:

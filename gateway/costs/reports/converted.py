@@ -6,7 +6,6 @@ or now if the period has not ended. So parts still sum to the whole, exactly. Th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,13 +13,7 @@ from sqlalchemy import Connection
 
 from gateway.costs.periods import instant, iso
 from gateway.costs.prices.amounts import decimal_of
-from gateway.costs.prices.exchange_rates import (
-    PLACES,
-    ExchangeRate,
-    ExchangeRateError,
-    rate_at,
-    read_exchange_rates,
-)
+from gateway.costs.prices.exchange_rates import PLACES, chosen, read_exchange_rates
 
 _AMOUNTS = {"cost", "priced_cost", "allocated_cost", "priced_allocated_cost", "idleness_cost"}
 _PRICES = "unit_prices"
@@ -50,21 +43,6 @@ def in_currency(
     }
     made: dict[str, Any] = _converted(document, factor)
     return {**made, "currency": currency, "exchange_rate": said}
-
-
-def chosen(
-    rates: Sequence[ExchangeRate], currency: str, target: str, end: int, now: int, tenant: str | None = None
-) -> ExchangeRate:
-    """The rate at the end of a period, exclusive. Raises ExchangeRateError, which tells a tenant no command
-    of the operator's."""
-    at = min(end - 1, now)
-    found = rate_at(rates, currency, target, at)
-    if found is None:
-        add = f"florin exchange-rate add --from {currency} --to {target} --rate … --date {iso(at)[:8]}01"
-        do = f"{add} --source …" if tenant is None else f"ask your provider, or ask for {currency}."
-        missing = f"No exchange rate from {currency} to {target} on {iso(at)[:10]}"
-        raise ExchangeRateError("currency", f"{missing}: {do}")
-    return found
 
 
 def _converted(value: Any, factor: Fraction, *, amounts: bool = False) -> Any:

@@ -24,7 +24,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
-from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.reports.report import Question, cost_report, set_apart
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import Tokens, list_price
@@ -52,7 +52,7 @@ def customer_text(
 ) -> tuple[str, dict[str, Any]]:
     """Like `report_text`, for the tenant."""
     report = without_gpu_time(_report(ledger, question, now=now, tenant=tenant, currency=currency))
-    beside = {name: report.pop(name) for name in ("complete", "next")}
+    beside = set_apart(report)
     return json.dumps(report, ensure_ascii=False, separators=(",", ":")), beside
 
 

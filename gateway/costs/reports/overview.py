@@ -59,7 +59,7 @@ def _time(lines: Iterable[CostLine]) -> dict[str, Any]:
 
 
 def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
-    """By GPU type: the busy share of the provisioned time, and the cost of the rest."""
+    """By GPU type: the busy share of the provisioned time, and the cost of the unused time."""
     made = []
     for gpu_type in sorted({line.gpu_type for line in facts}):
         here = [line for line in facts if line.gpu_type == gpu_type]

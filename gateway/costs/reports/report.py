@@ -33,6 +33,7 @@ from gateway.costs.reports.statement_amounts import StatementAmounts
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.rollups.set_aside import read_set_aside
+from gateway.dataplane.labels import OTHER
 from gateway.metering.ledger.ledger import Ledger
 
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")
@@ -89,10 +90,18 @@ def report_text(
     ledger: Ledger, question: Question, *, now: int, currency: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """`cost_report` as JSON, rendered here because ten thousand rows would block the event loop, and
-    separately its `complete` and `next`."""
+    separately what `set_apart` takes out of it."""
     report = cost_report(ledger, question, now=now, currency=currency)
-    beside = {name: report.pop(name) for name in ("complete", "next")}
+    beside = set_apart(report)
     return json.dumps(report, ensure_ascii=False, separators=(",", ":")), beside
+
+
+def set_apart(report: dict[str, Any]) -> dict[str, Any]:
+    """Takes `complete` and `next` out of a report; with them, by key, the ids of the `keys` in its rows."""
+    beside = {name: report.pop(name) for name in ("complete", "next")}
+    if "key" in report["by"]:
+        beside["keys"] = sorted({row["key"] for row in report["rows"]} - {"", OTHER})
+    return beside
 
 
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Parts: roll-up rows divided once more, by whose requests they are within a tenant. Pure.
 
-A request has a name in each of DIMENSIONS: the id of its API key, and the labels that it came with (see
-`gateway.dataplane.labels`). Each dimension divides the row on its own, so that the parts do not multiply.
-Only named parts are stored: what they leave of their row has the empty name, and whoever reads them computes
-it (see `part_sources`). So the parts always sum to the row, also for hours that were rolled up before there
-were parts.
+A request has a name in each of DIMENSIONS: the id of its API key, the labels that it came with (see
+`gateway.dataplane.labels`), and its service tier. Each dimension divides the row on its own, so that the
+parts do not multiply. Only named parts are stored: what they leave of their row has the empty name, and
+whoever reads them computes it (see `part_sources`). So the parts always sum to the row, also for hours that
+were rolled up before there were parts.
 
 Clients choose names. A tenant has at most MOST_NAMES of them per dimension and engine-hour, those with the
 most GPU-time, then the most requests, then the smallest; the others together are OTHER. A function of the
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from gateway.costs.rollups.posting import FIGURES, Detail, Figures, RowKey
 from gateway.dataplane.labels import OTHER
 
-DIMENSIONS = ("key", "end_user", "tag", "cost_centre")
+DIMENSIONS = ("key", "end_user", "tag", "cost_centre", "service_tier")
 """In the order of `posting.Names`."""
 MOST_NAMES = 100
 _GPU_TIME, _REQUESTS = FIGURES.index("nano_gpu_hours"), FIGURES.index("requests")

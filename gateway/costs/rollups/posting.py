@@ -11,11 +11,11 @@ from gateway.costs.rollups.attribution import Piece
 READ = (
     "id", "dispatched", "ended", "prompt_tokens", "cached_tokens", "completion_tokens", "adapter_loads",
     "hour_marks", "reasoning_tokens", "outcome", "billable", "tenant", "adapter", "version", "base_model",
-    "key_id", "end_user", "tag", "cost_centre",
+    "key_id", "end_user", "tag", "cost_centre", "service_tier",
 )  # fmt: skip  # one name a line says no more
 """Columns of a usage record, in the order that `details` expects; the first eight are an
 `attribution.Attempt`."""
-REASONING, OUTCOME, BILLABLE, BASE_MODEL, OWNER = 8, 9, 10, 14, slice(10, 19)
+REASONING, OUTCOME, BILLABLE, BASE_MODEL, OWNER = 8, 9, 10, 14, slice(10, 20)
 _ROW = 5
 """The first fields of an owner determine the row, the others (`Names`) its part."""
 

@@ -63,6 +63,8 @@ class RateCard:
     residency_micros: int = 0
     """Millionths of the currency per hour in which an adapter of the tenant is resident. The default is for
     versions that a month kept before there was such a price."""
+    batch_percent: int = 100
+    """What batches' tokens cost, in percent of the others'. The default likewise."""
 
     @property
     def terms(self) -> tuple[Any, ...]:
@@ -70,6 +72,7 @@ class RateCard:
         return (
             self.currency, self.input_micros, self.cached_micros, self.output_micros, self.minimum_micros,
             self.free_input, self.free_cached, self.free_output, self.residency_micros,
+            self.batch_percent,
         )  # fmt: skip  # one name a line says no more
 
     def document(self) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class RateCard:
             "cached_per_million": decimal_text(self.cached_micros, _PLACES),
             "output_per_million": decimal_text(self.output_micros, _PLACES),
             "residency_per_adapter_hour": decimal_text(self.residency_micros, _PLACES),
+            "batch_percent": self.batch_percent,
             "monthly_minimum": decimal_text(self.minimum_micros, _PLACES),
             "free_input_tokens": self.free_input,
             "free_cached_tokens": self.free_cached,

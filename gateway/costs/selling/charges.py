@@ -1,10 +1,10 @@
 """What a month's tokens and resident adapters cost a customer by its rate card. Pure and exact: amounts are
 whole numbers of 10**-15 of the currency, as costs are; cents are made on the statement.
 
-A month is charged as a whole: tokens of each kind, less the free ones, times the rate; the hours of resident
-adapters times theirs; then, if the sum is below the card's minimum, the difference. So what late records
-change in a closed month is the difference of two such sums, with the month's own card, allowance, residency
-and minimum; it is charged in the month in which they are posted.
+A month is charged as a whole: tokens of each kind, less the free ones, times the rate, with a discount on
+those of batches; the hours of resident adapters times theirs; then, if the sum is below the card's minimum,
+the difference. So what late records change in a closed month is the difference of two such sums, with the
+month's own card, allowance, residency and minimum; it is charged in the month in which they are posted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ KINDS = ("input", "cached", "output")
 SKUS = {"input": "tokens/input", "cached": "tokens/cached-input", "output": "tokens/output"}
 """Kind of token → its SKU. They depend on nothing that changes: not on GPUs, adapters or cards."""
 MINIMUM_SKU = "monthly-minimum"
+BATCH_SKU = "batch-discount"
 RESIDENCY_SKU = "adapter-residency"
 _PER_TOKEN = 1000
 """A millionth per million tokens is 10**-12 a token."""
@@ -36,6 +37,9 @@ class Tokens(NamedTuple):
     """Computed: without cached ones."""
     cached: int = 0
     output: int = 0
+
+
+NO_TOKENS = Tokens()
 
 
 def added(one: Tokens, other: Tokens) -> Tokens:
@@ -67,6 +71,17 @@ class MonthCharges:
     """What is missing to the minimum."""
     resident: Residency = field(default_factory=dict)
     """Adapters that are charged for being resident: empty if the card has no price for it."""
+    batch: Tokens = NO_TOKENS
+    """Part of the tokens: those of batches, if the card has another price for them."""
+
+    @property
+    def batch_discount(self) -> int:
+        """The amount, 0 or less. The free tokens are those of other requests first, which cost more."""
+        charged = (
+            max(0, min(count, kind.tokens - kind.free)) * kind.rate_micros
+            for kind, count in zip(self.kinds, self.batch, strict=True)
+        )
+        return -sum(charged) * (100 - self.card.batch_percent) * _PER_TOKEN // 100
 
     @property
     def residency(self) -> int:
@@ -75,18 +90,27 @@ class MonthCharges:
 
     @property
     def amount(self) -> int:
-        return sum(kind.amount for kind in self.kinds) + self.residency + self.top_up
+        tokens = sum(kind.amount for kind in self.kinds) + self.batch_discount
+        return tokens + self.residency + self.top_up
 
 
-def charge(card: RateCard, tokens: Tokens, resident: Residency | None = None) -> MonthCharges:
+def charge(
+    card: RateCard, tokens: Tokens, resident: Residency | None = None, batch: Tokens = NO_TOKENS
+) -> MonthCharges:
     """A month's charges. Tokens below zero (more corrected away than there were) count as none. `resident`:
-    the tenant's adapters."""
+    the tenant's adapters. `batch`: part of the tokens."""
     free = (card.free_input, card.free_cached, card.free_output)
     kinds = tuple(
         KindCharge(kind, max(count, 0), min(most, max(count, 0)), micros)
         for kind, count, most, micros in zip(KINDS, tokens, free, rates_of(card), strict=True)
     )
-    made = MonthCharges(card, kinds, 0, dict(resident or {}) if card.residency_micros else {})
+    made = MonthCharges(
+        card,
+        kinds,
+        0,
+        dict(resident or {}) if card.residency_micros else {},
+        batch if card.batch_percent < 100 else NO_TOKENS,
+    )
     return replace(made, top_up=max(card.minimum_micros * _PER_MICRO - made.amount, 0))
 
 
@@ -161,6 +185,18 @@ def kind_document(card: RateCard, kind: KindCharge) -> dict[str, Any]:
         "tokens": kind.tokens,
         "free_tokens": kind.free,
         "per_million": decimal_text(kind.rate_micros, 6),
+    }
+
+
+def batch_document(charges: MonthCharges) -> dict[str, Any]:
+    return {
+        "kind": "batch_discount",
+        "sku": BATCH_SKU,
+        "price": price_id(charges.card, "batch"),
+        "input_tokens": charges.batch.input,
+        "cached_tokens": charges.batch.cached,
+        "output_tokens": charges.batch.output,
+        "batch_percent": charges.card.batch_percent,
     }
 
 

@@ -12,7 +12,8 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, added, charge
 from gateway.costs.selling.residency import of_tenants, residency_of
-from gateway.metering.ledger.schema import rollups
+from gateway.metering.ledger.schema import rollup_parts, rollups
+from gateway.metering.records import BATCH
 
 _BILLED = "usage"
 
@@ -59,10 +60,13 @@ def tenant_months(
     for line in read_lines(connection, book, month(of), ("tenant",), corrections=False):
         if line.bucket == _BILLED:
             used[line.keys[0]] = added(used.get(line.keys[0], Tokens()), tokens_of(line))
+    batch = _batch_tokens(connection, book, of, cards)
     corrected = _corrected_costs(connection, book, of)
     for key, cost in shares.items():
         corrected[key] = corrected.get(key, 0) + cost
-    before, after = _token_sums(connection, of, {at for _, at in corrected})
+    corrected_months = {at for _, at in corrected}
+    before, after = _token_sums(connection, of, corrected_months)
+    batch_before, batch_after = _token_sums(connection, of, corrected_months, batch=True)
     resident = {at: _residents(connection, at, cards) for at in {of, *(at for _, at in corrected)}}
     found = {}
     for name in sorted(costs):
@@ -72,11 +76,20 @@ def tenant_months(
         if card is None and not priced:
             continue
         found[name] = TenantMonth(
-            current=None if card is None else charge(card, used.get(name, Tokens()), resident[of].get(name)),
+            current=None
+            if card is None
+            else charge(card, used.get(name, Tokens()), resident[of].get(name), batch.get(name, Tokens())),
             corrections={
                 at: MonthCorrection(
-                    charge(made, before.get((name, at), Tokens()), resident[at].get(name)),
-                    charge(made, after.get((name, at), Tokens()), resident[at].get(name)),
+                    *(
+                        charge(
+                            made,
+                            sums.get((name, at), Tokens()),
+                            resident[at].get(name),
+                            of_batches.get((name, at), Tokens()),
+                        )
+                        for sums, of_batches in ((before, batch_before), (after, batch_after))
+                    )
                 )
                 for at, made in sorted(priced.items())
             },
@@ -100,9 +113,24 @@ def _corrected_costs(connection: Connection, book: PriceBook, of: str) -> dict[t
 _Sums = dict[tuple[str, str], Tokens]
 
 
-def _token_sums(connection: Connection, of: str, months: set[str]) -> tuple[_Sums, _Sums]:
-    """(tenant, month) → its tokens as posted before `of`, and up to it."""
-    table = rollups.c
+def _batch_tokens(connection: Connection, book: PriceBook, of: str, cards: RateCards) -> dict[str, Tokens]:
+    """By tenant, if any card has a price of its own for them."""
+    found: dict[str, Tokens] = {}
+    if all(card.batch_percent == 100 for card in cards.cards):
+        return found
+    by = ("tenant", "service_tier")
+    for line in read_lines(connection, book, month(of), by, corrections=False):
+        tenant, tier = line.keys
+        if line.bucket == _BILLED and tier == BATCH:
+            found[tenant] = added(found.get(tenant, Tokens()), tokens_of(line))
+    return found
+
+
+def _token_sums(
+    connection: Connection, of: str, months: set[str], *, batch: bool = False
+) -> tuple[_Sums, _Sums]:
+    """(tenant, month) → its tokens as posted before `of`, and up to it. `batch`: of batches only."""
+    table = (rollup_parts if batch else rollups).c
     before: _Sums = {}
     after: _Sums = {}
     counts = (table.prompt_tokens, table.cached_tokens, table.completion_tokens)
@@ -114,6 +142,8 @@ def _token_sums(connection: Connection, of: str, months: set[str]) -> tuple[_Sum
             .where(table.bucket == _BILLED)
             .group_by(table.tenant, table.posted)
         )
+        if batch:
+            query = query.where(table.dimension == "service_tier", table.name == BATCH)
         for tenant, posted, prompt, cached, output in connection.execute(query):
             tokens = Tokens(int(prompt) - int(cached), int(cached), int(output))
             key = tenant, at

@@ -25,6 +25,7 @@ def document(statement: Statement, *, issuer: str, now: int) -> dict[str, Any]:
         "state": "final" if closed else "preliminary",
         "dated": iso(closed.closed_at if closed else now),
         "currency": statement.currency or None,
+        "converted_from": None if statement.converted is None else statement.converted.document(),
         "basis": "rate_card" if statement.charges and statement.charges["card"] else "cost",
         "amount_cents": statement.cents,
         "tax_cents": tax,

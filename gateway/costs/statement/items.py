@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from gateway.costs.closing.charging import COST_CHANGED, LATE_RECORDS
@@ -12,6 +13,7 @@ from gateway.costs.cost_lines import CostLine
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import Tokens, list_price
 
+ONE = Fraction(1)
 BY = ("adapter", "version", "base_model", "day")
 """Keys of the lines to read. The day tells which month a correction corrects."""
 
@@ -40,12 +42,15 @@ class Item:
         return self.input_tokens + self.cached_tokens
 
 
-def items_of(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str, tuple[Item, ...]]:
-    """The document's lines, with usage divided among versions, and corrections among months, too."""
+def items_of(
+    lines: Sequence[CostLine], document: Mapping[str, Any], factor: Fraction = ONE
+) -> dict[str, tuple[Item, ...]]:
+    """The document's lines, with usage divided among versions, and corrections among months, too. `factor`:
+    of the document's currency."""
     found: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
     for entry in document["lines"]:
         if entry["kind"] == "usage":
-            found["corrections" if entry["correction"] else "usage"] += _versions(lines, entry)
+            found["corrections" if entry["correction"] else "usage"] += _versions(lines, entry, factor)
         elif entry["kind"] == "allocated":
             if entry["correction"]:
                 of = ("Share of unused time", _gpu(entry), 0, 0, 0, 0, entry["amount_cents"])
@@ -55,7 +60,7 @@ def items_of(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str
     return {kind: tuple(items) for kind, items in found.items()}
 
 
-def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any]) -> list[Item]:
+def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any], factor: Fraction) -> list[Item]:
     """One line of the document, divided among versions; the hundredths still sum to it."""
     parts: dict[tuple[str, str, str], list[int]] = {}
     for line in lines:
@@ -71,7 +76,7 @@ def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any]) -> list[Item]
             values = (*(getattr(line, name) for name in COUNTS), line.cost)
             held = parts.setdefault(key, [0] * len(values))
             parts[key] = [a + b for a, b in zip(held, values, strict=True)]
-    cents = rounded({key: values[-1] for key, values in parts.items()}, entry["amount_cents"])
+    cents = rounded({key: values[-1] * factor for key, values in parts.items()}, entry["amount_cents"])
     return [_item(entry, key, values, cents[key]) for key, values in sorted(parts.items())]
 
 
@@ -90,7 +95,7 @@ def _gpu(entry: Mapping[str, Any]) -> str:
 
 
 def priced_items(
-    lines: Sequence[CostLine], card: RateCard, charges: Mapping[str, Any] | None
+    lines: Sequence[CostLine], card: RateCard, charges: Mapping[str, Any] | None, factor: Fraction = ONE
 ) -> dict[str, tuple[Item, ...]]:
     """Usage at the card's rates, before allowance and minimum, by version; and the corrections."""
     sums: dict[tuple[str, str], list[int]] = {}
@@ -104,10 +109,10 @@ def priced_items(
     made = charges["lines"] if charges else ()
     tokens = [line for line in made if "tokens" in line]
     prices = {
-        key: list_price(card, Tokens(prompt - cached, cached, output))
+        key: list_price(card, Tokens(prompt - cached, cached, output)) * factor
         for key, (_, prompt, cached, output) in sums.items()
     }
-    whole = (2 * sum(prices.values()) + CENT) // (2 * CENT)
+    whole = int((2 * sum(prices.values()) + CENT) // (2 * CENT))
     if not any(line["free_tokens"] for line in tokens):
         whole = sum(line["amount_cents"] for line in tokens)
     cents = rounded(prices, whole) if prices else {}

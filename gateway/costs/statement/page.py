@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots
@@ -30,23 +30,51 @@ _LETTERS = 26
 """Characters that fit on one line of the first column."""
 
 
+class Asked(TypedDict):
+    """How a statement is asked for: see `read_statement`."""
+
+    known: bool
+    currency: str | None
+    now: int
+    for_tenant: bool
+
+
 def statement_page(
-    ledger: Ledger, tenant: str, month: str, *, issuer: str, now: int, known: bool
+    ledger: Ledger,
+    tenant: str,
+    month: str,
+    *,
+    issuer: str,
+    now: int,
+    known: bool,
+    currency: str | None = None,
+    for_tenant: bool = False,
 ) -> str | None:
     """The page of a tenant and a month. If the tenant has nothing in that month: an empty page if it is
-    `known`, else None. `now`: date of a preliminary page. Raises PeriodError, MissingPriceError,
-    LedgerUnavailableError."""
+    `known`, else None. `now`: date of a preliminary page. For the others, see `read_statement`.
+
+    Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
+    asked: Asked = {"known": known, "currency": currency, "now": now, "for_tenant": for_tenant}
     with ledger.read() as connection:
-        statement = read_statement(connection, tenant, month, known=known)
+        statement = read_statement(connection, tenant, month, **asked)
     return None if statement is None else render(statement, issuer=issuer, now=now)
 
 
 def statement_json(
-    ledger: Ledger, tenant: str, month: str, *, issuer: str, now: int, known: bool
+    ledger: Ledger,
+    tenant: str,
+    month: str,
+    *,
+    issuer: str,
+    now: int,
+    known: bool,
+    currency: str | None = None,
+    for_tenant: bool = False,
 ) -> dict[str, Any] | None:
     """`statement_page` as a document."""
+    asked: Asked = {"known": known, "currency": currency, "now": now, "for_tenant": for_tenant}
     with ledger.read() as connection:
-        statement = read_statement(connection, tenant, month, known=known)
+        statement = read_statement(connection, tenant, month, **asked)
     return None if statement is None else document(statement, issuer=issuer, now=now)
 
 
@@ -150,6 +178,8 @@ def _charge_name(line: Mapping[str, Any]) -> str:
     if line["kind"] == "residency":
         many = len(line["adapters"])
         return f"Residency of {many:,} adapter{'' if many == 1 else 's'}"
+    if line["kind"] == "batch_discount":
+        return f"Discount on batches, whose tokens cost {line['batch_percent']} %"
     if line["kind"] == "correction":
         return f"Correction of {line['month']}: {line['reason']}"
     return _KINDS.get(line["kind"], "Usage at cost")

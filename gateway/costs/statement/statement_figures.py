@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -28,7 +29,8 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.invoices import Invoice, read_invoice
-from gateway.costs.statement.items import BY, Item, items_of, priced_items
+from gateway.costs.statement.converted import Conversion, converted, exchange_rate
+from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
 from gateway.metering.ledger.schema import period_tenants, periods
 
 _BY = ("adapter", "version", "base_model")
@@ -78,39 +80,63 @@ class Statement:
     charges: Mapping[str, Any] | None = None
     """By rate card: see `gateway.costs.closing.charging`. None: the cost is charged."""
     invoice: Invoice | None = None
+    converted: Conversion | None = None
+    """From the price book's currency."""
 
 
-def read_statement(connection: Connection, tenant: str, month: str, *, known: bool) -> Statement | None:
-    """None if the tenant has nothing in that month and is not `known`. Raises MissingPriceError if an open
-    month is charged at cost and lacks a price."""
+def read_statement(
+    connection: Connection,
+    tenant: str,
+    month: str,
+    *,
+    known: bool,
+    currency: str | None = None,
+    now: int = 0,
+    for_tenant: bool = False,
+) -> Statement | None:
+    """None if the tenant has nothing in that month and is not `known`. `currency`: other than the price
+    book's, at the exchange rate of the month's end, or `now`. `for_tenant`: its key asks.
+
+    Raises MissingPriceError if an open month is charged at cost and lacks a price, and ExchangeRateError."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
     lines = list(read_lines(connection, book, period, BY, tenants=(tenant,)))
     closed = _closed(connection, tenant, month)
-    now = settlement_now(connection, month, book=book)
-    if not lines and tenant not in now.settlement.statements:
+    settled = settlement_now(connection, month, book=book)
+    if not lines and tenant not in settled.settlement.statements:
         return _empty(connection, tenant, month) if known else None
-    document = now.settlement.statements[tenant]
+    document = settled.settlement.statements[tenant]
     charges = document.get("charges")
     card = None if charges is None else read_cards(connection).card(tenant, month)
-    if missing := _missing(lines, now, document, card):
+    if missing := _missing(lines, settled, document, card):
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
-    items = items_of(lines, document) if card is None else priced_items(lines, card, charges)
+    own, change = _currency(closed, card, book), None
+    cents = document["amount_cents"] if charges is None else charges["amount_cents"]
+    if currency not in {None, own} and own:
+        asking = tenant if for_tenant else None
+        rate = exchange_rate(connection, month, own, currency or "", now=now, tenant=asking)
+        change = Conversion(rate, cents)
+        document = converted(document, change.factor)
+        charges = document.get("charges")
+        cents = document["amount_cents"] if charges is None else charges["amount_cents"]
+    factor = ONE if change is None else change.factor
+    items = items_of(lines, document, factor) if card is None else priced_items(lines, card, charges, factor)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
     return Statement(
         tenant=tenant,
         month=month,
         period=period,
-        currency=_currency(closed, card, book),
-        policy=now.terms.policy.own.get(tenant, now.terms.policy.name),
+        currency=own if change is None else change.rate.target,
+        policy=settled.terms.policy.own.get(tenant, settled.terms.policy.name),
         **items,
-        unit_prices=unit_prices(used) if card is None else (),
+        unit_prices=unit_prices(used, factor) if card is None else (),
         days=_days(connection, book, period, tenant),
         calibrated=any(line.calibration for line in used),
         retries=sum(line.requests for line in lines if line.bucket == "retry_waste"),
-        cents=document["amount_cents"] if charges is None else charges["amount_cents"],
+        cents=cents,
         period_hash=closed.period_hash if closed else None,
         charges=charges,
         invoice=read_invoice(connection, tenant, month),
+        converted=change,
     )
 
 
@@ -164,7 +190,7 @@ def _missing(
     return missing_prices(charged) or ", ".join(unpriced)
 
 
-def unit_prices(lines: Iterable[CostLine]) -> tuple[UnitPrice, ...]:
+def unit_prices(lines: Iterable[CostLine], factor: Fraction = ONE) -> tuple[UnitPrice, ...]:
     """By GPU type, of delivered answers: cost divided by tokens, with the cost split among the kinds of
     tokens as in the export."""
     sums: dict[str, tuple[list[int], list[int]]] = {}
@@ -176,13 +202,13 @@ def unit_prices(lines: Iterable[CostLine]) -> tuple[UnitPrice, ...]:
             costs[index] += nanos[index] * (line.rate_micros or 0)
             counts[index] += tokens[index]
     return tuple(
-        UnitPrice(gpu_type, *(_per_million(c, n) for c, n in zip(*sums[gpu_type], strict=True)))
+        UnitPrice(gpu_type, *(_per_million(c * factor, n) for c, n in zip(*sums[gpu_type], strict=True)))
         for gpu_type in sorted(sums)
     )
 
 
-def _per_million(cost: int, count: int) -> int | None:
-    return cost * 1_000_000 // count if count else None
+def _per_million(cost: Fraction, count: int) -> int | None:
+    return int(cost * 1_000_000 // count) if count else None
 
 
 def _days(connection: Connection, book: PriceBook, period: Period, tenant: str) -> dict[str, tuple[int, ...]]:

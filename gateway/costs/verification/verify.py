@@ -47,7 +47,7 @@ class NotClosedError(Exception):
 @dataclass(frozen=True, slots=True)
 class VerifiedPeriod:
     month: str
-    root: str
+    seal: str
     checks: tuple[ProofCheck, ...]
 
     @property
@@ -57,7 +57,7 @@ class VerifiedPeriod:
 
     def document(self) -> dict[str, Any]:
         checks = [asdict(check) for check in self.checks]
-        return {"month": self.month, "root": self.root, "ok": self.ok, "checks": checks}
+        return {"month": self.month, "seal": self.seal, "ok": self.ok, "checks": checks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _root(stored: StoredPeriod) -> ProofCheck:
             for n, v in values.items()
             if v != stored.summary[n]
         ]
-    return _said("root", wrong, stored.row["root"])
+    return _said("seal", wrong, stored.row["root"])
 
 
 def _chain(connection: Connection, stored: StoredPeriod) -> ProofCheck:

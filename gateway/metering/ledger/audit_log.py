@@ -83,6 +83,7 @@ ACTIONS: dict[str, str] = {
     "bill.true_up": "A month's cost was set to the invoice's; the difference became lines of its own.",
     "commitment.add": "A commitment was added.",
     "commitment.withdraw": "A commitment was withdrawn: it no longer counts.",
+    "export.write": "The FOCUS file of a month was written by schedule, or written again.",
     "period.close": "A month was closed.",
     "rate_card.add": "A version of a rate card was added.",
     "rate_card.assign": "A rate card was assigned to a tenant, or to all without one of their own.",

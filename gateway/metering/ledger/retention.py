@@ -1,4 +1,4 @@
-"""Prunes old raw records. Everything computed from them (roll-ups, closed periods, roots) is kept forever.
+"""Prunes old raw records. Everything computed from them (roll-ups, closed periods, seals) is kept forever.
 
 Only records of closed months are removed, and only if none of their hours waits to be rolled up.
 `pruned_before` is set first: from then on, no record of that time is accepted and none of its hours is rolled

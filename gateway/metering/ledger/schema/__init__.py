@@ -24,6 +24,7 @@ from gateway.metering.ledger.schema.budgets import (
     residency_spans,
 )
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
+from gateway.metering.ledger.schema.exports import scheduled_exports
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
@@ -77,6 +78,7 @@ __all__ = [
     "residency_spans",
     "rollup_parts",
     "rollups",
+    "scheduled_exports",
     "schema",
     "set_aside_hours",
     "snapshots",

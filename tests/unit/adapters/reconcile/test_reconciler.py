@@ -46,6 +46,7 @@ class Engines:
     loads: list[str] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
     errors: dict[str, Exception] = field(default_factory=dict)
+    tells: bool = True
 
     async def load(self, engine: Engine, wanted: Version) -> None:
         self.loads.append(wanted.engine_name)
@@ -58,7 +59,9 @@ class Engines:
         self._names(engine).discard(engine_name)
 
     async def serving(self, engine: Engine, *, timeout: float | None = None) -> Listing:
-        return Listing({"base": "/base"}, frozenset(self._names(engine)), None)
+        names = frozenset(self._names(engine))
+        tells = self.tells and engine.driver in {"vllm", "sglang"}
+        return Listing({"base": "/base"}, names if tells else None, None)
 
     def _names(self, engine: Engine) -> set[str]:
         names = self.held.setdefault(engine.name, set())
@@ -209,6 +212,34 @@ async def test_an_engine_that_does_not_answer_keeps_everything(harness):
     before = await harness.store.snapshot()
     await harness.repair()
     assert await harness.store.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("driver", "kept"),
+    [("trtllm", SlotState.RESIDENT), ("lorax", SlotState.RESIDENT), ("tgi", SlotState.LOST)],
+)
+async def test_only_where_the_base_model_answers_for_what_is_gone_an_outage_casts_doubt(
+    harness, driver, kept
+):
+    await harness.resident("a")
+    await harness.put(Change("engine", "e1", dump(replace(E1, driver=driver, holds=(version("a").id,)))))
+    harness.engines.held["e1"] = None
+    await harness.repair()
+    assert harness.slots() == {"fl-a": kept}
+    harness.engines.held["e1"] = set()
+    await harness.repair()
+    assert harness.slots() == {"fl-a": SlotState.RESIDENT}
+    assert harness.engines.loads == (["fl-a"] if driver == "tgi" else [])
+
+
+async def test_an_engine_that_does_not_tell_what_it_holds_is_believed(harness):
+    await harness.resident("a", "b")
+    harness.engines.tells = False
+    harness.engines.held["e1"] = {"fl-stray"}
+    await harness.repair()
+    await harness.repair()
+    assert set(harness.slots().values()) == {RESIDENT}
+    assert not harness.engines.unloads
 
 
 async def test_cached_version_is_listed_and_no_stray(harness):

@@ -20,6 +20,7 @@ from gateway.observability.metrics import Metrics
 from gateway.operations.authorization import check_role
 from gateway.runtime.clock import system_time
 from gateway.tenants.directory import Directory, Key, Role, Tenant, dump
+from tests.support.empty_ledgers import put_sqlite
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def now():
 
 @pytest.fixture
 async def installed(ledger_file, tmp_path, now):
-    url = f"sqlite:///{ledger_file}"
+    url = f"sqlite:///{ledger_file if ledger_file.exists() else put_sqlite(ledger_file)}"
     ledger = Ledger(url)
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()

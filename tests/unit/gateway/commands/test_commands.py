@@ -510,6 +510,7 @@ ELSEWHERE = {
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
     *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards
+    *(("batch", name) for name in ("list", "show", "cancel")),  # test_batches
     *(("cost", "policy", name) for name in ("show", "set")),  # test_cost_policy
     *((name,) for name in ("apply", "export")),  # test_declarative
 }

@@ -30,7 +30,8 @@ def pages(fake):
 
 
 class Billing:
-    """A billing system over a real socket, with the answers that it gives next."""
+    """Stands in for a billing system, over a real socket: it gives the next of its answers, which have the
+    form that Lago's and Stripe's documentation and issues show. Neither service itself is asked."""
 
     def __init__(self):
         self.asked, self.answers = [], []
@@ -92,7 +93,12 @@ def test_openmeter_gets_batches_of_cloudevents(pages, billing, monkeypatch):
 
 
 def test_lago_may_have_some_of_a_batch_already(pages, billing):
-    known = {"error_details": {"0": {"transaction_id": ["value_already_exist"]}}}
+    known = {
+        "status": 422,
+        "error": "Unprocessable Entity",
+        "code": "validation_errors",
+        "error_details": {"0": {"transaction_id": ["value_already_exist"]}},
+    }
     billing.answers = [(422, known)]
     done = pages.florin("cost", "events", "--url", billing.url, "--format", "lago", "--json")
     sent = [[e["transaction_id"] for e in json.loads(raw)["events"]] for _, raw in billing.asked]
@@ -101,7 +107,8 @@ def test_lago_may_have_some_of_a_batch_already(pages, billing):
 
 
 def test_stripe_gets_a_meter_event_for_each_kind_of_token(pages, billing):
-    taken = {"error": {"message": "An event already exists with identifier id-1:input_tokens."}}
+    message = "An event already exists with identifier id-1:input_tokens."
+    taken = {"error": {"type": "invalid_request_error", "message": message}}
     billing.answers = [(400, taken)]
     done = pages.florin("cost", "events", "--url", billing.url, "--format", "stripe")
     assert done.exit_code == 0, done.stderr
@@ -112,6 +119,23 @@ def test_stripe_gets_a_meter_event_for_each_kind_of_token(pages, billing):
         "event_name": ["florin.output_tokens"], "identifier": ["id-1:output_tokens"],
         "timestamp": ["1793491200"], "payload[stripe_customer_id]": ["acme"], "payload[value]": ["3"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "body"),
+    [
+        ("stripe", 400, {"error": {"message": "No such customer: acme already exists elsewhere."}}),
+        ("stripe", 400, {"error": None}),
+        ("lago", 422, {"error_details": {"0": {"transaction_id": ["value_already_exist", "too_long"]}}}),
+        ("lago", 422, {"error_details": {"0": {"code": ["value_already_exist"]}}}),
+        ("lago", 422, ["rubbish"]),
+    ],
+)
+def test_any_other_refusal_is_a_failure(pages, billing, form, status, body):
+    billing.answers = [(status, body)]
+    done = pages.florin("cost", "events", "--url", billing.url, "--format", form)
+    assert done.exit_code == 1
+    assert str(status) in done.stderr
 
 
 def test_a_receiver_that_fails_stops_the_run_before_the_cursor_moves(pages, billing, tmp_path):

@@ -21,11 +21,11 @@ TOTALS = {
 }
 OPEN = {"month": "2026-11", "state": "open", "from": "2026-11-01", "to": "2026-12-01", "can_be_closed": True}
 CLOSED = OPEN | {
-    "state": "closed", "can_be_closed": False, "closed_at": "2026-12-01T01:00:00Z", "root": "ab" * 32,
+    "state": "closed", "can_be_closed": False, "closed_at": "2026-12-01T01:00:00Z", "seal": "ab" * 32,
     "previous_root": None, "currency": "USD", "policy": "even", "records": 3, "tenants": 1,
     "missing_prices": ["L40 on_demand"], "totals": TOTALS, "already": False,
     "statements": [
-        {"tenant": "acme", "records": 3, "root": "cd" * 32, "nano_gpu_hours": 10**9,
+        {"tenant": "acme", "records": 3, "seal": "cd" * 32, "nano_gpu_hours": 10**9,
          "allocated_nano_gpu_hours": 5 * 10**8, "cost": "2.49", "amount_cents": 249}
     ],
 }  # fmt: skip  # as the API shows it
@@ -173,8 +173,8 @@ def test_a_share_that_is_none(fake, share):
     assert (out.exit_code, fake.asked) == (2, [])
 
 
-RIGHT = {"month": "2026-11", "root": "ab" * 32, "ok": True, "checks": [
-    {"name": "root", "ok": True, "detail": "ab" * 32}, {"name": "records", "ok": None, "detail": "Cannot: pruned."},
+RIGHT = {"month": "2026-11", "seal": "ab" * 32, "ok": True, "checks": [
+    {"name": "seal", "ok": True, "detail": "ab" * 32}, {"name": "records", "ok": None, "detail": "Cannot: pruned."},
 ]}  # fmt: skip
 WRONG = RIGHT | {
     "ok": False,
@@ -236,7 +236,7 @@ def test_a_proof_is_fetched_with_its_records_and_checked_without_a_gateway(fake,
     out = fake.florin("cost", "proof", "--tenant", "acme", "--month", "2026-11", "--records", str(lines))
     assert json.loads(out.stdout) == proof
     (tmp_path / "proof.json").write_text(out.stdout)
-    args = ("cost", "verify", "--proof", str(tmp_path / "proof.json"), "--seal", proof["root"])
+    args = ("cost", "verify", "--proof", str(tmp_path / "proof.json"), "--seal", proof["seal"])
     checked = florin(*args, "--records", str(lines))
     assert checked.exit_code == 0
     assert "covers these 3 records and no others" in checked.stdout

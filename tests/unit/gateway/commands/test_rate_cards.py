@@ -8,7 +8,7 @@ import pytest
 
 CARD = {
     "name": "standard", "valid_from": "2026-11", "currency": "USD", "input_per_million": "0.60",
-    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125",
+    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125", "batch_percent": 50,
     "monthly_minimum": "50.00", "free_input_tokens": 1_000_000, "free_cached_tokens": 0, "free_output_tokens": 0, "reason": None,
     "recorded_at": "2026-11-02T00:00:00Z",
 }  # fmt: skip  # one name a line says no more
@@ -45,7 +45,18 @@ ADD = ("rate-card", "add", "standard", "--input", "0.60", "--cached", "0.06", "-
 
 def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
     fake.answer("POST", "/finance/v1/rate-cards", CARD, 201)
-    options = ("--minimum", "50", "--free-input", "1000000", "--from", "2026-11", "--residency", "0.0125")
+    options = (
+        "--minimum",
+        "50",
+        "--free-input",
+        "1000000",
+        "--from",
+        "2026-11",
+        "--residency",
+        "0.0125",
+        "--batch",
+        "50",
+    )
     done = fake.florin(*ADD, *options)
     assert done.exit_code == 0, done.stderr
     [(_, _, sent)] = fake.asked
@@ -53,7 +64,7 @@ def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
         "name": "standard", "input_per_million": "0.60", "cached_per_million": "0.06",
         "output_per_million": "2.40", "monthly_minimum": "50", "free_input_tokens": 1_000_000,
         "free_cached_tokens": 0, "free_output_tokens": 0, "currency": "USD", "valid_from": "2026-11",
-        "residency_per_adapter_hour": "0.0125",
+        "residency_per_adapter_hour": "0.0125", "batch_percent": 50,
     }  # fmt: skip  # as above
     assert "Rate card standard from 2026-11, per million tokens: 0.60 input" in done.stdout
     assert "; 0.0125 USD per adapter-hour." in done.stdout
@@ -122,6 +133,20 @@ def test_the_margin_has_exact_figures_for_programs_and_a_table_for_people(fake):
     assert "is open" in done.stderr
     assert "No GPU price for L40S on_demand" in done.stderr
     assert json.loads(fake.florin("cost", "margin", "--month", "2026-10", "--json").stdout) == MARGIN
+
+
+def test_the_margin_by_adapter(fake):
+    rows = [
+        {"tenant": "acme", "adapter": "acme/x", "price": "9.00", "cost": "4.50", "margin": "4.50", "margin_percent": "50.00"},
+        {"tenant": "acme", "adapter": "", "price": "1.00", "cost": None, "margin": None, "margin_percent": None},
+        {"tenant": "acme", "adapter": None, "price": "-1.00", "cost": "2.00", "margin": "-3.00", "margin_percent": None},
+    ]  # fmt: skip  # a row each
+    fake.answer("GET", "/finance/v1/margin?month=2026-10&by=adapter", {**MARGIN, "adapters": rows})
+    lines = fake.florin("cost", "margin", "--month", "2026-10", "--by", "adapter").stdout.splitlines()
+    assert lines[1].split() == ["acme", "acme/x", "9.00", "4.50", "4.50", "50.00"]
+    assert lines[2].split() == ["acme", "(base", "model)", "1.00", "-", "-", "-"]
+    assert lines[3].split() == ["acme", "(not", "by", "adapter)", "-1.00", "2.00", "-3.00", "-"]
+    assert fake.florin("cost", "margin", "--by", "tag").exit_code == 2
 
 
 def test_an_empty_month_has_no_margin(fake):

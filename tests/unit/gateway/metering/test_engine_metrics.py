@@ -1,5 +1,6 @@
 import pytest
 
+from adapters.drivers import DRIVERS
 from gateway.metering.engine_metrics import (
     MOST_BYTES,
     MOST_COUNTED,
@@ -132,3 +133,23 @@ def test_the_mark_moves_with_steps_and_with_nothing_else():
     assert mark(text) != mark(text.replace(b"1.7e+09", b"1.8e+09"))
     assert mark(text) != mark(text.replace(b'running{engine="0",model_name="tiny"} 3.0', b"running 4.0"))
     assert mark(b"up 1\n") is None
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_each_kind_of_engine_has_its_own_names(driver):
+    names = DRIVERS[driver].metrics
+    lines = {
+        names.running: 3, names.waiting: 2, names.prompt_tokens: 903, names.generation_tokens: 91,
+        names.cached_tokens: 256,
+    }  # fmt: skip
+    text = "".join(f'{name}{{model="m"}} {value}\n' for name, value in lines.items() if name).encode()
+    found = read_metrics(text, 7, names=names)
+    assert (found.running, found.waiting) == (3, 2)
+    cached = 256 if names.cached_tokens else None
+    assert found.sample == EngineSample(7, None, None, 903, cached, 91)
+    others = [kind.metrics for kind in DRIVERS.values() if kind.name != driver]
+    assert all(read_metrics(text, 7, names=other) == EngineMetrics() for other in others)
+    moved = text.replace(b" 3\n", b" 4\n")
+    assert (mark(text, names=names) != mark(moved, names=names)) == bool(names.moving)
+    with pytest.raises(BadSampleError):
+        read_metrics(text.replace(b" 3\n", b" -3\n"), 7, names=names)

@@ -147,6 +147,17 @@ async def test_sound_counts_after_others_are_exact(meter, ledger):
     assert (row.prompt_tokens, row.completion_tokens, row.usage_source) == (10, 7, "engine_final")
 
 
+async def test_guesses_are_estimates_until_the_final_counts(meter, ledger):
+    for request_id, exact in (("left", False), ("whole", True)):
+        made = meter.begin(request_id=request_id, attempt=1, **NAMES, estimate=12)
+        made.guess()
+        made.observe(12, 3, None, 0)
+        made.end(Outcome.OK, billable=True, exact=exact)
+    await meter.flush()
+    found = {r.request_id: (r.prompt_tokens, r.completion_tokens, r.usage_source) for r in records(ledger)}
+    assert found == {"left": (12, 3, "estimated"), "whole": (12, 3, "engine_final")}
+
+
 async def test_the_bound_is_of_what_was_asked_for(meter, ledger):
     names = {**NAMES, "n": 2}
     made = meter.begin(request_id="several", attempt=1, **names, prompts=3)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.model import SlotState
+from adapters.model import SlotState, Version
 from adapters.placement.mirror import Mirror
+from adapters.placement.scheduling.filters import NOT_STARTED_WITH, refusal
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.placement.scheduling.slow_start import LEAST_SHARE, share_after
 from adapters.placement.scheduling.view import Action, Ask, EngineView
@@ -91,6 +92,17 @@ def test_labels_are_hard_constraints():
     assert chosen(ask, near, far) == "near"
     assert COST.pick(ask, fleet(far), 0.0) is None
     assert COST.scores(ask, fleet(far), 0.0)[0].reason == "requires region=eu"
+
+
+def test_an_engine_that_loads_nothing_later_holds_what_it_was_started_with():
+    version = Version("acme/a", 1, "sha256:0", VERSION, "/a", "base", 8, 1, "/a", 0)
+    started, other = engine("a", only=("acme/a@v1",)), engine("b", only=("acme/b@v1",))
+    for ask in (Ask(VERSION, rank=8, whole=version), Ask(VERSION, rank=8)):
+        reasons = {view.name: refusal(view, ask, Action.LOAD) for view in (started, other, engine("c"))}
+        assert reasons["b"] == NOT_STARTED_WITH
+        assert reasons["c"] == ""
+        assert reasons["a"] == ("" if ask.whole else NOT_STARTED_WITH)
+    assert refusal(other, Ask(""), Action.SERVE) == ""
 
 
 def test_no_more_replicas_than_allowed():

@@ -51,10 +51,10 @@ async def test_months_before_and_after_closing(client_for):
     assert (answer.status_code, again.status_code) == (200, 200)
     closed = answer.json()
     assert (closed["state"], closed["closed_by"], closed["already"]) == ("closed", "id", False)
-    assert closed["previous_root"] == before[0]["root"]
+    assert closed["previous_seal"] == before[0]["seal"]
     assert again.json() == {**closed, "already": True}
     assert shown == {name: value for name, value in closed.items() if name != "already"}
-    assert after[1]["root"] == closed["root"]
+    assert after[1]["seal"] == closed["seal"]
     assert [s["tenant"] for s in shown["statements"]] == ["acme", "bolt", "corgi"]
     assert sum(s["amount_cents"] for s in shown["statements"]) == shown["totals"]["billed"]["amount_cents"]
 
@@ -67,7 +67,7 @@ async def test_a_tenant_sees_the_roots_and_its_own_statement(client_for):
             await client.post(f"{PATH}/2026-11/close", json={}),
             await client.get(f"{PATH}/2026-10/verify"),
         ]
-    common = {"month", "state", "from", "to", "closed_at", "root", "previous_root", "currency"}
+    common = {"month", "state", "from", "to", "closed_at", "seal", "previous_seal", "currency"}
     assert set(listed[0]) == common
     assert set(listed[1]) == {"month", "state", "from", "to"}
     assert set(shown) == common | {"statements"}
@@ -86,7 +86,7 @@ async def test_a_proof_and_the_records_that_it_covers(client_for):
             after = page["next"]
             if after is None:
                 break
-        root = (await client.get(f"{PATH}/2026-10")).json()["root"]
+        root = (await client.get(f"{PATH}/2026-10")).json()["seal"]
     assert {r["tenant"] for r in records} == {"bolt"}
     assert all(check.ok for check in verify_proof(proof, records, root))
     async with client_for() as client:

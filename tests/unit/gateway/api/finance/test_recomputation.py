@@ -12,7 +12,7 @@ from sqlalchemy import insert
 
 from gateway.costs.closing.closing import GRACE
 from gateway.metering.ledger.ledger import mark_dirty
-from gateway.metering.ledger.schema import engine_spans
+from gateway.metering.ledger.schema import calibrations, engine_spans
 from gateway.tenants.directory import Role
 from tests.support import recomputation as outsider
 from tests.unit.gateway.costs import month as fleet
@@ -135,7 +135,17 @@ async def recomputed(client, start):
         (await client.get("/admin/v1/prices")).json()["data"],
         start,
         start + HOURS * HOUR,
+        await weights(client, **within),
     )
+
+
+async def weights(client, **within):
+    """The calibration of each hour and engine."""
+    path = "/finance/v1/provisioned-time/hours"
+    hours = await pages(client, path, **within)
+    answer = await client.get(path, params={**within, "limit": 10_000})
+    known = {one["id"]: one for one in answer.json()["calibrations"]}
+    return {(one["hour"], one["engine"]): known[one["calibration"]] for one in hours if one["calibration"]}
 
 
 def iso(at):
@@ -211,6 +221,37 @@ async def test_an_outsider_finds_the_same_to_the_last_unit(client_for, installed
         found = difference(outsider.corrected(following), {})
         assert found == difference(now_known, october), "corrections are what changed, and nothing else"
         assert whole(following) == sums(november) + sums(now_known) - sums(october)
+
+
+async def test_calibrated_weights_too(client_for, installed):
+    """Two GPU types are calibrated, one of them so slow that its work exceeds the busy time; the third is not."""
+    terms = {"base_model": "base", "engine_version": "1", "valid_from": 0, "recorded_at": 0, "document": "{}"}
+    names = ("gpu_type", "prefill_ps", "cached_ps", "decode_ps", "kv_ps", "load_ps")
+    rows = [
+        ("H100", 123_456_789, 1_234_567, 7_654_321_987, 98_765, 5 * 10**12 + 1),
+        ("L40", 10**12 + 7, 3, 10**13 + 11, 0, 0),
+    ]
+    with installed.ledger.write() as connection:
+        made = [{**terms, **dict(zip(names, row, strict=True))} for row in rows]
+        connection.execute(insert(calibrations), made)
+    async with client_for(Role.OPERATOR) as client:
+        for gpu_type, region, purchase, rate, since in PRICES:
+            await add(client, gpu_type, region, purchase, rate, since)
+        fill(installed.ledger)
+        loading = [
+            record(f"load-{n}", engine="a", gpu_type="H100", gpu_count=2, adapter_loads=n, base_model="base",
+                   dispatched=OCTOBER + n * MINUTE, ended=OCTOBER + (n + 3) * MINUTE)
+            for n in range(3)
+        ]  # fmt: skip
+        installed.ledger.insert(loading)
+        mine = await recomputed(client, OCTOBER)
+        by = await weights(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)})
+        report = await costs(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)})
+    assert outsider.reported(report) == mine
+    assert whole(report) == sums(mine)
+    assert {engine for _, engine in by} == {"a", "b", "c"}
+    spare = {key.engine for key in mine if key.bucket == "headroom"}
+    assert spare == {"a", "c"}, "what is busy beyond the work of its tokens"
 
 
 async def add(client, gpu_type, region, purchase, rate, since):

@@ -201,3 +201,26 @@ def test_what_is_no_commitment(ledger, changes, param):
 def test_a_commitment_uses_the_currency_of_the_price_book(november):
     with pytest.raises(CommitmentError, match="uses USD"):
         add_commitment(november, **{**TERMS, "currency": "EUR"})
+
+
+def test_prices_that_change_within_an_hour_count_by_their_time(ledger):
+    """A commitment and a spot engine in an hour whose prices change after a quarter of it."""
+    at = NOVEMBER.start + HOUR // 4
+    for purchase, first, then in (("on_demand", "4.00", "8.00"), ("spot", "1.00", "2.00")):
+        for rate, since in ((first, 0), (then, at)):
+            add_price(
+                ledger, gpu_type="H100", rate=rate, currency="USD", purchase=purchase, region="",
+                valid_from=since, valid_to=None, now=1,
+            )  # fmt: skip
+    add_commitment(
+        ledger, gpu_type="H100", region="", gpus=1, valid_from=NOVEMBER.start + HOUR // 2,
+        valid_to=NOVEMBER.start + 2 * HOUR, rate="1.00", upfront="0", currency="USD", description="", now=1, by="k",
+    )  # fmt: skip
+    with ledger.write() as connection:
+        rows = [hour_of(0, "r1", "reserved"), hour_of(0, "s1", "spot")]
+        connection.execute(insert(engine_hours), rows)
+    found = commitment_report(ledger, "2026-11", now=NOW)
+    [one], [spot] = found["rows"], found["spot"]
+    assert (one["committed_gpu_hours"], one["used_gpu_hours"]) == ("1.50", "0.50")
+    assert (one["list_cost"], one["net_cost"]) == ("3.50", "1.50")  # half an hour at 7.00 on average
+    assert (spot["cost"], spot["list_cost"], spot["savings"]) == ("1.75", "7.00", "5.25")

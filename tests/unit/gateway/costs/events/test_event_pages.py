@@ -78,6 +78,7 @@ def test_an_event_has_the_tokens_that_are_billed(ledger):
     )
     tokens = ("input_tokens", "cached_input_tokens", "output_tokens")
     assert [event["data"][name] for name in tokens] == [10, 4, 7]
+    assert [event["data"][name] for name in ("end_user", "tag", "cost_centre")] == [None, None, None]
     assert [by_request["b"]["data"][name] for name in tokens] == [0, 0, 7]  # its prompt was billed before
 
 
@@ -128,3 +129,10 @@ def test_costs_are_events_only_of_closed_months(ledger):
     assert (event["type"], event["subject"], event["time"]) == ("florin.cost", "acme", "2026-11-01T00:00:00Z")
     assert (event["data"]["cost"], event["data"]["unused_time_cost"]) == ("2.00", "1.00")
     assert cost_events(ledger, "2026-10", source=SOURCE) == [event]
+
+
+def test_an_event_says_whose_it_is(ledger):
+    labels = {"end_user": "u1", "tag": "nightly", "cost_centre": "sales"}
+    ledger.insert([record("a", dispatched=T, ended=T + 1, key_id="k1", **labels)])
+    [event] = everything(ledger)[0]
+    assert event["data"].items() >= {"key": "k1", **labels}.items()

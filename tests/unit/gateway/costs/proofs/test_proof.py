@@ -28,19 +28,25 @@ def results(checks):
 
 
 def test_without_root_and_records_it_says_what_it_cannot_know(proof):
-    assert results(verify_proof(proof)) == {"root": None, "header": True, "statement": True, "records": None}
+    assert results(verify_proof(proof)) == {"seal": None, "header": True, "statement": True, "records": None}
 
 
 def test_with_both_everything_is_checked(proof):
-    checks = verify_proof(proof, reversed(MINE), proof["root"].upper() + "\n")
-    assert results(checks) == dict.fromkeys(("root", "header", "statement", "records", "tokens"), True)
+    checks = verify_proof(proof, reversed(MINE), proof["seal"].upper() + "\n")
+    assert results(checks) == dict.fromkeys(("seal", "header", "statement", "records", "tokens"), True)
     assert "covers these 3 records and no others" in checks[3].detail
+
+
+def test_a_proof_of_an_earlier_version_names_the_seal_root(proof):
+    earlier = {("root" if name == "seal" else name): value for name, value in proof.items()}
+    checks = verify_proof(earlier, MINE, proof["seal"])
+    assert all(check.ok for check in checks)
 
 
 @pytest.mark.parametrize(
     ("change", "failed"),
     [
-        ({"root": "00" * 32}, "header"),
+        ({"seal": "00" * 32}, "header"),
         ({"month": "2026-12"}, "header"),
         ({"path": []}, "statement"),
     ],
@@ -50,7 +56,7 @@ def test_what_was_forged_is_named(proof, change, failed):
 
 
 def test_another_root_than_expected(proof):
-    assert results(verify_proof(proof, None, "11" * 32))["root"] is False
+    assert results(verify_proof(proof, None, "11" * 32))["seal"] is False
 
 
 @pytest.mark.parametrize(
@@ -72,14 +78,14 @@ def test_sums_that_its_records_do_not_give():
     made = {**statement("acme", MINE), "prompt_tokens": 31}
     header = {"month": "2026-11", "tenants_root": tenants_root([made])}
     forged = prove(header, header_hash(header).hex(), [made], "acme")
-    assert results(verify_proof(forged, MINE)) | {"root": True} == {
-        "root": True, "header": True, "statement": True, "records": True, "tokens": False,
+    assert results(verify_proof(forged, MINE)) | {"seal": True} == {
+        "seal": True, "header": True, "statement": True, "records": True, "tokens": False,
     }  # fmt: skip  # one check a word
 
 
 def test_nobody_gets_a_proof_who_is_not_there(proof):
     with pytest.raises(KeyError):
-        prove(proof["header"], proof["root"], [statement("acme", MINE)], "bolt")
+        prove(proof["header"], proof["seal"], [statement("acme", MINE)], "bolt")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +125,8 @@ for step in proof["path"]:
     other = bytes.fromhex(step["hash"])
     at = sha(b"\1" + (other + at if step["side"] == "left" else at + other))
 assert at.hex() == proof["header"]["tenants_root"]
-assert sha(b"\2" + canonical(proof["header"])).hex() == proof["root"]
-print("right:", proof["root"])
+assert sha(b"\2" + canonical(proof["header"])).hex() == proof["seal"]
+print("right:", proof["seal"])
 """
 
 
@@ -156,7 +162,7 @@ def test_a_proof_of_the_first_version_stays_verifiable():
     header = {"version": 1, "month": "2026-11", "tenants_root": leaf_hash(canonical(said)).hex()}
     proof = prove(header, header_hash(header).hex(), [said], "acme")
     assert proof["statement"] == said
-    assert [check.ok for check in verify_proof(proof, MINE, proof["root"])] == [True] * 5
+    assert [check.ok for check in verify_proof(proof, MINE, proof["seal"])] == [True] * 5
     other = [{**MINE[0], "engine": "another"}, *MINE[1:]]
     assert results(verify_proof(proof, other))["records"] is False
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from gateway.costs.closing.closing import close
-from gateway.costs.periods import iso
+from gateway.costs.periods import DAY, iso
+from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.reconciliation.acceptances import accept
 from gateway.costs.reconciliation.bill_differences import KINDS, BillDifference
 from gateway.costs.reconciliation.bill_files import BillFormat
@@ -205,3 +206,37 @@ def test_what_is_not_accepted_is_said_to_whoever_closes(settled, tmp_path):
     ]
     accept_all(settled)
     assert said() == []
+
+
+def test_an_invoice_in_another_currency_is_converted_at_the_dated_rate_and_rounded_once(settled, tmp_path):
+    lines = [one.replace("USD", "EUR") for one in INVOICE]
+    invoice(settled, tmp_path, *lines)
+    accept_all(settled)
+    with pytest.raises(TrueUpError, match="exchange rate"):
+        recorded(settled)
+    for day, rate in ((NOVEMBER.start, "1.1234567"), (NOVEMBER.end, "9")):
+        add_exchange_rate(
+            settled, currency="EUR", target="USD", rate=rate, valid_from=day, source="ECB", reason=None, now=1
+        )
+    accept_all(settled)
+    with pytest.raises(TrueUpError, match=r"sum to 105.32 EUR, not to 118.32"):
+        recorded(settled, invoice=Fraction("118.32"))
+    done, _ = recorded(settled, invoice=Fraction("105.32"))
+    exact = Fraction("105.32") * Fraction("1.1234567")
+    assert Fraction(done["invoice_cost"]) == exact
+    assert done["invoice_amount_cents"] == round(exact * 100)
+    whole = done["list_amount_cents"] + sum(one["amount_cents"] for one in done["lines"])
+    assert whole == done["invoice_amount_cents"]
+    assert done["exchange_rates"] == [
+        {"currency": "EUR", "target": "USD", "rate": "1.1234567", "valid_from": "2026-11-01", "source": "ECB"}
+    ]
+    assert done["billed"] == {"EUR": "105.32"}
+    assert recorded(settled)[1] is False
+
+
+def test_a_tax_that_spans_months_stays_a_tax(settled, tmp_path):
+    """The part of a line within a month had no category, and was other charges."""
+    spans = f"{iso(NOVEMBER.start - DAY)},{iso(NOVEMBER.start + DAY)}"
+    invoice(settled, tmp_path, f"{HOURS},gpu-a,H100,on_demand,2,5.00,USD,usage", f"{spans},,,,,4.00,USD,tax")
+    found = reconcile(settled, "2026-11", now=NOW)["bill"]["lines"]
+    assert [(one["kind"], one["cost"]) for one in found] == [("tax", "2.00")]

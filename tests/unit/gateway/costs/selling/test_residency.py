@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, select, update
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import settlement_now
 from gateway.costs.export.files import Order, write
+from gateway.costs.margin import month_margin
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.charges import MonthCorrection, Tokens, charge, residency_document
@@ -227,3 +228,26 @@ def test_the_customer_s_file_sums_to_the_statement(ledger, granularity):
         assert kinds <= {"Credit"}
         if granularity == "daily":
             assert all(row["ChargePeriodStart"].endswith("T00:00:00Z") for row in rows)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_margins_by_adapter_sum_to_the_tenants(ledger, closed):
+    sell(ledger, "corgi", name="small-2", minimum_micros=25_000_000, residency_micros=1)
+    close(ledger, "2026-10", now=NOW, by="test", policy="even")
+    arrive_late(ledger)
+    made = month_margin(ledger, "2026-10" if closed else "2026-11", by_adapter=True)
+    for row in made["rows"]:
+        mine = [one for one in made["adapters"] if one["tenant"] == row["tenant"]]
+        for name in ("price", "cost", "margin"):
+            assert sum(Fraction(one[name]) for one in mine) == Fraction(row[name]), name
+    if closed:
+        by = {(one["tenant"], one["adapter"]): one for one in made["adapters"]}
+        idle, chat = by["acme", "acme/idle"], by["acme", "acme/chat"]
+        assert (Fraction(idle["cost"]), Fraction(idle["price"])) == (
+            0,
+            Fraction("1.501") * Fraction("0.0125"),
+        )
+        assert Fraction(chat["margin"]) == Fraction(chat["price"]) - Fraction(chat["cost"])
+        assert Fraction(by["acme", None]["price"]) == -Fraction("0.60") * 10_000 / 10**6  # the allowance
+        assert Fraction(by["corgi", None]["price"]) == 25  # the minimum
+        assert Fraction(by["bolt", "bolt/chat"]["margin"]) == 0

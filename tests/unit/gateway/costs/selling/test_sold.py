@@ -128,7 +128,7 @@ def test_charges_are_sealed(ledger):
         cheaper = update(period_tenants).where(period_tenants.c.tenant == "acme")
         connection.execute(cheaper.values(document=json.dumps(document)))
     found = {check.name: check.ok for check in verify(ledger, "2026-10")[0].checks}
-    assert not found["root"]
+    assert not found["seal"]
     assert not found["statements"]
 
 
@@ -152,7 +152,7 @@ def test_a_changed_rate_card_in_the_database_changes_no_closed_month(ledger):
 def test_a_proof_shows_the_price_and_stays_verifiable(ledger, tenant):
     proof = json.loads(json.dumps(proof_of(ledger, "2026-10", tenant, for_tenant=True)))
     records = json.loads(covered_page(ledger, "2026-10", tenant, None, 100, by_staff=False)[0])
-    checks = verify_proof(proof, records, proof["root"])
+    checks = verify_proof(proof, records, proof["seal"])
     assert [check.ok for check in checks] == [True] * 5
     assert set(records[0]) == set(RECORD_FIELDS) - {"end_user", "tag", "cost_centre"}  # it has no labels
     assert ENGINE not in json.dumps([proof, records])

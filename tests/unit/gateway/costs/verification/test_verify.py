@@ -92,7 +92,7 @@ def test_a_quick_verification_reads_no_records(copied, monkeypatch):
     assert october.ok
     assert [c.name for c in october.checks if c.ok is None] == ["records", "counts", "attribution"]
     assert [c.name for c in october.checks if c.ok] == [
-        "root", "chain", "roll-ups", "prices", "rates", "balance", "cost", "residency", "statements",
+        "seal", "chain", "roll-ups", "prices", "rates", "balance", "cost", "residency", "statements",
         "cents",
     ]  # fmt: skip  # one name a line says no more
 
@@ -215,7 +215,7 @@ def test_a_price_in_the_sealed_snapshot(copied):
     document["terms"]["prices"][0]["rate_micros"] += 1
     forged = canonical(document).decode()
     change(copied, update(periods).where(periods.c.month == "2026-10").values(document=forged))
-    assert {name for _, name in failed(copied)} >= {"root", "prices", "rates"}
+    assert {name for _, name in failed(copied)} >= {"seal", "prices", "rates"}
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ def test_a_price_in_the_sealed_snapshot(copied):
 def test_what_is_stored_of_the_period(copied, values):
     change(copied, update(periods).where(periods.c.month == "2026-10").values(values))
     found = failed(copied)
-    assert ("2026-10", "root") in found
+    assert ("2026-10", "seal") in found
     said = next(iter(values))
-    assert {"root": "seal", "previous_root": "root"}.get(said, said) in found["2026-10", "root"]
+    assert {"root": "seal", "previous_root": "root"}.get(said, said) in found["2026-10", "seal"]
     assert (("2026-11", "chain") in found) == ("root" in values)
 
 
@@ -246,7 +246,7 @@ def test_a_root_forged_with_its_header_breaks_the_chain(copied):
     values = {"document": canonical(document).decode(), "root": root}
     change(copied, update(periods).where(periods.c.month == "2026-10").values(values))
     found = failed(copied)
-    assert ("2026-10", "root") not in found
+    assert ("2026-10", "seal") not in found
     assert found.keys() == {("2026-10", "cents"), ("2026-10", "statements"), ("2026-11", "chain")}
 
 
@@ -260,8 +260,8 @@ def test_a_statement(copied, name):
     where = [period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"]
     change(copied, update(period_tenants).where(*where).values(document=canonical(document).decode()))
     found = failed(copied)
-    assert "statements is" in found["2026-10", "root"]
-    assert ("tenants_root" in found["2026-10", "root"]) == (name != "cost")  # which customers do not see
+    assert "statements is" in found["2026-10", "seal"]
+    assert ("tenants_root" in found["2026-10", "seal"]) == (name != "cost")  # which customers do not see
     named = {
         "amount_cents": "statements",
         "cost": "statements",
@@ -288,7 +288,7 @@ def test_a_statement_that_is_gone(copied):
         delete(period_tenants).where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"),
     )
     found = failed(copied)
-    assert {name for _, name in found} >= {"root", "statements", "records"}
+    assert {name for _, name in found} >= {"seal", "statements", "records"}
     assert "bolt has no statement" in found["2026-10", "statements"]
 
 

@@ -1,0 +1,1 @@
+"""FOCUS files of every month, written by schedule to where other tools read them."""

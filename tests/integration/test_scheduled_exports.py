@@ -1,0 +1,208 @@
+"""Scheduled exports into a bucket of a real S3-protocol server: replays, refusals, and a kill in the middle."""
+
+import asyncio
+import itertools
+import json
+import os
+import threading
+import warnings
+from functools import partial
+
+import pytest
+
+from adapters.sources.options import FetchOptions
+from gateway.costs.maintenance import export_job
+from gateway.costs.maintenance.export_job import ExportJob
+from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.scheduled_exports.destination import DestinationError, put
+from gateway.costs.scheduled_exports.status import export_series, read_status
+from gateway.costs.scheduled_exports.writing import Room
+from gateway.metering.ledger.ledger import Ledger
+from gateway.observability.conditions import Conditions
+from tests.doubles.memory_store import MemoryStore
+from tests.support.hostile_http import hostile_server
+from tests.support.waiting import until
+from tests.unit.gateway.costs.month import fill
+from tests.unit.gateway.costs.scheduled_exports.test_scheduled_exports import (
+    DATA,
+    MANIFEST,
+    NOW,
+    held,
+    schedule,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of moto's own imports
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+names = itertools.count()
+QUICK = FetchOptions(max_bytes=0, stall_seconds=5, attempts=2, pause_seconds=0.01)
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(monkeypatch, tmp_path, endpoint):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-shown-anywhere")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
+    client = boto3.client("s3", endpoint_url=endpoint)
+    client.name = f"exports-{next(names)}"
+    client.create_bucket(Bucket=client.name)
+    yield client
+    client.close()
+
+
+def stored(bucket):
+    found = bucket.list_objects_v2(Bucket=bucket.name).get("Contents", ())
+    return {
+        item["Key"]: bucket.get_object(Bucket=bucket.name, Key=item["Key"])["Body"].read() for item in found
+    }
+
+
+@pytest.fixture
+def filled(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(made)
+    yield made
+    made.close()
+
+
+class InThread(LedgerProcess):
+    """Does without the second that a process takes to start."""
+
+    def __init__(self, ledger):
+        super().__init__("sqlite://")
+        self.ledger = ledger
+
+    async def run(self, function, *args):
+        return await asyncio.to_thread(function, self.ledger, *args)
+
+
+def job(ledger, to, tmp_path, *, store=None, owner="w1", open_process=None):
+    folder = tmp_path / "room"
+    folder.mkdir(exist_ok=True)
+    return ExportJob(
+        store or MemoryStore(), ledger, open_process or partial(InThread, ledger), owner, schedule(to),
+        Room(folder, 1 << 30), lambda: NOW, look=0.01, pause=0.01,
+    )  # fmt: skip
+
+
+async def stop(task):
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_one_worker_exports_into_the_bucket_and_a_replay_changes_nothing(bucket, filled, tmp_path):
+    store, to = MemoryStore(), f"s3://{bucket.name}/finops/florin"
+    first, second = (job(filled, to, tmp_path, store=store, owner=name) for name in ("w1", "w2"))
+    tasks = [asyncio.create_task(one.run()) for one in (first, second)]
+    await until(lambda: len(held(filled)) == 2)
+    await until(lambda: read_status(filled, NOW) is not None)
+    for task in tasks:
+        await stop(task)
+    objects = stored(bucket)
+    assert sorted(objects) == sorted(
+        f"finops/florin/{name.format(month)}" for name in (DATA, MANIFEST) for month in ("2026-10", "2026-11")
+    )
+    manifest = json.loads(objects[f"finops/florin/{MANIFEST.format('2026-10')}"])
+    assert manifest["files"][0]["bytes"] == len(objects[f"finops/florin/{DATA.format('2026-10')}"])
+    assert read_status(filled, NOW).failure == ""
+    assert export_series(filled, NOW)["florin_scheduled_export_failing"] == [((), 0.0)]
+    # A worker that was killed before it could write down what it had done does it again.
+    await second.attempt()
+    assert stored(bucket) == objects
+
+
+async def test_what_fails_is_said_and_passes(bucket, filled, tmp_path, caplog):
+    there, missing = f"s3://{bucket.name}/x", "s3://no-such-bucket-at-all/x"
+    export = job(filled, missing, tmp_path)
+    conditions = Conditions()
+    conditions.add(export.conditions)
+    await export.attempt()
+    assert "The bucket does not exist. (no-such-bucket-at-all" in export.failure
+    assert [c.code for c in conditions.now()] == ["exports_failing"]
+    assert read_status(filled, NOW).failure == export.failure
+    assert export_series(filled, NOW)["florin_scheduled_export_failing"] == [((), 1.0)]
+    assert "not-shown-anywhere" not in caplog.text
+    export.schedule = schedule(there)
+    await export.attempt()
+    assert (export.failure, list(conditions.now())) == ("", [])
+    assert read_status(filled, NOW).failure == ""
+    assert len(stored(bucket)) == 4
+
+
+async def test_a_worker_that_no_longer_leads_has_nothing_to_report(bucket, filled, tmp_path, monkeypatch):
+    store = MemoryStore()
+    export = job(filled, f"s3://{bucket.name}/x", tmp_path, store=store, owner="w2")
+    export.failure = "an earlier failure"
+    assert await store.lead(export_job.ROLE, "w1", export_job.LEASE_MS)
+    task = asyncio.create_task(export.run())
+    await until(lambda: not export.failure)
+    await stop(task)
+    assert stored(bucket) == {}
+
+
+def test_wrong_credentials(bucket, tmp_path, monkeypatch):
+    source = tmp_path / "x"
+    source.write_text("x")
+    with hostile_server() as server:
+        server.handlers["/bucket/a"] = lambda request: request.answer(
+            b"<Error><Code>SignatureDoesNotMatch</Code></Error>", status=403
+        )
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(DestinationError, match=r"denies .* \(SignatureDoesNotMatch"):
+            put("s3://bucket", {"a": source}, QUICK)
+
+
+def test_a_store_that_is_away_for_a_moment(bucket, tmp_path, monkeypatch):
+    source = tmp_path / "x"
+    source.write_text("x")
+    with hostile_server() as server:
+        asked = []
+
+        def twice(request):
+            asked.append(request.count)
+            request.answer(b"", status=503 if request.count < 2 else 200, etag='"e"')
+
+        server.handlers["/bucket/a"] = twice
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        put("s3://bucket", {"a": source}, QUICK)
+        assert asked == [0, 1, 2]
+
+
+async def test_killed_in_the_middle_of_an_upload(bucket, endpoint, filled, tmp_path, monkeypatch):
+    begun = threading.Event()
+
+    def hang(request):
+        begun.set()
+        request.stall()
+
+    with hostile_server() as server:
+        server.handlers[f"/{bucket.name}/x/{DATA.format('2026-10')}".replace("=", "%3D")] = hang
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        url = f"sqlite:///{tmp_path / 'ledger.db'}"
+        process = partial(LedgerProcess, url, patience=0.0)
+        export = job(filled, f"s3://{bucket.name}/x", tmp_path, open_process=process)
+        task = asyncio.create_task(export.attempt())
+        assert await asyncio.to_thread(begun.wait, 60)
+        await stop(task)
+    assert stored(bucket) == {}
+    assert held(filled) == []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    await job(filled, f"s3://{bucket.name}/x", tmp_path).attempt()
+    assert len(stored(bucket)) == 4

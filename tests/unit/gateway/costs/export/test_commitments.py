@@ -1,0 +1,167 @@
+"""Commitments in FOCUS files: billed when bought, their cost spread over what they cover and the unused rest."""
+
+import csv
+import io
+from collections import defaultdict
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+
+from gateway.costs.closing.closing import close
+from gateway.costs.commitments.commitment import Commitment
+from gateway.costs.commitments.commitment_store import add_commitment, withdraw_commitment
+from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS
+from gateway.costs.export.committed import amortised, effective, hourly
+from gateway.costs.export.files import Order, write
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.price_store import add_price
+from gateway.metering.ledger.ledger import Ledger
+from tests.unit.gateway.costs.export.month import FIRST, MONTH, fill
+
+END = month(MONTH).end
+COSTS = ("BilledCost", "EffectiveCost")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(made)
+    add_price(
+        made, gpu_type="L40S", rate="1.25", currency="EUR", purchase="on_demand", region="", valid_from=0,
+        valid_to=None, now=1,
+    )  # fmt: skip  # as the call reads
+    yield made
+    made.close()
+
+
+def commit(ledger, **changes):
+    made, _ = add_commitment(
+        ledger,
+        **{
+            "gpu_type": "L40S", "region": "", "gpus": 1, "valid_from": FIRST, "valid_to": END, "rate": "0.50",
+            "upfront": "100.01", "currency": "EUR", "description": "ri-7", "now": 2, "by": "k", **changes,
+        },
+    )  # fmt: skip  # a row
+    return made["id"]
+
+
+def rows_of(ledger, dataset="infrastructure", version="1.2", **options):
+    file = io.BytesIO()
+    with ledger.read() as connection:
+        write(connection, Order(MONTH, f"focus-{version}", dataset, "x", **options), file)
+    return list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+
+
+def total(rows, column):
+    return sum((Decimal(row[column] or 0) for row in rows), Decimal(0))
+
+
+def at_close(ledger):
+    close(ledger, MONTH, now=END + 2 * HOUR, by="k", force=True)
+
+
+@pytest.mark.parametrize("granularity", ["hourly", "daily"])
+@pytest.mark.parametrize("version", FOCUS_VERSIONS)
+def test_over_its_term_the_effective_cost_is_what_was_billed(ledger, version, granularity):
+    """Two that begin and end within an hour; engines use one and a part of the other."""
+    half = HOUR // 2
+    numbers = [commit(ledger), commit(ledger, gpus=3, valid_from=FIRST + half, valid_to=END - half)]
+    at_close(ledger)
+    rows = rows_of(ledger, version=version, granularity=granularity)
+    by = defaultdict(list)
+    for row in rows:
+        by[row["CommitmentDiscountId"]].append(row)
+    assert {f"commitment/{number}" for number in numbers} <= by.keys()
+    for number, gpus, hours in ((numbers[0], 1, 744), (numbers[1], 3, 743)):
+        mine = by[f"commitment/{number}"]
+        bought = [row for row in mine if row["ChargeCategory"] == "Purchase"]
+        used = [row for row in mine if row["CommitmentDiscountStatus"] == "Used"]
+        unused = [row for row in mine if row["CommitmentDiscountStatus"] == "Unused"]
+        assert len(mine) == len(bought) + len(used) + len(unused)
+        assert {row["ChargeFrequency"] for row in bought} == {"Recurring", "One-Time"}
+        assert total(bought, "BilledCost") == Decimal("0.50") * gpus * hours + Decimal("100.01")
+        assert total(bought, "EffectiveCost") == 0
+        assert total([*used, *unused], "EffectiveCost") == total(bought, "BilledCost")
+        assert total([*used, *unused], "BilledCost") == 0
+        assert total([*used, *unused], "CommitmentDiscountQuantity") == gpus * hours
+        assert total(used, "PricingQuantity") > 0
+        for row in unused:
+            assert (row["ConsumedQuantity"], row["ConsumedUnit"], row["ListCost"]) == ("", "", "0.00")
+    for row in rows:
+        for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
+            assert Decimal(row[price]) * Decimal(row["PricingQuantity"]) == Decimal(row[cost])
+
+
+@pytest.mark.parametrize("version", FOCUS_VERSIONS)
+def test_nothing_is_lost_and_the_two_datasets_agree(ledger, version):
+    before = rows_of(ledger, version=version)
+    commit(ledger, region="", gpus=2)
+    commit(ledger, gpu_type="B200", rate="3", upfront="0")
+    at_close(ledger)
+    infrastructure, charged = (rows_of(ledger, dataset, version) for dataset in DATASETS)
+    for column in COSTS:
+        assert total(charged, column) == total(infrastructure, column)
+    for column in ("PricingQuantity", "x_OutputTokens", "x_Requests", "x_GpuHours", "ListCost"):
+        used = [row for row in infrastructure if row["ResourceType"] == "GPU Engine"]
+        assert total(used, column) == total(before, column), column
+    nobodys = [row for row in charged if row["ChargeCategory"] == "Adjustment"]
+    assert len(nobodys) == 2
+    assert not any(row["SubAccountId"] for row in nobodys)
+    # What tenants are charged is the price book's, with or without commitments.
+    for tenant in ("acme", "bolt"):
+        mine = rows_of(ledger, "chargeback", version, tenants=(tenant,))
+        assert total(mine, "BilledCost") == total(
+            [row for row in before if tenant in (row["SubAccountId"], row["x_Tenant"])], "BilledCost"
+        ) - total(
+            [
+                row
+                for row in before
+                if tenant in (row["SubAccountId"], row["x_Tenant"]) and row["x_Bucket"] == "retry_waste"
+            ],
+            "BilledCost",
+        )
+
+
+def test_a_tenant_s_part_of_the_infrastructure_is_that_of_the_whole(ledger):
+    commit(ledger)
+    whole = rows_of(ledger)
+    mine = rows_of(ledger, tenants=("bolt",))
+    assert mine == [row for row in whole if row["SubAccountId"] == "bolt"]
+    assert any(row["CommitmentDiscountId"].startswith("commitment/") for row in mine)
+
+
+def test_files_of_a_closed_month_never_change(ledger):
+    first = commit(ledger)
+    at_close(ledger)
+    before = [rows_of(ledger, dataset) for dataset in DATASETS]
+    commit(ledger, gpus=5, now=END + 3 * HOUR)
+    withdraw_commitment(ledger, first, reason="wrong", now=END + 4 * HOUR, by="k")
+    assert [rows_of(ledger, dataset) for dataset in DATASETS] == before
+
+
+def test_a_withdrawn_one_has_no_rows(ledger):
+    before = rows_of(ledger)
+    withdraw_commitment(ledger, commit(ledger), reason="wrong", now=3, by="k")
+    assert rows_of(ledger) == before
+
+
+def test_an_open_month_is_counted_up_to_its_last_hour(ledger):
+    commit(ledger)
+    rows = [row for row in rows_of(ledger) if row["CommitmentDiscountId"].startswith("commitment/")]
+    assert total([r for r in rows if r["ChargeFrequency"] == "Recurring"], "PricingQuantity") == 6
+
+
+@pytest.mark.parametrize("upfront", ["0", "0.01", "12345.678901"])
+def test_amounts_are_whole_units_that_sum_to_the_payment(upfront):
+    start, end = 7 * HOUR + 12_345, 29 * HOUR + 77
+    one = Commitment(1, "H100", "", 3, start, end, 1_234_567, upfront, "EUR", "", 0, "k")
+    hours = range(0, 40 * HOUR, HOUR)
+    committed = sum(one.committed(hour) for hour in hours)
+    whole = committed * one.rate_micros + int(Decimal(upfront).scaleb(15))
+    assert sum(hourly(one, hour) for hour in hours) == whole
+    assert amortised(one, 40 * HOUR) - amortised(one, 0) == int(Decimal(upfront).scaleb(15))
+    for hour in hours:
+        nano = one.committed(hour)
+        parts = [effective(one, hour, nano * part // 7) for part in range(8)]
+        assert sum(b - a for a, b in pairwise(parts)) == (hourly(one, hour) if nano else 0)

@@ -1,0 +1,72 @@
+"""A customer's own report in another currency, with a rate card and at cost."""
+
+import csv
+import io
+import json
+from fractions import Fraction
+
+import pytest
+
+from gateway.costs.periods import month
+from gateway.costs.prices.exchange_rates import ExchangeRateError, add_exchange_rate
+from gateway.costs.reports.customer_report import customer_file, customer_text
+from gateway.costs.reports.report import Question
+from gateway.metering.ledger.ledger import Ledger
+from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, OCTOBER, RATE, arrive_late, close_october, fill
+
+EURO = Fraction("0.913456789")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(made)
+    add_exchange_rate(
+        made, currency="USD", target="EUR", rate="0.913456789", valid_from=OCTOBER, source="ECB", reason=None,
+        now=1,
+    )  # fmt: skip  # as the call reads
+    close_october(made)
+    arrive_late(made)
+    yield made
+    made.close()
+
+
+def question(tenant, of="2026-11"):
+    return Question(month(of), ("tenant", "adapter", "day"), (tenant,))
+
+
+def report(ledger, tenant, currency=None, of="2026-11"):
+    text, _ = customer_text(ledger, question(tenant, of), now=NOW, tenant=tenant, currency=currency)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("of", ["2026-10", "2026-11"])
+@pytest.mark.parametrize(("tenant", "by"), [("acme", "rate_card"), ("bolt", "cost")])
+def test_every_amount_is_converted_and_nothing_else_shows(ledger, tenant, by, of):
+    own, euro = report(ledger, tenant, of=of), report(ledger, tenant, "EUR", of=of)
+    assert (own["currency"], euro["currency"], euro["priced_by"]) == ("USD", "EUR", by)
+    pairs = [*zip(own["rows"], euro["rows"], strict=True), (own["totals"], euro["totals"])]
+    pairs += zip(own["corrections"]["rows"], euro["corrections"]["rows"], strict=True)
+    assert len(pairs) > 1
+    for before, after in pairs:
+        assert Fraction(after["cost"]) == Fraction(before["cost"]) * EURO
+        assert after["prompt_tokens"] == before["prompt_tokens"]
+    said = json.dumps(euro)
+    for hidden in (ENGINE, RATE, "gpu_hours", "amount_cents", "billed_cents", "invoice"):
+        assert hidden not in said, hidden
+
+
+def test_a_file_has_the_same_amounts(ledger):
+    content, _ = customer_file(ledger, question("acme"), "csv", now=NOW, tenant="acme", currency="EUR")
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    shown = [Fraction(row["cost"]) for row in rows if row["bucket"] == "usage" and not row["corrects"]]
+    exact = [Fraction(row["cost"]) for row in report(ledger, "acme", "EUR")["rows"]]
+    assert len(shown) == len(exact)
+    assert all(abs(a - b) < Fraction(1, 10**14) for a, b in zip(shown, exact, strict=True))
+    assert {row["currency"] for row in rows} == {"EUR"}
+
+
+def test_without_a_rate_a_customer_is_told_no_command(ledger):
+    with pytest.raises(ExchangeRateError, match="ask your provider") as refused:
+        report(ledger, "acme", "JPY")
+    assert "florin" not in str(refused.value)
