@@ -53,7 +53,7 @@ _STORED: Final = (
     ("post", "/v1/batches/{batch_id}/cancel", "Cancel a batch", ()),
 )
 _ERROR: Final = {"description": "An error, in the words of the API: see the page Errors."}
-_SECURITY: Final = [{"key": []}]
+_SECURITY: Final[list[Json]] = [{"key": []}]
 
 
 def describe(api: FastAPI) -> None:
