@@ -1,4 +1,4 @@
-"""The data plane in the OpenAPI document. FastAPI does not serve it, so it is described from the same tables that
+"""The data plane in the OpenAPI document. FastAPI does not serve it, so it is described from the tables that
 requests are checked against."""
 
 from __future__ import annotations
