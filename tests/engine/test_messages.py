@@ -26,7 +26,8 @@ TOOL: Any = {
 }
 LONG = {"type": "object", "properties": {"a": {"type": "string", "minLength": 600}}, "required": ["a"]}
 """An answer that must be long, so that a client can leave in the middle."""
-GREEDY: Any = {"model": "support", "max_tokens": 200, "temperature": 0}
+# Anthropic's client no longer has sampling parameters of its own.
+GREEDY: Any = {"model": "support", "max_tokens": 200, "extra_body": {"temperature": 0}}
 
 
 @pytest.fixture
