@@ -518,6 +518,7 @@ async def test_a_registration_that_meets_the_revocation_leaves_no_engine_behind(
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/load_lora_adapter", refusal)
+    app.router.add_post("/v1/completions", refusal)
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app)
     await runner.setup()
