@@ -278,10 +278,21 @@ class PendingDeletion:
     """Unix microseconds, UTC."""
 
 
+def fingerprint_id(model: str, task: Task) -> str:
+    """The id of a model's fingerprint, by its name on engines. One that is served for several tasks has
+    several, since vectors cannot be compared with texts."""
+    return model if task == "generate" else f"{model} {task}"
+
+
+def fingerprint_ids(model: str) -> list[str]:
+    """The ids that a model's fingerprints may have."""
+    return [fingerprint_id(model, task) for task in get_args(Task)]
+
+
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """The first answer of a version or base model to the fixed prompts; later answers are compared with it.
-    Its id is the model's name on engines."""
+    For its id, see `fingerprint_id`."""
 
     prompt: str
     """Id of the prompts and parameters used. Fingerprints with different ids are not comparable."""
@@ -289,7 +300,7 @@ class Fingerprint:
     """The greedy continuations."""
     logprobs: tuple[float, ...]
     """Log probabilities of the likeliest first tokens for each prompt, in the order of
-    `adapters.placement.fingerprint`."""
+    `adapters.placement.fingerprint`; or sketches of its vectors, or scores."""
     engine: str
     gpu_type: str
     taken: int

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway.admission.complexity import warm
 from gateway.admission.overload import AdmissionTicket
-from gateway.api import admin, exception_handlers, finance, health
+from gateway.api import admin, data_plane_openapi, exception_handlers, finance, health
 from gateway.api.admin import prices
 from gateway.api.data_plane_objects import Objects
 from gateway.api.gate import Gate
@@ -68,7 +68,7 @@ class Florin:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.api = FastAPI(
             title="Florin",
-            summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
+            summary="A multi-LoRA serving gateway: models, the operator's and the analyst's side.",
             lifespan=self._lifespan,
             openapi_url="/openapi.json"
             if settings.api_docs
@@ -77,6 +77,7 @@ class Florin:
         exception_handlers.install(self.api)
         for router in (health.router, admin.router, prices.router, finance.router):
             self.api.include_router(router)
+        data_plane_openapi.describe(self.api)
         self.gate = Gate(self.api, settings)
         self._framework: Asgi = self.gate
         if settings.cors_admin and settings.allowed_origins:

@@ -113,6 +113,12 @@ CODES: dict[str, Code] = {
         "No model of this name is available to this key.",
         "List the available models with `GET /v1/models`.",
     ),
+    "unsupported_endpoint": Code(
+        404,
+        _INVALID,
+        "No engine of the model serves this endpoint: it generates text and does not embed it, for example.",
+        "Call another model, or ask the operator for an engine that does (`florin engine add --tasks`).",
+    ),
     # authentication and permissions
     "missing_api_key": Code(
         401,
@@ -432,6 +438,10 @@ class FlorinError(Exception):
         if self.findings:
             error["findings"] = self.findings
         return orjson.dumps({"error": error})
+
+
+def unsupported_endpoint(path: str = "this endpoint") -> FlorinError:
+    return FlorinError("unsupported_endpoint", f"This model does not support {path}.", param="model")
 
 
 _FROM_ADAPTERS: dict[type[AdaptersError], str] = {

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -160,13 +161,11 @@ class Lifecycle:
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         context.adapter = target.label
+        requires = self.require(key, target, call)
         exchange.grant = grant = await self.limit(exchange, key, call)
         self.admit(exchange, key, target, call)
         ticket = ticket_of(key, self.directory.tenants.get(key.tenant), batch=exchange.batch is not None)
         resumable = self.resumable(call)
-        requires = self.directory.requires(key.tenant, target.owner)
-        if call.scored:
-            requires = self.router.require_scoring(target, requires, call.scored)
         salt = self.salt(key.tenant)
         prefix = prefix_of(call.body, salt)
         # No local variable for the payload: it would keep it in memory as long as the request lasts.
@@ -324,6 +323,15 @@ class Lifecycle:
         if target is None or not covers(key, target.version.adapter if target.version else ""):
             raise model_not_found(model)
         return target
+
+    def require(self, key: Key, target: Target, call: Call) -> Mapping[str, str]:
+        """The labels that an engine must have. Raises FlorinError if no engine of the fleet will do."""
+        requires = self.directory.requires(key.tenant, target.owner)
+        if call.endpoint.task is not None:
+            requires = self.router.require_task(target, requires, call.endpoint.task, call.endpoint.path)
+        if call.scored:
+            requires = self.router.require_scoring(target, requires, call.scored)
+        return requires
 
     async def limit(self, exchange: Exchange, key: Key, call: Call) -> Grant:
         """Reserve what the request needs of its tenant's and its key's limits and budgets, or refuse it."""

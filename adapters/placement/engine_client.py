@@ -26,7 +26,7 @@ import orjson
 from adapters.drivers import DRIVERS, driver_of
 from adapters.drivers.driver import UNREADABLE, HttpCall, Limits, Listing, Loading, Lora
 from adapters.errors import EngineError, EngineUnreachableError
-from adapters.model import DriverName, Engine, Version
+from adapters.model import DriverName, Engine, Task, Version
 from adapters.placement import fingerprint
 from adapters.placement.fingerprint import ProbeAnswer
 from adapters.security.handshake_errors import explain
@@ -188,6 +188,16 @@ class EngineClient:
             return error.status not in {404, 405}
         return True
 
+    async def serves(self, engine: Engine, task: Task) -> bool:
+        """Whether vLLM's route for a task exists: it refuses an empty request, without any work."""
+        try:
+            await self._call(engine, "POST", fingerprint.PATHS[task], {})
+        except EngineUnreachableError:
+            raise
+        except EngineError as error:
+            return error.status not in {404, 405}
+        return True
+
     async def limits(self, engine: Engine) -> Limits:
         """What the engine tells of its flags."""
         driver = driver_of(engine)
@@ -231,19 +241,20 @@ class EngineClient:
 
     async def probe(self, engine: Engine, version: Version | None) -> ProbeAnswer:
         """Return the answer of `version`, or of the base model, to the fixed prompts."""
-        body = fingerprint.request(version.engine_name if version else engine.base_model, _salt())
+        task = engine.tasks[0]
+        body = fingerprint.request(version.engine_name if version else engine.base_model, _salt(), task)
         lora = Lora(version.engine_name, version.path) if version else None
         async with self.guard(engine):
             answer = await self._ask(engine, body, lora)
         try:
-            return fingerprint.parse(answer)
+            return fingerprint.parse(answer, task)
         except UNREADABLE as error:
             raise _strange(engine, error) from error
 
     async def one_token(self, engine: Engine, *, timeout: float) -> ProbeAnswer:
-        """Generate one token with the base model to prove that the engine's core works; returns what it
-        cost."""
-        body = fingerprint.one_token(engine.base_model, _salt())
+        """Generate, embed or score one token with the base model to prove that the engine's core works;
+        returns what it cost."""
+        body = fingerprint.one_token(engine.base_model, _salt(), engine.tasks[0])
         answer = await self._ask(engine, body, None, timeout=timeout)
         try:
             return fingerprint.cost(answer)
@@ -253,8 +264,14 @@ class EngineClient:
     async def _ask(
         self, engine: Engine, body: dict[str, Any], lora: Lora | None, *, timeout: float | None = None
     ) -> Any:
-        """The answer to a request to /v1/completions, as vLLM gives it."""
-        driver = driver_of(engine)
+        """The answer to a request for the first of the engine's tasks, as vLLM gives it."""
+        driver, task = driver_of(engine), engine.tasks[0]
+        if task != "generate":
+            raw = await self._call(engine, "POST", fingerprint.PATHS[task], body, timeout=timeout)
+            try:
+                return orjson.loads(raw)
+            except UNREADABLE as error:
+                raise _strange(engine, error) from error
         calls = driver.ask(body, engine.base_model, lora)
         answers = [await self._send(engine, call, timeout=timeout) for call in calls]
         try:

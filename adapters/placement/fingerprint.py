@@ -18,6 +18,15 @@ Distances are in nats, averaged over all logprobs. The thresholds were measured 
     the same to each other                                                            0.96 to 2.02
     an adapter to itself with `B` scaled by 1.001, 0.99, 0.9                   0.002, 0.021, 0.19
 
+Engines that embed are asked for the contexts' vectors, those that only score for scores of pairs of contexts.
+The distance of vectors is that of their directions, from 0 to 2. On an engine with `--runner pooling`:
+
+    the same model again, and beside 24 concurrent requests to three models                    0
+    an adapter to the base, its `B` scaled by 1e-9, 1e-4, 0.001             0.0000001, 0.0002, 0.0017
+    the same, scaled by 0.01, 0.1                                                      0.017, 0.17
+    trained adapters to the base and to each other                                    1.01 to 1.05
+    an adapter to itself with `B` scaled by 1.001, 0.99, 0.9                   0.0008, 0.008, 0.08
+
 The measurements do not cover a GPU in bfloat16, where logits between 16 and 32 are multiples of 1/8 and
 rounding varies with batch size. Expect 0.01 to 0.03 per token for a sound version, and more across GPU types.
 The thresholds are therefore lenient: quarantining a sound version causes an outage, while a bad version that
@@ -31,7 +40,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from adapters.model import Fingerprint
+from adapters.model import Fingerprint, Task
+from adapters.placement import vectors
 
 CONTEXTS = (
     "The capital of France is",
@@ -55,10 +65,17 @@ TOP = 5
 """vLLM allows 20 by default, OpenAI 5."""
 PROMPT_ID = "1"
 """Changes with any of the above. Fingerprints with another id are not comparable and are taken again."""
+PROMPT_IDS: Mapping[Task, str] = {"generate": PROMPT_ID, "embed": "v1", "score": "s1"}
+"""The same, for what engines are for."""
 
 LIKE_BASE = 0.005
 """An adapter this close to the base model, with the same texts, has no effect. This is about a thousandth of
 a trained adapter's effect."""
+LIKE_BASE_POOLED = 0.002
+"""The same for vectors and scores, of which there are no texts."""
+NOISE = 3.0
+"""An adapter is also like the base model if its distance is at most that many times the distance between two
+answers of the base model."""
 UNLIKE_ITSELF = 0.15
 """Beyond this distance from its first answer, a version has different weights or the engine computes them
 wrongly. Five times the expected noise, and a sixth of the smallest distance seen between two adapters."""
@@ -82,6 +99,11 @@ class ProbeAnswer:
     prompt_tokens: int = 0
     cached_tokens: int | None = None
     completion_tokens: int = 0
+    prompt: str = PROMPT_ID
+    """What it answers: one of PROMPT_IDS. The numbers are sketches of the vectors, or scores, for an engine
+    that generates nothing."""
+    noise: float = 0.0
+    """Distance to a second answer of the same model on the same engine; 0: there was no second one."""
 
     @property
     def text(self) -> str:
@@ -109,11 +131,22 @@ class Judgement:
     """Distance of the base model on this engine to its own first answer."""
     limit: float
     """Largest distance from its first answer that the version is allowed here."""
+    like: float = LIKE_BASE
+    """Largest distance to the base model of an adapter without effect."""
 
 
-def parse(body: Any) -> ProbeAnswer:
-    """Parse a /v1/completions response to `request`. Raises ValueError, LookupError, TypeError or
-    AttributeError."""
+def parse(body: Any, task: Task = "generate") -> ProbeAnswer:
+    """Parse the response to `request`. Raises ValueError, LookupError, TypeError or AttributeError."""
+    if task != "generate":
+        items = sorted(body["data"], key=lambda item: item["index"])
+        if len(items) != len(CONTEXTS):
+            raise ValueError(f"{len(items)} answers to {len(CONTEXTS)} prompts")
+        numbers = (
+            [number for item in items for number in vectors.sketch(item["embedding"])]
+            if task == "embed"
+            else [_score(item["score"]) for item in items]
+        )
+        return replace(cost(body), logprobs=tuple(numbers), prompt=PROMPT_IDS[task])
     choices = sorted(body["choices"], key=lambda choice: choice["index"])
     if len(choices) != len(CONTEXTS):
         raise ValueError(f"{len(choices)} answers to {len(CONTEXTS)} prompts")
@@ -123,7 +156,7 @@ def parse(body: Any) -> ProbeAnswer:
 
 
 def cost(body: Any) -> ProbeAnswer:
-    """The token counts of a /v1/completions response, without its texts. Raises as `parse`."""
+    """The token counts of a response, without what it says. Raises as `parse`."""
     usage = body["usage"]
     prompt = _tokens(usage["prompt_tokens"])
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
@@ -132,7 +165,7 @@ def cost(body: Any) -> ProbeAnswer:
         (),
         prompt,
         None if cached is None else min(_tokens(cached), prompt),
-        _tokens(usage["completion_tokens"]),
+        _tokens(usage.get("completion_tokens") or 0),
     )
 
 
@@ -150,6 +183,12 @@ def _logprob(value: Any) -> float:
     return max(-FARTHEST, float(value))
 
 
+def _score(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"{str(value)[:40]!r} is not a score")
+    return max(-FARTHEST, min(FARTHEST, float(value)))
+
+
 def _text(value: Any) -> str:
     if type(value) is not str or len(value) > MAX_TEXT:
         raise ValueError(f"{len(str(value))} characters are too many for {TOKENS} tokens")
@@ -162,8 +201,15 @@ def _tokens(value: Any) -> int:
     return value
 
 
-def request(model: str, salt: str) -> dict[str, Any]:
+PATHS: Mapping[Task, str] = {"generate": "/v1/completions", "embed": "/v1/embeddings", "score": "/v1/score"}
+"""Where the requests below go."""
+
+
+def request(model: str, salt: str, task: Task = "generate") -> dict[str, Any]:
     """The request body of a probe. `salt` must be unique, so that no prefix cache is hit."""
+    if task != "generate":
+        texts = list(CONTEXTS)
+        return _pooled(model, salt, task, texts, [*texts[1:], texts[0]])
     return {
         "model": model,
         "prompt": list(CONTEXTS),
@@ -176,8 +222,16 @@ def request(model: str, salt: str) -> dict[str, Any]:
     }
 
 
-def one_token(model: str, salt: str) -> dict[str, Any]:
+def _pooled(model: str, salt: str, task: Task, texts: list[str], others: list[str]) -> dict[str, Any]:
+    asked = {"input": texts} if task == "embed" else {"queries": texts, "documents": others}
+    # Clients' requests have no `user` when they reach an engine, so that its log tells which are probes.
+    return {"model": model, **asked, "user": "florin", "cache_salt": salt}
+
+
+def one_token(model: str, salt: str, task: Task = "generate") -> dict[str, Any]:
     """The request body of the cheapest call that reaches an engine's core. `salt`: as for `request`."""
+    if task != "generate":
+        return _pooled(model, salt, task, ["1"], ["1"])
     return {
         "model": model,
         "prompt": "1",
@@ -198,22 +252,26 @@ LONG: dict[str, Any] = {"max_tokens": 128}
 
 
 def fingerprint(answer: ProbeAnswer, *, engine: str, gpu_type: str, taken: int) -> Fingerprint:
-    return Fingerprint(PROMPT_ID, answer.text, answer.logprobs, engine, gpu_type, taken)
+    return Fingerprint(answer.prompt, answer.text, answer.logprobs, engine, gpu_type, taken)
 
 
 def answer_of(fingerprint: Fingerprint | None) -> ProbeAnswer | None:
     """The stored answer, or None if there is none or it was taken with other prompts."""
-    if fingerprint is None or fingerprint.prompt != PROMPT_ID:
+    if fingerprint is None or fingerprint.prompt not in PROMPT_IDS.values():
         return None
-    return ProbeAnswer(tuple(fingerprint.text.split(_BETWEEN)), fingerprint.logprobs)
+    texts = tuple(fingerprint.text.split(_BETWEEN)) if fingerprint.text else ()
+    return ProbeAnswer(texts, fingerprint.logprobs, prompt=fingerprint.prompt)
 
 
 def distance(one: ProbeAnswer | None, other: ProbeAnswer | None) -> float | None:
-    """Mean absolute difference of the logprobs, in nats; None if either answer is missing."""
+    """Mean absolute difference of the logprobs, in nats, or of the scores; of vectors, their mean distance.
+    None if either answer is missing."""
     if one is None or other is None:
         return None
-    if len(one.logprobs) != len(other.logprobs) or not one.logprobs:
+    if one.prompt != other.prompt or len(one.logprobs) != len(other.logprobs) or not one.logprobs:
         return FARTHEST
+    if one.prompt == PROMPT_IDS["embed"]:
+        return vectors.distance(one.logprobs, other.logprobs)
     pairs = zip(one.logprobs, other.logprobs, strict=True)
     return sum(abs(a - b) for a, b in pairs) / len(one.logprobs)
 
@@ -241,14 +299,16 @@ def judge(
     to_base, to_first = distance(answer, base), distance(answer, first)
     drift = distance(base, first_base)
     limit = min(MOST_UNLIKE, UNLIKE_ITSELF + 2 * (drift or 0.0))
+    like = LIKE_BASE if answer.prompt == PROMPT_ID else LIKE_BASE_POOLED
+    like = min(UNLIKE_ITSELF, max(like, NOISE * base.noise)) if base else like
     result = Similarity.SOUND
-    if not trusted and to_base is not None and base and to_base <= LIKE_BASE and answer.texts == base.texts:
+    if not trusted and to_base is not None and base and to_base <= like and answer.texts == base.texts:
         result = Similarity.LIKE_BASE
     elif to_first is not None and to_first > limit:
         result = Similarity.UNLIKE_ITSELF
     if result is not Similarity.SOUND and not is_itself(drift):
         result = Similarity.SUSPECT
-    return Judgement(result, to_base, to_first, drift, limit)
+    return Judgement(result, to_base, to_first, drift, limit, like)
 
 
 def evidence(
@@ -265,12 +325,12 @@ def evidence(
     columns = [known.texts if known else (), base.texts if base else ()]
     rows = [
         {"prompt": prompt, "here": here, **_others(columns, at)}
-        for at, (prompt, here) in enumerate(zip(CONTEXTS, answer.texts, strict=True))
+        for at, (prompt, here) in enumerate(zip(CONTEXTS, answer.texts, strict=bool(answer.texts)))
     ]
     return {
         "engine": engine,
         "distance_to_base": _rounded(judgement.to_base),
-        "like_base_up_to": LIKE_BASE,
+        "like_base_up_to": _rounded(judgement.like),
         "distance_to_first": _rounded(judgement.to_first),
         "unlike_itself_over": _rounded(judgement.limit),
         "base_drift": _rounded(judgement.drift),

@@ -20,7 +20,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from adapters.drivers import driver_of
@@ -32,10 +32,9 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, Fingerprint, Version, dump
+from adapters.model import Engine, Fingerprint, Version, dump, fingerprint_id
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.fingerprint import (
-    PROMPT_ID,
     Judgement,
     ProbeAnswer,
     Similarity,
@@ -123,7 +122,7 @@ class ProbeVerifier:
 
     async def verify(self, engine: Engine, version: Version) -> str:
         process = self.process(engine)
-        verified = _verified(process, self.catalog.fingerprints.get(version.engine_name))
+        verified = _verified(process, self._known(engine, version.engine_name))
         if verified and self._is_known(engine, version, verified):
             return verified
         started, result = self.clock(), "failed"
@@ -156,9 +155,9 @@ class ProbeVerifier:
             raise
         except EngineError as error:
             if base is None and error.status and error.status < 500:
-                return "skipped", None  # the engine serves no text completions for any model
+                return "skipped", None  # the engine does not answer probes of any model
             raise
-        name = version.engine_name
+        name = fingerprint_id(version.engine_name, engine.tasks[0])
         known = self.catalog.fingerprints.get(name)
         judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is Similarity.SOUND and answer_of(known) is None:
@@ -184,7 +183,7 @@ class ProbeVerifier:
             answer,
             base=base,
             first=answer_of(known),
-            first_base=answer_of(self.catalog.fingerprints.get(engine.base_model)),
+            first_base=answer_of(self._known(engine, engine.base_model)),
             trusted=version.trusted or current.trusted,
         )
 
@@ -247,7 +246,11 @@ class ProbeVerifier:
 
     async def _ask_base(self, engine: Engine) -> ProbeAnswer | None:
         try:
-            return await self._ask(engine, None)
+            answer = await self._ask(engine, None)
+            if engine.tasks[0] == "generate":
+                return answer
+            again = await self._ask(engine, None)  # vectors have no texts that tell noise from an effect
+            return replace(answer, noise=distance(answer, again) or 0.0)
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -259,10 +262,11 @@ class ProbeVerifier:
     async def _compare_base(self, engine: Engine, answer: ProbeAnswer, *, was_suspect: bool) -> None:
         """Compare the base model with its own first answer, or store this answer as the first. Drift alone
         does not make an engine suspect; it needs a failing version, or an engine that is already suspect."""
-        known = self.catalog.fingerprints.get(engine.base_model)
+        known = self._known(engine, engine.base_model)
         if answer_of(known) is None:
+            name = fingerprint_id(engine.base_model, engine.tasks[0])
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
-            known = await self._commit_first(engine.base_model, first, known)
+            known = await self._commit_first(name, first, known)
         if not was_suspect:
             return
         drift = distance(answer, answer_of(known))
@@ -273,6 +277,10 @@ class ProbeVerifier:
         await self._mark_suspect(engine, "its base model no longer answers as before", found)
 
     # -- probes and fingerprints
+
+    def _known(self, engine: Engine, model: str) -> Fingerprint | None:
+        """The first answer of a model to what this engine is asked."""
+        return self.catalog.fingerprints.get(fingerprint_id(model, engine.tasks[0]))
 
     async def _ask(self, engine: Engine, version: Version | None) -> ProbeAnswer:
         answer = await self.control.probe(engine, version)
@@ -292,7 +300,7 @@ class ProbeVerifier:
         deadline = self.clock() + FEED_WAIT_SECONDS
         while self.clock() < deadline:
             known = self.catalog.fingerprints.get(name)
-            if known is not None and known.prompt == PROMPT_ID:
+            if known is not None and answer_of(known) is not None:
                 return known
             await self.changed(0.1)
         raise StoreUnavailableError("The registry has a fingerprint that this worker has not received yet.")
@@ -304,6 +312,6 @@ class ProbeVerifier:
 def _verified(process: str, reference: Fingerprint | None) -> str:
     """`Placement.verified` for a version that agreed with `reference` in this engine process; empty if either
     is unknown."""
-    if not process or reference is None or reference.prompt != PROMPT_ID:
+    if not process or reference is None or answer_of(reference) is None:
         return ""
     return f"{process} {reference.taken}"

@@ -27,7 +27,7 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, SlotState, Version
+from adapters.model import Engine, SlotState, Version, fingerprint_ids
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
@@ -166,7 +166,8 @@ class Reconciler:
             await self.store.unplace(name, fence=fence)
         catalog = self.catalog
         judged = catalog.serving_statuses.keys() - catalog.by_engine_name.keys() - catalog.engines.keys()
-        taken = catalog.fingerprints.keys() - catalog.by_engine_name.keys() - catalog.bases.keys()
+        models = (*catalog.by_engine_name, *catalog.bases)
+        taken = catalog.fingerprints.keys() - {id_ for model in models for id_ in fingerprint_ids(model)}
         orphans = [Change("serving_status", name, None) for name in sorted(judged)]
         orphans += [Change("fingerprint", name, None) for name in sorted(taken)]
         if orphans:
@@ -253,7 +254,6 @@ class Reconciler:
         return (
             version.retired is None
             and version.base_model == engine.base_model
-            and engine.fits(version)
             and version.engine_name not in self.catalog.serving_statuses
             and self.loader.may_hold(engine, version)
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from adapters.errors import ConflictError, Finding, InUseError, NotFoundError
-from adapters.model import Adapter, AdapterName, PendingDeletion, Tombstone, Version, dump
+from adapters.model import Adapter, AdapterName, PendingDeletion, Tombstone, Version, dump, fingerprint_ids
 from adapters.registry.change_context import ChangeContext
 from adapters.store.protocol.registry import AuditNote, Change
 
@@ -251,7 +251,8 @@ def _delete_version(version: Version, now: int) -> list[Change]:
     pending_deletion = PendingDeletion(
         version=version.id, digest=version.digest, path=version.path, since=now
     )
-    gone = [Change(kind, name, None) for kind in ("pin", "serving_status", "fingerprint")]
+    gone = [Change(kind, name, None) for kind in ("pin", "serving_status")]
+    gone += [Change("fingerprint", id_, None) for id_ in fingerprint_ids(name)]
     return [Change("pending_deletion", name, dump(pending_deletion)), *gone]
 
 

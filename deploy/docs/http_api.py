@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from deploy.docs.markdown import cell, code, document, table
 from gateway.api.access_rules import access_rules, rule_for
+from gateway.api.data_plane_openapi import TAG
 from gateway.app import Florin
 from gateway.config import Settings
 from gateway.dialects.endpoints import ENDPOINTS
@@ -57,7 +58,10 @@ def page() -> str:
     for area, heading in _HEADINGS.items():
         sections.append(f"## {heading}")
         sections += [_operation(*found) for found in operations(description) if _area(found[1]) == area]
-    answers = [(code(f"POST {path}"), "An answer, or an event stream.") for path in ENDPOINTS]
+    answers = [
+        (code(f"POST {path}"), "An answer, or an event stream." if endpoint.inputs is None else "An answer.")
+        for path, endpoint in ENDPOINTS.items()
+    ]
     return document(
         "HTTP API",
         _INTRO,
@@ -75,10 +79,11 @@ def openapi() -> Json:
 
 
 def operations(description: Json) -> Iterator[tuple[str, str, Json]]:
-    """Method, path, operation; by path."""
+    """Method, path, operation; by path. Without the data plane's, which have tables of their own."""
     for path, methods in sorted(description["paths"].items()):
         for method, operation in methods.items():
-            yield method.upper(), path, operation
+            if TAG not in operation.get("tags", ()):
+                yield method.upper(), path, operation
 
 
 def objects(description: Json) -> list[str]:

@@ -11,8 +11,8 @@ from gateway.api.data_plane_objects import Objects, ledger_errors, listing, page
 from gateway.api.files import allowed, expiry_of, no_file
 from gateway.batches.batch_store import BatchQuotas
 from gateway.batches.documents import SECOND, WINDOW, WINDOW_SECONDS, Batch, Status, new_batch_id
+from gateway.batches.lines import BATCHED
 from gateway.dataplane.exchange import Exchange
-from gateway.dialects.endpoints import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
 from gateway.tenants.scopes import check_endpoint
@@ -146,8 +146,8 @@ def _asked(raw: bytes) -> dict[str, Any]:
         raise FlorinError("unsupported_parameter", f"`{name[:80]}` is not supported.", param=name[:80])
     if type(body.get("input_file_id")) is not str:
         raise _wrong("input_file_id", "be the id of a file")
-    if type(body.get("endpoint")) is not str or body["endpoint"] not in ENDPOINTS:
-        raise _wrong("endpoint", f"be one of {', '.join(ENDPOINTS)}")
+    if type(body.get("endpoint")) is not str or body["endpoint"] not in BATCHED:
+        raise _wrong("endpoint", f"be one of {', '.join(BATCHED)}")
     if body.get("completion_window") != WINDOW:
         raise _wrong("completion_window", f"be {WINDOW}")
     if not _is_metadata(body.get("metadata")):

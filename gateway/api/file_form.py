@@ -18,7 +18,6 @@ FIELDS: Final = frozenset({"purpose", "expires_after[anchor]", "expires_after[se
 _LONGEST: Final = 256
 """Bytes of a field."""
 _MOST_PARTS: Final = len(FIELDS) + 1
-_LONGEST_HEADER: Final = 4096
 
 
 class FileForm:
@@ -86,15 +85,9 @@ class FileForm:
 
     def _on_header(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
-        self._check_header()
 
     def _on_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
-        self._check_header()
-
-    def _check_header(self) -> None:
-        if len(self._header) + len(self._value) > _LONGEST_HEADER:
-            raise malformed("a header is too long")
 
     def _header_end(self) -> None:
         self._headers[self._header.lower()] = self._value

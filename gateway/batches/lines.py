@@ -9,9 +9,13 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.dialects.endpoints import ENDPOINTS
+
 MOST_ID: Final = 512
 """Characters of a `custom_id`."""
 METHOD: Final = "POST"
+BATCHED: Final = tuple(path for path, endpoint in ENDPOINTS.items() if not endpoint.free)
+"""Endpoints of batches: those on which engines work."""
 NOT_RUN: Final = {
     "batch_expired": "This request could not be executed before the completion window expired.",
     "batch_cancelled": "This request was not executed because the batch was cancelled.",

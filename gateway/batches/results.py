@@ -109,7 +109,7 @@ def _held(connection: Connection, batch_id: str, lines: Sequence[int]) -> dict[i
     table = batch_results.c
     for some in portions(lines):
         query = select(table.line, table.record).where(table.batch == batch_id, table.line.in_(some))
-        found |= dict(connection.execute(query).tuples())
+        found |= {row.line: row.record for row in connection.execute(query)}
     return found
 
 

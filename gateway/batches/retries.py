@@ -12,6 +12,10 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 """For a refusal that does not say when to retry; one that does is obeyed up to LONGEST_WAIT."""
 LONGEST_WAIT: Final = 300.0
+NO_ROOM: Final = frozenset({503, 529})
+"""Statuses of refusals for want of room; Anthropic's API has one of its own."""
+WAITS: Final = NO_ROOM | {402, 429}
+"""And of limits and budgets; 402 is a budget's in Anthropic's API."""
 _TRANSIENT: Final = frozenset({"tenant_suspended", "adapter_suspended", "version_quarantined"})
 """Refusals that an operator lifts, whatever their status."""
 
@@ -40,10 +44,13 @@ def decide(status: int, code: str, retry_after: float | None, *, failures: int, 
     attempts of the line that failed, and for which it had to wait, in a row."""
     if status < 300:
         return Decision(Verdict.ANSWERED)
-    if status in (429, 503) or code in _TRANSIENT:
+    if status in WAITS or code in _TRANSIENT:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(waits, 10))
-        pause = min(LONGEST_WAIT, max(pause, retry_after or 0.0))
-        return Decision(Verdict.AGAIN, pause, waits=True, everyone=status != 503)
+        if retry_after:
+            pause = min(
+                LONGEST_WAIT, max(FIRST_PAUSE, retry_after) if status == 429 else max(pause, retry_after)
+            )
+        return Decision(Verdict.AGAIN, pause, waits=True, everyone=status not in NO_ROOM)
     if status >= 500 and failures + 1 < MOST_FAILURES:
         return Decision(Verdict.AGAIN, FIRST_PAUSE * 2**failures)
     return Decision(Verdict.REFUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,7 +25,7 @@ from gateway.batches.validation import Validation
 from gateway.config import Settings
 from gateway.dataplane.exchange import BatchLine, Exchange
 from gateway.dialects.endpoints import ENDPOINTS
-from gateway.errors import FlorinError
+from gateway.errors import CODES, FlorinError
 from gateway.lifecycle import Lifecycle
 from gateway.metering.held_finals import HeldFinals
 from gateway.metering.ledger.database import LedgerUnavailableError
@@ -39,6 +40,8 @@ _AROUND_BODY: Final = 16 * 1024
 """Bytes of a line besides the body of its request."""
 _OVERLOADED: Final = 0.25
 """Seconds that a line waits for an overloaded worker."""
+_FULL: Final = 0.05
+"""Seconds between looks whether the tenant's limits allow another line."""
 _NOT_RUN: Final = 64
 """Lines that are stored at a time as never run."""
 
@@ -81,6 +84,8 @@ class BatchRun:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _resume_at: float = 0.0
     """Loop time until which no line is sent."""
+    _most: float = math.inf
+    """Lines that the tenant's limits allow at a time: as many as ran at the last refusal, and slowly more."""
     _verdict: Status | None = None
     """How the batch ends before all of its lines are answered."""
     _lost: bool = False
@@ -268,7 +273,7 @@ class BatchRun:
                         self.context.metrics.batch_line("preempted")
                     continue
                 decision = decide(
-                    transport.status,
+                    _status(transport, exchange),
                     exchange.context.error,
                     transport.retry_after,
                     failures=failures,
@@ -278,6 +283,7 @@ class BatchRun:
                     waits += decision.waits
                     failures += not decision.waits
                     if decision.everyone:
+                        self._most = max(1.0, len(self.running))
                         self._resume_at = max(
                             self._resume_at, asyncio.get_running_loop().time() + decision.pause
                         )
@@ -296,6 +302,8 @@ class BatchRun:
         left = self._resume_at - asyncio.get_running_loop().time()
         if self.context.lifecycle.loop_watch.overloaded:
             left = max(left, _OVERLOADED)
+        if len(self.running) >= self._most:
+            left = max(left, _FULL)
         if left > 0:
             await self._pause(left)
             return False
@@ -324,6 +332,7 @@ class BatchRun:
         delivered = result.line in stored.delivered
         finals.release(delivered=delivered and result.record is not None)
         if delivered:
+            self._most += 1 / self._most
             self.context.metrics.batch_line("failed" if result.failed else "completed")
         if not stored.owned:
             self.stop()
@@ -373,3 +382,9 @@ class BatchRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
+
+
+def _status(transport: LineTransport, exchange: Exchange) -> int:
+    """HTTP status as OpenAI's API has it: dialects have others for overload."""
+    known = CODES.get(exchange.context.error)
+    return transport.status if known is None or known.status != 503 else 503

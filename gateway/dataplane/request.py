@@ -35,7 +35,7 @@ MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
 
 
-ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded"})
+ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded", "unsupported_endpoint"})
 """Errors with which an engine that works refuses a request."""
 _QUOTED = re.compile(r"`([^`\s]{1,100})`")
 
@@ -53,6 +53,12 @@ class AnswerKind(StrEnum):
     """The tokens of a text."""
     TEXT = "text"
     """The text of tokens."""
+    VECTORS = "vectors"
+    """A vector for each input."""
+    SCORES = "scores"
+    """A score for each pair of texts."""
+    RANKING = "ranking"
+    """Documents with their scores, the best first."""
 
 
 FREE = frozenset({AnswerKind.TOKENS, AnswerKind.TEXT})
@@ -152,6 +158,10 @@ class Call:
     """Estimated prompt tokens, in case the engine never reports them."""
     size: int = 0
     """Bytes of the body."""
+    encoding: str = ""
+    """Format of the vectors asked for; empty: the engine's default, lists of numbers."""
+    results: int = 0
+    """Number of ranked results asked for; 0: all."""
     reply: Reply | None = None
     """Translates the answer; None: the client gets it as the engine sends it."""
 
@@ -238,6 +248,8 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         end_user=label_of(given.get("safety_identifier") or given.get("user")),
         tag=label_of(metadata.get("tag")) if type(metadata) is dict else None,
         scored=_scored(endpoint, sent),
+        encoding=sent.get("encoding_format", ""),
+        results=sent.get("top_n", 0),
         unknown=reading.unknown,
         unknown_names=tuple(reading.names),
     )

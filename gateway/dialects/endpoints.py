@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
-from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
+from gateway.dialects.engine_routes import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
 from gateway.dialects.responses.endpoint import RESPONSES
 
@@ -17,6 +17,9 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            EMBEDDINGS,
+            RERANK,
+            SCORE,
             MESSAGES,
             COUNT_TOKENS,
             RESPONSES,
@@ -25,7 +28,8 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         )
     }
     | {
-        "/tokenize": TOKENIZE,  # vLLM's own paths, which its users call
+        "/v2/rerank": RERANK,  # Cohere's client of today
+        "/tokenize": TOKENIZE,  # vLLM's own paths
         "/detokenize": DETOKENIZE,
     }
 )

@@ -33,7 +33,11 @@ _TRAINED = "only Anthropic's models know its schema; declare it as a tool with a
 _CALLERS = dropped("only the model calls tools")
 _HISTORY = "it belongs to a tool that Anthropic's servers run, and Florin runs none"
 _HINT = "a hint for Anthropic's service, without effect here"
-_ANY = that(lambda _: True, "be any value")
+
+
+def _any(value: Any, _: FieldReading) -> Any:
+    """For what is checked where it is translated."""
+    return value
 
 
 # -- blocks of a message's content
@@ -71,7 +75,7 @@ DOCUMENT_SOURCE: Table = {
     "type": bounded(one_of("text", "content"), "PDF files: send their text, or their pages as images"),
     "media_type": passed(one_of("text/plain"), "of a text"),
     "data": passed(_TEXT, "the text"),
-    "content": passed(_ANY, "text, or blocks of text and images"),
+    "content": passed(_any, "text, or blocks of text and images"),
     "url": refused("vLLM does not read files; send their text, or their pages as images"),
     "file_id": refused("Florin stores no files; send the text itself"),
 }
@@ -95,7 +99,7 @@ BLOCKS: Mapping[str, Table] = {
         "cache_control": _CACHED,
     },
     "search_result": {
-        "content": passed(_ANY, "blocks of text, sent as text"),
+        "content": passed(_any, "blocks of text, sent as text"),
         "source": passed(_TEXT, "sent as a line of text before it"),
         "title": passed(_TEXT, "sent as a line of text before it"),
         "citations": _CITES,
@@ -116,7 +120,7 @@ BLOCKS: Mapping[str, Table] = {
     },
     "tool_result": {
         "tool_use_id": passed(_TEXT, "the id of the call"),
-        "content": passed(_ANY, "text, or blocks: texts become a message of role `tool`, images follow it"),
+        "content": passed(_any, "text, or blocks: texts become a message of role `tool`, images follow it"),
         "is_error": passed(switch, "`Error: ` is put before the text"),
         "toolset_name": dropped("there are no toolsets"),
         "cache_control": _CACHED,
@@ -139,7 +143,7 @@ REFUSED_BLOCKS: Mapping[str, Rule] = {
     "mcp_tool_result": refused(_HISTORY),
     "container_upload": refused("Florin has no containers"),
     "compaction": refused("Florin does not compact conversations"),
-    "browser_state": refused(_TRAINED),
+    "browser_state": refused("it belongs to a tool that only Anthropic's models know"),
 }
 
 
@@ -148,9 +152,9 @@ REFUSED_BLOCKS: Mapping[str, Rule] = {
 TOOL: Table = {
     "name": passed(_TEXT, "the function's name"),
     "description": passed(_TEXT, "rendered by the template"),
-    "input_schema": passed(_ANY, "a JSON schema, sent as the function's `parameters` within their bounds"),
+    "input_schema": passed(_any, "a JSON schema, sent as the function's `parameters` within their bounds"),
     "strict": passed(switch, "whether the call must follow the schema"),
-    "type": replaced("tools of your own have none, or `custom`; see below"),
+    "type": replaced("tools of your own have none, or `custom`"),
     "cache_control": _CACHED,
     "defer_loading": dropped("all tools are shown to the model"),
     "eager_input_streaming": dropped("arguments are always streamed as they are generated"),
@@ -186,7 +190,7 @@ THINKING: Table = {
 }
 OUTPUT_FORMAT: Table = {
     "type": bounded(one_of("json_schema"), "that API's only format"),
-    "schema": passed(_ANY, "a JSON schema, within the bounds of `response_format`"),
+    "schema": passed(_any, "a JSON schema, within the bounds of `response_format`"),
 }
 OUTPUT_CONFIG: Table = {
     "effort": bounded(one_of(*EFFORTS), "sent as `reasoning_effort`"),
@@ -195,7 +199,7 @@ OUTPUT_CONFIG: Table = {
 }
 METADATA: Table = {
     "user_id": passed(_TEXT, "the end user, in reports and for canaries; not sent"),
-    "tag": passed(_ANY, "in reports by tag; not sent"),
+    "tag": passed(_any, "in reports by tag; not sent"),
 }
 MUST: Final = "be a non-empty list of messages, each an object with a `role` and `content`"
 
@@ -209,8 +213,8 @@ def _turns(value: Any, _: FieldReading) -> Any:
 PROMPT: dict[str, Rule] = {
     "model": replaced("with the name of the version on the engine", text()),
     "messages": bounded(_turns, "see below; turns of one role that follow each other are joined"),
-    "system": passed(_ANY, "text, or blocks of text; the first message, of role `system`"),
-    "tools": bounded(a_list(_ANY, 1024, "tools"), "see below; within the bounds of chat's"),
+    "system": passed(_any, "text, or blocks of text; the first message, of role `system`"),
+    "tools": bounded(a_list(_any, 1024, "tools"), "see below; within the bounds of chat's"),
     "tool_choice": bounded(an_object(TOOL_CHOICE), "see below"),
     "thinking": bounded(an_object(THINKING), "see below"),
     "output_config": bounded(an_object(OUTPUT_CONFIG), "see below"),
@@ -237,14 +241,13 @@ MESSAGES: dict[str, Rule] = {
     "service_tier": dropped(_HINT),
     "fallbacks": dropped("the model that was named answers, or none"),
 }
-TABLES: Mapping[str, Table] = {
-    "messages": MESSAGES,
-    "source": SOURCE,
-    "document": DOCUMENT_SOURCE,
+PARTS: Mapping[str, Table] = {
     "tools": TOOL,
     "tool_choice": TOOL_CHOICE,
     "thinking": THINKING,
     "output_config": OUTPUT_CONFIG,
     "output_config.format": OUTPUT_FORMAT,
     "metadata": METADATA,
+    "image.source": SOURCE,
+    "document.source": DOCUMENT_SOURCE,
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.fields import anthropic_messages
 from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
+from gateway.fields.registry import POOLING, TOKENIZATION
 from gateway.fields.response_items import GRAMMAR, ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
 from gateway.fields.response_items import PARTS as RESPONSES_PARTS
 from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
@@ -60,6 +62,16 @@ delay every token of all its requests:
 - Grammars in a grammar language and structural tags are refused unless `FLORIN_PASS_FIELDS` allows them: a
   few lines of grammar can stop an engine for seconds at each token.
 """
+_POOLING = """\
+## Embeddings, rerank and score
+
+For models with engines that embed or score: see [Embeddings](../embeddings.md).
+"""
+_TOKENIZATION = """\
+## Tokenize and detokenize
+
+Also at `/tokenize` and `/detokenize`, as in vLLM.
+"""
 _RESPONSES = """\
 ## Responses
 
@@ -82,6 +94,15 @@ Refused tools: {hosted}.
 """
 
 
+_ANTHROPIC = """\
+## Anthropic's Messages
+
+`/v1/messages` and `/v1/messages/count_tokens` are translated onto chat ([how](../anthropic.md)). What a field
+becomes is checked again as the chat's field that it is sent as, with the bounds above. A count takes those
+fields that change the prompt. A test compares these tables with the types of Anthropic's own client.
+"""
+
+
 def page() -> str:
     """The whole page."""
     shared = {name: rule for name, rule in CHAT.items() if COMPLETIONS.get(name) is rule}
@@ -93,8 +114,16 @@ def page() -> str:
         "## Completions only\n\n" + _table(_without(COMPLETIONS, shared)),
         "## Messages\n\n" + _table(MESSAGE),
         "## Parts of a message's content, by `type`\n\n" + _MEDIA + "\n" + _table(parts),
+        _POOLING,
+        *(f"### /v1/{name}\n\n" + _table(table) for name, table in POOLING.items()),
+        _TOKENIZATION,
+        *(f"### /v1/{name}\n\n" + _table(table) for name, table in TOKENIZATION.items()),
         _responses(),
         _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
+        _ANTHROPIC + "\n" + _table(anthropic_messages.MESSAGES),
+        "### Parts of these fields\n\n" + _table(_flat(anthropic_messages.PARTS)),
+        "### Blocks of a message's content\n\n" + _table(_flat(anthropic_messages.BLOCKS)),
+        "### Blocks that are refused, by `type`\n\n" + _table(anthropic_messages.REFUSED_BLOCKS),
     ]
     return "\n".join(sections)
 
@@ -130,6 +159,10 @@ def _refused(whys: Mapping[str, str]) -> str:
     for kind, why in whys.items():
         kinds.setdefault(why, []).append(f"`{kind}`")
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in kinds.items())
+
+
+def _flat(tables: Mapping[str, Table]) -> Table:
+    return {f"{of}.{name}": rule for of, table in tables.items() for name, rule in table.items()}
 
 
 def _without(table: Table, others: Table) -> Table:

@@ -19,9 +19,19 @@ def prompt_tokens(body: Mapping[str, Any]) -> int:
     if messages:
         texts = sum(_characters(message.get("content")) for message in messages)
         return PER_MESSAGE * len(messages) + texts // CHARACTERS_PER_TOKEN
-    prompt = body.get("prompt")
-    prompts = prompt if type(prompt) is list and prompt and type(prompt[0]) is not int else [prompt]
-    return max(1, sum(map(_of_prompt, prompts)))
+    return max(1, sum(_of_texts(body[name]) for name in _TEXTS if name in body))
+
+
+_TEXTS = (
+    *("prompt", "input", "query", "queries", "documents", "items"),
+    *("data_1", "data_2", "text_1", "text_2"),
+)
+"""Fields with texts or token ids, one or a list, of the endpoints that have no messages."""
+
+
+def _of_texts(given: Any) -> int:
+    texts = given if type(given) is list and given and type(given[0]) is not int else [given]
+    return sum(map(_of_prompt, texts))
 
 
 def _of_prompt(prompt: Any) -> int:

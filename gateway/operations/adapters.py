@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExceededError
-from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump
+from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump, fingerprint_ids
 from adapters.placement.requirements import shown
 from adapters.progress import Progress
 from adapters.registry.changes import Registered, plan_cost_centre, plan_scale
@@ -282,7 +282,7 @@ def _release(
         return version, changes
     trusted = replace(version, trusted=True)
     changes.append(reading.change("version", version.id, dump(trusted), dump(version)))
-    changes.append(Change("fingerprint", name, None))
+    changes += [Change("fingerprint", id_, None) for id_ in fingerprint_ids(name)]
     return trusted, changes
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from adapters.errors import InUseError, NotFoundError
-from adapters.model import Engine, Fingerprint, dump
+from adapters.model import Engine, Fingerprint, dump, fingerprint_id
 from adapters.placement.fingerprint import fingerprint
 from adapters.registry.serving_status import SUSPECT
 from adapters.registry.transaction import Proposal
@@ -80,16 +80,17 @@ async def trust(state: State, name: str, *, actor: str) -> tuple[str, int]:
     answer = await state.control.probe(engine, None)
     first = fingerprint(answer, engine=name, gpu_type=engine.gpu_type, taken=state.clock.now())
     note = AuditNote(actor, "engine.trust", name, details={"base_model": base})
-    return base, await change(state, lambda reading: _trust(reading, base, first, note))
+    return base, await change(state, lambda reading: _trust(reading, engine, first, note))
 
 
-def _trust(reading: RegistryReading, base: str, first: Fingerprint, note: AuditNote) -> Proposal[int]:
-    catalog = reading.catalog
-    versions = [v.engine_name for v in catalog.versions.values() if v.base_model == base]
+def _trust(reading: RegistryReading, by: Engine, first: Fingerprint, note: AuditNote) -> Proposal[int]:
+    catalog, base, task = reading.catalog, by.base_model, by.tasks[0]
+    models = [v.engine_name for v in catalog.versions.values() if v.base_model == base]
+    versions = [fingerprint_id(model, task) for model in models]
     known = [name for name in versions if name in catalog.fingerprints]
     suspects = [e.name for e in catalog.fleet(base) if _is_suspect(reading, e.name)]
     changes = [
-        Change("fingerprint", base, dump(first)),
+        Change("fingerprint", fingerprint_id(base, task), dump(first)),
         *(Change("fingerprint", version, None) for version in known),
         *(Change("serving_status", engine, None) for engine in suspects),
     ]

@@ -37,6 +37,8 @@ async def learn(control: EngineClient, wanted: Engine, known: Iterable[Engine], 
     wanted = replace(wanted, version=await control.version(wanted), started=started)
     if not driver_of(wanted).capabilities.prompt_scores:
         return replace(wanted, prompt_scores="unsafe")
+    if "generate" not in wanted.tasks:
+        return wanted
     old = next((e for e in known if e.name == wanted.name), None)
     if old is not None and _same_process(old, wanted) and old.prompt_scores != "unknown":
         return replace(wanted, prompt_scores=old.prompt_scores)

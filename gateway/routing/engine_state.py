@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from adapters.model import Engine
 from adapters.placement.mirror import Mirror
-from adapters.placement.requirements import SCORES_PROMPTS
+from adapters.placement.requirements import SCORES_PROMPTS, for_task
 from adapters.placement.scheduling.learned_costs import LearnedCosts
 from adapters.placement.scheduling.view import EngineView
 from adapters.store.protocol.loads import Load, bit_of
@@ -333,6 +333,8 @@ class EngineState:
         registered = 0 in (self.process_started, engine.started) or self.process_started == engine.started
         if engine.prompt_scores == "safe" and registered:
             labels |= SCORES_PROMPTS
+        for task in engine.tasks:
+            labels |= for_task(task)
         self.view.labels = labels
 
     @property

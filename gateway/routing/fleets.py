@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from adapters.model import Engine, SlotState, Version
+from adapters.model import Engine, SlotState, Task, Version
 from adapters.placement.residency import Residency
 from adapters.placement.scheduling.filters import UNHEALTHY
 from adapters.placement.scheduling.slow_start import share_after
@@ -16,6 +16,9 @@ from gateway.routing.pool import Pool
 
 def _trusted(_engine: Engine) -> bool:
     return False
+
+
+_NO_TASKS: tuple[frozenset[Task], frozenset[Task]] = frozenset(), frozenset()
 
 
 class Fleets:
@@ -45,6 +48,7 @@ class Fleets:
         self._clock = clock
         residency.on_change = self._placement_changed
         self._fleets: dict[str, Fleet] = {}
+        self._tasks: dict[str, tuple[frozenset[Task], frozenset[Task]]] = {}
         self._generation = (-1, -1)
 
     def of(self, base_model: str) -> Fleet:
@@ -59,14 +63,23 @@ class Fleets:
             fleet = self._fleets[base_model] = Fleet({}, self._residency.places, self._check)
         return fleet
 
+    def tasks(self, base_model: str) -> tuple[frozenset[Task], frozenset[Task]]:
+        """What at least one engine of the fleet is for, and what all are for."""
+        self.of(base_model)
+        return self._tasks.get(base_model, _NO_TASKS)
+
     def _rebuild(self) -> None:
         self._fleets = {}
+        self._tasks = {}
         for state in sorted(
             self._pool.states(), key=lambda s: s.engine.name
         ):  # so that workers agree on ties
             engine = state.engine
             fleet = self._fleets.setdefault(engine.base_model, Fleet({}, self._residency.places, self._check))
             fleet.engines[engine.name] = state.view
+            offered = frozenset(engine.tasks)
+            some, all_ = self._tasks.get(engine.base_model, (offered, offered))
+            self._tasks[engine.base_model] = some | offered, all_ & offered
             state.view.held = self._residency.held(engine.name)
 
     def holders(self, version: Version) -> list[EngineState]:

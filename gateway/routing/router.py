@@ -16,16 +16,16 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, Version
+from adapters.model import Engine, Task, Version
 from adapters.placement.loader import Loader
-from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined
+from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined, for_task
 from adapters.placement.scheduling.filters import FULL, PASSING
 from adapters.placement.scheduling.patience import worth_waiting
 from adapters.placement.scheduling.scheduler import OPENS, Scheduler
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Pick, Score
 from adapters.registry.catalog import Catalog, Target
 from gateway.admission.fair_queue.waiting import Fit
-from gateway.errors import FlorinError
+from gateway.errors import FlorinError, unsupported_endpoint
 from gateway.routing.engine_state import Lease
 from gateway.routing.fleets import Fleets
 from gateway.routing.hang_detection import HangDetector
@@ -131,6 +131,18 @@ class Router:
                 raise self._retries.timeout_error(routing_state.target)
             if len(routing_state.no_room_on) <= no_room:  # otherwise use an engine that has it, at once
                 await self._changed(WAIT_SECONDS)
+
+    def require_task(
+        self, target: Target, requires: Mapping[str, str], task: Task, path: str
+    ) -> Mapping[str, str]:
+        """`requires`, with the label of engines for this task, if some of the fleet are for others. Raises
+        FlorinError if all are. `path`: the route that was called."""
+        some, all_ = self._fleets.tasks(target.base_model)
+        if task in all_ or not some:  # without engines, that is what is wrong
+            return requires
+        if task not in some:
+            raise unsupported_endpoint(path)
+        return combined(requires, for_task(task))
 
     def require_scoring(self, target: Target, requires: Mapping[str, str], name: str) -> Mapping[str, str]:
         """`requires`, with the label of engines that survive scoring a prompt. Raises FlorinError if no

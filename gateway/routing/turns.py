@@ -142,7 +142,7 @@ class Turns:
                 if not self.alone and queue.waiting.waiting(ticket.tenant, BATCH) == 1:
                     self.hurry()
                 if not ticket.fills:
-                    self.pressed(base_model, 1)
+                    self.pressed(base_model, queue.pressing)
                 await self._granted(turn, now + patience, check)
         except TimeoutError:
             raise self._too_long(queue.expected_wait(waiter, self._clock()), patience) from None

@@ -12,7 +12,7 @@ from adapters.drivers import driver_of
 from adapters.drivers.driver import Lora, Trouble, UnsupportedFieldError
 from adapters.model import Engine
 from adapters.registry.catalog import Target
-from gateway.errors import FlorinError
+from gateway.errors import FlorinError, unsupported_endpoint
 from gateway.routing.engine_answers import read_error
 from gateway.routing.engine_messages import refusal
 from gateway.routing.engine_state import Lease
@@ -24,6 +24,8 @@ _CLIENT_ERRORS = range(400, 500)
 _BUSY = frozenset({429, 503})
 _DENIED = frozenset({401, 403})
 """Concerns Florin's own token (FLORIN_ENGINE_TOKEN_FILE), never the client."""
+_NO_ROUTE = {"detail": "Not Found"}
+"""vLLM's answer on a path that it does not serve; what it does not hold has an error object."""
 _MAX_ERROR_BYTES = 256 * 1024
 
 
@@ -230,6 +232,8 @@ async def _refusal(response: EngineConnection, engine: Engine, target: Target) -
         body = b""
     error = read_error(body)
     message = refusal(error).message if error else f"status {status}"
+    if status == 404 and error == _NO_ROUTE:
+        return unsupported_endpoint()
     trouble = trouble_of(engine, status, error)
     if trouble is not None:
         return trouble

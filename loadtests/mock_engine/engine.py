@@ -146,6 +146,10 @@ class MockEngine:
         if guarded and headers.get("authorization") != f"Bearer {self.api_key}":
             connection.answer(401, b'{"error":"Unauthorized"}')
             return
+        task = "generate" if path in _GENERATE else pooling.task(path)
+        if task and task not in self.state.spec.tasks:
+            connection.answer(404, b'{"detail":"Not Found"}')
+            return
         if method == "POST" and (path in _GENERATE or pooling.serves(path)):
             self._generate(connection, path, headers, body)
             return
@@ -161,10 +165,13 @@ class MockEngine:
         spec, chat = self.state.spec, _GENERATE.get(path)
         try:
             fields = orjson.loads(body)
+            if chat is None and pooling.is_probe(fields):
+                self._do(connection, lambda: self._probe(connection, fields, pooling.probed))
+                return
             if chat is None:
                 request = pooling.parse(path, fields, self.state)
             elif not chat and is_probe(fields):
-                self._do(connection, lambda: self._probe(connection, fields))
+                self._do(connection, lambda: self._probe(connection, fields, probed))
                 return
             else:
                 request = parse(fields, chat=chat, base=spec.base, natural=spec.answer_tokens)
@@ -223,12 +230,14 @@ class MockEngine:
         else:
             generation.begin()
 
-    def _probe(self, connection: Connection, fields: dict[str, Any]) -> None:
+    def _probe(
+        self, connection: Connection, fields: dict[str, Any], answer: Callable[..., tuple[int, bytes]]
+    ) -> None:
         """Probes are excluded from faults and logs and have their own faults."""
         self.state.verifications[fields["model"]] += 1
 
         def now() -> None:
-            connection.answer(*probed(fields, self.state, self.faults, distinct=str(self.port)))
+            connection.answer(*answer(fields, self.state, self.faults, distinct=str(self.port)))
 
         if self.faults.probe_delay > 0:
             asyncio.get_running_loop().call_later(self.faults.probe_delay, now)

@@ -24,20 +24,33 @@ def is_probe(body: Any) -> bool:
 
 def probed(fields: dict[str, Any], state: State, faults: Faults, *, distinct: str) -> tuple[int, bytes]:
     """Status and body of the answer. `distinct` differs from engine to engine."""
-    model, spec = fields["model"], state.spec
-    adapter = model != spec.base
-    if adapter and model not in state.adapters:
-        return answers.no_such_model(model, spec.base)
-    if adapter and faults.probe_status:
+    refusal = refused(fields["model"], state, faults)
+    return refusal or (200, _fingerprint(fields, weights(fields["model"], state, faults, distinct)))
+
+
+def refused(model: str, state: State, faults: Faults) -> tuple[int, bytes] | None:
+    """Status and body of a refused probe."""
+    if model == state.spec.base:
+        return None
+    if model not in state.adapters:
+        return answers.no_such_model(model, state.spec.base)
+    if faults.probe_status:
         status = faults.probe_status
         return status, answers.error("The mock engine was told to fail.", "Error", status)
+    return None
+
+
+def weights(model: str, state: State, faults: Faults, distinct: str) -> str:
+    """What stands for the weights with which a probe of the model is answered."""
+    spec = state.spec
+    adapter = model != spec.base
     faulty = faults.probe_as and (not faults.probe_only or faults.probe_only == model)
     seed = f"{model}/{state.contents[model]}" if adapter else spec.root
     if faulty and adapter and faults.probe_as == "base":
         seed = spec.root
     elif faulty and (adapter or faults.probe_as == "all_other"):
         seed += f"/{distinct}"
-    return 200, _fingerprint(fields, seed)
+    return seed
 
 
 def _fingerprint(body: dict[str, Any], seed: str) -> bytes:

@@ -32,6 +32,10 @@ class Spec:
     """Tokens per block of the prefix cache."""
     prompt_details: bool = True
     """--enable-prompt-tokens-details."""
+    tasks: tuple[str, ...] = ("generate",)
+    """What it does, as in Florin's registration: a pooling engine neither chats nor completes."""
+    dimensions: int = 16
+    """Of its vectors."""
     check_paths: bool = True
     """Loads require an existing directory with adapter_config.json and adapter_model.safetensors."""
     log: int = 10_000

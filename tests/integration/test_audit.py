@@ -267,7 +267,17 @@ async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path
             assert (await step.ask(client, **known)).status_code in {200, 201}, step.route
             assert len(await entries(client)) == count, step.route
     paths = (await client.get("/openapi.json")).json()["paths"]
-    changing = {f"{m.upper()} {p}" for p, methods in paths.items() for m in methods if m != "get"}
+    changing = {
+        f"{m.upper()} {p}"
+        for p, methods in paths.items()
+        for m in methods
+        if m != "get" and not p.startswith("/v1/")
+    }
+    changing -= {
+        "POST /tokenize",
+        "POST /detokenize",
+        "POST /v2/rerank",
+    }  # vLLM's and Cohere's paths of models
     assert changing == {step.route for step in steps} | NO_CHANGES | ELSEWHERE
     shown = json.dumps(await entries(client))
     assert client.headers["authorization"].rpartition("_")[2] not in shown

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from adapters.model import dump as dump_model
 from adapters.store.protocol.registry import Change
+from gateway.api.data_plane_openapi import TAG
 from gateway.tenants.directory import Pins, Role, dump, mint
 from loadtests.mock_engine import MockEngine
 from tests.support.engine_hosts import add_version
@@ -77,6 +78,7 @@ async def test_of_all_routes_a_role_may_call_its_own_and_no_other(gateway, role)
     async with gateway.http(key) as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
         routes = {(method, path) for path, methods in paths.items() for method in methods}
+        routes = {r for r in routes if TAG not in paths[r[1]][r[0]].get("tags", ())}
         assert routes > ALLOWED[role], "a route was renamed"
         for method, path in sorted(routes - ALLOWED[role] - OPEN):
             url = path.replace("{name}", "h1").replace("{tenant}", "acme")
@@ -201,6 +203,14 @@ async def test_requests_are_sent_only_to_the_host_that_registers(gateway, mock, 
         answer = await http.post("engines", json=said(mock) | said(mock, **fields))
         assert code(answer) == (403, "engine_pinned")
         assert "--address" in answer.json()["error"]["message"]
+    assert gateway.state.catalog.engines == {}
+
+
+async def test_a_host_does_not_settle_which_kind_of_engine_a_fleet_has(gateway, mock):
+    """`florin engine run` runs vLLM, and a fleet is of one kind: another kind would keep all others out."""
+    async with enrolled(gateway) as http:
+        answer = await http.post("engines", json=said(mock, driver="sglang"))
+        assert (code(answer), answer.json()["error"]["param"]) == ((400, "invalid_value"), "driver")
     assert gateway.state.catalog.engines == {}
 
 
@@ -518,6 +528,7 @@ async def test_a_registration_that_meets_the_revocation_leaves_no_engine_behind(
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/load_lora_adapter", refusal)
+    app.router.add_post("/v1/completions", refusal)
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app)
     await runner.setup()

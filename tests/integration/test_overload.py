@@ -98,10 +98,14 @@ async def test_overloaded_worker_refuses_before_reading_the_body(tmp_path, valke
         assert answer.json()["error"]["code"] == "overloaded"
         assert answer.json()["error"]["type"] == "server_error"
         assert answer.headers["x-client-request-id"] == "mine-7"
+        other = await client.post("/v1/messages", content=b"{")
+        assert (other.status_code, other.headers["retry-after"]) == (529, "1")
+        assert other.json()["error"]["type"] == "overloaded_error"
+        assert other.json()["request_id"] == other.headers["request-id"] == other.headers["x-request-id"]
         assert re.fullmatch("req-[0-9a-f]{24}", answer.headers["x-request-id"])
         assert answer.headers["content-type"] == "application/json"
         metrics = (await client.get("/metrics")).text
-        assert 'florin_errors_total{code="overloaded"} 1.0' in metrics
+        assert 'florin_errors_total{code="overloaded"} 2.0' in metrics
         for path in ("/healthz", "/readyz", "/admin/v1/placement"):
             assert (await client.get(path)).status_code == 200
         assert (await client.get("/v1/models")).status_code == 403  # an operator's key: it was looked up

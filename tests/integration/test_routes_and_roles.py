@@ -69,10 +69,10 @@ ENGINES_ROUTES = [
     "/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache",
     "/collective_rpc", "/server_info", "/update_config", "/start_profile", "/stop_profile", "/pause", "/resume",
     "/is_paused", "/init_weights_update_group", "/update_weights", "/update_weights_from_disk", "/abort_requests",
-    "/scale_elastic_ep", "/is_scaling_elastic_ep", "/tokenize", "/detokenize", "/tokenizer_info", "/pooling",
-    "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/invocations", "/ping", "/version",
+    "/scale_elastic_ep", "/is_scaling_elastic_ep", "/tokenizer_info", "/pooling", "/v1/pooling", "/v2/embed",
+    "/classify", "/score", "/rerank", "/v1/embeddings/render", "/v1/tokenizer_info", "/invocations", "/ping", "/version",
     "/health", "/load", "/metrics/engine", "/inference/v1/generate", "/generate", "/v1/audio/transcriptions",
-    "/v1/audio/translations", "/v1/realtime", "/v1/messages/count_tokens", "/v1/responses/resp_1",
+    "/v1/audio/translations", "/v1/realtime", "/v1/messages/batches", "/v1/responses/resp_1",
     "/v1/responses/resp_1/cancel", "/v1/chat/completions/render", "/v1/completions/render", "/v1/files",
 ]  # fmt: skip
 ASKING = (None, Role.TENANT_ADMIN, Role.OPERATOR)

@@ -72,7 +72,7 @@ def _take(message: Any, turns: list[Turn], reading: FieldReading) -> None:
     role = message.get("role")
     if role not in _ROLES:
         raise WrongError("be `user`, `assistant` or `system`", path="role")
-    if role == "system" and turns:
+    if role == "system" and turns and turns[-1].role != "system":
         role = "user"
     if not turns or turns[-1].role != role:
         turns.append(Turn(role))
@@ -206,7 +206,7 @@ def _result(block: dict[str, Any], reading: FieldReading) -> list[dict[str, Any]
     if block.get("is_error"):
         said = f"Error: {said}"
     images = [part for part in parts if part["type"] != "text"]
-    return [{"type": "", "role": "tool", "tool_call_id": block["tool_use_id"], "content": said}, *images]
+    return [{"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}, *images]
 
 
 def _joined(parts: Iterable[dict[str, Any]]) -> str:
@@ -236,11 +236,11 @@ def _users(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
     after_results = False
     for part in parts:
-        if part["type"] == "":
+        if "role" in part:
             if said:
                 messages.append(_said(shown + said))
                 said, shown = [], []
-            messages.append({name: value for name, value in part.items() if name != "type"})
+            messages.append(part)
             after_results = True
         elif after_results and not said and part["type"] != "text":
             shown.append(part)

@@ -37,7 +37,9 @@ def test_a_preflight_is_told_from_other_requests():
     assert preflight("OPTIONS", asked[:1]) is None
     found = dict(preflight("OPTIONS", asked) or [])
     assert found[b"access-control-allow-methods"] == b"GET, POST"
-    assert found[b"access-control-allow-headers"] == b"authorization, content-type"
+    assert found[b"access-control-allow-headers"] == (
+        b"authorization, content-type, x-api-key, anthropic-version"
+    )
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_form_is_the_same_however_it_arrives(sizes: list[int], file_first: boo
         (PURPOSE + PURPOSE + FILE + END, "twice"),
         (part("purpose", b"b" * 300) + FILE + END, "too long"),
         (part("model", b"x") + FILE + PURPOSE + END, "model"),
-        (b"--cut\r\nX: " + b"x" * 5000 + b"\r\n\r\n", "too long"),
+        (b"--cut\r\nX: " + b"x" * 5000 + b"\r\n\r\n", "header size"),
         (b"--cut\r\n\r\nnameless\r\n" + END, "not supported"),
         (PURPOSE.replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n") + END, "encoded"),
     ],

@@ -28,6 +28,7 @@ def test_pauses_grow_up_to_a_bound():
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE
     assert after(429, retry_after=10**9).pause == LONGEST_WAIT
+    assert after(429, retry_after=1, waits=50).pause == 1  # it says when
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])

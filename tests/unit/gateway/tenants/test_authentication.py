@@ -28,12 +28,15 @@ def code(
     connected: bool = True,
     check: Any = authenticate,
     tenant: Tenant = ACME,
+    api_key: str = "",
 ) -> str:
-    """What is said to whoever sends `text`, where `key` is known."""
+    """What is said to whoever sends `text`, and `api_key` as x-api-key, where `key` is known."""
     directory = Directory(clock=lambda: NOW)
     if key:
         directory.load({"tenant": {"acme": dump(tenant)}, "key": {key.id: dump(key)}})
     headers = [(b"authorization", f"Bearer {text}".encode())] if text else []
+    if api_key:
+        headers.append((b"x-api-key", api_key.encode()))
     scope = {"path": "/v1/completions", "method": "POST", "headers": headers}
     exchange = Exchange(AsgiRequest(scope, None, None))  # type: ignore[arg-type]  # nothing is read or sent
     try:
@@ -48,6 +51,18 @@ KEY, TEXT = mint("acme", Role.TENANT, NOW)
 
 def test_a_known_key_is_let_in():
     assert code(KEY, text=TEXT) == ""
+
+
+def test_who_calls_models_may_send_the_key_as_anthropics_clients_do():
+    assert code(KEY, api_key=TEXT, check=authenticate_caller) == ""
+    assert code(KEY, text=TEXT, api_key=TEXT, check=authenticate_caller) == ""
+    assert code(KEY, api_key=TEXT) == "missing_api_key"  # nobody else
+    assert code(KEY, text=TEXT, api_key="sk-ant-another") == ""  # it is not looked at
+
+
+def test_two_different_keys_are_refused_whichever_is_known():
+    for one, other in ((TEXT, "x"), ("x", TEXT)):
+        assert code(KEY, text=one, api_key=other, check=authenticate_caller) == "invalid_api_key"
 
 
 def test_no_key_and_an_unknown_one():

@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 
 from gateway.config import Settings
 from gateway.dataplane.asgi import Receive, Scope, Send
+from gateway.errors import FlorinError
 from gateway.transport.client_connection import ClientConnection
 from gateway.transport.connection_limits import ConnectionLimits, Connections, connection_limits
 from gateway.transport.http_request import Headers, HttpRequest
@@ -42,11 +43,13 @@ class App:
     closed: list[str] = field(default_factory=list)
     """Reasons for which connections were closed."""
     tickets: list[tuple[str, str, bool]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    """Paths of requests that could not be read; empty: not known."""
     lost: list[str] = field(default_factory=list)
     """Paths of requests whose clients disconnected."""
     release: asyncio.Event = field(default_factory=asyncio.Event)
     """Ends requests to paths that end with `/slow`."""
-    refusal: bytes | None = None
+    refusal: tuple[int, bytes] | None = None
     state: ServerState = field(default_factory=ServerState)
     made: list[ClientConnection] = field(default_factory=list)
 
@@ -56,7 +59,11 @@ class App:
     def issue_ticket(self, method: str, path: str, *, waits: bool) -> object:
         self.tickets.append((method, path, waits))
 
-    def early_refusal(self, _ticket: object, _headers: Headers) -> bytes | None:
+    def error_body(self, path: str, error: FlorinError) -> bytes:
+        self.failed.append(path)
+        return error.body()
+
+    def early_refusal(self, _ticket: object, _path: str, _headers: Headers) -> tuple[int, bytes] | None:
         return self.refusal
 
     def serves(self, path: str) -> bool:

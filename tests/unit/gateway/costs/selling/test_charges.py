@@ -140,3 +140,34 @@ def test_due_dates(value):
 )
 def test_tax_is_rounded_half_away_from_zero(cents, tax, amount):
     assert Invoice("2026-10", "acme", "1", "VAT", tax, "", 0).tax_cents(cents) == amount
+
+
+def test_batches_have_a_discount_after_the_free_tokens():
+    """Of 3 M input tokens 1 M are free, of 2.5 M of batches 2 M are charged."""
+    terms = card(free_input=1_000_000, batch_percent=40)
+    made = charge(terms, Tokens(3_000_000, 0, 1_000_000), batch=Tokens(2_500_000, 0, 1_000_000))
+    listed = sum(kind.amount for kind in made.kinds)
+    of_batches = list_price(terms, Tokens(2_000_000, 0, 1_000_000))
+    assert made.batch_discount == -of_batches * 60 // 100
+    assert made.amount == listed + made.batch_discount
+    document = charges_document(TenantMonth(made))
+    [line] = [line for line in document["lines"] if line["kind"] == "batch_discount"]
+    assert (line["input_tokens"], line["output_tokens"], line["batch_percent"]) == (2_500_000, 1_000_000, 40)
+    assert line["amount_cents"] < 0
+    assert sum(line["amount_cents"] for line in document["lines"]) == document["amount_cents"]
+
+
+@pytest.mark.parametrize(("percent", "batch"), [(100, Tokens(10**6, 0, 0)), (40, Tokens())])
+def test_without_a_discount_the_document_is_as_it_always_was(percent: int, batch: Tokens):
+    made = charge(card(batch_percent=percent), Tokens(10**6, 0, 0), batch=batch)
+    assert made == charge(card(batch_percent=percent), Tokens(10**6, 0, 0))
+    assert (
+        charges_document(TenantMonth(made))["lines"]
+        == charges_document(TenantMonth(charge(card(), Tokens(10**6, 0, 0))))["lines"]
+    )
+
+
+def test_the_minimum_counts_what_batches_cost():
+    terms = card(batch_percent=0, minimum_micros=1_000_000)
+    made = charge(terms, Tokens(10**6, 0, 0), batch=Tokens(10**6, 0, 0))
+    assert made.amount == made.top_up == 10**15

@@ -74,7 +74,7 @@ def test_a_field_is_accepted_within_its_bounds_only(name: str):
 
 
 def test_every_reason_is_words():
-    tables = [*fields.TABLES.values(), *fields.BLOCKS.values(), fields.REFUSED_BLOCKS]
+    tables = [fields.MESSAGES, *fields.PARTS.values(), *fields.BLOCKS.values(), fields.REFUSED_BLOCKS]
     for table in tables:
         for name, rule in table.items():
             assert rule.why, name
@@ -98,13 +98,13 @@ def test_no_field_of_the_sdk_is_without_a_rule():
         "output_config": anthropic.types.OutputConfigParam,
         "output_config.format": anthropic.types.JSONOutputFormatParam,
     }.items():
-        assert theirs.__annotations__.keys() - fields.TABLES[table].keys() == set(), table
+        assert theirs.__annotations__.keys() - fields.PARTS[table].keys() == set(), table
     for table, union in {
         "tool_choice": anthropic.types.ToolChoiceParam,
         "thinking": anthropic.types.ThinkingConfigParam,
     }.items():
         for theirs in typed(union):
-            assert theirs.__annotations__.keys() - fields.TABLES[table].keys() == set(), theirs
+            assert theirs.__annotations__.keys() - fields.PARTS[table].keys() == set(), theirs
 
 
 def test_no_block_of_the_sdk_is_without_a_rule():
@@ -126,6 +126,8 @@ def test_the_system_prompt_comes_first_and_without_the_attribution_that_changes_
     blocks = [text("x-anthropic-billing-header: cc_version=2; cch=f00;"), text("You are"), text("Be brief.")]
     assert chat(user(text("Hi")), system=blocks)[0] == {"role": "system", "content": "You are\nBe brief."}
     assert chat(user(text("Hi")), system=blocks[:1]) == [{"role": "user", "content": "Hi"}]
+    both = chat({"role": "system", "content": "b"}, user(text("Hi")), system="a")
+    assert both[0] == {"role": "system", "content": "a\nb"}
 
 
 def test_turns_of_one_role_are_one_and_text_alone_is_a_string():

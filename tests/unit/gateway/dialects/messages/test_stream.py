@@ -260,7 +260,11 @@ def test_a_new_attempt_starts_over():
 
 def test_the_end_that_an_engine_owes():
     rewriter = TranslatingRewriter(MessagesReply("support"), answer=None, so_far=None)
-    rewriter.feed(ROLE + said("x") + chunk({}, 2, "length"))
+    before = read(rewriter.feed(ROLE + said("x") + chunk({}, 2, "length")))
+    assert kinds(before)[1:] == [
+        "content_block_start",
+        "content_block_delta",
+    ]  # nothing that looks like the end
     assert kinds(read(rewriter.ending())) == ["content_block_stop", "message_delta", "message_stop"]
     usage = Usage()
     usage.prompt = usage.completion = 1
