@@ -7,7 +7,7 @@ of the empty string. A period's header is prefixed with 0x02, so that it can pas
 Hashed content is canonical JSON: UTF-8, sorted keys, no spaces, integers only, minimal escaping:
 `json.dumps(x, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()` in Python. A record's leaf
 covers the object that /finance/v1/periods/{month}/records returns to a tenant's key, with exactly its fields:
-end user, tag and cost centre only where they are not null.
+end user, tag and cost centre only where they are not null, the service tier only where it is not empty.
 
 What a customer may not see (on which engine, with how many GPUs) is not part of a leaf, so that a proof needs
 neither to reveal nor to hide it. It has a digest of its own in the tenant's full statement, which the
@@ -34,9 +34,9 @@ WITHHELD_FIELDS = ("engine", "gpu_count")
 RECORD_FIELDS = tuple(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS)
 """The fields that a record's leaf covers."""
 
-_OPTIONAL = frozenset(Labels._fields)
-"""Fields that a record has only if they are not null, so that the leaves of records from before there were
-such fields stay as they were."""
+_LEFT_OUT: Mapping[str, str | None] = {**dict.fromkeys(Labels._fields), "service_tier": ""}
+"""Values with which a record does not have a field, so that the leaves of records from before there were such
+fields stay as they were."""
 _FIELDS_OF = {
     1: tuple(
         sorted(
@@ -72,8 +72,13 @@ def record_content(record: Mapping[str, Any], version: int = VERSION) -> dict[st
 
 
 def present(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """These fields of a record, without labels that are null. Raises KeyError if another is missing."""
-    return {name: record[name] for name in names if name not in _OPTIONAL or record.get(name) is not None}
+    """These fields of a record, without labels that are null and an ordinary service tier. Raises KeyError if
+    another is missing."""
+    return {
+        name: record[name]
+        for name in names
+        if name not in _LEFT_OUT or record.get(name, _LEFT_OUT[name]) != _LEFT_OUT[name]
+    }
 
 
 def record_leaf(record: Mapping[str, Any], version: int = VERSION) -> bytes:
