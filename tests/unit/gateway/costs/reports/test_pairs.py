@@ -52,7 +52,7 @@ def summed(found, names):
     return sums
 
 
-@pytest.mark.parametrize("pair", combinations(DIMENSIONS, 2))
+@pytest.mark.parametrize("pair", list(combinations(DIMENSIONS, 2)))
 def test_the_sums_over_one_are_the_rows_of_the_other(ledger, pair):
     both = report(ledger, "tenant", *pair)
     for one in pair:
