@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapters.engine_agent.engine_command import CommandLine, CommandRefusedError, parse
+from adapters.model import Task
 from adapters.placement.fingerprint import TOP
 
 KEEP_ALIVE_SECONDS = 75
@@ -103,7 +104,7 @@ DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pip
 _READ = {*DEFAULTS, "max-cpu-loras", "max-num-seqs", "enable-lora", "enable-prompt-tokens-details", "host",
          "model", "config", "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile",
          "ssl-keyfile", "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh",
-         "allowed-media-domains"}  # fmt: skip
+         "allowed-media-domains", "runner", "convert"}  # fmt: skip
 KNOWN = _READ | REFUSED.keys() | ONLY.keys()
 
 
@@ -140,6 +141,8 @@ class Launch:
     tls: bool = False
     mutual: bool = False
     """Whether it requires a client certificate."""
+    tasks: tuple[Task, ...] = ("generate",)
+    """What it is for."""
     api_key: str = field(default="", repr=False)
     """The first API key that it accepts; empty if it requires none."""
 
@@ -189,8 +192,16 @@ def plan(
         chat_template=line.value("chat-template"),
         tls="ssl-certfile" in line,
         mutual=line.value("ssl-cert-reqs") == "2",
+        tasks=_tasks(line),
         api_key=line.value("api-key") or {**environ, **line.environment}.get("VLLM_API_KEY", ""),
     )
+
+
+def _tasks(line: CommandLine) -> tuple[Task, ...]:
+    """By `--runner` and `--convert`. The model's architecture alone does not tell."""
+    if line.value("runner") != "pooling":
+        return ("generate",)
+    return ("score",) if line.value("convert") == "classify" else ("embed", "score")
 
 
 def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:

@@ -86,6 +86,8 @@ class HeartbeatSender:
             "cpu_slots": host.cpu_slots,
             "max_rank": host.max_rank,
             "seats": host.seats or None,
+            # A gateway of an earlier version knows only the default.
+            **({} if host.tasks == ("generate",) else {"tasks": host.tasks}),
             "labels": host.labels,
             "host": host.domain,
             "process": {

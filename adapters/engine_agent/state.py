@@ -14,6 +14,7 @@ from typing import Final
 
 from adapters.engine_agent.engine_output import OnLine
 from adapters.engine_agent.engine_process import EngineProcess
+from adapters.model import Task
 from adapters.security.engine_access import EngineAccess
 from adapters.security.renewal import Identity, Renewable
 
@@ -45,6 +46,7 @@ class HostConfig:
     max_rank: int
     seats: int
     """0 if unknown."""
+    tasks: tuple[Task, ...]
     chat_template: str | None
     """`--chat-template`: a file, or the template itself."""
     gpu_type: str

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adapters.model import Engine, SlotState, Version
+from adapters.placement.scheduling.filters import NOT_STARTED_WITH
 
 RECENT_SECONDS = 3600.0
 """A version that has been idle for longer is not moved."""
@@ -195,7 +196,7 @@ def _refusal(room: _Room, version: Version, held: HeldVersion, snapshot: DrainSn
     if version.rank > room.engine.max_rank:
         return f"rank {version.rank} exceeds its maximum of {room.engine.max_rank}"
     if not room.engine.fits(version):
-        return "was not started with it, and loads nothing later"
+        return NOT_STARTED_WITH
     if not snapshot.may_hold(room.engine, version):
         return "lacks a label that the tenant requires"
     if failed := snapshot.failed.get((version.engine_name, room.engine.name)):

@@ -196,8 +196,8 @@ class Loader:
         return self.steps.loads.pop((version.engine_name, engine), 0)
 
     def may_hold(self, engine: Engine, version: Version) -> bool:
-        """Whether the engine has the labels that the version's owner requires."""
-        return engine.meets(self.requires(version.tenant))
+        """Whether the engine can hold the version, and has the labels that the version's owner requires."""
+        return engine.fits(version) and engine.meets(self.requires(version.tenant))
 
     async def close(self) -> None:
         """Cancel the loads in flight. Their claims lapse."""

@@ -77,7 +77,6 @@ class LoadRetries:
                 engine
                 for engine in self.catalog.fleet(version.base_model)
                 if engine.takes_adapters
-                and engine.fits(version)
                 and engine.name not in failed
                 and self.loader.may_hold(engine, version)
                 and self.loader.usable(engine.name)

@@ -254,7 +254,6 @@ class Reconciler:
         return (
             version.retired is None
             and version.base_model == engine.base_model
-            and engine.fits(version)
             and version.engine_name not in self.catalog.serving_statuses
             and self.loader.may_hold(engine, version)
         )

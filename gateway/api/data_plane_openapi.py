@@ -1,4 +1,4 @@
-"""The data plane in the OpenAPI document. FastAPI does not serve it, so it is described from the same tables that
+"""The data plane in the OpenAPI document. FastAPI does not serve it, so it is described from the tables that
 requests are checked against."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SUMMARIES: Final = {
 _CLIENTS_FIELDS: Final[dict[str, Table]] = {
     RESPONSES.path: responses.RESPONSES,
     MESSAGES.path: anthropic_messages.MESSAGES,
-    COUNT_TOKENS.path: anthropic_messages.MESSAGES,
+    COUNT_TOKENS.path: anthropic_messages.PROMPT,
 }
 """Of endpoints whose requests are translated."""
 _STORED: Final = (
@@ -53,7 +53,7 @@ _STORED: Final = (
     ("post", "/v1/batches/{batch_id}/cancel", "Cancel a batch", ()),
 )
 _ERROR: Final = {"description": "An error, in the words of the API: see the page Errors."}
-_SECURITY: Final = [{"key": []}]
+_SECURITY: Final[list[Json]] = [{"key": []}]
 
 
 def describe(api: FastAPI) -> None:

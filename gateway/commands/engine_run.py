@@ -153,6 +153,7 @@ def run(
         cpu_slots=launch.cpu_slots,
         max_rank=launch.max_rank,
         seats=launch.seats,
+        tasks=launch.tasks,
         chat_template=launch.chat_template,
         gpu_type=found.type,
         gpu_count=found.count,

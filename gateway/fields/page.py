@@ -9,6 +9,7 @@ from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
+from gateway.fields.registry import POOLING, TOKENIZATION
 from gateway.fields.response_items import GRAMMAR, ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
 from gateway.fields.response_items import PARTS as RESPONSES_PARTS
 from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
@@ -61,6 +62,16 @@ delay every token of all its requests:
 - Grammars in a grammar language and structural tags are refused unless `FLORIN_PASS_FIELDS` allows them: a
   few lines of grammar can stop an engine for seconds at each token.
 """
+_POOLING = """\
+## Embeddings, rerank and score
+
+For models with engines that embed or score: see [Embeddings](../embeddings.md).
+"""
+_TOKENIZATION = """\
+## Tokenize and detokenize
+
+Also at `/tokenize` and `/detokenize`, as in vLLM.
+"""
 _RESPONSES = """\
 ## Responses
 
@@ -103,6 +114,10 @@ def page() -> str:
         "## Completions only\n\n" + _table(_without(COMPLETIONS, shared)),
         "## Messages\n\n" + _table(MESSAGE),
         "## Parts of a message's content, by `type`\n\n" + _MEDIA + "\n" + _table(parts),
+        _POOLING,
+        *(f"### /v1/{name}\n\n" + _table(table) for name, table in POOLING.items()),
+        _TOKENIZATION,
+        *(f"### /v1/{name}\n\n" + _table(table) for name, table in TOKENIZATION.items()),
         _responses(),
         _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
         _ANTHROPIC + "\n" + _table(anthropic_messages.MESSAGES),

@@ -30,6 +30,7 @@ MAX_BIASES = 1024
 
 _ENGINE = "it controls the engine, which is up to Florin"
 SCORED = "scores the prompt; only for models with an engine that is known not to crash of it"
+_ADAPTER = "it chooses an adapter on other engines than vLLM, which is up to `model`"
 _GONE = "vLLM 0.32 and later ignore it, so the answer would not be constrained; use `structured_outputs`"
 _RENDER = "it belongs to vLLM's render routes, which Florin does not serve"
 _HINT = "a hint for OpenAI's service, without effect here"
@@ -107,6 +108,17 @@ SAMPLING: dict[str, Rule] = {
     "return_token_offsets": dropped(_RENDER),
     "mm_payload": dropped(_RENDER),
     "return_mm_kwargs": dropped(_RENDER),
+    # obeyed by engines that are not vLLM; an operator cannot have them passed on
+    "lora_path": dropped(_ADAPTER),
+    "lora_request": dropped(_ADAPTER),
+    "adapter_id": dropped(_ADAPTER),
+    "adapter_source": dropped(_ADAPTER),
+    "adapter_parameters": dropped(_ADAPTER),
+    "api_token": dropped("it belongs to an engine's downloads of adapters"),
+    "rid": dropped(_ENGINE),
+    "extra_key": dropped(_ENGINE),
+    "session_params": dropped(_ENGINE),
+    "custom_logit_processor": dropped("a program that the engine would run"),
     # would harm other tenants, or be ignored
     "use_beam_search": refused(
         "the engine computes many times the tokens that it counts; request `n` answers instead", False

@@ -110,10 +110,3 @@ def check_passed(names: Iterable[str]) -> None:
         if name in known or ("." in name and name not in OPTIONAL):
             msg = f"cannot change how {name!r} is handled: allowed are fields unknown to Florin, and "
             raise ValueError(msg + ", ".join(OPTIONAL))
-
-
-def without_rule(fields: dict[str, list[str]]) -> list[str]:
-    """Those of vLLM's `fields` that no table has, as `where: name`."""
-    return [
-        f"{where}: {name}" for where, names in fields.items() for name in names if name not in TABLES[where]
-    ]

@@ -76,13 +76,13 @@ async def verify(control: EngineClient, engine: Engine) -> Listing:
     if engine.base_model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
         raise EngineError(f"{at} serves {serves}, not {engine.base_model}.")
-    for task in engine.tasks if engine.driver == "vllm" else ():
-        if not await control.serves(engine, task):
-            raise EngineError(f"{at} does not {task}: register it with the --tasks that it is for.")
     takes = await control.takes_adapters(engine)
     limits = await control.limits(engine) if takes else Limits(loras=False)
     if limits.loras is False:
         raise EngineError(f"{at} cannot load adapters at run time: {driver.advice}.")
+    for task in engine.tasks if engine.driver == "vllm" else ():
+        if not await control.serves(engine, task):
+            raise EngineError(f"{at} does not {task}: register it with the --tasks that it is for.")
     if limits.slots is not None and limits.slots != engine.slots:
         raise EngineError(
             f"{at} runs with {driver.slots_flag} {limits.slots}, not {engine.slots}: register it with as "

@@ -98,6 +98,8 @@ def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
         raise FlorinError(
             "invalid_value", "An engine's key registers what `florin engine run` runs.", param="process"
         )
+    if body.driver != "vllm":  # a fleet is of one kind: a host must not settle which
+        raise FlorinError("invalid_value", "An engine's key registers vLLM.", param="driver")
     for url in (normal_url(body.url), normal_url(body.process.agent)):
         if not may_claim(own.pins, url, peer):
             may = own.pins.address or f"{peer}, from where it connects"

@@ -157,7 +157,7 @@ def of_exports(status: ExportStatus | None) -> Diagnosis:
     if status is None:
         return Diagnosis(
             check, "warning", "", "The scheduled export has not run in the last two days.",
-            'It begins with the first usage, a minute after a gateway has started. Look for "Scheduled '
+            'A gateway begins with it when it starts. Look for "Scheduled '
             "export\" in the gateways' logs.",
         )  # fmt: skip
     if status.failure:

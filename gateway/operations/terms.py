@@ -72,7 +72,7 @@ def _endpoint(path: str) -> str:
     full = path if path.startswith("/") else f"/v1/{path.removeprefix('v1/')}"
     if full not in ENDPOINTS:
         raise ValueError(f"{path[:80]!r} is not one of {', '.join(ENDPOINTS)}")
-    return full
+    return ENDPOINTS[full].path  # by whichever of its paths it is called
 
 
 def _hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from gateway.metering.token_counts import Counts, read_counts
+
 _LARGEST_EVENT = 16 * 1024 * 1024
 
 
@@ -27,8 +29,10 @@ class FinalCounts:
         self._rest = b""
         self._said: dict[int, int] = {}
         """Choice → its tokens so far, estimated."""
-        self._counted: dict[int, tuple[int, int]] = {}
-        """Choice → the engine's counts of its prompt and its tokens."""
+        self._counted: dict[int, Counts] = {}
+        """Choice → the engine's counts."""
+        self._impossible: Any = None
+        """What it sent instead of counts."""
         self._head: dict[str, Any] = {}
         self.final = False
         """The engine's own counts have arrived."""
@@ -63,8 +67,12 @@ class FinalCounts:
         index = choice["index"]
         if not choice.get("finish_reason"):
             choice["finish_reason"] = None  # TGI's completions have an empty one
-        elif usage and usage["prompt_tokens"]:
-            self._counted[index] = usage["prompt_tokens"], usage["completion_tokens"]
+        elif usage:
+            counts = read_counts(usage, prompts=1, choices=1)
+            if counts is None:
+                self._impossible = usage
+            elif counts.prompt:
+                self._counted[index] = counts
             self._head = {name: chunk[name] for name in ("id", "object", "created") if name in chunk}
         if choice.get("text") or any(v for k, v in choice.get("delta", {}).items() if k != "role"):
             self._said[index] = self._said.get(index, 0) + 1
@@ -77,12 +85,16 @@ class FinalCounts:
 
     def _end(self) -> bytes:
         """[DONE], after the engine's counts, unless it has sent them in an event of their own."""
-        if self.final or not self._counted:
+        if self.final or not (self._counted or self._impossible):
             return b"data: [DONE]\n\n"
         self.final = True
-        prompt = sum({index // self._n: count for index, (count, _) in self._counted.items()}.values())
-        said = sum(count for _, count in self._counted.values())
-        usage = {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+        prompt = sum({at // self._n: counts.prompt for at, counts in self._counted.items()}.values())
+        said = sum(counts.completion for counts in self._counted.values())
+        usage = self._impossible or {
+            "prompt_tokens": prompt,
+            "completion_tokens": said,
+            "total_tokens": prompt + said,
+        }
         return _written({**self._head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n"
 
 

@@ -30,6 +30,11 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "Hi", "max_output_tokens": 2},
     "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/rerank": {"query": "Hi", "documents": ["Hi", "Ho"]},
+    "/v2/rerank": {"query": "Hi", "documents": ["Hi", "Ho"]},
+    "/v1/score": {"queries": "Hi", "documents": ["Hi", "Ho"]},
+    "/v1/detokenize": {"tokens": [1, 2]},
+    "/detokenize": {"tokens": [1, 2]},
 }
 FIELDS = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES, "/v1/messages/count_tokens": PROMPT}
 """Of dialects, whose fields are not the engine's."""

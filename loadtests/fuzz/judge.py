@@ -68,19 +68,23 @@ def check_secrets(answer: Answer, asked: str, secrets: Collection[str]) -> None:
 
 def _error(answer: Answer) -> dict[str, object]:
     try:
-        error = json.loads(answer.body)["error"]
+        body = json.loads(answer.body)
+        error = body["error"]
     except (ValueError, KeyError, TypeError) as problem:
         if answer.status == 400 and answer.kind.startswith("text/plain"):
             return {}  # the HTTP server's own answer to invalid HTTP
         raise BrokenPromiseError(f"status {answer.status} without an error object: {answer!r}") from problem
-    if not isinstance(error, dict) or set(error) < {"message", "type", "param", "code"}:
+    members = {"message", "type"} if body.get("type") == "error" else {"message", "type", "param", "code"}
+    if not isinstance(error, dict) or set(error) < members:
         raise BrokenPromiseError(f"not an error object: {answer!r}")
     return error
 
 
 def _check_error(status: int, error: dict[str, object], allowed: Collection[str]) -> None:
     code = error.get("code")
-    if not error:
+    if not error or _is_anthropics(error):
+        if status >= 500 and not allowed:
+            raise BrokenPromiseError(f"status {status}: {error}")
         return
     if code not in CODES:
         raise BrokenPromiseError(f"status {status} with an unknown code: {error}")
@@ -97,7 +101,7 @@ def _check_events(body: bytes, allowed: Collection[str]) -> None:
     if rest or not events or not _ends(events[-1]):
         raise BrokenPromiseError(f"a truncated stream: {body[-300:]!r}")
     for event in events:
-        name, data, payload = event.rpartition(b"data: ")
+        name, data, payload = event.partition(b"data: ")
         if not data or (name and not _NAME.fullmatch(name)):
             raise BrokenPromiseError(f"not an event: {event[:300]!r}")
         if payload == b"[DONE]" and event is events[-1]:
@@ -109,6 +113,8 @@ def _check_events(body: bytes, allowed: Collection[str]) -> None:
         error = _error_of(said) if isinstance(said, dict) else None
         if error is not None:
             code = error.get("code")
+            if _is_anthropics(error) and allowed:
+                continue
             if code not in CODES or (CODES[code].status >= 500 and code not in allowed):
                 raise BrokenPromiseError(f"in a stream: {error}")
 
@@ -123,6 +129,11 @@ def _error_of(said: dict[str, Any]) -> dict[str, Any] | None:
     if said.get("type") == "error":
         return said.get("error") if isinstance(said.get("error"), dict) else said
     return said["error"] if isinstance(said.get("error"), dict) else None
+
+
+def _is_anthropics(error: dict[str, Any]) -> bool:
+    """Anthropic's errors have a type, but none of Florin's codes."""
+    return bool(error) and "code" not in error
 
 
 class Log:

@@ -63,4 +63,12 @@ APIS: dict[str, Api] = {
         piece=lambda event: event["delta"] if event["type"] == "response.output_text.delta" else None,
         is_last=lambda event: event["type"] in ("response.completed", "response.incomplete"),
     ),
+    "messages": Api(
+        "/v1/messages",
+        _chat_body,
+        text=lambda answer: str(answer["content"][0]["text"]),
+        used=lambda answer: int(answer["usage"]["output_tokens"]),
+        piece=lambda event: event["delta"]["text"] if event["type"] == "content_block_delta" else None,
+        is_last=lambda event: event["type"] == "message_stop",
+    ),
 }

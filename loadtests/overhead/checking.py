@@ -73,7 +73,7 @@ def _events(arrivals: Arrivals) -> Iterator[tuple[float, bytes]]:
         *whole, rest = (rest + data).split(b"\n\n")
         for event in whole:
             if not event.startswith(b":"):  # a comment keeps connections alive
-                yield arrived, event.rpartition(b"data: ")[2]
+                yield arrived, event.partition(b"data: ")[2]
 
 
 def _unstamped(text: str) -> tuple[str, float]:

@@ -12,7 +12,7 @@ import pytest
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from gateway.fields.tables import without_rule
+from gateway.fields.registry import without_rule
 from tests.engine.test_gateway import ask, counters, messages
 from tests.support.harness import Gateway
 

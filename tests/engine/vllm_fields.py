@@ -17,12 +17,30 @@ from vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionToolsParam,
 )
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingChatRequest, EmbeddingCompletionRequest
+from vllm.entrypoints.pooling.scoring.protocol import (
+    RerankRequest,
+    ScoreDataRequest,
+    ScoreQueriesDocumentsRequest,
+    ScoreQueriesItemsRequest,
+    ScoreTextRequest,
+)
+from vllm.entrypoints.serve.tokenize.protocol import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+)
 from vllm.renderers import chat_utils
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 
 MODELS = {
     "chat": (ChatCompletionRequest,),
     "completions": (CompletionRequest,),
+    "embeddings": (EmbeddingCompletionRequest, EmbeddingChatRequest),
+    "rerank": (RerankRequest,),
+    "score": (ScoreDataRequest, ScoreQueriesDocumentsRequest, ScoreQueriesItemsRequest, ScoreTextRequest),
+    "tokenize": (TokenizeCompletionRequest, TokenizeChatRequest),
+    "detokenize": (DetokenizeRequest,),
     "stream_options": (protocol.StreamOptions,),
     "response_format": (
         protocol.ResponseFormat,

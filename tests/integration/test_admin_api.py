@@ -71,6 +71,7 @@ PATHS = [
     ("GET", "calibrations"), ("POST", "calibrations"), ("GET", "export"), ("POST", "apply"),
     ("GET", "engines/a1"), ("POST", "enrolment-tokens"), ("POST", "enrol"),
     ("GET", "registry"), ("POST", "registry/restore"), ("POST", "registry/accept"),
+    ("GET", "batches"), ("GET", "batches/{batch_id}"), ("POST", "batches/{batch_id}/cancel"),
     ("POST", "adapters/upload"), ("GET", "audit"), ("GET", "audit/requests/x"), ("GET", "doctor"),
 ]  # fmt: skip
 
@@ -298,8 +299,11 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
     assert [spot.json()[k] for k in ("region", "purchase", "registered")] == ["eu-1", "spot", registered]
     labelled = await admin.post("engines", json=registration(engine, labels={"pool": "a"}, host="rack7"))
     assert [labelled.json()[k] for k in ("labels", "host")] == [{"pool": "a"}, "rack7"]
-    tasks = await admin.post("engines", json=registration(engine, tasks=["score", "embed", "score"]))
-    assert tasks.json()["tasks"] == ["embed", "score"]
+    tasks = registration(engine, tasks=["score", "embed", "score"])
+    refused = await admin.post("engines", json=tasks)
+    assert (refused.status_code, "does not embed" in error(refused)["message"]) == (422, True)
+    tasks = await admin.post("engines", json=tasks | {"verify": False})
+    assert tasks.json()["tasks"] == ["embed", "score"], tasks.text
     twice = await admin.post("engines", json=registration(engine, labels={"region": "eu"}))
     assert (twice.status_code, "set the field region" in error(twice)["message"]) == (400, True)
     changed = await admin.post("engines", json=registration(engine, slots=4, gpu_type="H100"))

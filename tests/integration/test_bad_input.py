@@ -100,7 +100,7 @@ async def test_keys(deployment: Deployment, header: str | None, code: str, statu
     "path",
     [
         "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/embeddings/x", "/v1/", "/v1/modelsx",
-        "/health", "/adapters", "/invocations", "/tokenize", "/version", "/v1/chat/completions/render",
+        "/health", "/adapters", "/invocations", "/tokenizer_info", "/version", "/v1/chat/completions/render",
         "/%2e%2e/v1/models", "/v1/../health",
     ],
 )  # fmt: skip

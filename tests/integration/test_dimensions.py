@@ -80,12 +80,20 @@ async def test_labels_reach_the_records_and_reports_whose_parts_sum_to_the_tenan
     assert {row["tenant"] for row in others["rows"]} == {"acme"}
 
 
-async def test_two_of_them_at_once_are_refused_with_what_to_do(gateway):
+async def test_two_of_them_at_once_add_up_and_three_are_refused(gateway, labelled):
+    for key in (None, labelled["key"]):
+        whole = (await finance(gateway, "costs", key, by="tenant", tenant="acme"))["rows"][0]
+        rows = (await finance(gateway, "costs", key, by="key,tag", tenant="acme"))["rows"]
+        for figure in FIGURES if key is None else TOKENS:
+            assert sum(row[figure] for row in rows) == whole[figure]
+        assert sum(Decimal(row["cost"]) for row in rows) == Decimal(whole["cost"])
     async with gateway.http() as client:
-        answer = await client.get("/finance/v1/costs", params={"by": "key,tag"})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, "by")
-    assert "one of them at a time" in error["message"]
+        for params, param in (
+            ({"by": "key,tag,end_user"}, "by"),
+            ({"by": "key,tag", "timezone": "Europe/Berlin"}, "timezone"),
+        ):
+            answer = await client.get("/finance/v1/costs", params=params)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_an_administrator_of_a_tenant_labels_its_own_adapters_and_keys(gateway, labelled):

@@ -206,6 +206,14 @@ async def test_requests_are_sent_only_to_the_host_that_registers(gateway, mock, 
     assert gateway.state.catalog.engines == {}
 
 
+async def test_a_host_does_not_settle_which_kind_of_engine_a_fleet_has(gateway, mock):
+    """`florin engine run` runs vLLM, and a fleet is of one kind: another kind would keep all others out."""
+    async with enrolled(gateway) as http:
+        answer = await http.post("engines", json=said(mock, driver="sglang"))
+        assert (code(answer), answer.json()["error"]["param"]) == ((400, "invalid_value"), "driver")
+    assert gateway.state.catalog.engines == {}
+
+
 async def test_an_address_that_an_operator_pinned_takes_the_place_of_where_it_connects_from(gateway, mock):
     url = f"http://localhost:{mock.port}"
     async with enrolled(gateway, address="localhost") as http:
@@ -520,6 +528,7 @@ async def test_a_registration_that_meets_the_revocation_leaves_no_engine_behind(
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/load_lora_adapter", refusal)
+    app.router.add_post("/v1/completions", refusal)
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app)
     await runner.setup()

@@ -81,11 +81,23 @@ def test_forbidden_errors_are_detected(status, body):
 @pytest.mark.parametrize(
     "body",
     [b"data: {}\n\n", b"data: {\n\ndata: [DONE]\n\n", b"x\n\ndata: [DONE]\n\n",
-     b'data: {"error":{"code":"internal_error"}}\n\ndata: [DONE]\n\n'],
+     b'data: {"error":{"code":"internal_error"}}\n\ndata: [DONE]\n\n',
+     b'event: error\ndata: {"type":"error","code":"internal_error"}\n\nevent: response.failed\ndata: {}\n\n',
+     b"event: response.created\ndata: {}\n\n"],
 )  # fmt: skip
 def test_invalid_streams_are_detected(body):
     with pytest.raises(BrokenPromiseError):
         check(Answer(200, body, "text/event-stream"), ENGINE_TROUBLE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'data: {"a":"data: "}\n\ndata: [DONE]\n\n', b'event: response.completed\ndata: {"a":"x data: [DONE]"}\n\n',
+     b'event: error\ndata: {"type":"error","code":"load_failed"}\n\nevent: response.failed\ndata: {}\n\n',
+     b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":""}}\n\n'],
+)  # fmt: skip
+def test_sound_streams_of_every_dialect_pass(body):
+    check(Answer(200, body, "text/event-stream"), ENGINE_TROUBLE)
 
 
 def test_a_told_secret_is_seen():

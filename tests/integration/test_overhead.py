@@ -23,7 +23,7 @@ STATED = {"plain": 2.0, "streams": 1.4}
 gets cheaper."""
 ALLOWED = 1.6
 """Factor to the stated ratio, for noise."""
-ROUNDS, TRIES, SECONDS = 3, 3, 0.8
+ROUNDS, TRIES, SECONDS = 3, 3, 0.5
 
 Field = tuple[ThinMockProcess, list[Contestant]]
 
@@ -44,7 +44,7 @@ def field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
 
 def _ratio(name: str, engine: ThinMockProcess, field: list[Contestant]) -> float:
     """The median over a few rounds."""
-    load = replace(LOADS[name], stagger=0.3 if LOADS[name].stream else 0.0, warmup=0.5)
+    load = replace(LOADS[name], stagger=0.3 if LOADS[name].stream else 0.0, warmup=0.3)
     rounds = [{c.name: measure(c, load, engine, SECONDS, field) for c in field} for _ in range(ROUNDS)]
     problems = [result.first_error for each in rounds for result in each.values() if result.errors]
     assert problems == []

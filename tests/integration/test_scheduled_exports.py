@@ -98,7 +98,7 @@ def job(ledger, to, tmp_path, *, store=None, owner="w1", open_process=None):
     folder.mkdir(exist_ok=True)
     return ExportJob(
         store or MemoryStore(), ledger, open_process or partial(InThread, ledger), owner, schedule(to),
-        Room(folder, 1 << 30), lambda: NOW, look=0.01, pause=0.01,
+        Room(folder, 1 << 30), itertools.count(NOW).__next__, look=0.01, pause=0.01,
     )  # fmt: skip
 
 

@@ -106,10 +106,10 @@ def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
                 "invalid_value", f"by: {name[:40]!r} is not one of {', '.join(known)}.", param="by"
             )
     parts = [name for name in names if name in PART_DIMENSIONS]
-    if len(parts) > 1:
+    if len(parts) > 2:
         raise FlorinError(
             "invalid_value",
-            f"by: {' and '.join(parts)} cannot be combined; ask for one of them at a time.",
+            f"by: {', '.join(parts)} cannot be combined; ask for two of them at most.",
             param="by",
         )
     return names

@@ -43,7 +43,7 @@ def report(
         str,
         typer.Option(
             help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour and "
-            "day, and one of key, end_user, tag and cost_centre."
+            "day, and at most two of key, end_user, tag and cost_centre."
         ),
     ] = "tenant,adapter,gpu_type",
     month: Annotated[str | None, typer.Option(help="Month, for example 2026-07.")] = None,

@@ -36,6 +36,11 @@ _KINDS = (
     (BATCH_SKU, "Credit", "Discount on batches"),
 )
 """SKU, category and description, in the order of `_adjusted`."""
+_METERS = {
+    _ALLOWANCE_SKU: "Free Allowance",
+    MINIMUM_SKU: "Monthly Minimum",
+    BATCH_SKU: "Batch Discount",
+}
 
 
 def of_month(charges: MonthCharges, tenant: str, of: str) -> Iterator[Row]:
@@ -91,6 +96,7 @@ def _adjustments(
                 "ResourceType": "Rate Card",
                 **named(tenant),
                 "SkuId": name,
+                "SkuMeter": _METERS[name],
                 "SkuPriceId": price_id(card, name),
                 "Tags": object_text(),
                 **costs(amount),

@@ -96,14 +96,8 @@ _BOTH = (
     Column("SkuId", "text"),
     _one_of(
         "SkuMeter",
-        *(
-            "GPU Time",
-            "Input Tokens",
-            "Cached Input Tokens",
-            "Output Tokens",
-            "Adapter Residency",
-            "Commitment",
-        ),
+        *("GPU Time", "Input Tokens", "Cached Input Tokens", "Output Tokens", "Adapter Residency"),
+        *("Commitment", "Free Allowance", "Monthly Minimum", "Batch Discount"),
         nullable=True,
     ),
     Column("SkuPriceDetails", "json", nullable=True),

@@ -48,6 +48,7 @@ def beyond_the_books(made: Committed, charges: Iterable[Charge]) -> Iterator[Row
                 "EffectiveCost": Fixed(effective_cost, 15),
                 "PricingCurrencyEffectiveCost": Fixed(effective_cost, 15),
                 "SkuId": f"commitment/{commitment.gpu_type}",
+                "SkuMeter": "Commitment",
                 "SkuPriceId": f"commitment/{commitment.id}",
             }
 

@@ -74,12 +74,11 @@ class ExportJob:
                 await self.store.resign(ROLE, self.owner)
 
     async def attempt(self) -> None:
-        """Export what is due, if anything is. Sets `failure`."""
-        now = self.clock()
+        """Export what is due, if anything is. Sets `failure`, and tells all workers."""
+        now, failure = self.clock(), ""
         try:
-            if not await asyncio.to_thread(due_now, self.ledger, self.schedule, now):
-                return
-            failure = await self._write(now)
+            if await asyncio.to_thread(due_now, self.ledger, self.schedule, now):
+                failure = await self._write(now)
         except (LedgerUnavailableError, BrokenProcessPool) as error:
             failure = str(error)
         except Exception as error:  # a defect in one pass must not end the job

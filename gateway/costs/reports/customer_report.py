@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from gateway.costs.closing.charging import units
-from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month, months
 from gateway.costs.prices.amounts import decimal_text
@@ -24,6 +24,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
+from gateway.costs.reports.pairs import is_pair, own_lines
 from gateway.costs.reports.report import Question, cost_report, set_apart
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
@@ -105,18 +106,16 @@ def _has_card(cards: RateCards, tenant: str, question: Question) -> bool:
 def _priced(
     connection: Connection, cards: RateCards, tenant: str, question: Question, report: dict[str, Any]
 ) -> dict[str, Any]:
-    """The report with prices instead of costs. Rows are read again by day, because cards change by month."""
+    """The report with prices instead of costs. Rows are read again by time, because cards change by month."""
     book = PriceBook(read_prices(connection))
-    posted = months(question.period)
+    posted = None if is_pair(question.by) or question.local else months(question.period)
+    # Cards change with months of UTC, and days may be local ones.
+    at = "day" if question.local is None else "hour"
     costs: defaultdict[tuple[str, ...], int | None] = defaultdict(int)
-    found = read_lines(
-        connection,
-        book,
-        question.period,
-        (*question.by, "day"),
-        tenants=question.tenants,
-        corrections=None if posted is None else False,
-    )
+    found = own_lines(
+        connection, book, question.period, (*question.by, at),
+        tenants=question.tenants, posted=posted is not None, local=question.local,
+    )  # fmt: skip  # as the call reads
     for line in found:
         if line.bucket == "usage":
             amount = _amount(line, cards, tenant)

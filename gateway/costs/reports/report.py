@@ -28,6 +28,7 @@ from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.invoiced import invoiced
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
+from gateway.costs.reports.pairs import is_pair, own_lines
 from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
 from gateway.costs.reports.statement_amounts import StatementAmounts
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
@@ -76,7 +77,7 @@ def cost_report(
     rolled = roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
         document = read_report(connection, question)
-        posted = months(question.period) if question.local is None else None
+        posted = months(question.period) if document["basis"] == POSTED else None
         if posted is not None and len(posted) == 1 and not question.tenants:
             document["invoice"] = invoiced(
                 connection, posted[0], document["whole"], document["currency"], now
@@ -107,22 +108,16 @@ def set_apart(report: dict[str, Any]) -> dict[str, Any]:
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:
     """`cost_report` without rolling up first."""
     prices = PriceBook(read_prices(connection))
-    posted = months(question.period) if question.local is None else None
+    posted = months(question.period) if question.local is None and not is_pair(question.by) else None
     parts = parts_of(connection, question.period, posted, question.policy)
     sums = _Sums(question, allocating=any(part.terms.policy.allocates for part in parts))
     amounts = None if posted is None else sums.amounts
     for part in parts:
         sums.begin(part.month)
-        for line in read_lines(
-            connection,
-            prices,
-            part.period,
-            sums.by,
-            tenants=sums.read_only,
-            corrections=None if posted is None else False,
-            as_posted=posted is not None,
-            local=question.local,
-        ):
+        for line in own_lines(
+            connection, prices, part.period, sums.by,
+            tenants=sums.read_only, posted=posted is not None, local=question.local,
+        ):  # fmt: skip  # as the call reads
             sums.add(line)
         if posted is not None:  # otherwise they are included in the hours as known now
             by = (*sums.by, "day")

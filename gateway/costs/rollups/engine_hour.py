@@ -20,6 +20,7 @@ from gateway.costs.rollups.posting import (
     BILLABLE,
     OUTCOME,
     READ,
+    Detail,
     Figures,
     HourContext,
     RowKey,
@@ -79,6 +80,8 @@ class ComputedHour:
     """Of rollups."""
     parts: dict[PartKey, Figures]
     """Of rollup_parts."""
+    details: Sequence[Detail] = ()
+    """What both are sums of."""
 
     def postings(self, *, divided: bool = True) -> Iterator[tuple[RowKey | PartKey, Figures]]:
         """Rows and parts; if not `divided`, only rows."""
@@ -161,7 +164,7 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
     for figures in rows.values():  # and so for the parts of each: no figure is negative
         check_figures(FIGURE_NAMES, figures)
     check_figures(_WHOLE, (whole[name] for name in _WHOLE))
-    return ComputedHour(place, whole, rows, parts_of(found))
+    return ComputedHour(place, whole, rows, parts_of(found), found)
 
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:

@@ -160,7 +160,7 @@ def _pruned(connection: Connection, of: str) -> str | None:
 
 
 def _root(stored: StoredPeriod) -> ProofCheck:
-    """The root (the seal, to its readers) is that of the header, and the header matches what is stored."""
+    """The seal (`root`, where it is stored) is that of the header, and the header matches what is stored."""
     header = stored.header
     made = {
         "month": stored.cover.month,

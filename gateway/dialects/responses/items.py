@@ -97,8 +97,13 @@ class _Text(Item):
         return b""
 
 
+MOST_SCORES: Final = 256 * 1024
+"""Bytes of scores that a message keeps for its end. A client has them from the stream, and the end has all
+of them four times."""
+
+
 class Message(_Text):
-    __slots__ = ("logprobs",)
+    __slots__ = ("_room", "logprobs")
 
     delta = b"response.output_text.delta"
     done = b"response.output_text.done"
@@ -106,7 +111,16 @@ class Message(_Text):
     def __init__(self, identity: bytes, index: int) -> None:
         super().__init__(b"msg", identity, index)
         self.logprobs: list[bytes] = []
-        """Of each token, if they were asked for."""
+        """Of each token, if they were asked for; empty on a stream that has had too many."""
+        self._room = MOST_SCORES
+
+    def keep(self, scores: list[bytes]) -> None:
+        """Keep the scores of tokens that the client gets, or none if there are too many."""
+        if self._room >= 0 and scores:
+            self._room -= sum(map(len, scores))
+            self.logprobs += scores
+            if self._room < 0:
+                self.logprobs = []
 
     def part(self, said: bytes) -> bytes:
         scores = b",".join(self.logprobs) if said else b""

@@ -23,6 +23,9 @@ from gateway.dialects.responses.items import (
 )
 from gateway.errors import FlorinError
 
+_MOST_WAITING = 64
+"""Tokens without text of their own, such as parts of a character, whose scores wait for the next text."""
+
 
 class ResponsesReply:
     """See `reply.Reply`. Mutable: the answer so far.
@@ -142,8 +145,8 @@ class ResponsesReply:
         events: list[bytes] = []
         if reasoning := said.get("reasoning") or said.get("reasoning_content"):
             events += self._say(Reasoning, escape(reasoning))
-        elif logprobs is not None:
-            self._scores += scores(logprobs)
+        elif logprobs is not None and not said.get("tool_calls"):
+            self._scores = self._scores[-_MOST_WAITING:] + scores(logprobs)
         if content := said.get("content"):
             events += self._say(Message, escape(content))
         for call in said.get("tool_calls") or ():
@@ -206,7 +209,7 @@ class ResponsesReply:
         return [self._event(kind, fields) for kind, fields in item.closed(status)]
 
     def _keep_scores(self, message: Message) -> None:
-        message.logprobs += self._scores
+        message.keep(self._scores)
         self._scores = []
 
     def _finish(self) -> list[bytes]:

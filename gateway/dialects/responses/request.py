@@ -121,7 +121,7 @@ class _Chat:
 
     def _message(self, role: str, content: Any) -> None:
         if role == "assistant":
-            self._turn("content", "tool_calls")["content"] = content
+            self._turn("content")["content"] = content  # also after calls: their outputs must follow them
             return
         last = self.messages[-1] if len(self.messages) == 1 else {}
         if role == "system" == last.get("role") and type(content) is type(last["content"]) is str:

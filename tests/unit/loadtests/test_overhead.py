@@ -188,15 +188,29 @@ def test_incomplete_and_wrong_streams_are_found(status, body, problem):
     assert problem in check_stream(status, [(1.0, body)], "Hello")[0]
 
 
-def test_every_api_is_checked_in_its_own_words():
-    delta = b'event: x\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n'
-    last = b'event: x\ndata: {"type":"response.completed"}\n\n'
-    api = APIS["responses"]
+@pytest.mark.parametrize(
+    ("name", "delta", "last", "whole"),
+    [
+        (
+            "responses",
+            b'event: x\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
+            b'event: x\ndata: {"type":"response.completed"}\n\n',
+            {"output": [{"content": [{"text": "Hello"}]}], "usage": {"output_tokens": 1}},
+        ),
+        (
+            "messages",
+            b'event: x\ndata: {"type":"content_block_delta","delta":{"text":"Hello"}}\n\n',
+            b'event: x\ndata: {"type":"message_stop"}\n\n',
+            {"content": [{"text": "Hello"}], "usage": {"output_tokens": 1}},
+        ),
+    ],
+)
+def test_every_api_is_checked_in_its_own_words(name, delta, last, whole):
+    api = APIS[name]
     problem, events = check_stream(200, [(1.0, delta + last)], "Hello", api)
     assert (problem, len(events)) == ("", 1)
     assert "without its last event" in check_stream(200, [(1.0, delta)], "Hello", api)[0]
     assert "after the end" in check_stream(200, [(1.0, delta + last + delta)], "Hello", api)[0]
-    whole = {"output": [{"content": [{"text": "Hello"}]}], "usage": {"output_tokens": 1}}
     assert check_whole(200, orjson.dumps(whole), "Hello", api) == ""
     assert "no usage" in check_whole(200, orjson.dumps(whole | {"usage": {"output_tokens": 0}}), "Hello", api)
 

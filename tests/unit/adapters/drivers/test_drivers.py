@@ -16,6 +16,7 @@ from adapters.placement import fingerprint
 from gateway.fields.rule import FieldAction
 from gateway.fields.tables import CHAT as CHAT_FIELDS
 from gateway.fields.tables import COMPLETIONS as COMPLETION_FIELDS
+from gateway.fields.tables import check_passed
 
 LORA = Lora("fl-1", "/artifacts/1")
 OTHERS = [name for name in DRIVERS if name != "vllm"]
@@ -111,8 +112,8 @@ def test_a_stream_is_not_resumed_where_that_is_untried(driver):
 
 @pytest.mark.parametrize("driver", OTHERS)
 def test_no_driver_passes_on_a_field_that_clients_may_not_send(driver):
-    """Fields that choose an adapter there, or control the engine, have no row, and so never get here. Were one
-    to come all the same, it would be refused."""
+    """Fields that choose an adapter there, or control the engine, are dropped, whatever the operator has passed
+    on, and so never get here. Were one to come all the same, it would be refused."""
     for name in (
         "lora_path",
         "lora_request",
@@ -122,7 +123,9 @@ def test_no_driver_passes_on_a_field_that_clients_may_not_send(driver):
         "session_params",
         "api_token",
     ):
-        assert name not in CHAT_FIELDS
+        assert not CHAT_FIELDS[name].sends
+        with pytest.raises(ValueError, match=name):
+            check_passed([name])
         with pytest.raises(UnsupportedFieldError):
             request(driver, **{name: "x"})
     sent = {FieldAction.PASS, FieldAction.BOUND, FieldAction.REPLACE}

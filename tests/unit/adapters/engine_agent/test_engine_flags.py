@@ -293,3 +293,17 @@ def test_what_a_config_file_says_is_refused_likewise(config, said):
 
 def test_the_model_may_stand_in_the_config_file():
     assert plan("vllm", "serve", "--config", "c.yaml", config="model: /models/base").model == "/models/base"
+
+
+@pytest.mark.parametrize(
+    ("flags", "tasks"),
+    [
+        ((), ("generate",)),
+        (("--runner", "generate"), ("generate",)),
+        (("--runner", "pooling"), ("embed", "score")),
+        (("--runner=pooling", "--convert=embed"), ("embed", "score")),
+        (("--runner", "pooling", "--convert", "classify"), ("score",)),
+    ],
+)
+def test_the_flags_say_what_an_engine_is_for(flags, tasks):
+    assert plan(*SERVE, *flags).tasks == tasks

@@ -22,7 +22,7 @@ TOTALS = {
 OPEN = {"month": "2026-11", "state": "open", "from": "2026-11-01", "to": "2026-12-01", "can_be_closed": True}
 CLOSED = OPEN | {
     "state": "closed", "can_be_closed": False, "closed_at": "2026-12-01T01:00:00Z", "seal": "ab" * 32,
-    "previous_root": None, "currency": "USD", "policy": "even", "records": 3, "tenants": 1,
+    "previous_seal": None, "currency": "USD", "policy": "even", "records": 3, "tenants": 1,
     "missing_prices": ["L40 on_demand"], "totals": TOTALS, "already": False,
     "statements": [
         {"tenant": "acme", "records": 3, "seal": "cd" * 32, "nano_gpu_hours": 10**9,

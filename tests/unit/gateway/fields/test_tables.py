@@ -16,8 +16,9 @@ from openai.types.completion_create_params import CompletionCreateParamsBase as 
 
 from gateway.dataplane.request import CHAT, COMPLETIONS, Call, Endpoint, parse
 from gateway.errors import FlorinError
+from gateway.fields.registry import without_rule
 from gateway.fields.rule import FieldAction, FieldPolicy
-from gateway.fields.tables import TABLES, without_rule
+from gateway.fields.tables import TABLES
 from tests.unit.gateway.fields import samples
 
 HERE = Path(__file__).parent

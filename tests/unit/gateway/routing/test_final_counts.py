@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -94,8 +95,10 @@ def test_rubbish_is_seen_by_whoever_reads_on(rubbish: bytes):
         rewriter.feed(counts.feed(rubbish))
 
 
-def test_impossible_counts_are_ignored():
-    data = text("a") + text("", "stop", usage={"prompt_tokens": 2**60, "completion_tokens": 1}) + DONE
+@pytest.mark.parametrize("prompt", [2**60, -1, "11", 1.5, [], True, 2**70])
+def test_impossible_counts_are_ignored(prompt: Any):
+    chunk = text("", "stop", usage={"prompt_tokens": "PROMPT", "completion_tokens": 1})
+    data = text("a") + chunk.replace(b'"PROMPT"', json.dumps(prompt).encode()) + DONE
     _, rewriter = read(data, 10_000)
     assert rewriter.done
     assert rewriter.usage.unsound

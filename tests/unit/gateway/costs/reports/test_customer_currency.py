@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from gateway.costs.periods import month
+from gateway.costs.periods import DAY, Period, local_time, month, zone
 from gateway.costs.prices.exchange_rates import ExchangeRateError, add_exchange_rate
 from gateway.costs.reports.customer_report import customer_file, customer_text
 from gateway.costs.reports.report import Question
@@ -70,3 +70,18 @@ def test_without_a_rate_a_customer_is_told_no_command(ledger):
     with pytest.raises(ExchangeRateError, match="ask your provider") as refused:
         report(ledger, "acme", "JPY")
     assert "florin" not in str(refused.value)
+
+
+def test_local_days_have_their_price_too(ledger):
+    """Rows of local days had the price of UTC days, or none."""
+    zone_ = zone("Asia/Tokyo")
+    within = Period(OCTOBER, OCTOBER + 2 * DAY)
+    whole = Question(within, ("tenant",), ("acme",))
+    days = Question(within, ("tenant", "day"), ("acme",), local=local_time(within, zone_))
+    costs = []
+    for asked in (whole, days):
+        text, _ = customer_text(ledger, asked, now=NOW, tenant="acme")
+        found = json.loads(text)
+        costs.append(sum(Fraction(row["cost"]) for row in found["rows"]))
+        assert Fraction(found["totals"]["cost"]) == costs[-1] > 0
+    assert costs[0] == costs[1]

@@ -99,8 +99,11 @@ USER = {"role": "user", "content": "Hi"}
             }],
         ),
         (
-            [call(), said("One")],
-            [{"role": "assistant", "content": None, "tool_calls": [tool_call()]}, {"role": "assistant", "content": "One"}],
+            [call(), said("One"), {"type": "function_call_output", "call_id": "c1", "output": "3"}],
+            [
+                {"role": "assistant", "content": "One", "tool_calls": [tool_call()]},
+                {"role": "tool", "tool_call_id": "c1", "content": "3"},
+            ],
         ),
         (
             [thought("a"), call(), {"type": "function_call_output", "call_id": "c1", "output": "3"}, thought("b"), call()],

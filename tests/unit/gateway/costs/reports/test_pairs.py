@@ -1,0 +1,119 @@
+"""Reports by two dimensions of requests at once: to the unit, bounded, and only where the records are."""
+
+from collections import defaultdict
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+
+from gateway.costs.allocation import AllocationPolicy
+from gateway.costs.periods import HOUR, Period
+from gateway.costs.reports import pairs
+from gateway.costs.reports.customer_report import customer_text
+from gateway.costs.reports.pairs import PairsError
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES
+from gateway.costs.rollups.rollup import roll
+from gateway.dataplane.labels import OTHER
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from tests.unit.gateway.costs.month import OCTOBER, price, span
+from tests.unit.gateway.costs.rollups.test_parts import LATE, labelled
+from tests.unit.gateway.metering.make import record
+
+HOURS = Period(OCTOBER, OCTOBER + 6 * HOUR)
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "nano_gpu_hours")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    price(made, "H100", "2.49")
+    price(made, "L40", "0.7")
+    price(made, "H100", "2.191919", OCTOBER + 2 * HOUR + 77_777_777)
+    made.insert(labelled(3, OCTOBER))
+    span(made, OCTOBER)
+    roll(made, LATE)
+    yield made
+    made.close()
+
+
+def report(ledger, *by, **changes):
+    return cost_report(ledger, Question(HOURS, by, **changes), now=LATE)
+
+
+def summed(found, names):
+    sums = defaultdict(lambda: [0] * (len(COUNTS) + 1))
+    for part in ("rows", "retry_waste"):
+        for row in found[part] if part == "rows" else found[part]["rows"]:
+            held = sums[part, *(row[name] for name in names)]
+            for place, name in enumerate(COUNTS):
+                held[place] += row[name]
+            held[-1] += Fraction(row["cost"])
+    return sums
+
+
+@pytest.mark.parametrize("pair", combinations(DIMENSIONS, 2))
+def test_the_sums_over_one_are_the_rows_of_the_other(ledger, pair):
+    both = report(ledger, "tenant", *pair)
+    for one in pair:
+        assert summed(both, ("tenant", one)) == summed(report(ledger, "tenant", one), ("tenant", one))
+    other = report(ledger, "tenant")
+    assert both["whole"] == other["whole"]
+    assert both["idle"]["totals"] == other["idle"]["totals"]
+    assert both["rejected"] == other["rejected"]
+    assert both["basis"] == "as known now"
+
+
+def test_a_row_is_what_has_both_names(ledger):
+    expected = defaultdict(int)
+    for one in labelled(3, OCTOBER):
+        if one.billable:
+            expected[one.tenant, one.key_id, one.tag or ""] += 1
+    found = report(ledger, "tenant", "key", "tag", "hour")["rows"]
+    shown = defaultdict(int)
+    for row in found:
+        shown[row["tenant"], row["key"], row["tag"]] += row["requests"]
+    assert {key: count for key, count in shown.items() if count} == expected
+
+
+def test_with_a_policy_and_for_one_tenant_it_adds_up_too(ledger):
+    policy = AllocationPolicy("proportional")
+    both = report(ledger, "key", "tag", policy=policy)
+    one = report(ledger, "tenant", policy=policy)
+    for name in ("cost", "allocated_cost"):
+        assert sum(Fraction(row[name]) for row in both["rows"]) == Fraction(one["totals"][name])
+    mine = Question(HOURS, ("tenant", "key", "tag"), ("acme",))
+    text, _ = customer_text(ledger, mine, now=LATE, tenant="acme")
+    assert "bolt" not in text
+    assert "nano_gpu_hours" not in text
+
+
+def test_each_dimension_stays_bounded(ledger):
+    many = [
+        record(f"many-{n}", engine="a", gpu_type="H100", gpu_count=2, dispatched=OCTOBER + n,
+               ended=OCTOBER + n + 9, end_user=f"u{n}", tag=f"t{n}")
+        for n in range(MOST_NAMES + 20)
+    ]  # fmt: skip
+    ledger.insert(many)
+    with ledger.write() as connection:
+        mark_dirty(connection, [(OCTOBER, "a", "H100", 2)])
+    found = report(ledger, "tenant", "end_user", "tag", "hour")
+    first = [
+        row for row in found["rows"] if row["hour"].startswith("2026-10-01T00") and row["tenant"] == "acme"
+    ]
+    for name in ("end_user", "tag"):
+        assert len({row[name] for row in first} - {"", OTHER}) <= MOST_NAMES
+        assert OTHER in {row[name] for row in first}
+
+
+def test_too_many_records_are_refused_with_what_to_do(ledger, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_RECORDS", 3)
+    with pytest.raises(PairsError, match="ask for a shorter time") as refused:
+        report(ledger, "key", "tag")
+    assert refused.value.param == "by"
+
+
+def test_without_the_records_it_says_so(ledger, monkeypatch):
+    monkeypatch.setattr(pairs, "pruned_before", lambda _: OCTOBER + HOUR)
+    with pytest.raises(PairsError, match="before 2026-10-01T01:00:00Z were removed"):
+        report(ledger, "key", "tag")
