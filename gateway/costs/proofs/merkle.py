@@ -34,9 +34,9 @@ WITHHELD_FIELDS = ("engine", "gpu_count")
 RECORD_FIELDS = tuple(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS)
 """The fields that a record's leaf covers."""
 
-_OPTIONAL = frozenset(Labels._fields)
-"""Fields that a record has only if they are not null, so that the leaves of records from before there were
-such fields stay as they were."""
+_OPTIONAL = {**dict.fromkeys(Labels._fields, (None,)), "service_tier": (None, "")}
+"""Fields that a record has only if they say something, with the values that do not: so the leaves of records
+from before there were such fields stay as they were."""
 _FIELDS_OF = {
     1: tuple(
         sorted(
@@ -72,8 +72,13 @@ def record_content(record: Mapping[str, Any], version: int = VERSION) -> dict[st
 
 
 def present(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """These fields of a record, without labels that are null. Raises KeyError if another is missing."""
-    return {name: record[name] for name in names if name not in _OPTIONAL or record.get(name) is not None}
+    """These fields of a record, without optional ones that say nothing. Raises KeyError if another is
+    missing."""
+    return {
+        name: record[name]
+        for name in names
+        if name not in _OPTIONAL or record.get(name) not in _OPTIONAL[name]
+    }
 
 
 def record_leaf(record: Mapping[str, Any], version: int = VERSION) -> bytes:

@@ -27,7 +27,7 @@ from tests.unit.gateway.costs.month import records as some_records
 from tests.unit.gateway.metering.make import record
 
 LATE = 10**17
-OF = {"key": "key_id", "end_user": "end_user", "tag": "tag", "cost_centre": "cost_centre"}
+OF = {name: name for name in DIMENSIONS} | {"key": "key_id"}
 
 
 def labelled(seed, start, count=80):
@@ -41,6 +41,7 @@ def labelled(seed, start, count=80):
                 "end_user": rng.choice((None, "ann", "bob", "€ú", "sha256:12")),
                 "tag": rng.choice((None, None, "batch")),
                 "cost_centre": rng.choice((None, "R&D", "sales")),
+                "service_tier": rng.choice(("", "batch")),
             }
         )
         for made in some_records(seed, start, count)
@@ -136,7 +137,7 @@ def detail(name, nano=1, requests=1, tenant="acme", piece=0, bucket="usage"):
     figures = [0] * len(FIGURES)
     figures[FIGURES.index("nano_gpu_hours")], figures[0] = nano, requests
     key = RowKey(piece, bucket, tenant, "acme/x", "v1", "base", "", "spot", 0)
-    return key, (None, name, None, None), figures
+    return key, (None, name, None, None, None), figures
 
 
 def test_the_names_of_a_tenant_are_capped_and_the_others_are_one():
