@@ -7,7 +7,7 @@ of the empty string. A period's header is prefixed with 0x02, so that it can pas
 Hashed content is canonical JSON: UTF-8, sorted keys, no spaces, integers only, minimal escaping:
 `json.dumps(x, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()` in Python. A record's leaf
 covers the object that /finance/v1/periods/{month}/records returns to a tenant's key, with exactly its fields:
-end user, tag and cost centre only where they are not null.
+end user, tag and cost centre only where they are not null, the service tier only where it is not empty.
 
 What a customer may not see (on which engine, with how many GPUs) is not part of a leaf, so that a proof needs
 neither to reveal nor to hide it. It has a digest of its own in the tenant's full statement, which the

@@ -154,7 +154,9 @@ def test_a_proof_shows_the_price_and_stays_verifiable(ledger, tenant):
     records = json.loads(covered_page(ledger, "2026-10", tenant, None, 100, by_staff=False)[0])
     checks = verify_proof(proof, records, proof["seal"])
     assert [check.ok for check in checks] == [True] * 5
-    assert set(records[0]) == set(RECORD_FIELDS) - {"end_user", "tag", "cost_centre"}  # it has no labels
+    assert set(records[0]) == set(RECORD_FIELDS) - {
+        *("end_user", "tag", "cost_centre", "service_tier")
+    }  # it has none
     assert ENGINE not in json.dumps([proof, records])
     assert proof["statement"]["amount_cents"] == statement(ledger, tenant, "2026-10")["amount_cents"]
     assert not {"cost", "nano_gpu_hours", "withheld"} & set(proof["statement"])
