@@ -101,8 +101,9 @@ def test_each_dimension_stays_bounded(ledger):
     first = [
         row for row in found["rows"] if row["hour"].startswith("2026-10-01T00") and row["tenant"] == "acme"
     ]
-    for name in ("end_user", "tag"):
-        assert len({row[name] for row in first} - {"", OTHER}) <= MOST_NAMES
+    for name in ("end_user", "tag"):  # at most so many of the engine's hour; other engines have theirs
+        given = {getattr(one, name) for one in many}
+        assert len({row[name] for row in first} & given) <= MOST_NAMES
         assert OTHER in {row[name] for row in first}
 
 
