@@ -42,7 +42,7 @@ def exported(tmp_path):
     def to_file(dataset: str, *, commitments: bool = False, card: bool = False, **options: Any) -> Path:
         if commitments:
             add_commitment(
-                ledger, gpu_type="L40S", region="", gpus=1, valid_from=FIRST, valid_to=FIRST + 9 * HOUR,
+                ledger, gpu_type="L40S", region="", gpus=9, valid_from=FIRST, valid_to=FIRST + 9 * HOUR,
                 rate="0.50", upfront="100.01", currency="EUR", description="ri-7", now=2, by="k",
             )  # fmt: skip  # as the call reads
         if card:
