@@ -29,7 +29,7 @@ _ROLL_SECONDS = 30.0
 
 
 def due_now(ledger: Ledger, schedule: Schedule, now: int) -> list[tuple[str, State]]:
-    """Months to export now, the oldest first: of those that have been rolled up, which maintenance does. Raises
+    """Months to export now, the oldest first; of those that maintenance has rolled up. Raises
     LedgerUnavailableError."""
     with ledger.read() as connection:
         months = list(_months(connection, iso(now)[:7]))
