@@ -8,6 +8,7 @@ import inspect
 import itertools
 import multiprocessing
 import os
+import pkgutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
+from gateway import costs
 from gateway.costs.maintenance import ledger_process
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.wal import insertion_process
@@ -59,7 +61,9 @@ def _processes_beside_a_gateway_are_forked() -> Iterator[None]:
     """A gateway that runs in the tests' process starts two beside it. Each imports for half a second, a thousand
     times in all, unless a server forks them that has imported once. Those of `florin serve` start as ever."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gateway.api.finance", "gateway.metering.wal.insertion_process"])
+    modules = [module.name for module in pkgutil.walk_packages(costs.__path__, "gateway.costs.")]
+    needed = [name for name in modules if ".maintenance." not in name]  # those run in the gateway itself
+    context.set_forkserver_preload([*needed, insertion_process.__name__])
     with pytest.MonkeyPatch.context() as patch:
         for module in (ledger_process, insertion_process):
             patch.setattr(module, "get_context", lambda _method: context)

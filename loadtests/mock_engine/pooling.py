@@ -180,5 +180,5 @@ def parse(path: str, body: dict[str, Any], state: State) -> GenerationRequest:
     """A request whose answer is known. Raises BadRequestError with vLLM's message."""
     try:
         return _ROUTES[path](body, state)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadRequestError(f"1 validation error: {error!r}", "body", "Bad Request") from error

@@ -17,6 +17,7 @@ from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import add_tenant, loaded
 from tests.engine.test_verification import faint
+from tests.integration.test_embeddings import quarantine
 from tests.support.harness import Gateway, running_gateway
 
 HERE = Path(__file__).parent
@@ -137,6 +138,6 @@ async def test_an_adapter_without_effect_is_quarantined(
     async with gateway.http(gateway.keys["acme"]) as http:
         answer = await http.post("/v1/embeddings", json={"model": "silent", "input": "Hi"}, timeout=60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "version_quarantined")
-    (status,) = gateway.state.catalog.serving_statuses.values()
+    status = await quarantine(gateway)
     assert (status.code, status.version) == ("answers_like_base", "acme/silent@v1")
     assert status.evidence["distance_to_base"] < status.evidence["like_base_up_to"] == 0.002

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from adapters.errors import EngineUnreachableError
+from adapters.model import ServingStatus
 from loadtests.mock_engine import MockEngine
 from loadtests.mock_engine.pooling import vector
 from tests.integration.conftest import Deployment
@@ -329,6 +330,16 @@ async def test_an_engine_that_does_not_do_what_it_is_registered_for(gateway: Gat
 # -- verification after a load
 
 
+async def quarantine(gateway: Gateway) -> ServingStatus:
+    """The only one, once the feed has brought it."""
+    found = gateway.state.catalog.serving_statuses
+    async with asyncio.timeout(5):
+        while not found:
+            await asyncio.sleep(0.01)
+    (status,) = found.values()
+    return status
+
+
 async def test_an_adapter_that_is_not_applied_is_caught_by_its_vectors(pooling: Deployment):
     """The engine takes the load with a 200, lists the adapter, and embeds with the base model."""
     for engine in pooling.engines:
@@ -336,7 +347,7 @@ async def test_an_adapter_that_is_not_applied_is_caught_by_its_vectors(pooling: 
     answer = await post(pooling, "/v1/embeddings", input="Hello")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "version_quarantined")
     assert pooling.calls() == []
-    (status,) = pooling.gateway.state.catalog.serving_statuses.values()
+    status = await quarantine(pooling.gateway)
     assert (status.state, status.code, status.version) == (
         "quarantined",
         "answers_like_base",
@@ -357,7 +368,7 @@ async def test_a_version_that_embeds_otherwise_than_before_is_caught(pooling: De
     await holder.stop()
     answer = await post(pooling, "/v1/embeddings", input="Hello")
     assert answer.status_code == 503
-    (status,) = pooling.gateway.state.catalog.serving_statuses.values()
+    status = await quarantine(pooling.gateway)
     assert status.code == "unlike_itself"
     assert status.evidence["distance_to_first"] > 0.5
 

@@ -9,6 +9,7 @@ import httpx
 
 from adapters.store.protocol.registry import Change
 from deploy.docs.roles import Route, routes
+from gateway.dialects.endpoints import ENDPOINTS
 from gateway.tenants import directory
 from gateway.tenants.directory import TENANT_ROLES, Role
 from loadtests.mock_engine import MockEngine
@@ -73,7 +74,7 @@ ENGINES_ROUTES = [
     "/classify", "/score", "/rerank", "/v1/embeddings/render", "/v1/tokenizer_info", "/invocations", "/ping", "/version",
     "/health", "/load", "/metrics/engine", "/inference/v1/generate", "/generate", "/v1/audio/transcriptions",
     "/v1/audio/translations", "/v1/realtime", "/v1/messages/batches", "/v1/responses/resp_1",
-    "/v1/responses/resp_1/cancel", "/v1/chat/completions/render", "/v1/completions/render", "/v1/files",
+    "/v1/responses/resp_1/cancel", "/v1/chat/completions/render", "/v1/completions/render",
 ]  # fmt: skip
 ASKING = (None, Role.TENANT_ADMIN, Role.OPERATOR)
 DETOURS = [
@@ -93,6 +94,8 @@ async def test_no_route_of_an_engine_is_reachable(gateway: Gateway):
         await gateway.add_engine("a1", engine.url)
         for path, detour, role in product(ENGINES_ROUTES, DETOURS, ASKING):
             raw = httpx.URL(gateway.url).copy_with(raw_path=detour.format(path[1:]).encode())
+            if raw.path in ENDPOINTS:  # of Florin's own, as what the detour leads to
+                continue
             headers = {"authorization": f"Bearer {keys[role]}"} if keys[role] else {}
             for method in ("GET", "POST"):
                 answer = await http.send(http.build_request(method, raw, headers=headers, content=b"{}"))

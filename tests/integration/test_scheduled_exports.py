@@ -14,6 +14,7 @@ from adapters.sources.options import FetchOptions
 from gateway.costs.maintenance import export_job
 from gateway.costs.maintenance.export_job import ExportJob
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.rollups.rollup import roll
 from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.status import export_series, read_status
 from gateway.costs.scheduled_exports.writing import Room
@@ -78,6 +79,7 @@ def stored(bucket):
 def filled(tmp_path):
     made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     fill(made)
+    roll(made, NOW)  # as maintenance does: only then is it known that there are months
     yield made
     made.close()
 

@@ -185,3 +185,10 @@ def test_a_proof_holds_for_its_tenant_with_its_records_and_for_nobody_else(count
             assert doubled[-1].ok is False
             changed = [{**made[0], "completion_tokens": made[0]["completion_tokens"] + 1}, *made[1:]]
             assert verify_proof(proof, changed, root)[-1].ok is False
+
+
+def test_a_service_tier_is_sealed_and_its_absence_changes_no_earlier_leaf():
+    plain = asdict(record())
+    before = {name: value for name, value in plain.items() if name != "service_tier"}
+    assert record_leaf(plain) == record_leaf(before)
+    assert record_leaf(plain | {"service_tier": "batch"}) != record_leaf(before)

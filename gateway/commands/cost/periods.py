@@ -149,7 +149,7 @@ def _closed(period: Json) -> None:
                 *((label, money(totals[name]["amount_cents"], currency)) for name, label in _PARTS.items()),
                 ("total", money(totals["amount_cents"], currency)),
                 ("seal", period["seal"]),
-                ("previous seal", period["previous_root"]),
+                ("previous seal", period["previous_seal"]),
             )
         )
     )

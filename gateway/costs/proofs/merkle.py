@@ -34,9 +34,9 @@ WITHHELD_FIELDS = ("engine", "gpu_count")
 RECORD_FIELDS = tuple(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS)
 """The fields that a record's leaf covers."""
 
-_LEFT_OUT: Mapping[str, str | None] = {**dict.fromkeys(Labels._fields), "service_tier": ""}
-"""Values with which a record does not have a field, so that the leaves of records from before there were such
-fields stay as they were."""
+_OPTIONAL = {**dict.fromkeys(Labels._fields, (None,)), "service_tier": (None, "")}
+"""Fields that a record has only if they say something, with the values that do not: so the leaves of records
+from before there were such fields stay as they were."""
 _FIELDS_OF = {
     1: tuple(
         sorted(
@@ -72,12 +72,12 @@ def record_content(record: Mapping[str, Any], version: int = VERSION) -> dict[st
 
 
 def present(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """These fields of a record, without labels that are null and an ordinary service tier. Raises KeyError if
-    another is missing."""
+    """These fields of a record, without optional ones that say nothing. Raises KeyError if another is
+    missing."""
     return {
         name: record[name]
         for name in names
-        if name not in _LEFT_OUT or record.get(name, _LEFT_OUT[name]) != _LEFT_OUT[name]
+        if name not in _OPTIONAL or record.get(name) not in _OPTIONAL[name]
     }
 
 

@@ -11,7 +11,7 @@ _FIELDS = (
     "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine",
     "gpu_type", "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens", "cached_tokens",
     "completion_tokens", "reasoning_tokens", "n", "usage_source", "outcome", "billable",
-    "adapter_loads", "hour_marks", "end_user", "tag", "cost_centre",
+    "adapter_loads", "hour_marks", "end_user", "tag", "cost_centre", "service_tier",
 )  # fmt: skip  # one name a line says no more
 
 

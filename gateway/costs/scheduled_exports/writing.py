@@ -29,7 +29,8 @@ _ROLL_SECONDS = 30.0
 
 
 def due_now(ledger: Ledger, schedule: Schedule, now: int) -> list[tuple[str, State]]:
-    """Months to export now, the oldest first. Raises LedgerUnavailableError."""
+    """Months to export now, the oldest first; of those that maintenance has rolled up. Raises
+    LedgerUnavailableError."""
     with ledger.read() as connection:
         months = list(_months(connection, iso(now)[:7]))
         held = _held(connection, schedule, [month for month, _ in months])
