@@ -117,7 +117,7 @@ def _online(api: Api, month: str | None, seal: str | None, *, quick: bool) -> li
     found = [api.get(f"{_PATH}/{segment(name)}/verify", params) for name in ([month] if month else closed)]
     for made in found if seal else ():
         same = made["seal"] == str(seal).strip().lower()
-        said = made["seal"] if same else f"The seal is {made['root']}; expected {seal}."
+        said = made["seal"] if same else f"The seal is {made['seal']}; expected {seal}."
         made["checks"].insert(0, {"name": "seal expected", "ok": same, "detail": said})
         made["ok"] = made["ok"] and same
     return found
