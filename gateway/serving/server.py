@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from adapters.security import state_directory
@@ -36,10 +36,18 @@ _CHECK_SECONDS = 0.5
 _LONGEST_PAUSE = 4.0
 
 
+def quiet_children(environ: MutableMapping[str, str]) -> None:
+    """Keep lines that are not log lines out of the log: when a worker with a ledger process is killed, Python's
+    `multiprocessing` warns of semaphores that it cleans up."""
+    filters = (environ.get("PYTHONWARNINGS"), "ignore:resource_tracker")
+    environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
+
+
 def serve() -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code; errors go to stderr."""
     stop = Stop()
     os.umask(state_directory.UMASK)  # inherited by all workers and the embedded Valkey
+    quiet_children(os.environ)
     log_to_stderr()
     try:
         with ExitStack() as stack:

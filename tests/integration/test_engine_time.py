@@ -135,6 +135,7 @@ async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_
         "FLORIN_OPERATOR_KEY": OPERATOR_KEY,
         "FLORIN_PORT": "0",
         "FLORIN_WORKERS": "2",
+        "FLORIN_LEDGER_WARM_UP": "false",  # only the one that leads has a process beside it
         "FLORIN_PROBE_INTERVAL": "0.1",
         "FLORIN_LEDGER_MAINTENANCE_INTERVAL": "0.5",
     }

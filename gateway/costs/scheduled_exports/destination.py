@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote
 
-from adapters.sources.bucket import Bucket
 from adapters.sources.options import FetchOptions
 from adapters.sources.staging_area import SourceRefusedError
 
@@ -34,6 +33,8 @@ def put(to: str, files: dict[str, Path], options: FetchOptions | None = None) ->
 
 
 async def _into_bucket(place: str, files: dict[str, Path], options: FetchOptions) -> None:
+    from adapters.sources.bucket import Bucket  # noqa: PLC0415  # it takes long to load, and few need it
+
     name, _, prefix = place.partition("/")
     async with Bucket.connect(name, options) as bucket:
         for key, path in files.items():

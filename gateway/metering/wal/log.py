@@ -138,10 +138,11 @@ class WriteAheadLog:
             self._wake.set()
             return False
         self._taken_bytes += len(line)
+        since = self._syncing  # once: the other thread may end the sync at any moment
         if (
             self._queue
             or self._file is None
-            or (self._syncing is not None and time.monotonic() - self._syncing > _STALL)
+            or (since is not None and time.monotonic() - since > _STALL)
             or not self._writing.acquire(blocking=False)
         ):
             self._queued_lines += 1

@@ -118,7 +118,10 @@ def test_a_report_loads_no_other_finance_command():
     code, modules = loaded(MAIN, "cost", "report", "--month", "2026-10")
     assert code == 3, "nobody answers"
     finance = {name for name in modules if name.startswith("gateway.commands.cost.")}
-    assert finance == {f"gateway.commands.cost.{name}" for name in ("idle_policy", "report", "report_tables")}
+    assert finance == {
+        f"gateway.commands.cost.{name}"
+        for name in ("idle_policy", "invoice_table", "report", "report_tables", "rounding")
+    }
 
 
 def test_all_help_together_loads_no_client_and_nothing_that_a_gateway_is_made_of():

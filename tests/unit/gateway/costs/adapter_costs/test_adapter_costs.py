@@ -176,7 +176,11 @@ async def test_only_the_worker_that_leads_samples(ledger):
 
     task = asyncio.create_task(log.run())
     other = ResidencyLog(log.store, ledger, "v", lambda: NOW, lambda: [(ENGINE, ["b@v1"])], seconds=0.01)
-    await asyncio.sleep(0.05)
+    found = []
+    while not found:  # the first leads
+        await asyncio.sleep(0.01)
+        with ledger.read() as connection:
+            found = connection.execute(select(residency_spans.c.version)).scalars().all()
     second = asyncio.create_task(other.run())
     await asyncio.sleep(0.2)
     for running in (task, second):
