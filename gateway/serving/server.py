@@ -37,8 +37,8 @@ _LONGEST_PAUSE = 4.0
 
 
 def quiet_children(environ: MutableMapping[str, str]) -> None:
-    """Keep lines that are not log lines out of the log: when a worker with a ledger process is killed, Python's
-    `multiprocessing` warns of semaphores that it cleans up."""
+    """Keep what is no log line out of the log: when a worker with a ledger process is killed, Python warns of
+    semaphores that it cleans up."""
     filters = (environ.get("PYTHONWARNINGS"), "ignore:resource_tracker")
     environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
 

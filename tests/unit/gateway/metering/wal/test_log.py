@@ -113,6 +113,16 @@ async def test_a_disk_that_does_not_answer_stops_nobody_for_long(make, directory
     assert names(directory) == ["one", "two"]
 
 
+def test_a_sync_that_ends_while_a_line_is_written_disturbs_nothing(make, directory, monkeypatch):
+    """The log's thread may set the time back to None between any two reads of it."""
+    wal = make()
+    values = iter([time.monotonic()])
+    read = property(lambda _: next(values, None), lambda *_: None)
+    monkeypatch.setattr(wal_module.WriteAheadLog, "_syncing", read, raising=False)
+    assert wal.append(record("one").line())
+    assert names(directory) == ["one"]
+
+
 def test_checkpoints_come_about_once_a_second_and_stop_nothing_when_they_fail(make, directory, caplog):
     fails = [True, False]
     wal = make(tick=lambda: [intent("long", seq=1).line()] if not fails.pop(0) else 1 / 0)
