@@ -117,7 +117,7 @@ async def test_a_timing_attack_on_the_prefix_cache_fails_with_salts_of_their_own
     for open_to_attack in (direct, together):
         assert min(cached for _, cached in open_to_attack.hits) > PROMPT_TOKENS // 2
         assert max(cached for _, cached in open_to_attack.misses) == 0
-        assert open_to_attack.advantage > 0.9
+        assert open_to_attack.advantage > 0.75  # 0.95 on a quiet machine, 0.83 on a very busy one
     assert {cached for _, cached in apart.hits + apart.misses} == {0}
     # Without an advantage, it is 0.5 with a standard deviation of 0.09: this fails once in 30,000 runs.
     assert 0.13 < apart.advantage < 0.87
