@@ -164,7 +164,7 @@ async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_
             async def shown() -> bool:  # on connections of their own, so by either worker
                 return all([await value(client, series) for _ in range(8)])
 
-            await until(shown, 60)
+            await until(shown, 75)
             assert await value(client, "florin_ledger_imbalance_nano_gpu_hours") == 0
             workers = [p for p in psutil.Process(serving.pid).children() if p.name() == WORKER]
             assert len(workers) == 2
@@ -178,7 +178,7 @@ async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_
                 found = await value(client, "florin_ledger_maintenance_timestamp_seconds")
                 return found is not None and before is not None and found > before + 0.2
 
-            await until(kept_on, 60)
+            await until(kept_on, 90)
     finally:
         with contextlib.suppress(ProcessLookupError):
             serving.send_signal(signal.SIGTERM)
