@@ -1,4 +1,4 @@
-"""Files and batches: requests that nobody waits for, run when engines are idle.
+"""Files and batches: requests that can wait, run when engines are idle.
 
     upload → create → validate → run each line through `gateway.lifecycle` → results → output and error file
 

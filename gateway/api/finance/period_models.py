@@ -73,7 +73,7 @@ class ClosingPreview(BaseModel):
     unaccepted: Annotated[
         list[str],
         Field(
-            description="What of the month's bill nobody has accepted, or that it has none. Empty where no "
+            description="What has not been accepted of the month's bill, or that it has none. Empty where no "
             "bills are imported."
         ),
     ]
