@@ -60,7 +60,7 @@ class TranslatingRewriter(StreamRewriter):
             self._plain = plain
 
     def _plain_events(self, shape: PlainEvent, data: bytes, out: list[bytes]) -> int:
-        """StreamRewriter's loop with another output. Written out, because a call per event would slow down the
+        """The loop of StreamRewriter with another output. Written out: a call per event would slow down the
         streams that need no translation."""
         at, head, match = 0, shape.head, shape.rest.match
         usage, answer, reply = self.usage, self._answer, self._reply
