@@ -212,7 +212,7 @@ async def test_terms_of_a_key_are_kept_and_updated_in_part(admin):
     assert (changed["label"], changed["expires"], changed["priority"]) == ("", None, "high")
     note = (await admin.get("audit", params={"action": "key.update"})).json()["data"][0]
     assert note["details"].keys() == {"label", "expires", "scopes.read_only"}
-    assert key["key"].rpartition("_")[2] not in json.dumps(note)
+    assert key["key"].split("_", 2)[2] not in json.dumps(note)
     await admin.delete(path)
     refused = await admin.patch(path, json={"label": "x"})
     assert (refused.status_code, error(refused)["code"]) == (409, "conflict")
@@ -401,7 +401,7 @@ async def test_rotation_under_traffic_fails_no_request(gateway, second, admin, a
         new["id"],
         "60s",
     )
-    assert new["key"].rpartition("_")[2] not in json.dumps(note)
+    assert new["key"].split("_", 2)[2] not in json.dumps(note)
 
 
 async def test_a_key_is_replaced_once_until_its_successor_is_revoked(gateway, second, admin):
@@ -503,7 +503,7 @@ async def test_the_page_shows_uses_and_errors_of_all_workers(gateway, second, ad
     assert (last["code"], last["status"], last["request_id"]) == ("model_not_found", 404, request_id)
     assert last["key"] == fresh["id"]
     assert secret not in json.dumps(page)
-    assert fresh["key"].rpartition("_")[2] not in json.dumps(page)
+    assert fresh["key"].split("_", 2)[2] not in json.dumps(page)
     async with second.http() as other:
         assert (await other.get("/admin/v1/tenants/acme")).json()["errors"] == [last]
         assert (await other.get("/admin/v1/tenants/bolt")).json()["errors"] == []
