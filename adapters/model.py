@@ -249,6 +249,10 @@ class Adapter:
     """Most engines that hold one version; None: all of the fleet."""
     cost_centre: str = ""
     """Label of its tenant's usage of it in reports, where the key has none."""
+    require_eval: bool = False
+    """A version is promoted only if it has passed its last evaluation."""
+    eval_data: str = ""
+    """SHA-256 of the held-out set that this evaluation must be of; empty: of any."""
 
     @property
     def previous(self) -> int | None:

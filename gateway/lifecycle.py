@@ -319,7 +319,10 @@ class Lifecycle:
         """Resolve a model name. Foreign and unknown names, and those out of the key's scopes, get the same
         error."""
         tenant = self.directory.tenants.get(key.tenant)
-        target = self.catalog.resolve(tenant.name, model, base_access=tenant.base_access) if tenant else None
+        target = None
+        if tenant is not None:
+            base = tenant.base_access or key.evaluates
+            target = self.catalog.resolve(tenant.name, model, base_access=base)
         if target is None or not covers(key, target.version.adapter if target.version else ""):
             raise model_not_found(model)
         return target

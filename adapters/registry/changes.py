@@ -199,6 +199,21 @@ def plan_cost_centre(reading: ChangeContext, name: AdapterName, label: str) -> P
     return PlannedChange([_change_of(reading, old, new)], new, "adapter.label", details=details)
 
 
+def plan_eval_policy(
+    reading: ChangeContext, name: AdapterName, *, required: bool, data_sha256: str
+) -> PlannedChange[Adapter]:
+    """Raises NotFoundError."""
+    old = reading.adapter(name)
+    new = replace(old, require_eval=required, eval_data=data_sha256)
+    if new == old:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    details = {
+        "require_eval": {"old": old.require_eval, "new": new.require_eval},
+        "data_sha256": {"old": old.eval_data, "new": new.eval_data},
+    }
+    return PlannedChange([_change_of(reading, old, new)], new, "adapter.eval_policy", details=details)
+
+
 def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedChange[tuple[Version, ...]]:
     adapter = reading.adapter(name)
     versions = reading.versions(adapter)

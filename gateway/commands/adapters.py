@@ -78,6 +78,13 @@ def promote(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Switch immediately; the first request loads the version.")
     ] = False,
+    require_eval: Annotated[
+        bool, typer.Option("--require-eval", help="Refuse unless it has passed its last evaluation.")
+    ] = False,
+    require_eval_of: Annotated[
+        str | None,
+        typer.Option("--require-eval-of", metavar="SHA256", help="The same, of this held-out set."),
+    ] = None,
 ) -> None:
     """Make a version live: from the next request on, the bare name resolves to it.
 
@@ -89,6 +96,8 @@ def promote(
     """
     path = f"{session.adapter_path(adapter)}/live"
     wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
+    if require_eval or require_eval_of:
+        wanted |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
     with busy(f"Loading {adapter}@{wanted['version']} before the switch …"):
         body = session.api.put(path, wanted)
     session.result(body, _switched)
@@ -268,6 +277,7 @@ def _details(body: Json) -> None:
                 ("pinned", body.get("pinned")),
                 ("replicas", _replicas(body)),
                 ("cost centre", body["cost_centre"]),
+                ("promotion", "requires a passing evaluation" if body.get("require_eval") else None),
             ]
         )
     )
@@ -283,10 +293,14 @@ def _details(body: Json) -> None:
             when(v["created"]),
             v["source"],
             _where(v),
+            outcome(v.get("evaluation")),
         )
         for v in versions
     ]
-    columns = ("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on")
+    columns = (
+        *("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on"),
+        "evaluation",
+    )
     show(table(columns, rows, right=("rank", "bytes")))
     for version in versions:
         _troubles(version)

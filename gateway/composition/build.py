@@ -36,6 +36,7 @@ from gateway.costs.maintenance.warm_up import warm_up
 from gateway.costs.periods import HOUR
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.writing import Room
+from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.metering.ledger.audit_shipper import AuditShipper
@@ -108,6 +109,8 @@ async def build(
         )
         batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
         stack.push_async_callback(batches.shut_down)
+        evaluations = EvaluationRunner(metering.ledger, batches, clock=clock.now)
+        stack.push_async_callback(evaluations.shut_down)
         reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
@@ -165,6 +168,7 @@ async def build(
             maintenance.run,
             cost_alerts.run,
             batches.run,
+            evaluations.run,
             residency_log.run,
             snapshot_writer.run,
             AuditShipper(store, ledger, worker).run,
@@ -196,6 +200,7 @@ async def build(
             meter=metering.meter,
             ledger=ledger,
             batches=batches,
+            evaluations=evaluations,
             ledger_process=metering.ledger_process,
             metrics=metrics,
             lifecycle=lifecycle,

@@ -23,7 +23,7 @@ from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
-from gateway.operations import quotas
+from gateway.operations import evaluations, quotas
 from gateway.operations.authorization import Authority, no_adapter
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, catch_up, change
@@ -136,11 +136,14 @@ async def promote(
     *,
     weight: int = 100,
     wait: bool = True,
+    require_eval: bool = False,
+    require_eval_of: str = "",
     authority: Authority,
 ) -> tuple[Adapter, Prewarmed | None]:
     """Make a version live, or a canary with a `weight` below 100. With `wait`, load it first. Raises as
-    `Prewarmer.warm` and `Registrar.promote`, and then changes nothing."""
+    `Prewarmer.warm`, `Registrar.promote` and `evaluations.check_promotion`, and then changes nothing."""
     authority.check_adapter(name)
+    await evaluations.check_promotion(state, name, number, required=require_eval, data_sha256=require_eval_of)
     warmed = None
     if wait:
         version = state.registrar.loadable_version(name, number)

@@ -38,6 +38,8 @@ def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
         "min_replicas": adapter.min_replicas,
         "max_replicas": adapter.max_replicas,
         "cost_centre": adapter.cost_centre,
+        "require_eval": adapter.require_eval,
+        "eval_data": adapter.eval_data or None,
         "placed": [place for v in shown for place in v["placed"]],
         "trouble": [{key: v[key] for key in ("version", "state", "reason")} for v in shown if v["reason"]],
     }

@@ -11,7 +11,7 @@ from adapters.model import Adapter, AdapterName, Version
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
 from gateway.api.admin.common import Managed, Operator
 from gateway.api.dependencies import Actor, Manager, StateDep
-from gateway.operations import adapters
+from gateway.operations import adapters, evaluations
 from gateway.operations.authorization import Authority
 from gateway.operations.inputs import Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
@@ -29,6 +29,10 @@ class NewLive(StrictBody):
         100, ge=1, le=100, description="Percentage of calls. Below 100, the version becomes a canary."
     )
     wait: bool = Field(True, description="Load the version first; if no engine can hold it, change nothing.")
+    require_eval: bool = Field(False, description="Refuse unless the version has passed its last evaluation.")
+    require_eval_of: str = Field(
+        "", pattern="^([0-9a-f]{64})?$", description="The same, of the data with this SHA-256."
+    )
 
 
 class NewPin(StrictBody):
@@ -75,14 +79,14 @@ async def list_adapters(
 async def show_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
     """One adapter, with its versions in `version_details`."""
     adapter = adapters.find(state, _name(tenant, name), authority)
-    details = _details(state, adapter, authority)
+    details = await _details(state, adapter, authority)
     return {**adapter_json(state, adapter, authority), "version_details": details}
 
 
 @router.get("/{tenant}/{name}/versions")
 async def list_versions(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
-    """An adapter's versions with their states and problems."""
-    return {"data": _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
+    """An adapter's versions with their states, problems and last evaluations."""
+    return {"data": await _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
 
 
 @router.put("/{tenant}/{name}/live")
@@ -96,6 +100,8 @@ async def promote(tenant: str, name: str, body: NewLive, state: StateDep, author
         int(body.version[1:]),
         weight=body.weight,
         wait=body.wait,
+        require_eval=body.require_eval or bool(body.require_eval_of),
+        require_eval_of=body.require_eval_of,
         authority=authority,
     )
     return adapter_json(state, adapter, authority) | warmed_json(warmed, authority)
@@ -165,8 +171,12 @@ async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Man
     return {"adapter": str(full_name), "removed": removed}
 
 
-def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
-    return [version_json(state, adapter, v, authority) for v in versions_of(state, adapter)]
+async def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
+    known = await evaluations.latest(state, adapter)
+    return [
+        {**version_json(state, adapter, v, authority), "evaluation": known.get(v.number)}
+        for v in versions_of(state, adapter)
+    ]
 
 
 def _version_json(state: State, name: AdapterName, version: Version, authority: Authority) -> Json:

@@ -15,6 +15,7 @@ from adapters.model import Adapter, AdapterName, Version, dump
 from adapters.registry.change_context import ChangeContext
 from adapters.registry.changes import PlannedChange
 from adapters.store.protocol.registry import Change
+from gateway.operations import evaluations
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.current import adapter_spec
 from gateway.operations.declarative.document import AdapterSpec, VersionSpec, uploaded
@@ -83,6 +84,7 @@ async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Re
         shares[int(wanted.canary.version[1:])] = wanted.canary.weight
     for number, share in shares.items():
         if number not in (adapter.live, adapter.canary):
+            await evaluations.check_promotion(state, name, number)
             report(f"{name}@v{number}: load", 0, None)
             await state.warmer.warm(state.registrar.loadable_version(name, number), like=live, share=share)
 
