@@ -247,8 +247,8 @@ CODES: dict[str, Code] = {
     "evaluation_required": Code(
         409,
         "conflict_error",
-        "The promotion, or the adapter's policy, requires a passing evaluation of exactly this version, and its "
-        "last one did not pass, or there is none.",
+        "The promotion, or the adapter's policy, requires a passing evaluation of exactly this version, and "
+        "its last one did not pass, or there is none.",
         "Evaluate the version with `florin adapter eval` and a criterion (`--threshold`, `--no-worse-than`). "
         "`florin adapter evals` shows why it did not pass (docs/evaluation.md).",
     ),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gateway.commands.adapters import Adapter
+from gateway.commands.adapters import Adapter, outcome
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, facts, note, say, show, table, when
 from gateway.commands.session import REFUSED, Session, command
@@ -40,9 +40,7 @@ def eval_(
     against: Annotated[
         str | None, typer.Option(help="Compare with another version (v1), with `live`, or with `base`.")
     ] = None,
-    metric: Annotated[
-        MetricName, typer.Option(help="How an answer is scored.")
-    ] = MetricName.EXACT,
+    metric: Annotated[MetricName, typer.Option(help="How an answer is scored.")] = MetricName.EXACT,
     pattern: Annotated[
         str | None, typer.Option(help="With --metric regex: the expression that an answer must contain.")
     ] = None,
@@ -64,11 +62,12 @@ def eval_(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only so many cases, from the first.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for the result. Without, see `florin adapter evals`.")
+        bool,
+        typer.Option("--wait/--no-wait", help="Wait for the result. Without, see `florin adapter evals`."),
     ] = True,
 ) -> None:
-    """Evaluate a version: send it a held-out set at batch priority, and score its answers. Exits with 1 if it does
-    not pass.
+    """Evaluate a version: send it a held-out set at batch priority, and score its answers. Exits with 1 if it
+    does not pass.
 
     The gateway does it: if this command is interrupted, the evaluation goes on. Its tokens are billed to the
     tenant, at batch prices.
@@ -144,17 +143,6 @@ def require_eval(
     session.result(session.api.put(f"{session.adapter_path(adapter)}/evaluation-policy", body), _policy)
 
 
-def outcome(evaluation: Json | None) -> str:
-    """In a few words: `passed: exact 0.950`; empty without one."""
-    if evaluation is None:
-        return ""
-    if evaluation["status"] == "failed":
-        return "failed"
-    words = {True: "passed", False: "not passed", None: "no criterion"}[evaluation["passed"]]
-    score = evaluation.get("score")
-    return words if score is None else f"{words}: {evaluation['metric']} {score:.3f}"
-
-
 def _read(path: Path) -> str:
     try:
         return path.expanduser().read_text("utf-8")
@@ -206,7 +194,9 @@ def _one(body: Json) -> None:
     ]
     if body["status"] in ("answering", "judging"):
         if progress:
-            pairs.append(("answers", f"{progress['completed'] + progress['failed']:,} of {progress['total']:,}"))
+            pairs.append(
+                ("answers", f"{progress['completed'] + progress['failed']:,} of {progress['total']:,}")
+            )
         show(facts(pairs))
         note(f"It goes on in the gateway: florin adapter evals {clean(body['adapter'])} {clean(body['id'])}")
         return
@@ -227,7 +217,9 @@ def _figures(body: Json, result: Json) -> list[tuple[str, Any]]:
     if other:
         pairs.append((clean(body["against"]), _with_interval(other["score"], other["interval"])))
         pairs.append(("difference", _with_interval(result["difference"], result["difference_interval"])))
-        pairs.append(("better, worse", f"{result['better']:,}, {result['worse']:,} of {result['scored']:,} cases"))
+        pairs.append(
+            ("better, worse", f"{result['better']:,}, {result['worse']:,} of {result['scored']:,} cases")
+        )
     if result["unanswered"]:
         codes = ", ".join(f"{code} {count:,}" for code, count in result["errors"].items())
         pairs.append(("unanswered", f"{result['unanswered']:,} ({codes})"))
@@ -269,6 +261,7 @@ def _verdict(body: Json, result: Json) -> None:
     if body["passed"]:
         say(f"{label} passes.")
     elif body["passed"] is False:
-        say(f"{label} does not pass. {' '.join(clean(reason) for reason in result.get('reasons', ()))}".rstrip())
+        reasons = " ".join(clean(reason) for reason in result.get("reasons", ()))
+        say(f"{label} does not pass. {reasons}".rstrip())
     elif body["status"] == "completed":
         note("Nothing was to be passed: --threshold, or --against with --no-worse-than, says what is.")

@@ -210,6 +210,17 @@ def absolute(source: str) -> str:
         raise UsageError(f"--source: {source!r} is not a usable path ({error}).") from error
 
 
+def outcome(evaluation: Json | None) -> str:
+    """In a few words: `passed: exact 0.950`; empty without one."""
+    if evaluation is None:
+        return ""
+    if evaluation["status"] == "failed":
+        return "failed"
+    words = {True: "passed", False: "not passed", None: "no criterion"}[evaluation["passed"]]
+    score = evaluation.get("score")
+    return words if score is None else f"{words}: {evaluation['metric']} {score:.3f}"
+
+
 def _version(text: str) -> str:
     return f"v{text}" if text.isdecimal() else text
 

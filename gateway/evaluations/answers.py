@@ -80,17 +80,17 @@ def judged(answers: Mapping[Place, Answer], lines: Iterable[bytes]) -> dict[Plac
 
 
 def _scorer(plan: Plan) -> Callable[[Any, str, Case], float | None]:
-    if plan.metric is Metric.PERPLEXITY:
-
-        def likelihood(body: Any, text: str, _: Case) -> float | None:
-            known = log_likelihood(body, text)
-            return None if known is None else known[0] / known[1]
-
-        return likelihood
     check = check_of(plan)
-    if check is None:
-        return lambda body, text, case: None  # the judge's
-    return lambda body, text, case: check(text, case.expected)
+
+    def score(body: Any, text: str, case: Case) -> float | None:
+        if check is not None:
+            return check(text, case.expected)
+        if plan.metric is Metric.JUDGE:
+            return None  # not yet
+        known = log_likelihood(body, text)
+        return None if known is None else known[0] / known[1]
+
+    return score
 
 
 def _clipped(text: str) -> str:

@@ -1,8 +1,8 @@
 """Evaluations in the ledger's database.
 
-Each step is one transaction that names the status it starts from: of two workers that take the same step, one
-does, and the other changes nothing. A step creates the batch that it is about. So there is no evaluation without
-its batch, and none with two.
+Each step is one transaction that names the status it starts from: of two workers that take the same step,
+one does, and the other changes nothing. A step creates the batch that it is about. So there is no evaluation
+without its batch, and none with two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How much work a JSON Schema can be. Pure.
 
-`allOf` of two references to a schema that does the same is twice the work at each level: thirty lines of schema
-keep a validator busy for years. So a schema is refused if it refers to itself, or is too large once its
-references are written out; then its work is bounded by its size times the answer's.
+`allOf` of two references to a schema that does the same is twice the work at each level: thirty lines of
+schema keep a validator busy for years. So a schema is refused if it refers to itself, or is too large once
+its references are written out; then its work is bounded by its size times the answer's.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class _Sizes:
         if pointer != "#" and not pointer.startswith("#/"):
             raise _BadReferenceError(f"`$ref` must be a pointer within it, and not {text[:100]!r}")
         node = self._root
-        for part in pointer.split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
+        for escaped in pointer.split("/")[1:]:
+            part = escaped.replace("~1", "/").replace("~0", "~")
             if type(node) is dict and part in node:
                 node = node[part]
             elif type(node) is list and part.isdecimal() and int(part) < len(node):
