@@ -4,6 +4,6 @@
 
 An evaluation is one or two ordinary batches of its tenant (`gateway.batches`), so its requests have the
 lifecycle, priority, limits, metering and exactly-once results of batches, and survive the death of any
-worker. What is new here is pure: reading the data, building the requests, scoring the answers, and the statistics.
-Only `evaluation_store` and `runner` touch the database.
+worker. What is new here is pure: reading the data, building the requests, scoring the answers, and the
+statistics. Only `evaluation_store` and `runner` touch the database.
 """

@@ -58,8 +58,8 @@ class EvalPolicy(StrictBody):
 async def start(
     tenant: str, name: str, version: VersionName, body: NewEvaluation, state: StateDep, authority: Manager
 ) -> Json:
-    """Evaluate a version: send it a held-out set at batch priority, and score its answers. The gateway goes on
-    by itself; ask for the evaluation until `status` is `completed` or `failed`. The tokens are the
+    """Evaluate a version: send it a held-out set at batch priority, and score its answers. The gateway goes
+    on by itself; ask for the evaluation until `status` is `completed` or `failed`. The tokens are the
     tenant's."""
     plan = Plan(
         metric=body.metric,
@@ -101,8 +101,8 @@ async def show_evaluation(
 
 @router.put("/{tenant}/{name}/evaluation-policy", dependencies=[Operator])
 async def set_policy(tenant: str, name: str, body: EvalPolicy, state: StateDep, actor: Actor) -> Json:
-    """Whether each promotion of this adapter requires that the version has passed its last evaluation. Rolling
-    back does not."""
+    """Whether each promotion of this adapter requires that the version has passed its last evaluation.
+    Rolling back does not."""
     adapter = await evaluations.set_policy(
         state,
         _name(tenant, name),
