@@ -69,5 +69,8 @@ def mcnemar(better: int, worse: int) -> float:
     count = better + worse
     if not count:
         return 1.0
-    tail = sum(math.comb(count, k) for k in range(min(better, worse) + 1))
+    tail = ways = 1
+    for k in range(1, min(better, worse) + 1):
+        ways = ways * (count - k + 1) // k
+        tail += ways
     return min(1.0, float(2 * tail / (1 << count)))
