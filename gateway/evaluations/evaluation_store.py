@@ -106,6 +106,9 @@ class EvaluationStore:
         table = evaluations.c
         query = _select(table.data).join(batches, batches.c.id == _current()).order_by(table.created_at)
         query = query.where(table.status.in_(OPEN), batches.c.ended_at.is_not(None), table.lease_until <= now)
+        with self._ledger.read() as connection:  # which holds up no writer
+            if connection.execute(query.limit(1)).first() is None:
+                return None
         with self._ledger.write() as connection:
             lock = query.limit(1).with_for_update(of=evaluations, skip_locked=True)
             row = connection.execute(lock).mappings().one_or_none()

@@ -85,9 +85,10 @@ async def list_evaluations(
     authority: Manager,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Json:
-    """An adapter's evaluations, newest first, without examples."""
+    """An adapter's evaluations, newest first, without examples, schemas and prompts."""
     found = await evaluations.listed(state, _name(tenant, name), limit, authority=authority)
-    return {"data": [evaluation.document() for evaluation in found]}
+    left_out = {"schema": None, "judge_prompt": None}
+    return {"data": [evaluation.document() | left_out for evaluation in found]}
 
 
 @router.get("/{tenant}/{name}/evaluations/{evaluation_id}")

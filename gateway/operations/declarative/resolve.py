@@ -133,6 +133,8 @@ def adapter(
         max_replicas=wanted.max_replicas,
         shared_with=tuple(sorted(wanted.shared_with)),
         cost_centre=wanted.cost_centre,
+        require_eval=wanted.require_eval,
+        eval_data=wanted.eval_data,
     )
 
 

@@ -132,6 +132,8 @@ def planned(
         max_replicas=goal.max_replicas,
         shared_with=goal.shared_with,
         cost_centre=goal.cost_centre,
+        require_eval=goal.require_eval,
+        eval_data=goal.eval_data,
     )
     if switch:
         canary, weight = (goal.canary.version, goal.canary.weight) if goal.canary else (None, 0)
@@ -231,6 +233,8 @@ def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[s
         "max_replicas",
         "shared_with",
         "cost_centre",
+        "require_eval",
+        "eval_data",
     ):
         if getattr(old, field) != getattr(new, field):
             details[field] = {"old": getattr(old, field), "new": getattr(new, field)}
