@@ -24,7 +24,7 @@ _PROCESSORS = "transformers.models.qwen2_vl.image_processing"
 def register() -> None:
     if f"{_PROCESSORS}_qwen2_vl" not in sys.modules:
         sys.modules[f"{_PROCESSORS}_qwen2_vl"] = importlib.import_module(f"{_PROCESSORS}_pil_qwen2_vl")
-    from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts  # noqa: PLC0415 - vLLM calls early
+    from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
 
     TritonExperts.apply = experts
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,13 @@ def bases(vocabulary: int) -> dict[str, Base]:
         "depth": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 128,
         "fullatt_block_indexes": [0], "in_channels": 3,
     }  # fmt: skip
-    text = sizes | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}}
-    plain = {"attention": {"target_modules": ATTENTION}, "linear": {"target_modules": LINEAR, "use_rslora": True}}
+    text = sizes | {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
+    }
+    plain = {
+        "attention": {"target_modules": ATTENTION},
+        "linear": {"target_modules": LINEAR, "use_rslora": True},
+    }
     return {
         "qwen3-moe": Base(
             Qwen3MoeConfig(**sizes, **experts, num_experts=4, moe_intermediate_size=64, norm_topk_prob=True),
@@ -115,7 +119,9 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
     head = model.get_output_embeddings()
     if head is not None:  # what is not plain text is never the likeliest token
         texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
-        odd = [i for i, text in enumerate(texts) if not (text.isascii() and text.isprintable()) or "|" in text]
+        odd = [
+            i for i, text in enumerate(texts) if not (text.isascii() and text.isprintable()) or "|" in text
+        ]
         head.weight.data[odd] = 0
     directory = out / name / "base"
     model.save_pretrained(directory)
@@ -132,7 +138,9 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
                 torch.nn.init.normal_(weights, std=0.1)
         tuned.peft_config["default"].base_model_name_or_path = name
         tuned.save_pretrained(out / adapter_directory)
-        again = PeftModel.from_pretrained(base.auto.from_pretrained(directory), out / adapter_directory).eval()
+        again = PeftModel.from_pretrained(
+            base.auto.from_pretrained(directory), out / adapter_directory
+        ).eval()
         answers[adapter_directory] = [say(again, tokenizer, prompt) for prompt in PROMPTS]
     return {"directory": f"{name}/base", "answers": answers}
 

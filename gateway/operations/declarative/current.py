@@ -150,6 +150,7 @@ def version_spec(version: Version) -> VersionSpec:
         digest=version.digest,
         base_model=version.base_model,
         trusted=version.trusted,
+        unverified_shapes=version.unverified_shapes,
     )
 
 
@@ -210,6 +211,7 @@ def export(current: Current) -> dict[str, Any]:
         if spec["latest"] == highest:
             del spec["latest"]
         for version in spec["versions"]:
-            if not version["trusted"]:
-                del version["trusted"]
+            for said in ("trusted", "unverified_shapes"):
+                if not version[said]:
+                    del version[said]
     return body
