@@ -224,8 +224,8 @@ def check_one_base(versions: Iterable[Version], new: Version) -> None:
     for version in versions:
         if version.retired is None and version.base_model != new.base_model:
             raise ConflictError(
-                f"{version.id} is for base model {version.base_model}, and all versions of an adapter are for "
-                f"one: add the adapter for {new.base_model} under another name."
+                f"{version.id} is for base model {version.base_model}, and an adapter's name means one base "
+                f"model: add the adapter for {new.base_model} under another name."
             )
 
 

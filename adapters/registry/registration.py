@@ -130,7 +130,8 @@ class Registrar:
     ) -> Registered:
         """Fetch, check, store and register. The first version goes live; a later one when promoted.
 
-        `assume_base`, `unverified_shapes`: as for `validate`. `digest`: the expected digest, `sha256:<hex>`. `number` restores the version under that number.
+        `assume_base`, `unverified_shapes`: see `validate`. `digest`: the expected digest, `sha256:<hex>`.
+        `number` restores the version under that number.
         `progress` is called from another thread; an exception that it raises aborts the work and propagates.
         Raises RejectedError (all findings), NotFoundError (tenant, base model, engines), ConflictError,
         StoreUnavailableError, OSError (the artifact disk), and what the `terms` raise.

@@ -29,7 +29,7 @@ def register() -> None:
     TritonExperts.apply = experts
 
 
-def experts(
+def experts(  # noqa: PLR0917 - vLLM's signature
     self: Any,
     output: torch.Tensor,
     hidden_states: torch.Tensor,
