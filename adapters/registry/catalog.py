@@ -24,6 +24,7 @@ from adapters.model import (
     load,
 )
 from adapters.registry.canary import takes_canary
+from adapters.registry.canary_figures import Comparison
 from adapters.store.protocol.registry import Event
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Target:
     canary: Target | None = None
     """Target of `weight` percent of the calls."""
     weight: int = 0
+    comparison: Comparison | None = None
+    """What its requests count for, if it is the canary or the live version beside one."""
 
     def for_call(self, tenant: str, user: str) -> Target:
         """The target of one request, for all its attempts. Call it once per request."""
@@ -275,7 +278,9 @@ class Catalog:
         canary = self._target(adapter, adapter.canary)
         if live is None or canary is None or canary.engine_name in self.serving_statuses:
             return live
-        return replace(live, canary=canary, weight=adapter.weight)
+        comparison = Comparison.of(adapter, canary.engine_name)
+        canary = replace(canary, comparison=comparison)
+        return replace(live, canary=canary, weight=adapter.weight, comparison=comparison)
 
     def _target(self, adapter: Adapter, number: int | None) -> Target | None:
         version = self.versions.get(f"{adapter.name}@v{number}")
