@@ -282,7 +282,7 @@ class Adapter:
     guard: Guard | None = None
     """Of the canary."""
     canary_since: int = 0
-    """Identifies the comparison of canary and live version: when this weight began, Unix microseconds, UTC."""
+    """When its comparison with the live version began, which identifies that; Unix microseconds, UTC."""
     outcome: CanaryOutcome | None = None
 
     @property

@@ -91,9 +91,8 @@ def judge(
     doubt = _doubt(guard, canary, live)
     if doubt:
         return Judgement("keep", f"Not raised to {following} %: {doubt}")
-    return Judgement(
-        "promote", f"{canary.requests:,} requests were no worse than the live version's.", following
-    )
+    fine = f"{canary.requests:,} requests were no worse than the live version's."
+    return Judgement("promote", fine, following)
 
 
 def _errors(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age: float) -> str:

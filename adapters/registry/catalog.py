@@ -167,8 +167,13 @@ class Catalog:
         for id_ in self.versions:
             self._number(id_)
         self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
+        self.with_canary: set[str] = set()
+        """Full names of adapters with a canary."""
+        self.with_outcome: set[str] = set()
+        """Full names of those whose canary's guard has decided something."""
         for adapter in self.adapters.values():
             self._share(adapter)
+            self._index_canary(adapter.name, adapter)
         self._forget()
 
     def apply(self, event: Event) -> None:
@@ -207,6 +212,14 @@ class Catalog:
         _replace(self.adapters, name, new)
         if new:
             self._share(new)
+        self._index_canary(name, new)
+
+    def _index_canary(self, name: str, adapter: Adapter | None) -> None:
+        for names, holds in (
+            (self.with_canary, adapter is not None and adapter.canary is not None),
+            (self.with_outcome, adapter is not None and adapter.outcome is not None),
+        ):
+            names.add(name) if holds else names.discard(name)
 
     def _apply_version(self, id_: str, text: str | None) -> None:
         old = self.versions.texts.get(id_)

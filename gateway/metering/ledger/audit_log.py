@@ -57,6 +57,7 @@ ACTIONS: dict[str, str] = {
     "adapter.promote": "A version was made live.",
     "adapter.canary": "A version was given a share of the requests.",
     "adapter.rollback": "A canary was ended, or an earlier version was made live again.",
+    "adapter.hold": "A canary's guard froze its weight.",
     "adapter.label": "An adapter's cost centre was changed.",
     "adapter.pin": "An adapter was pinned.",
     "adapter.unpin": "An adapter was unpinned.",
