@@ -87,7 +87,7 @@ def bucket(nanoseconds: int) -> int:
 
 def seconds(bucket: int) -> float:
     """The middle of a bucket."""
-    return 2.0 ** ((bucket + 0.5) / PER_DOUBLING) / 1e9
+    return math.exp2((bucket + 0.5) / PER_DOUBLING) / 1e9
 
 
 def quantile(histogram: Histogram, q: float) -> int | None:

@@ -21,10 +21,8 @@ def compared(body: Json) -> None:
         if found["verdict"]:
             say(f"Verdict: {clean(found['verdict'])}. {clean(found['reason'])}")
     elif outcome:
-        decided = (
-            f"{clean(outcome['version'])}: {clean(outcome['verdict'])} by its guard, {when(outcome['at'])}"
-        )
-        say(f"{decided}. {clean(outcome['reason'])}")
+        decided = f"{clean(outcome['verdict'])} by its guard, {when(outcome['at'])}"
+        say(f"{clean(outcome['version'])}: {decided}. {clean(outcome['reason'])}")
 
 
 def _guard(guard: Json) -> str:

@@ -77,7 +77,7 @@ async def comparison_json(state: State, adapter: Adapter) -> Json | None:
         found = await compared(state, adapter)
     except StoreUnavailableError:
         return None
-    return found and found.json()
+    return None if found is None else found.json()
 
 
 def canary_of(state: State, adapter: Adapter) -> Version | None:
@@ -101,7 +101,7 @@ async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> boo
     done = await state.registrar.change(
         name, ACTOR, lambda r: plan_verdict(r, name, adapter.canary_since, outcome, judgement.weight)
     )
-    if done.canary_since == adapter.canary_since and done.outcome != outcome:
+    if outcome != done.outcome and outcome.at != done.canary_since:
         return False
     state.metrics.canary_verdict(verdict)
     log.warning("Canary %s@v%d: %s. %s", name, adapter.canary, _WORDS[verdict], judgement.reason)

@@ -118,7 +118,7 @@ def _version_json(state: State, adapter: Adapter, version: Version) -> Json:
 def _outcome_json(adapter: Adapter) -> Json | None:
     """What the guard of the last canary decided."""
     found = adapter.outcome
-    return found and {**asdict(found), "version": label(found.version)}
+    return None if found is None else {**asdict(found), "version": label(found.version)}
 
 
 def _without(whole: Json, names: Collection[str]) -> Json:
