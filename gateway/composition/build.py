@@ -44,7 +44,9 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
+from gateway.operations.canary_watch import CanaryWatch
 from gateway.operations.state import Intake, State
+from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_demand import EngineDemand
@@ -88,6 +90,7 @@ async def build(
         decisions = await asyncio.to_thread(DecisionLog, settings.state_dir)
         stack.callback(decisions.close)
         activity = Activity(registry.store, clock.now)
+        canaries = CanaryCounts(registry.store, clock.now)
         limit_parts, limiter, budget_watch = build_limits(context, registry, metering.ledger)
         lifecycle = Lifecycle(
             settings=settings,
@@ -105,6 +108,7 @@ async def build(
             complexity=complexity(settings),
             faults=EngineFaults(metrics.engine_fault),
             decisions=decisions,
+            canaries=canaries,
             cache_secret=shared["cache_salt"].encode(),
         )
         batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
@@ -156,6 +160,7 @@ async def build(
             budget_watch.run,
             lifecycle.loop_watch.run,
             activity.run,
+            canaries.run,
             registry.deaths.run,
             registry.hang_reports.run,
             engines.hangs.run,
@@ -211,12 +216,16 @@ async def build(
             keeper=snapshot_writer,
             clock=clock,
         )
+        canary_watch = CanaryWatch(state, worker)
+        conditions.add(canary_watch.conditions)
+        run_in_background(stack, canary_watch.run)
         yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
         await batches.close()
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
             await activity.report()
+            await canaries.report()
 
 
 def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:
