@@ -26,6 +26,7 @@ from gateway.composition.limits import build_limits
 from gateway.composition.metering import open_metering
 from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
 from gateway.composition.registry import Registry, follow, open_registry
+from gateway.composition.tracing import open_tracing
 from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
 from gateway.costs.adapter_costs.residency_log import ResidencyLog
@@ -75,7 +76,8 @@ async def build(
     async with contextlib.AsyncExitStack() as stack:
         metrics = Metrics(process_values=process_values)
         clock = await asyncio.to_thread(Clock, settings.state_dir / "clock.json")
-        context = WorkerContext(worker, settings, metrics, clock, stack)
+        tracing = await open_tracing(worker, settings, metrics, stack)
+        context = WorkerContext(worker, settings, metrics, tracing, clock, stack)
         registry = await open_registry(context)
         metering = await open_metering(context, entrance)
         snapshot_writer, shared = await follow(context, registry)
@@ -105,6 +107,7 @@ async def build(
             faults=EngineFaults(metrics.engine_fault),
             decisions=decisions,
             cache_secret=shared["cache_salt"].encode(),
+            tracing=tracing,
         )
         batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
         stack.push_async_callback(batches.shut_down)
