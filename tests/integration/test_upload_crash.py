@@ -296,7 +296,7 @@ def audited(admin: httpx.Client, adapter: str) -> list:
 def test_redis_is_killed_in_the_middle(installation):
     """What Redis had acknowledged is there when it is back; the upload that it broke is refused, and leaves
     nothing behind."""
-    (first, one), (second, two) = installation.parcel(RANK), installation.parcel(STEPS[name].rank)
+    (first, one), (second, two) = installation.parcel(RANK), installation.parcel(RANK)
     served = installation.gateway()
     with client_of(served) as admin:
         assert admin.post(path_of(one), content=first.body).status_code == 201
