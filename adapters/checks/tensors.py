@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
-from adapters.checks.shapes import BaseShapes
+from adapters.checks.shapes import BaseShapes, Module
 from adapters.checks.trainer_output import tensor_remedy
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
@@ -79,6 +80,7 @@ def check_tensors(
             found=" and ".join(sorted(roots)),
             expected="a single prefix",
         )
+    _check_experts(tuple(pairs), shapes, findings)
     _check_targets(tuple(pairs), lora, shapes, findings)
     return tuple(pairs)
 
@@ -98,7 +100,7 @@ def _pairs(
             )
             continue
         saved = _SAVED_BASE.fullmatch(name)
-        if saved and saved["path"] in shapes.outside:
+        if saved and shapes.engine_path(saved["path"]) in shapes.outside:
             _check_saved_base(name, tensor, shapes, saved["path"], findings)
             continue
         match = _NAME.fullmatch(name)
@@ -141,9 +143,9 @@ def _is_embedding(path: str) -> bool:
 
 
 def _check_saved_base(name: str, tensor: Tensor, shapes: BaseShapes, path: str, findings: Findings) -> None:
-    size_in, size_out = shapes.outside[path]
+    size_in, size_out = shapes.outside[shapes.engine_path(path)]
     vocabulary_first = (size_in, size_out) if _is_embedding(path) else (size_out, size_in)
-    _expect_shape(name, tensor, vocabulary_first, findings)
+    _expect_shape(name, tensor, [vocabulary_first], findings)
 
 
 def _check_module(
@@ -158,8 +160,8 @@ def _check_module(
             found=f"lora_{present.pop()} alone",
             expected=f"lora_{absent.pop()} too",
         )
-    sizes = _sizes(path, shapes, findings)
-    if sizes is None:
+    module = _module(path, shapes, findings)
+    if module is None:
         return
     located = shapes.locate(path)
     if not lora.targets_module(path, located[1] if located else None):
@@ -169,46 +171,67 @@ def _check_module(
             found=shown(path),
             expected="only modules selected by target_modules, exclude_modules and layers_to_transform",
         )
-    rank = lora.rank_of(path)
-    expected = {"A": (rank, sizes[0]), "B": (sizes[1], rank)}
+    rank = lora.rank_of(path) * module.copies
     for half, tensor in halves.items():
-        _expect_shape(f"{path}.lora_{half}", tensor, expected[half], findings)
+        expected = [
+            (rank, size_in) if half == "A" else (size_out, rank) for size_in, size_out in module.sizes
+        ]
+        _expect_shape(f"{path}.lora_{half}", tensor, expected, findings)
 
 
-def _sizes(path: str, shapes: BaseShapes, findings: Findings) -> tuple[int, int] | None:
-    if path in shapes.outside:
-        return shapes.outside[path]
+def _module(path: str, shapes: BaseShapes, findings: Findings) -> Module | None:
+    engine_path = shapes.engine_path(path)
+    if engine_path in shapes.outside:
+        return Module((shapes.outside[engine_path],))
     located = shapes.locate(path)
     if located is None:
-        where = " or ".join(f"{root}.layers.<n>" for root in shapes.roots)
         findings.add(
             "module_not_in_base",
             f"Engines cannot adapt module {shown(path)} of this base model.",
             found=shown(path),
-            expected=f"{where}, then one of {', '.join((*shapes.modules,))}"
-            + (f"; or {', '.join(shapes.outside)}" if shapes.outside else ""),
+            expected=f"one of {', '.join((*shapes.modules, *shapes.outside))}".replace("*", "<n>"),
         )
         return None
-    _, layer, module = located
-    if layer >= shapes.layers:
+    if (allowed := shapes.beyond(path, located[2])) is not None:
         findings.add(
             "layer_out_of_range",
-            f"The base model has no layer {layer}.",
+            f"The base model has no module {shown(path)}: a number in it is too high.",
             found=shown(path),
-            expected=f"layers 0 to {shapes.layers - 1}",
+            expected=allowed,
         )
         return None
-    return shapes.modules[module]
+    return shapes.modules[located[2]]
 
 
-def _expect_shape(name: str, tensor: Tensor, expected: tuple[int, int], findings: Findings) -> None:
-    if tensor.shape != expected:
+def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]], findings: Findings) -> None:
+    if tensor.shape not in expected:
         findings.add(
             "shape_mismatch",
             f"The shape of {shown(name)} does not match the base model and the rank.",
             found=str(list(tensor.shape)),
-            expected=str(list(expected)),
+            expected=" or ".join(str(list(shape)) for shape in expected),
         )
+
+
+def _check_experts(paths: tuple[str, ...], shapes: BaseShapes, findings: Findings) -> None:
+    """VLLM packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
+    given: dict[tuple[str, str], int] = {}
+    for path in paths if shapes.experts else ():
+        engine_path, located = shapes.engine_path(path), shapes.locate(path)
+        for place, kinds in shapes.experts.items():
+            if located and located[2] in kinds:
+                layer = engine_path[: engine_path.index(".experts")]
+                given[layer, place] = given.get((layer, place), 0) + 1
+    for (layer, place), number in given.items():
+        kinds = shapes.experts[place]
+        each = max(math.prod(shapes.modules[kind].limits[1:]) for kind in kinds)
+        if number != each * len(kinds):
+            findings.add(
+                "tensor_unpaired",
+                f"The adapter changes some experts of {shown(layer)}; engines take all of a layer's or none.",
+                found=f"{number} modules",
+                expected=f"{each * len(kinds)}: every one of {', '.join(sorted(kinds))}".replace("*", "<n>"),
+            )
 
 
 def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes, findings: Findings) -> None:

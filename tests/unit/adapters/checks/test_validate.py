@@ -190,11 +190,11 @@ def test_assume_base_waives_the_name_and_not_the_shapes(tmp_path):
     ("config", "code"),
     [
         (None, "base_config_missing"),
-        ({**LLAMA.config, "architectures": ["MixtralForCausalLM"]}, "unknown_architecture"),
+        ({**LLAMA.config, "architectures": ["NoSuchForCausalLM"]}, "unknown_architecture"),
         ({**LLAMA.config, "architectures": [7]}, "unknown_architecture"),
         ({"model_type": "bert"}, "unknown_architecture"),
         ({}, "unknown_architecture"),
-        ({"architectures": ["LlavaForConditionalGeneration"]}, "unknown_architecture"),
+        ({"architectures": ["LlavaForConditionalGeneration"]}, "base_config_invalid"),
         ({**LLAMA.config, "hidden_size": None}, "base_config_invalid"),
         ({**LLAMA.config, "hidden_size": 18}, "base_config_invalid"),
         ({**LLAMA.config, "num_attention_heads": 0}, "base_config_invalid"),
