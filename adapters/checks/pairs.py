@@ -1,5 +1,5 @@
 """Checks an adapter's tensors by themselves, where the base model's shapes are unknown: each module has both
-of its matrices, of the rank that the config gives. Whether the base model has such modules, and of such sizes,
+of its matrices, of the rank that the config gives. Whether the base model has such modules, of such sizes,
 shows only on an engine."""
 
 from __future__ import annotations
