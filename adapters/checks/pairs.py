@@ -1,7 +1,6 @@
 """Checks an adapter's tensors by themselves, where the base model's shapes are unknown: each module has both
-of its matrices, of the rank that the config gives. Whether the base model has such modules, and of such
-sizes, shows only on an engine.
-"""
+of its matrices, of the rank that the config gives. Whether the base model has such modules, of such sizes,
+shows only on an engine."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ def _check_pair(path: str, halves: Mapping[str, Tensor], lora: LoraConfig, findi
     rank = lora.rank_of(path)
     for half, tensor in halves.items():
         at, sides = (0, f"[{rank}, …]") if half == "A" else (1, f"[…, {rank}]")
-        if len(tensor.shape) != 2 or 0 in tensor.shape or tensor.shape[at] != rank:
+        if len(tensor.shape) != 2 or tensor.shape[at] != rank:
             findings.add(
                 "shape_mismatch",
                 f"The shape of {shown(f'{path}.lora_{half}')} does not match the rank.",
