@@ -17,8 +17,8 @@ _UNPICKLE = (
     "save_file({k: v.contiguous() for k, v in w.items()}, 'adapter_model.safetensors')\". Then delete it."
 )
 _TORCHTUNE = (
-    "Save it with torchtune 0.5 or later and `safe_serialization: True`; each epoch_N directory then also has "
-    "the adapter in PEFT's format."
+    "Save it with torchtune 0.5 or later and `safe_serialization: True`; each epoch_N directory then also "
+    "has the adapter in PEFT's format."
 )
 _TORCHTUNE_ONLY = (
     "torchtune cannot write adapters of this model in PEFT's format. Serve the merged model as a base model."
@@ -30,8 +30,8 @@ _FSDP = (
     "`accelerate merge-weights`, and save the adapter with PEFT."
 )
 _DEEPSPEED = (
-    "DeepSpeed saved shards only. Train with `stage3_gather_16bit_weights_on_model_save: true`, or merge them "
-    "with zero_to_fp32.py, and save the adapter with PEFT."
+    "DeepSpeed saved shards only. Train with `stage3_gather_16bit_weights_on_model_save: true`, or merge "
+    "them with zero_to_fp32.py, and save the adapter with PEFT."
 )
 
 _FILES = {
