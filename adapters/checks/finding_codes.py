@@ -53,8 +53,8 @@ CODES: dict[str, FindingCode] = {
         "Florin cannot read the files.", "Give the gateway's user read access to the directory and its files."
     ),
     "unsafe_file": FindingCode(
-        "The source contains pickled files, which can run code when they are loaded. (What trainers resume "
-        "from, such as optimizer.pt, is passed over unread.)",
+        "The source contains pickled files, which can run code when they are loaded. What trainers resume "
+        "from, such as optimizer.pt, is passed over unread.",
         "Remove them; weights belong in adapter_model.safetensors.",
     ),
     "other_weights": FindingCode(

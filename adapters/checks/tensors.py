@@ -20,6 +20,9 @@ _NAME = re.compile(
     re.ASCII,
 )
 """Some trainers leave out the prefix, and vLLM does without it."""
+_WRAPPED = re.compile(r"base_model|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|^module\.")
+"""In a path: what training wraps around modules, and a second prefix. vLLM removes every prefix from a name,
+PEFT only the first."""
 _EMBEDDINGS = re.compile(
     r"(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
     re.ASCII,
@@ -32,7 +35,25 @@ _SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>model\.embed_tokens|lm_he
 def module_of(name: str) -> tuple[str, str] | None:
     """`base_model.model.lm_head.lora_A.weight` → `lm_head` and `A`; None if it is not a LoRA weight."""
     match = _NAME.fullmatch(name)
-    return (match["path"], match["linear"] or match["embedding"]) if match else None
+    if match is None or _WRAPPED.search(match["path"]):
+        return None
+    return match["path"], match["linear"] or match["embedding"]
+
+
+def add_half(
+    pairs: dict[str, dict[str, Tensor]], module: tuple[str, str], tensor: Tensor, findings: Findings
+) -> None:
+    """Add the tensor to the matrices of its module, as `module_of` gives it."""
+    path, half = module
+    halves = pairs.setdefault(path, {})
+    if half in halves:
+        findings.add(
+            "tensor_name_invalid",
+            f"Module {shown(path)} has its lora_{half} twice; in engines, one would overwrite the other.",
+            found="a name with `base_model.model.` in front, and one without",
+            expected="each matrix once",
+        )
+    halves[half] = tensor
 
 
 def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
@@ -103,14 +124,8 @@ def _pairs(
         if saved and shapes.engine_path(saved["path"]) in shapes.outside:
             _check_saved_base(name, tensor, shapes, saved["path"], findings)
             continue
-        match = _NAME.fullmatch(name)
-        # vLLM removes every "base_model.model." from a name, PEFT only the first.
-        if (
-            not match
-            or "base_model" in match["path"]
-            or tensor_remedy(name)
-            or _is_embedding(match["path"]) != bool(match["embedding"])
-        ):
+        module = module_of(name)
+        if module is None or _is_embedding(module[0]) != ("lora_embedding_" in name):
             findings.add(
                 "tensor_name_invalid",
                 "A tensor's name does not follow PEFT's naming of LoRA weights.",
@@ -120,16 +135,7 @@ def _pairs(
                 remedy=tensor_remedy(name),
             )
             continue
-        halves, half = pairs.setdefault(match["path"], {}), match["linear"] or match["embedding"]
-        if half in halves:
-            findings.add(
-                "tensor_name_invalid",
-                f"Module {shown(match['path'])} has its lora_{half} twice, with and without the prefix "
-                "`base_model.model.`; in engines, one would overwrite the other.",
-                found=shown(name),
-                expected="each matrix once",
-            )
-        halves[half] = tensor
+        add_half(pairs, module, tensor, findings)
     return pairs
 
 
