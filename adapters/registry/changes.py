@@ -135,9 +135,8 @@ def plan_promote(
     old = reading.adapter(name)
     version = reading.callable_version(old, number)
     same = number == old.canary
-    if same and old.held and weight > old.weight and not terms.force:
-        assert old.outcome is not None
-        raise CanaryHeldError(f"The guard holds {version.id} at {old.weight} %: {old.outcome.reason}")
+    if same and not terms.force:
+        check_hold(old, weight)
     if weight < 100:
         if old.live in (None, number):
             raise InUseError(f"{version.id} is already live; a canary must be a different version.")
@@ -158,6 +157,13 @@ def plan_promote(
         return PlannedChange([_change_of(reading, old, old)], old)
     changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
     return PlannedChange(changes, new, action, number, details)
+
+
+def check_hold(adapter: Adapter, weight: int) -> None:
+    """Raises CanaryHeldError if the guard holds the canary at less than `weight`."""
+    if adapter.held and adapter.outcome is not None and weight > adapter.weight:
+        held = f"{adapter.name}@v{adapter.canary}"
+        raise CanaryHeldError(f"The guard holds {held} at {adapter.weight} %: {adapter.outcome.reason}")
 
 
 def plan_rollback(

@@ -300,7 +300,7 @@ def _canary(body: Json) -> str | None:
     canary = body["canary"]
     if not canary:
         return None
-    return f"{canary['version']}, {canary['weight']} %{', held' if canary['held'] else ''}"
+    return f"{canary['version']}, {canary['weight']} %{', held' if canary.get('held') else ''}"
 
 
 def _where(body: Json) -> list[str] | str:

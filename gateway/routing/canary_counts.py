@@ -1,8 +1,8 @@
 """Counts how canaries and the live versions beside them answer, for the guard and for people who look.
 
 A request costs a few writes to a dict, and only if its adapter has a canary; one exchange with the store
-every quarter of a second reports them. Of a request that several engines tried, only the first attempt that tells
-something counts, because the others are no independent observations.
+every quarter of a second reports them. Of a request that several engines tried, only the first attempt that
+tells something counts, because the others are no independent observations.
 """
 
 from __future__ import annotations
