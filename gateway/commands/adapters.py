@@ -129,7 +129,9 @@ def promote(
     Example: florin adapter promote acme/support v2 --weight 10 --guard rollback --then 50 --then 100
     """
     path = f"{session.adapter_path(adapter)}/live"
-    wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait, "force": force}
+    wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
+    if force:
+        wanted["force"] = True
     terms = {
         "max_error_rate": max_error_rate,
         "max_latency_ratio": max_latency_ratio,

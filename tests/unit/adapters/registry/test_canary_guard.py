@@ -123,8 +123,10 @@ def test_the_next_weight_follows_a_clean_window_only():
     assert verdict(canary, live, guard, age=over, weight=99).weight == 100
     assert verdict(arm(10), live, guard, age=over).verdict == "waiting"
     # Not shown to be worse, and yet no better than what is allowed:
-    for doubtful in (arm(200, 3, first=0.1), arm(25, first=0.2)):
-        found = verdict(doubtful, arm(30, first=0.1), guard, age=over)
+    fast, slow = bucket(10**8), bucket(2 * 10**8)
+    mixed = Arm(30, 0, {fast: 16, slow: 14})
+    for doubtful in (arm(200, 3, first=0.1), Arm(20, 0, {fast: 9, slow: 11})):
+        found = verdict(doubtful, mixed, guard, age=over)
         assert (found.verdict, found.reason[:17]) == ("keep", "Not raised to 50 ")
 
 
