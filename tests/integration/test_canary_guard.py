@@ -10,24 +10,25 @@ from typing import Any
 import pytest
 
 from adapters.store.protocol.registry import AuditEntry
-from tests.integration.test_versions import NAME, Fleet, fleet  # noqa: F401 - a fixture
+from tests.integration.test_versions import NAME, Answer, Fleet, fleet  # noqa: F401 - a fixture
 from tests.support.waiting import until
 
 GUARD = {"action": "rollback", "min_requests": 10, "window_seconds": 20}
 
 
 @contextlib.asynccontextmanager
-async def load(site: Fleet, **fields: Any) -> AsyncIterator[list[Any]]:
-    """Callers on both workers, with many end users. Yields the answers so far."""
-    answers: list[Any] = []
+async def load(site: Fleet) -> AsyncIterator[list[tuple[int, Answer]]]:
+    """Callers on both workers, with many end users. Yields the answers so far, each with how many there were
+    when it was asked for."""
+    answers: list[tuple[int, Answer]] = []
     over = asyncio.Event()
 
     async def caller(number: int) -> None:
         turn = 0
         while not over.is_set():
             turn += 1
-            user, worker = f"user-{number}-{turn}", site.workers[number % 2]
-            answers.append(await site.ask(worker, stream=turn % 2 == 0, user=user, tokens=4, **fields))
+            user, worker, begun = f"user-{number}-{turn}", site.workers[number % 2], len(answers)
+            answers.append((begun, await site.ask(worker, stream=turn % 2 == 0, user=user, tokens=4)))
 
     async with asyncio.TaskGroup() as group:
         for number in range(6):
@@ -50,7 +51,9 @@ async def test_a_canary_that_fails_rolls_itself_back_under_load(fleet: Fleet):  
         await until(lambda: all(fleet.adapter(w).canary is None for w in fleet.workers))
         seen = len(answers)
         await until(lambda: len(answers) > seen + 50)
-    assert {a.label for a in answers[seen + 12 :]} == {f"{NAME}@v1"}  # its users go back to the live version
+    later = [a for begun, a in answers if begun > seen]
+    fleet.check(later)
+    assert {a.label for a in later} == {f"{NAME}@v1"}  # its users are back on the live version
     [entry] = await audit(fleet)
     assert (entry.note.action, entry.note.version) == ("adapter.rollback", "v1")
     assert entry.note.details["reason"].startswith("100.0% of its ")
@@ -74,7 +77,7 @@ async def test_a_slow_canary_is_held_and_nothing_raises_it_but_force(fleet: Flee
     assert (await fleet.promote("v2", weight=50, guard=guard)).status_code == 200
     async with load(fleet) as answers:
         await until(lambda: all(fleet.adapter(w).held for w in fleet.workers))
-        fleet.check(answers)
+        fleet.check([a for _, a in answers])
     shown = (await fleet.admin("GET", "")).json()
     assert "token" in shown["canary"]["held"]
     assert shown["comparison"]["verdict"] == "hold"
@@ -97,10 +100,12 @@ async def test_running_streams_end_on_the_version_that_they_began_with(fleet: Fl
     """The canary's streams run while their canary is rolled back because of errors of other requests."""
     bad = fleet.versions[1]
     for engine in fleet.engines.values():
-        engine.faults.update({"event_delay": 0.02})
+        engine.faults.update({"event_delay": 0.03})
     await fleet.promote("v2", weight=50, guard=GUARD)
     streams = [
-        asyncio.create_task(fleet.ask(fleet.workers[n % 2], stream=True, tokens=120, user=f"long-{n}"))
+        asyncio.create_task(
+            fleet.ask(fleet.workers[n % 2], stream=True, tokens=100, ignore_eos=True, user=f"long-{n}")
+        )
         for n in range(12)
     ]
     await until(lambda: sum(e.state.in_flight for e in fleet.engines.values()) >= 12)
@@ -109,6 +114,8 @@ async def test_running_streams_end_on_the_version_that_they_began_with(fleet: Fl
     async with load(fleet):
         await until(lambda: fleet.adapter().canary is None)
         assert not any(task.done() for task in streams)
+    for engine in fleet.engines.values():
+        engine.faults.update({"event_delay": 0.0})
     answers = await asyncio.gather(*streams)
     fleet.check(answers)
     assert {a.label for a in answers} == {f"{NAME}@v1", f"{NAME}@v2"}
