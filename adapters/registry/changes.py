@@ -194,7 +194,7 @@ def plan_verdict(
     another, do no harm. `weight`: the next one, for `promote`. Raises as `plan_promote`."""
     old = reading.adapter(name)
     if (old.canary, old.canary_since) != (outcome.version, since) or old.held:
-        return PlannedChange([], old)
+        return PlannedChange([_change_of(reading, old, old)], old)
     if outcome.verdict == "rollback":
         return plan_rollback(reading, name, outcome)
     if outcome.verdict == "hold":
@@ -298,7 +298,8 @@ def _compared(old: Adapter, canary: int, weight: int, terms: CanaryTerms) -> Ada
     if same and not resumed and (weight, guard) == (old.weight, old.guard):
         return old
     outcome = old.outcome if same and not resumed else None
-    return replace(old, canary=canary, weight=weight, guard=guard, canary_since=terms.now, outcome=outcome)
+    since = max(terms.now, old.canary_since + 1)  # a clock may be set back
+    return replace(old, canary=canary, weight=weight, guard=guard, canary_since=since, outcome=outcome)
 
 
 def _without_canary(adapter: Adapter) -> Adapter:

@@ -101,7 +101,8 @@ async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> boo
     done = await state.registrar.change(
         name, ACTOR, lambda r: plan_verdict(r, name, adapter.canary_since, outcome, judgement.weight)
     )
-    if outcome != done.outcome and outcome.at != done.canary_since:
+    raised = done.canary_since != adapter.canary_since and done.weight == judgement.weight
+    if done.outcome != outcome and not (verdict == "promote" and raised):
         return False
     state.metrics.canary_verdict(verdict)
     log.warning("Canary %s@v%d: %s. %s", name, adapter.canary, _WORDS[verdict], judgement.reason)

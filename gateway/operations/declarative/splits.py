@@ -171,7 +171,7 @@ def _switched(before: Adapter, new: Adapter, goal: AdapterSpec, now: int) -> Ada
         return new
     raised = 100 if live == before.canary else weight if number == before.canary else 0
     check_hold(before, raised)
-    since = now if canary else 0
+    since = max(now, before.canary_since + 1) if canary else 0
     return replace(
         new, live=live, canary=number, weight=weight, guard=guard, canary_since=since, outcome=None
     )
