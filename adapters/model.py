@@ -215,6 +215,9 @@ class Version:
     """An operator has released it from quarantine; it is not compared with the base model again."""
     warnings: tuple[Finding, ...] = ()
     """Warnings from the checks that it passed."""
+    unverified_shapes: bool = False
+    """An operator has vouched for its shapes, because the base model's architecture is unknown. It is served
+    only by engines on which it was compared with the base model."""
 
     @property
     def id(self) -> str:
@@ -279,6 +282,10 @@ class Adapter:
     """Most engines that hold one version; None: all of the fleet."""
     cost_centre: str = ""
     """Label of its tenant's usage of it in reports, where the key has none."""
+    require_eval: bool = False
+    """A version is promoted only if it has passed its last evaluation."""
+    eval_data: str = ""
+    """SHA-256 of the held-out set that this evaluation must be of; empty: of any."""
     guard: Guard | None = None
     """Of the canary."""
     canary_since: int = 0

@@ -250,6 +250,14 @@ CODES: dict[str, Code] = {
         "The adapter failed a check. Each entry of `findings` says what was found and what was expected.",
         "Fix each finding.",
     ),
+    "evaluation_required": Code(
+        409,
+        "conflict_error",
+        "The promotion, or the adapter's policy, requires a passing evaluation of exactly this version, and "
+        "its last one did not pass, or there is none.",
+        "Evaluate the version with `florin adapter eval` and a criterion (`--threshold`, `--no-worse-than`). "
+        "`florin adapter evals` shows why it did not pass (docs/evaluation.md).",
+    ),
     "quota_exceeded": Code(
         403,
         "permission_error",

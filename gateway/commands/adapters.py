@@ -118,6 +118,13 @@ def promote(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Switch immediately; the first request loads the version.")
     ] = False,
+    require_eval: Annotated[
+        bool, typer.Option("--require-eval", help="Refuse unless it has passed its last evaluation.")
+    ] = False,
+    require_eval_of: Annotated[
+        str | None,
+        typer.Option("--require-eval-of", metavar="SHA256", help="The same, of this held-out set."),
+    ] = None,
 ) -> None:
     """Make a version live: from the next request on, the bare name resolves to it.
 
@@ -132,6 +139,8 @@ def promote(
     wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
     if force:
         wanted["force"] = True
+    if require_eval or require_eval_of:
+        wanted |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
     terms = {
         "max_error_rate": max_error_rate,
         "max_latency_ratio": max_latency_ratio,
@@ -259,6 +268,17 @@ def absolute(source: str) -> str:
         raise UsageError(f"--source: {source!r} is not a usable path ({error}).") from error
 
 
+def outcome(evaluation: Json | None) -> str:
+    """In a few words: `passed: exact 0.950`; empty without one."""
+    if evaluation is None:
+        return ""
+    if evaluation["status"] == "failed":
+        return "failed"
+    words = {True: "passed", False: "not passed", None: "no criterion"}[evaluation["passed"]]
+    score = evaluation.get("score")
+    return words if score is None else f"{words}: {evaluation['metric']} {score:.3f}"
+
+
 def _version(text: str) -> str:
     return f"v{text}" if text.isdecimal() else text
 
@@ -328,6 +348,7 @@ def _details(body: Json) -> None:
                 ("pinned", body.get("pinned")),
                 ("replicas", _replicas(body)),
                 ("cost centre", body["cost_centre"]),
+                ("promotion", "requires a passing evaluation" if body.get("require_eval") else None),
             ]
         )
     )
@@ -344,10 +365,14 @@ def _details(body: Json) -> None:
             when(v["created"]),
             v["source"],
             _where(v),
+            outcome(v.get("evaluation")),
         )
         for v in versions
     ]
-    columns = ("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on")
+    columns = (
+        *("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on"),
+        "evaluation",
+    )
     show(table(columns, rows, right=("rank", "bytes")))
     for version in versions:
         _troubles(version)

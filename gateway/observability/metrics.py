@@ -147,6 +147,7 @@ class Metrics:
         self._batch_lines = self._counter("florin_batch_lines_total", "result")
         self._batches_ended = self._counter("florin_batches_ended_total", "status")
         self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
+        self._trace_spans = self._counter("florin_trace_spans_total", "result")
         self._counter("florin_worker_restarts_total")  # counted by the parent process
         for code in UNAUTHENTICATED:
             self._errors.labels(code)
@@ -359,6 +360,10 @@ class Metrics:
 
     def budget_used(self, tenant: str, budget: str, ratio: float) -> None:
         self._budget_used.labels(self._tenants(tenant), budget).set(ratio)
+
+    def trace_spans(self, result: str, count: int) -> None:
+        """`result`: `exported`, `failed`, `dropped`. From any thread."""
+        self._trace_spans.labels(result).inc(count)
 
     def show_ledger_figures(self, figures: LedgerFigures) -> None:
         """Export these figures until newer ones arrive. Every worker exports the same."""

@@ -45,6 +45,8 @@ def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
         "min_replicas": adapter.min_replicas,
         "max_replicas": adapter.max_replicas,
         "cost_centre": adapter.cost_centre,
+        "require_eval": adapter.require_eval,
+        "eval_data": adapter.eval_data or None,
         "placed": [place for v in shown for place in v["placed"]],
         "trouble": [{key: v[key] for key in ("version", "state", "reason")} for v in shown if v["reason"]],
     }
@@ -108,6 +110,7 @@ def _version_json(state: State, adapter: Adapter, version: Version) -> Json:
         "created": version.created,
         "retired": version.retired,
         "trusted": version.trusted,
+        "unverified_shapes": version.unverified_shapes,
         "warnings": [asdict(finding) for finding in version.warnings],
         "engine_name": version.engine_name,
         "loaded": any(place["state"] == "resident" for place in placed),

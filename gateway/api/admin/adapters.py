@@ -12,7 +12,7 @@ from adapters.registry.changes import CanaryTerms
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
 from gateway.api.admin.common import Managed, Operator
 from gateway.api.dependencies import Actor, Manager, StateDep
-from gateway.operations import adapters, canaries
+from gateway.operations import adapters, canaries, evaluations
 from gateway.operations.authorization import Authority
 from gateway.operations.inputs import GuardSpec, Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
@@ -30,6 +30,10 @@ class NewLive(StrictBody):
         100, ge=1, le=100, description="Percentage of calls. Below 100, the version becomes a canary."
     )
     wait: bool = Field(True, description="Load the version first; if no engine can hold it, change nothing.")
+    require_eval: bool = Field(False, description="Refuse unless the version has passed its last evaluation.")
+    require_eval_of: str = Field(
+        "", pattern="^([0-9a-f]{64})?$", description="The same, of the data with this SHA-256."
+    )
     guard: GuardSpec | None = Field(
         None,
         description="What watches the canary. Null: nothing. Omitted: what watches the same canary already.",
@@ -98,7 +102,7 @@ async def show_adapter(tenant: str, name: str, state: StateDep, authority: Manag
     (`waiting`, `keep`, `hold`, `rollback`, `promote`); null without a canary, or while Redis is
     unavailable."""
     adapter = adapters.find(state, _name(tenant, name), authority)
-    details = _details(state, adapter, authority)
+    details = await _details(state, adapter, authority)
     comparison = await canaries.comparison_json(state, adapter)
     shown = adapter_json(state, adapter, authority)
     return {**shown, "version_details": details, "comparison": comparison}
@@ -106,8 +110,8 @@ async def show_adapter(tenant: str, name: str, state: StateDep, authority: Manag
 
 @router.get("/{tenant}/{name}/versions")
 async def list_versions(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
-    """An adapter's versions with their states and problems."""
-    return {"data": _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
+    """An adapter's versions with their states, problems and last evaluations."""
+    return {"data": await _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
 
 
 @router.put("/{tenant}/{name}/live")
@@ -122,6 +126,8 @@ async def promote(tenant: str, name: str, body: NewLive, state: StateDep, author
         weight=body.weight,
         terms=body.terms,
         wait=body.wait,
+        require_eval=body.require_eval or bool(body.require_eval_of),
+        require_eval_of=body.require_eval_of,
         authority=authority,
     )
     return adapter_json(state, adapter, authority) | warmed_json(warmed, authority)
@@ -191,8 +197,12 @@ async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Man
     return {"adapter": str(full_name), "removed": removed}
 
 
-def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
-    return [version_json(state, adapter, v, authority) for v in versions_of(state, adapter)]
+async def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
+    known = await evaluations.latest(state, adapter)
+    return [
+        {**version_json(state, adapter, v, authority), "evaluation": known.get(v.number)}
+        for v in versions_of(state, adapter)
+    ]
 
 
 def _version_json(state: State, name: AdapterName, version: Version, authority: Authority) -> Json:

@@ -89,6 +89,8 @@ _UNSAID = {
     "suspended": False,
     "priority": "normal",
     "label": "",
+    "require_eval": False,
+    "eval_data": "",
 }
 """What is not worth a line."""
 

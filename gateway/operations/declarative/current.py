@@ -141,6 +141,8 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
         max_replicas=adapter.max_replicas,
         shared_with=tuple(sorted(adapter.shared_with)),
         cost_centre=adapter.cost_centre,
+        require_eval=adapter.require_eval,
+        eval_data=adapter.eval_data,
     )
 
 
@@ -158,6 +160,7 @@ def version_spec(version: Version) -> VersionSpec:
         digest=version.digest,
         base_model=version.base_model,
         trusted=version.trusted,
+        unverified_shapes=version.unverified_shapes,
     )
 
 
@@ -195,7 +198,15 @@ _QUIET: dict[str, dict[str, Any]] = {
     },
     "tenants": {"requires": {}, "weight": 1.0, "cache_group": "", "cost_centre": "", "suspended": False},
     "keys": {"tenant": "", "engine": "", "label": "", "priority": "normal", "cost_centre": ""},
-    "adapters": {"history": [], "pinned": False, "min_replicas": 0, "shared_with": [], "cost_centre": ""},
+    "adapters": {
+        "history": [],
+        "pinned": False,
+        "min_replicas": 0,
+        "shared_with": [],
+        "cost_centre": "",
+        "require_eval": False,
+        "eval_data": "",
+    },
     "prices": {"purchase": "on_demand", "region": ""},
 }
 """What goes without saying, by section. An active engine is not said to be active, so that a file kept in
@@ -218,6 +229,7 @@ def export(current: Current) -> dict[str, Any]:
         if spec["latest"] == highest:
             del spec["latest"]
         for version in spec["versions"]:
-            if not version["trusted"]:
-                del version["trusted"]
+            for said in ("trusted", "unverified_shapes"):
+                if not version[said]:
+                    del version[said]
     return body

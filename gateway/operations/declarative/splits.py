@@ -13,8 +13,9 @@ from typing import Any
 from adapters.errors import ConflictError, RejectedError
 from adapters.model import Adapter, AdapterName, Guard, Version, dump
 from adapters.registry.change_context import ChangeContext
-from adapters.registry.changes import PlannedChange, check_hold
+from adapters.registry.changes import PlannedChange, check_hold, check_one_base
 from adapters.store.protocol.registry import Change
+from gateway.operations import evaluations
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.current import adapter_spec
 from gateway.operations.declarative.document import AdapterSpec, VersionSpec, uploaded
@@ -48,6 +49,7 @@ async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report:
             base_model=wanted.base_model,
             # Whoever has the digest has it from a registration, which has asked for the base model's name.
             assume_base=wanted.digest is not None,
+            unverified_shapes=wanted.unverified_shapes,
             digest=wanted.digest,
             progress=progress,
         )
@@ -83,6 +85,7 @@ async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Re
         shares[int(wanted.canary.version[1:])] = wanted.canary.weight
     for number, share in shares.items():
         if number not in (adapter.live, adapter.canary):
+            await evaluations.check_promotion(state, name, number)
             report(f"{name}@v{number}: load", 0, None)
             await state.warmer.warm(state.registrar.loadable_version(name, number), like=live, share=share)
 
@@ -137,6 +140,8 @@ def planned(
         max_replicas=goal.max_replicas,
         shared_with=goal.shared_with,
         cost_centre=goal.cost_centre,
+        require_eval=goal.require_eval,
+        eval_data=goal.eval_data,
     )
     if switch:
         new = _switched(before, new, goal, now)
@@ -197,6 +202,8 @@ def _versions(
                 raise DocumentRefusedError(
                     f"{spec.version} has the files of v{other.number}: one content, one number."
                 )
+        if new is not there and spec.number in fresh:
+            check_one_base(made.values(), new)
         made[spec.number] = new
         if new != there:
             expect = None if there is None else reading.text("version", id_, there)
@@ -243,6 +250,8 @@ def _pins(versions: Mapping[int, Version], old: Adapter, new: Adapter) -> list[C
 
 def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[str, Any]:
     details: dict[str, Any] = {f"v{n}": v.digest for n, v in sorted(added.items())}
+    if unverified := [f"v{n}" for n, v in sorted(added.items()) if v.unverified_shapes]:
+        details["unverified_shapes"] = unverified
     for field in (
         "live",
         "canary",
@@ -253,6 +262,8 @@ def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[s
         "max_replicas",
         "shared_with",
         "cost_centre",
+        "require_eval",
+        "eval_data",
     ):
         if getattr(old, field) != getattr(new, field):
             details[field] = {"old": _plain(getattr(old, field)), "new": _plain(getattr(new, field))}
