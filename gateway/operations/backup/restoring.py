@@ -130,16 +130,17 @@ def _moved(contents: RegistryContents, manifest: Manifest, root: Path) -> Regist
         return contents
     before = Path(manifest.artifact_root)
     documents = dict(contents.documents)
-    for kind, of in (("version", Version), ("pending_deletion", PendingDeletion)):
-        texts = documents.get(kind, {})
-        documents[kind] = {id_: _at(of, text, before, root) for id_, text in texts.items()}
+    versions, deletions = (documents.get(kind, {}) for kind in ("version", "pending_deletion"))
+    documents["version"] = {id_: _at(load(Version, text), before, root) for id_, text in versions.items()}
+    documents["pending_deletion"] = {
+        id_: _at(load(PendingDeletion, text), before, root) for id_, text in deletions.items()
+    }
     return replace(contents, documents=documents)
 
 
-def _at(of: type[Version | PendingDeletion], text: str, before: Path, root: Path) -> str:
-    document: Version | PendingDeletion = load(of, text)
+def _at(document: Version | PendingDeletion, before: Path, root: Path) -> str:
     path = Path(document.path)
-    return dump_document(replace(document, path=str(root / path.name))) if path.parent == before else text
+    return dump_document(replace(document, path=str(root / path.name)) if path.parent == before else document)
 
 
 def _publish(settings: Settings, archive: zipfile.ZipFile, manifest: Manifest, progress: Progress) -> None:
