@@ -215,6 +215,9 @@ class Version:
     """An operator has released it from quarantine; it is not compared with the base model again."""
     warnings: tuple[Finding, ...] = ()
     """Warnings from the checks that it passed."""
+    unverified_shapes: bool = False
+    """An operator has vouched for its shapes, because the base model's architecture is unknown. It is served
+    only by engines on which it was compared with the base model."""
 
     @property
     def id(self) -> str:

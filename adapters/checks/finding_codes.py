@@ -190,7 +190,14 @@ CODES: dict[str, FindingCode] = {
     ),
     "unknown_architecture": FindingCode(
         "Florin does not know the base model's architecture, so shapes cannot be checked.",
-        "Serve a base model of a known architecture; the finding lists them.",
+        "Serve a base model of a known architecture; the finding lists them. Or an operator vouches for the "
+        "adapter's shapes with `--unverified-shapes`.",
+    ),
+    "shapes_unverified": FindingCode(
+        "Florin does not know the base model's architecture, and an operator has vouched for the adapter's "
+        "shapes. Engines may silently ignore what does not fit.",
+        "Compare its answers with those of the training run.",
+        "warning",
     ),
     # adapter_model.safetensors
     "header_invalid": FindingCode(

@@ -6,7 +6,7 @@ update. `transaction` reads, commits and retries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -81,6 +81,7 @@ def plan_add(
     tombstone = None if old else reading.catalog.tombstones.get(str(name))
     latest = tombstone.latest if tombstone else 0
     adapter = old or Adapter(str(name), live=None, latest=latest)
+    check_one_base(reading.versions(adapter), version)
     given = adapter.latest + 1 if number is None else number
     if given > LAST:
         raise ConflictError(f"{name} has used its last version number, v{LAST}; add it under another name.")
@@ -94,7 +95,9 @@ def plan_add(
         changes.append(Change("tombstone", str(name), None, expect=buried))
     changes.append(Change("version", version.id, dump(version), expect=retired))
     changes += [_change_of(reading, old, new), *_pins(reading, old, new, version)]
-    details = {"digest": version.digest, "source": version.source}
+    details: dict[str, Any] = {"digest": version.digest, "source": version.source}
+    if version.unverified_shapes:
+        details["unverified_shapes"] = True
     return PlannedChange(changes, Registered(version, live, created=True), "adapter.add", given, details)
 
 
@@ -228,6 +231,17 @@ def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedC
             changes += _delete_version(version, now)
     details = {"versions": [f"v{version.number}" for version in versions]}
     return PlannedChange(changes, tuple(versions), "adapter.remove", details=details)
+
+
+def check_one_base(versions: Iterable[Version], new: Version) -> None:
+    """An adapter's name means one base model. Raises ConflictError if one of its callable versions is for
+    another one than `new`."""
+    for version in versions:
+        if version.retired is None and version.base_model != new.base_model:
+            raise ConflictError(
+                f"{version.id} is for base model {version.base_model}, and an adapter's name means one base "
+                f"model: add the adapter for {new.base_model} under another name."
+            )
 
 
 # -- steps

@@ -43,6 +43,7 @@ async def add(
     *,
     base_model: str | None = None,
     assume_base: bool = False,
+    unverified_shapes: bool = False,
     digest: str | None = None,
     authority: Authority,
     progress: Progress,
@@ -51,6 +52,7 @@ async def add(
     `check_upload` before. Raises as `Registrar.add_adapter`, QuotaExceededError, and FlorinError for the
     artifact disk."""
     authority.check_adapter(name)
+    authority.check_vouching(unverified_shapes=unverified_shapes)
     owner = _owner(state, authority)
     waiting = nullcontext() if owner is None else turn(state.intake.tenant_registrations, authority)
     try:
@@ -60,6 +62,7 @@ async def add(
                 source,
                 base_model=base_model,
                 assume_base=assume_base,
+                unverified_shapes=unverified_shapes,
                 digest=digest,
                 terms=NO_TERMS if owner is None else quotas.registration_terms(state, owner),
                 actor=authority.actor,

@@ -103,6 +103,7 @@ def _version_json(state: State, adapter: Adapter, version: Version) -> Json:
         "created": version.created,
         "retired": version.retired,
         "trusted": version.trusted,
+        "unverified_shapes": version.unverified_shapes,
         "warnings": [asdict(finding) for finding in version.warnings],
         "engine_name": version.engine_name,
         "loaded": any(place["state"] == "resident" for place in placed),

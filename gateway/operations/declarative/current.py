@@ -152,6 +152,7 @@ def version_spec(version: Version) -> VersionSpec:
         digest=version.digest,
         base_model=version.base_model,
         trusted=version.trusted,
+        unverified_shapes=version.unverified_shapes,
     )
 
 
@@ -220,6 +221,7 @@ def export(current: Current) -> dict[str, Any]:
         if spec["latest"] == highest:
             del spec["latest"]
         for version in spec["versions"]:
-            if not version["trusted"]:
-                del version["trusted"]
+            for said in ("trusted", "unverified_shapes"):
+                if not version[said]:
+                    del version[said]
     return body

@@ -193,6 +193,9 @@ class VersionSpec(StrictBody):
     digest: Digest | None = None
     base_model: Label | None = Field(None, description="The fleet, where several could be meant.")
     trusted: bool | None = None
+    unverified_shapes: bool = Field(
+        False, description="Vouch for its shapes if the base model's architecture is unknown."
+    )
 
     @property
     def number(self) -> int:

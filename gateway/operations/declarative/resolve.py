@@ -162,6 +162,7 @@ def _version(
                 )
     if there is None:
         _check_number(wanted, latest, retired.get(id_), id_)
+        _check_base(known, wanted, id_)
         return wanted
     if wanted.digest not in (None, there.digest):
         raise DocumentRefusedError(
@@ -192,6 +193,15 @@ def _check_number(wanted: VersionSpec, latest: int, retired: str | None, id_: st
             f"{id_} was used before and can be restored only with the digest that it had then; "
             f"new files are v{latest + 1}."
         )
+
+
+def _check_base(known: Mapping[int, VersionSpec], wanted: VersionSpec, id_: str) -> None:
+    for other in known.values():
+        if wanted.base_model is not None and wanted.base_model != other.base_model:
+            raise DocumentRefusedError(
+                f"{id_} is for base model {wanted.base_model}, and {other.version} for {other.base_model}: "
+                "an adapter's name means one base model, so add it under another name."
+            )
 
 
 def _history(

@@ -13,7 +13,7 @@ from typing import Any
 from adapters.errors import ConflictError, RejectedError
 from adapters.model import Adapter, AdapterName, Version, dump
 from adapters.registry.change_context import ChangeContext
-from adapters.registry.changes import PlannedChange
+from adapters.registry.changes import PlannedChange, check_one_base
 from adapters.store.protocol.registry import Change
 from gateway.operations import evaluations
 from gateway.operations.declarative import resolve
@@ -49,6 +49,7 @@ async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report:
             base_model=wanted.base_model,
             # Whoever has the digest has it from a registration, which has asked for the base model's name.
             assume_base=wanted.digest is not None,
+            unverified_shapes=wanted.unverified_shapes,
             digest=wanted.digest,
             progress=progress,
         )
@@ -178,6 +179,8 @@ def _versions(
                 raise DocumentRefusedError(
                     f"{spec.version} has the files of v{other.number}: one content, one number."
                 )
+        if new is not there and spec.number in fresh:
+            check_one_base(made.values(), new)
         made[spec.number] = new
         if new != there:
             expect = None if there is None else reading.text("version", id_, there)
@@ -224,6 +227,8 @@ def _pins(versions: Mapping[int, Version], old: Adapter, new: Adapter) -> list[C
 
 def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[str, Any]:
     details: dict[str, Any] = {f"v{n}": v.digest for n, v in sorted(added.items())}
+    if unverified := [f"v{n}" for n, v in sorted(added.items()) if v.unverified_shapes]:
+        details["unverified_shapes"] = unverified
     for field in (
         "live",
         "canary",
