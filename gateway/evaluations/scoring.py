@@ -1,8 +1,8 @@
 """Scores single answers. Pure.
 
 Patterns and schemas are strangers' programs. Regular expressions run on Rust's `regex`, through
-jsonschema-rs, whose time is linear in the text, whatever the expression; what such an engine cannot do (look-around,
-back-references) is refused. Schemas fetch nothing, and their work is bounded (`schemas`).
+jsonschema-rs, whose time is linear in the text, whatever the expression; what such an engine cannot do
+(look-around, back-references) is refused. Schemas fetch nothing, and their work is bounded (`schemas`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_of(plan: Plan) -> Check | None:
     if plan.metric is Metric.REGEX:
         return regex(plan.pattern)
     if plan.metric is Metric.JSON_SCHEMA:
-        return json_schema(plan.schema)
+        return json_schema(plan.json_schema)
     return None
 
 
@@ -70,17 +70,17 @@ def regex(pattern: str) -> Check:
 def json_schema(text: str) -> Check:
     """Whether the answer is JSON that the schema accepts. Raises BadPlanError."""
     if len(text.encode()) > MOST_SCHEMA:
-        raise BadPlanError("schema", f"`schema` must have at most {MOST_SCHEMA:,} bytes.")
+        raise BadPlanError("json_schema", f"`json_schema` must have at most {MOST_SCHEMA:,} bytes.")
     try:
         schema = orjson.loads(text)
         if type(schema) not in (dict, bool):
-            raise BadPlanError("schema", "`schema` must be a JSON Schema: an object.")
+            raise BadPlanError("json_schema", "`json_schema` must be a JSON Schema: an object.")
         if why := objection(schema):
-            raise BadPlanError("schema", f"`schema` cannot be used: {why}.")
+            raise BadPlanError("json_schema", f"`json_schema` cannot be used: {why}.")
         validator = _validator(schema)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         why = str(error).strip().splitlines()[0]
-        raise BadPlanError("schema", f"`schema` cannot be used: {why[:300]}") from None
+        raise BadPlanError("json_schema", f"`json_schema` cannot be used: {why[:300]}") from None
 
     def check(answer: str, _: str | None) -> float:
         try:
