@@ -41,7 +41,7 @@ class Plan:
     metric: Metric
     pattern: str = ""
     """Of metric `regex`."""
-    schema: str = ""
+    json_schema: str = ""
     """Of metric `json-schema`: JSON."""
     judge: str = ""
     """Of metric `judge`: the version that judges, `acme/judge@v1`."""

@@ -1,6 +1,6 @@
 """Scores single answers. Pure.
 
-Patterns and schemas are strangers' programs. Regular expressions run on Rust's `regex`, through pydantic and
+Patterns and schemas are strangers' programs. Regular expressions run on Rust's `regex`, through
 jsonschema-rs, whose time is linear in the text, whatever the expression; what such an engine cannot do
 (look-around, back-references) is refused. Schemas fetch nothing, and their work is bounded (`schemas`).
 """
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import jsonschema_rs
 import orjson
-from pydantic import StringConstraints, TypeAdapter, ValidationError
-from pydantic_core import SchemaError
 
 from gateway.evaluations.documents import Metric, Plan
 from gateway.evaluations.schemas import objection
@@ -24,7 +22,7 @@ MOST_PATTERN: Final = 1000
 MOST_SCHEMA: Final = 64 * 1024
 """Bytes."""
 _REGEX_BYTES: Final = 10 * 1024 * 1024
-"""Compiled; pydantic's own limit."""
+"""Of a compiled expression."""
 
 Check = Callable[[str, str | None], float]
 """Score of an answer, given what was expected."""
@@ -45,7 +43,7 @@ def check_of(plan: Plan) -> Check | None:
     if plan.metric is Metric.REGEX:
         return regex(plan.pattern)
     if plan.metric is Metric.JSON_SCHEMA:
-        return json_schema(plan.schema)
+        return json_schema(plan.json_schema)
     return None
 
 
@@ -59,43 +57,30 @@ def regex(pattern: str) -> Check:
     if not 0 < len(pattern) <= MOST_PATTERN:
         raise BadPlanError("pattern", f"`pattern` must have 1 to {MOST_PATTERN:,} characters.")
     try:
-        found = TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
-    except SchemaError as error:
-        why = str(error).strip().splitlines()[-1].removeprefix("error: ")
+        validator = _validator({"pattern": pattern})
+    except ValueError:
         raise BadPlanError(
             "pattern",
-            f"`pattern` cannot be used: {why[:200]} The engine is linear in time: it has no look-around and "
-            "no back-references.",
+            "`pattern` is not a regular expression of an engine that is linear in time: it may be wrong, too "
+            "large, or have look-around or back-references.",
         ) from None
-
-    def check(answer: str, _: str | None) -> float:
-        try:
-            found.validate_python(answer)
-        except ValidationError:
-            return 0.0
-        return 1.0
-
-    return check
+    return lambda answer, _: float(validator.is_valid(answer))
 
 
 def json_schema(text: str) -> Check:
     """Whether the answer is JSON that the schema accepts. Raises BadPlanError."""
     if len(text.encode()) > MOST_SCHEMA:
-        raise BadPlanError("schema", f"`schema` must have at most {MOST_SCHEMA:,} bytes.")
+        raise BadPlanError("json_schema", f"`json_schema` must have at most {MOST_SCHEMA:,} bytes.")
     try:
         schema = orjson.loads(text)
         if type(schema) not in (dict, bool):
-            raise BadPlanError("schema", "`schema` must be a JSON Schema: an object.")
+            raise BadPlanError("json_schema", "`json_schema` must be a JSON Schema: an object.")
         if why := objection(schema):
-            raise BadPlanError("schema", f"`schema` cannot be used: {why}.")
-        validator = jsonschema_rs.validator_for(
-            schema,
-            offline=True,
-            pattern_options=jsonschema_rs.RegexOptions(size_limit=_REGEX_BYTES),
-        )
+            raise BadPlanError("json_schema", f"`json_schema` cannot be used: {why}.")
+        validator = _validator(schema)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         why = str(error).strip().splitlines()[0]
-        raise BadPlanError("schema", f"`schema` cannot be used: {why[:300]}") from None
+        raise BadPlanError("json_schema", f"`json_schema` cannot be used: {why[:300]}") from None
 
     def check(answer: str, _: str | None) -> float:
         try:
@@ -105,6 +90,12 @@ def json_schema(text: str) -> Check:
         return float(validator.is_valid(found))
 
     return check
+
+
+def _validator(schema: Any) -> jsonschema_rs.Validator:
+    """Raises ValueError, ReferencingError."""
+    options = jsonschema_rs.RegexOptions(size_limit=_REGEX_BYTES)
+    return jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
 
 
 def answer_text(body: Any) -> str | None:

@@ -16,7 +16,7 @@ from gateway.evaluations.answers import Answer
 from gateway.evaluations.cases import Case
 from gateway.evaluations.documents import BINARY, Metric, Plan
 from gateway.evaluations.requests import AGAINST, CANDIDATE, Place
-from gateway.evaluations.statistics import LEVEL, Interval, bootstrap, mcnemar, wilson
+from gateway.evaluations.statistics import LEVEL, Interval, bootstrap, mcnemar, paired_proportions, wilson
 
 MOST_EXAMPLES: Final = 10
 MOST_PROMPT: Final = 300
@@ -55,7 +55,10 @@ def summarize(
         others = [s.against for s in found if s.against is not None]
         pairs = [a - b for a, b in zip(scores, others, strict=True)]
         better, worse = sum(d > 0 for d in pairs), sum(d < 0 for d in pairs)
-        difference = bootstrap(pairs) if pairs else None
+        if pairs and plan.metric in BINARY:
+            difference = paired_proportions(better, worse, len(pairs))
+        elif pairs:
+            difference = bootstrap(pairs)
         summary["against"] = {
             **_score(plan, others),
             "unanswered": _missing(cases, answers, AGAINST),

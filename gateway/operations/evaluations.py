@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Final
 
 import orjson
 
@@ -20,7 +21,7 @@ from gateway.evaluations.batch_files import write_batch
 from gateway.evaluations.cases import BadDataError, Case, read_cases
 from gateway.evaluations.documents import REFERENCED, Evaluation, Metric, Plan, Status, new_evaluation_id
 from gateway.evaluations.judging import MOST_PROMPT
-from gateway.evaluations.requests import AGAINST, CANDIDATE, answer_lines, endpoint_of
+from gateway.evaluations.requests import AGAINST, CANDIDATE, CHAT, answer_lines, endpoint_of
 from gateway.evaluations.scoring import BadPlanError, check_of
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import Authority, no_adapter
@@ -28,6 +29,9 @@ from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up
 from gateway.tenants.directory import Key, Tenant, evaluation_key_id
 from gateway.tenants.scopes import check_endpoint
+
+_NEEDS: Final = {"pattern": Metric.REGEX, "json_schema": Metric.JSON_SCHEMA, "judge": Metric.JUDGE}
+"""A plan's field → the metric that has it, and cannot do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ async def start(
     if plan.metric is Metric.PERPLEXITY:
         _check_scoring(state, cases, [Target(version, version.base_model), against])
     check_endpoint(key, endpoint_of(cases))
+    if plan.judge:
+        check_endpoint(key, CHAT)
     now = state.clock.now()
     evaluation = Evaluation(
         id=new_evaluation_id(),
@@ -197,7 +203,11 @@ def _against(state: State, adapter: Adapter, version: Version, wanted: str, key:
     if not wanted:
         return None
     if wanted == "base":
-        return state.lifecycle.resolve(key, version.base_model)
+        base = state.lifecycle.resolve(key, version.base_model)
+        if base.version is not None:
+            why = f"{base.version.adapter} has the base model's name, {version.base_model}, and hides it."
+            raise FlorinError("invalid_value", why, param="against")
+        return base
     if wanted == "live" and adapter.live is None:
         raise FlorinError("invalid_value", f"{adapter.name} has no live version.", param="against")
     number = adapter.live if wanted == "live" else int(wanted[1:])
@@ -212,7 +222,7 @@ def _checked(state: State, asked: Start, against: Target | None, key: Key) -> Pl
     plan = asked.plan
     if plan.no_worse_than is not None and against is None:
         raise _wrong("no_worse_than", "`no_worse_than` compares: say with what, in `against`.")
-    for field, metric in (("pattern", Metric.REGEX), ("schema", Metric.JSON_SCHEMA), ("judge", Metric.JUDGE)):
+    for field, metric in _NEEDS.items():
         if bool(getattr(plan, field)) != (plan.metric is metric):
             raise _wrong(field, f"`{field}` belongs to metric `{metric.value}`, and that needs it.")
     if plan.metric is not Metric.JUDGE:

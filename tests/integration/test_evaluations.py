@@ -129,6 +129,20 @@ async def test_a_bad_version_is_not_promoted_and_a_good_one_is(deployment: Deplo
     assert {(r.service_tier, r.billable) for r in records} == {("batch", True)}
 
 
+async def test_applying_a_file_does_not_get_around_the_policy(deployment: Deployment):
+    await second_version(deployment.gateway, deployment.tmp)
+    path = "/admin/v1/adapters/acme/support/evaluation-policy"
+    async with deployment.gateway.http() as http:
+        assert (await http.put(path, json={"require_eval": True})).status_code == 200
+        known = (await http.get("/admin/v1/export")).json()["adapters"]["acme/support"]
+        assert known["require_eval"] is True
+        document = {"florin": 1, "adapters": {"acme/support": known | {"live": "v2"}}}
+        applied = await http.post("/admin/v1/apply", json=document)
+        assert applied.json()["failed"] == 1, applied.text
+        assert "must pass an evaluation" in applied.text
+        assert (await http.get("/admin/v1/adapters/acme/support")).json()["live"] == "v1"
+
+
 async def test_every_format_and_check(deployment: Deployment):
     gateway = deployment.gateway
     text = await said(gateway, "support")
@@ -156,6 +170,12 @@ async def test_the_base_is_compared_for_operators_only(deployment: Deployment):
         found = await evaluated(http, data("x", "y"), "acme/support@v1", against="base")
         assert (found["against"], found["status"]) == ("base", "completed")
         assert found["result"]["against"]["unanswered"] == 0
+        await gateway.add_adapter("bolt/base", fake_adapter(deployment.tmp / "base"))
+        hidden = await http.post(
+            "/admin/v1/adapters/bolt/support/versions/v1/evaluations",
+            json={"data": data("x"), "against": "base"},
+        )
+        assert "hides it" in hidden.json()["error"]["message"]
         refused = await own.post(path, json={"data": data("x"), "against": "base"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
         mine = await evaluated(own, data("x", "y"), "acme/support@v1")
@@ -212,7 +232,7 @@ async def test_rubbish_is_refused_before_anything_runs(deployment: Deployment):
         ({"data": good, "metric": "regex"}, 400, "pattern", "needs it"),
         ({"data": good, "pattern": "x"}, 400, "pattern", "belongs to metric `regex`"),
         ({"data": good, "metric": "regex", "pattern": "(?=x)"}, 400, "pattern", "look-around"),
-        ({"data": good, "metric": "json-schema", "json_schema": "{"}, 400, "schema", "cannot be used"),
+        ({"data": good, "metric": "json-schema", "json_schema": "{"}, 400, "json_schema", "cannot be used"),
         ({"data": good, "metric": "perplexity"}, 400, "metric", "`prompt` and `completion`"),
         ({"data": data("x", kind="prompt"), "metric": "perplexity"}, 400, "metric", "can crash an engine"),
         ({"data": good, "metric": "judge", "judge": "support"}, 400, "judge_prompt", "1 to"),
@@ -225,6 +245,10 @@ async def test_rubbish_is_refused_before_anything_runs(deployment: Deployment):
             assert words in error["message"], error
         for body, status in (({"data": good, "against": "v9"}, 404), ({"data": good, "metric": "bleu"}, 400)):
             assert (await http.post(path, json=body)).status_code == status
+        half = await http.post(
+            path, content=b'{"data": "\\ud800"}', headers={"content-type": "application/json"}
+        )
+        assert half.status_code == 400, half.text
         assert (await http.post(path.replace("v1", "v7"), json={"data": good})).status_code == 404
         assert (await http.get("/admin/v1/adapters/acme/support/evaluations")).json() == {"data": []}
     assert deployment.calls() == []

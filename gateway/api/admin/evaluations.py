@@ -64,7 +64,7 @@ async def start(
     plan = Plan(
         metric=body.metric,
         pattern=body.pattern,
-        schema=body.json_schema,
+        json_schema=body.json_schema,
         judge=body.judge,
         judge_prompt=body.judge_prompt,
         threshold=body.threshold,
@@ -87,7 +87,7 @@ async def list_evaluations(
 ) -> Json:
     """An adapter's evaluations, newest first, without examples, schemas and prompts."""
     found = await evaluations.listed(state, _name(tenant, name), limit, authority=authority)
-    left_out = {"schema": None, "judge_prompt": None}
+    left_out = {"json_schema": None, "judge_prompt": None}
     return {"data": [evaluation.document() | left_out for evaluation in found]}
 
 

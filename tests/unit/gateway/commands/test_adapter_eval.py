@@ -13,7 +13,7 @@ from gateway.commands import adapter_eval
 PATH = "/admin/v1/adapters/acme/support"
 RUNNING: dict[str, Any] = {
     "id": "eval_1", "adapter": "acme/support", "version": "v2", "digest": "sha256:00", "against": "acme/support@v1",
-    "against_digest": "sha256:11", "metric": "exact", "pattern": None, "schema": None, "judge": None,
+    "against_digest": "sha256:11", "metric": "exact", "pattern": None, "json_schema": None, "judge": None,
     "judge_prompt": None, "threshold": None, "no_worse_than": 0.02, "max_tokens": 256, "limit": None,
     "data_sha256": "ab" * 32, "cases": 40, "status": "answering", "passed": None, "created": 1_800_000_000_000_000,
     "ended": None, "by": "bootstrap", "result": None, "examples": [], "batch": "batch_1",

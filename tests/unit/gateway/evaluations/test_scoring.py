@@ -29,19 +29,12 @@ def test_a_regex_is_found_anywhere_and_takes_linear_time():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
-        ("", "1 to"),
-        ("x" * 1001, "1 to"),
-        ("(", "unclosed group"),
-        ("(?=x)", "look-around"),
-        (r"(x)\1", "backreferences"),
-        ("((x{1000}){1000}){1000}", "size limit"),
-    ],
+    "pattern", ["", "x" * 1001, "(", "(?=x)", r"(x)\1", "((x{1000}){1000}){1000}"], ids=lambda p: p[:12]
 )
-def test_what_the_engine_cannot_do_is_refused(pattern: str, why: str):
-    with pytest.raises(BadPlanError, match=why):
+def test_what_the_engine_cannot_do_is_refused(pattern: str):
+    with pytest.raises(BadPlanError) as refused:
         regex(pattern)
+    assert refused.value.param == "pattern"
 
 
 def test_a_schema_checks_json_only():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.evaluations.statistics import LEVEL, bootstrap, mcnemar, wilson
+from gateway.evaluations.statistics import LEVEL, bootstrap, mcnemar, paired_proportions, wilson
 
 scores = st.lists(st.floats(-5, 5, allow_nan=False), min_size=1, max_size=60)
 
@@ -44,6 +44,31 @@ def test_wilson_covers_the_truth_as_often_as_it_says():
         found = wilson(sum(random.random() < truth for _ in range(50)), 50)
         held += found.low <= truth <= found.high
     assert held / 2000 == pytest.approx(LEVEL, abs=0.03)
+
+
+def test_paired_proportions():
+    found = paired_proportions(0, 0, 22)
+    assert (found.low, found.high) == (pytest.approx(-0.1155, abs=1e-4), pytest.approx(0.1155, abs=1e-4))
+    found = paired_proportions(2, 12, 98)  # (3 - 13) / 100 -+ 1.96 sqrt((0.16 - 0.01) / 100)
+    assert (found.low, found.high) == (pytest.approx(-0.1759, abs=1e-4), pytest.approx(-0.0241, abs=1e-4))
+    assert paired_proportions(0, 0, 136).low < -0.02 < paired_proportions(0, 0, 137).low
+
+
+@given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
+def test_paired_proportions_are_symmetric_and_possible(better: int, worse: int, equal: int):
+    count = better + worse + equal
+    found, mirrored = paired_proportions(better, worse, count), paired_proportions(worse, better, count)
+    assert -1 <= found.low < found.high <= 1
+    assert found.low == pytest.approx(-mirrored.high)
+
+
+def test_paired_proportions_cover_the_truth_as_often_as_they_say():
+    random, truth, held = Random(5), -0.04, 0
+    for _ in range(2000):
+        drawn = [random.random() for _ in range(60)]
+        found = paired_proportions(sum(d < 0.03 for d in drawn), sum(0.03 <= d < 0.10 for d in drawn), 60)
+        held += found.low <= truth <= found.high
+    assert held / 2000 > LEVEL - 0.02
 
 
 def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says():
