@@ -76,6 +76,24 @@ CASES = [
         "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY,
         "acme/support now serves v2 for 10 % of calls, and v1 for the other 90 %.",
     ),
+    (
+        (
+            *("promote", "acme/support", "v2", "--weight", "10", "--guard", "rollback", "--window", "10m"),
+            *("--max-error-rate", "0.02", "--then", "50", "--then", "100", "--force"),
+        ),
+        "PUT", f"{PATH}/live",
+        {
+            **LIVE_BODY, "weight": 10, "force": True,
+            "guard": {
+                "action": "rollback", "max_error_rate": 0.02, "window_seconds": 600, "then": [50, 100],
+            },
+        },
+        CANARY, "acme/support now serves v2 for 10 % of calls",
+    ),
+    (
+        ("promote", "acme/support", "v2", "--weight", "10", "--guard", "none"),
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10, "guard": None}, CANARY, "acme/support now serves v2",
+    ),
     (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support now serves v1."),
     (
         ("retire", "acme/support", "2"),

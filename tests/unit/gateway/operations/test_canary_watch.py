@@ -11,7 +11,7 @@ import pytest
 from adapters.errors import StoreUnavailableError
 from adapters.model import Adapter, CanaryOutcome, Guard, Version
 from adapters.registry.canary_figures import Comparison
-from gateway.operations import canaries
+from gateway.operations import canaries, evaluations
 from gateway.operations.canary_watch import SHOWN_SECONDS, CanaryWatch
 
 NOW = 1_795_000_000_000_000
@@ -112,3 +112,22 @@ def test_conditions(verdict: Any, ago: int, shown: bool):
     found = list(watch(Store({}), replace(ADAPTER, outcome=outcome)).conditions())
     assert [c.subject for c in found] == (["acme/support@v2"] if shown else [])
     assert all(c.code == "canary_stopped" and c.message.endswith("Its evaluation failed.") for c in found)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [({}, "none"), ({1: {"passed": False}}, "none"), ({2: {"passed": None}}, "none"),
+     ({2: {"passed": True}}, "waiting"), ({2: {"passed": False}}, "rollback")],
+)  # fmt: skip
+async def test_the_last_evaluation_of_the_canary_counts(
+    monkeypatch: pytest.MonkeyPatch, found: dict[int, Any], expected: str
+):
+    async def latest(*_: Any) -> dict[int, Any]:
+        return found
+
+    monkeypatch.setattr(evaluations, "latest", latest)
+    evaluation = await canaries.evaluation_of(watch(Store({})).state, ADAPTER)
+    judgement = canaries.judged(ADAPTER, VERSION, {}, NOW, evaluation).judgement
+    assert judgement is not None
+    assert judgement.verdict == ("waiting" if expected == "none" else expected)
+    assert (judgement.reason == "Its evaluation failed.") is (expected == "rollback")
