@@ -241,3 +241,14 @@ def test_a_minimum_that_cannot_be_reached_is_said(fake):
     warning = "acme/support can be on 1 engines with region=eu, fewer than the 2 wanted"
     fake.answer("PUT", f"{PATH}/replicas", {**ADAPTER, "min_replicas": 2, "warnings": [warning]})
     assert f"Warning: {warning}." in fake.florin("adapter", "scale", "acme/support", "--min", "2").stderr
+
+
+@pytest.mark.parametrize(
+    "said",
+    [("--then", "50"), ("--guard", "none", "--window", "10m"), ("--guard", "hold", "--window", "soon")],
+)
+def test_a_guard_that_is_not_clear_is_asked_of_nobody(fake, said):
+    refused = fake.florin("adapter", "promote", "acme/support", "v2", "--weight", "10", *said)
+    assert refused.exit_code != 0
+    assert said[-2] in refused.stderr or "--guard rollback" in refused.stderr
+    assert fake.asked == []
