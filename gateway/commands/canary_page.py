@@ -7,6 +7,8 @@ from typing import Any
 from gateway.commands.client import Json
 from gateway.commands.output import clean, facts, say, show, table, when
 
+_DONE = {"hold": "held", "rollback": "rolled back", "promote": "made live"}
+
 
 def compared(body: Json) -> None:
     """Of an adapter: its canary's guard, the figures of both, and what the guard makes of them; or what the
@@ -21,16 +23,17 @@ def compared(body: Json) -> None:
         if found["verdict"]:
             say(f"Verdict: {clean(found['verdict'])}. {clean(found['reason'])}")
     elif outcome:
-        decided = f"{clean(outcome['verdict'])} by its guard, {when(outcome['at'])}"
-        say(f"{clean(outcome['version'])}: {decided}. {clean(outcome['reason'])}")
+        done = _DONE.get(outcome["verdict"], clean(outcome["verdict"]))
+        decided = f"{clean(outcome['version'])} was {done} by its guard, {when(outcome['at'])}"
+        say(f"{decided}. {clean(outcome['reason'])}")
 
 
 def _guard(guard: Json) -> str:
     then = "".join(f", then {weight} %" for weight in guard["then"])
     return (
-        f"{guard['action']} above {guard['max_error_rate']:.3g} of requests failed, or "
-        f"{guard['max_latency_ratio']:g} times the latency, in {_time(guard['window_seconds'])}, "
-        f"from {guard['min_requests']} requests{then}"
+        f"{guard['action']} if more than {guard['max_error_rate']:.3g} of requests fail, or take over "
+        f"{guard['max_latency_ratio']:g} times as long, within {_time(guard['window_seconds'])}, from "
+        f"{guard['min_requests']} requests on{then}"
     )
 
 

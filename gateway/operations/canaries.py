@@ -100,12 +100,13 @@ def canary_of(state: State, adapter: Adapter) -> Version | None:
 async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> bool:
     """Do what a guard decided: hold, roll back, or give the next weight, for which the version is loaded
     first. Returns False if the comparison has ended meanwhile, or another worker was faster. Raises as
-    `Prewarmer.warm`, `Registrar.promote`."""
+    `Prewarmer.warm`, `Registrar.promote`, `evaluations.check_promotion`."""
     name, verdict = AdapterName.parse(adapter.name), judgement.verdict
     assert adapter.canary is not None
     assert verdict in ("hold", "rollback", "promote")
     live = state.catalog.versions.get(f"{name}@v{adapter.live}")
     if verdict == "promote":
+        await evaluations.check_promotion(state, name, adapter.canary)
         version = state.registrar.loadable_version(name, adapter.canary)
         await state.warmer.warm(version, like=live, share=judgement.weight)
     outcome = CanaryOutcome(verdict, adapter.canary, judgement.reason, state.clock.now())

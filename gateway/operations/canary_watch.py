@@ -15,7 +15,9 @@ from typing import Final
 
 from adapters.errors import AdaptersError, StoreUnavailableError
 from adapters.model import Adapter
-from adapters.registry.canary_guard import Evaluation
+from adapters.registry.canary_guard import Evaluation, Judgement
+from gateway.errors import FlorinError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.observability.conditions import Condition
 from gateway.operations import canaries
 from gateway.operations.state import State
@@ -28,7 +30,7 @@ LOOK_SECONDS: Final = 1.0
 EVALUATION_SECONDS: Final = 5.0
 """Pause between reads of canaries' evaluations."""
 RETRY_SECONDS: Final = 30.0
-"""Pause after a decision that could not be carried out."""
+"""Pause after a canary could not be given its next weight."""
 SHOWN_SECONDS: Final = 86_400
 """How long `florin doctor` tells of a rollback, unless someone promotes or rolls back the adapter before."""
 
@@ -43,8 +45,8 @@ class CanaryWatch:
     state: State
     owner: str
     look: float = LOOK_SECONDS
-    # Mutable: decisions that are being carried out, by adapter. To load a version takes a while.
-    _acting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    # Mutable: canaries that are being given their next weight, by adapter.
+    _raising: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     # Mutable: the evaluation of a canary as last read, by the comparison's adapter and beginning.
     _evaluations: dict[tuple[str, int], Evaluation] = field(default_factory=dict)
     _reading: asyncio.Task[None] | None = None
@@ -63,9 +65,9 @@ class CanaryWatch:
                     if leads and (self._reading is None or self._reading.done()):
                         self._reading = asyncio.create_task(self._read_evaluations(guarded))
                     for adapter in guarded if leads else ():
-                        await self.judge(adapter)
+                        await self._judge(adapter)
         finally:
-            for task in (*self._acting.values(), self._reading):
+            for task in (*self._raising.values(), self._reading):
                 if task is not None:
                     task.cancel()
             if leads:
@@ -82,27 +84,38 @@ class CanaryWatch:
         self._evaluations = found
         await asyncio.sleep(EVALUATION_SECONDS)
 
+    async def _judge(self, adapter: Adapter) -> None:
+        """Trouble with one canary is no other's. Raises StoreUnavailableError."""
+        try:
+            await self.judge(adapter)
+        except StoreUnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect too; the other canaries need their guard
+            _log_failure(adapter, error)
+
     async def judge(self, adapter: Adapter) -> None:
-        """Raises StoreUnavailableError."""
-        task = self._acting.get(adapter.name)
-        if task is not None and not task.done():
-            return
+        """Judge one canary, and stop it if it is to be. Its next weight is given beside the looks, since the
+        version is loaded first, and a canary that turns bad meanwhile is stopped all the same. Raises
+        StoreUnavailableError."""
         evaluation = self._evaluations.get((adapter.name, adapter.canary_since), "none")
         found = await canaries.compared(self.state, adapter, evaluation)
-        if found is None or found.judgement is None or found.judgement.verdict in ("waiting", "keep"):
+        verdict = None if found is None else found.judgement
+        if verdict is None or verdict.verdict in ("waiting", "keep"):
             return
-        self._acting[adapter.name] = asyncio.create_task(self._act(adapter, found))
+        raising = self._raising.get(adapter.name)
+        busy = raising is not None and not raising.done()
+        if verdict.verdict != "promote":
+            if raising is not None:
+                raising.cancel()
+            await canaries.carry_out(self.state, adapter, verdict)
+        elif not busy:
+            self._raising[adapter.name] = asyncio.create_task(self._raise(adapter, verdict))
 
-    async def _act(self, adapter: Adapter, found: canaries.Compared) -> None:
-        assert found.judgement is not None
+    async def _raise(self, adapter: Adapter, verdict: Judgement) -> None:
         try:
-            await canaries.carry_out(self.state, adapter, found.judgement)
-        except AdaptersError as error:
-            what = f"{adapter.name}@v{adapter.canary}"
-            log.warning("Guard of canary %s: cannot %s: %s", what, found.judgement.verdict, error)
-            await asyncio.sleep(RETRY_SECONDS)
-        except Exception:  # a defect; the other canaries need their guard
-            log.exception("Guard of canary %s failed", adapter.name)
+            await canaries.carry_out(self.state, adapter, verdict)
+        except Exception as error:  # noqa: BLE001 - likewise
+            _log_failure(adapter, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def conditions(self) -> Iterator[Condition]:
@@ -118,3 +131,8 @@ class CanaryWatch:
             done = "holds it" if outcome.verdict == "hold" else "rolled it back"
             subject = f"{name}@v{outcome.version}"
             yield Condition("canary_stopped", subject, f"The canary's guard {done}. {outcome.reason}")
+
+
+def _log_failure(adapter: Adapter, error: Exception) -> None:
+    expected = isinstance(error, AdaptersError | FlorinError | LedgerUnavailableError)
+    log.warning("Guard of canary %s@v%s: %s", adapter.name, adapter.canary, error, exc_info=not expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from adapters.errors import StoreUnavailableError
 from adapters.model import Adapter, CanaryOutcome, Guard, Version
 from adapters.registry.canary_figures import Comparison
-from gateway.operations import canaries
+from gateway.operations import canaries, evaluations
 from gateway.operations.canary_watch import SHOWN_SECONDS, CanaryWatch
 
 NOW = 1_795_000_000_000_000
@@ -57,7 +58,7 @@ class Store:
     away: bool = False
 
     async def canary_counts(self, comparison: str) -> dict[str, int]:
-        assert comparison == Comparison.of(ADAPTER, "fl-2").key
+        assert comparison == Comparison.of(ADAPTER, VERSION.engine_name).key
         if self.away:
             raise StoreUnavailableError("away")
         return self.counts
@@ -75,18 +76,28 @@ def watch(store: Store, adapter: Adapter = ADAPTER) -> CanaryWatch:
     return CanaryWatch(state, "w1")
 
 
-async def test_one_decision_is_carried_out_once(monkeypatch: pytest.MonkeyPatch):
+async def test_a_canary_that_turns_bad_while_it_is_given_more_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    begun: list[str] = []
     done: list[str] = []
 
     async def carry_out(_: Any, adapter: Adapter, judgement: Any) -> bool:
+        begun.append(judgement.verdict)
+        if judgement.verdict == "promote":
+            await asyncio.sleep(60)  # it is being loaded
         done.append(f"{adapter.name} {judgement.verdict}")
         return True
 
     monkeypatch.setattr(canaries, "carry_out", carry_out)
-    one = watch(Store(BAD))
-    await one.judge(ADAPTER)
-    await one.judge(ADAPTER)  # while the first is under way
-    await one._acting[ADAPTER.name]
+    adapter = replace(ADAPTER, guard=Guard("rollback", window_seconds=60, then=(50,)))
+    store = Store({"10 canary n": 100, "10 live n": 900})
+    one = watch(store, adapter)
+    for _ in range(3):
+        await one.judge(adapter)
+        await asyncio.sleep(0)
+    assert (begun, done) == (["promote"], [])
+    store.counts = {"10 canary n": 100, "10 canary k": 50, "10 live n": 900}
+    await one.judge(adapter)
+    await asyncio.wait([one._raising[adapter.name]])
     assert done == ["acme/support rollback"]
 
 
@@ -95,7 +106,7 @@ async def test_nothing_is_decided_while_redis_is_away(monkeypatch: pytest.Monkey
     one = watch(Store(BAD, away=True))
     with pytest.raises(StoreUnavailableError):
         await one.judge(ADAPTER)
-    assert not one._acting
+    assert not one._raising
 
 
 @pytest.mark.parametrize(
@@ -112,3 +123,22 @@ def test_conditions(verdict: Any, ago: int, shown: bool):
     found = list(watch(Store({}), replace(ADAPTER, outcome=outcome)).conditions())
     assert [c.subject for c in found] == (["acme/support@v2"] if shown else [])
     assert all(c.code == "canary_stopped" and c.message.endswith("Its evaluation failed.") for c in found)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [({}, "none"), ({1: {"passed": False}}, "none"), ({2: {"passed": None}}, "none"),
+     ({2: {"passed": True}}, "waiting"), ({2: {"passed": False}}, "rollback")],
+)  # fmt: skip
+async def test_the_last_evaluation_of_the_canary_counts(
+    monkeypatch: pytest.MonkeyPatch, found: dict[int, Any], expected: str
+):
+    async def latest(*_: Any) -> dict[int, Any]:
+        return found
+
+    monkeypatch.setattr(evaluations, "latest", latest)
+    evaluation = await canaries.evaluation_of(watch(Store({})).state, ADAPTER)
+    judgement = canaries.judged(ADAPTER, VERSION, {}, NOW, evaluation).judgement
+    assert judgement is not None
+    assert judgement.verdict == ("waiting" if expected == "none" else expected)
+    assert (judgement.reason == "Its evaluation failed.") is (expected == "rollback")
