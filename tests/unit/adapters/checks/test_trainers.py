@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from adapters.checks.finding_codes import CONVERT
+from adapters.checks.findings import Findings
+from adapters.checks.peft_config import check_config
 from adapters.checks.validate import AdapterFacts, validate
 from adapters.errors import Finding, RejectedError
 from adapters.model import BaseModel
@@ -105,6 +107,22 @@ def test_names_that_engines_do_not_know_are_refused_with_the_way_out(tmp_path, r
 def test_names_without_the_prefix_pass_as_they_do_in_vllm(tmp_path):
     tensors = {name.removeprefix("base_model.model."): tensor for name, tensor in lora_tensors().items()}
     assert check(write_adapter(tmp_path / "a", tensors=tensors)).modules == ("q_proj", "v_proj")
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"])
+def test_they_are_refused_of_a_base_of_unknown_shapes_too(tmp_path, wrapper):
+    tensors = {n.replace("self_attn.", f"{wrapper}.self_attn."): t for n, t in lora_tensors().items()}
+    unknown = BaseModel("tiny/base", (), {**LLAMA.config, "architectures": ["TomorrowForCausalLM"]})
+    with pytest.raises(RejectedError) as caught:
+        validate(
+            write_adapter(tmp_path / "a", tensors=tensors),
+            base=unknown,
+            max_rank=8,
+            max_bytes=10_000_000,
+            unverified_shapes=True,
+        )
+    errors = [finding for finding in caught.value.findings if finding.severity == "error"]
+    assert {(finding.code, finding.remedy) for finding in errors} == {("tensor_name_invalid", CONVERT)}
 
 
 def test_one_matrix_under_two_names_is_refused(tmp_path):
@@ -213,6 +231,22 @@ def test_the_ranks_of_an_expression_are_those_of_the_modules_that_it_matches(tmp
         tensors[name] = (dtype, (rank, shape[1]) if "lora_A" in name else (shape[0], rank))
     (directory / "adapter_config.json").write_text(json.dumps(lora_config(rank_pattern=pattern)))
     assert check(write_adapter(tmp_path / "b", config=lora_config(rank_pattern=pattern), tensors=tensors))
+
+
+def test_the_patterns_of_fused_experts_name_their_weights():
+    config = lora_config(
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        rank_pattern={"experts.down_proj": 2},
+        alpha_pattern={"experts.gate_up_proj": 4},
+    )
+    lora = check_config(config, max_rank=8, fleet_ranks=(), findings=Findings())
+    assert lora is not None
+    experts = "model.layers.0.mlp.experts"
+    assert (lora.rank_of(experts), lora.scaling_of(experts)) == (2, 4.0)
+    assert (lora.rank_of(f"{experts}.base_layer"), lora.scaling_of(f"{experts}.base_layer")) == (4, 1.0)
+    assert lora.targets_module(experts, 0)
+    assert lora.targets_module(f"{experts}.base_layer", 0)
+    assert not lora.targets_module("model.layers.0.mlp.gate", 0)
 
 
 @pytest.mark.parametrize(
