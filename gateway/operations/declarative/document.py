@@ -24,6 +24,7 @@ from gateway.operations.engine_checks import normal_url
 from gateway.operations.inputs import (
     Count,
     EngineLabels,
+    GuardSpec,
     HeldVersions,
     HostName,
     Label,
@@ -205,6 +206,7 @@ class VersionSpec(StrictBody):
 class CanarySpec(StrictBody):
     version: VersionName
     weight: int = Field(ge=1, le=99, description="Percent of the calls.")
+    guard: GuardSpec | None = Field(None, description="What watches it.")
 
 
 class AdapterSpec(StrictBody):
@@ -222,6 +224,10 @@ class AdapterSpec(StrictBody):
     max_replicas: Replicas | None = None
     shared_with: tuple[TenantName, ...] = ()
     cost_centre: CostCentre = Field("", description="Of its tenant's usage of it, where the key has none.")
+    require_eval: bool = Field(False, description="Promote a version only if it has passed its evaluation.")
+    eval_data: str = Field(
+        "", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the data of that evaluation; empty: any."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> AdapterSpec:
