@@ -72,8 +72,8 @@ class LoraConfig:
 
 
 def _pattern_name(module: str) -> str:
-    """What patterns are compared with: PEFT saves the two weights of fused experts under `experts.base_layer` and
-    `experts`, and compares their names."""
+    """What patterns are compared with: PEFT saves the two weights of fused experts under `experts.base_layer`
+    and `experts`, and compares their names."""
     if module.endswith(".experts.base_layer"):
         return module.removesuffix("base_layer") + "gate_up_proj"
     return f"{module}.down_proj" if module.endswith(".experts") else module

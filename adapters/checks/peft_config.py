@@ -49,8 +49,8 @@ _KNOWN_SWITCHES = frozenset({"use_rslora", *_REFUSED_WHEN_SET})
 that they do not know."""
 
 _RESAVE = (
-    "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, or run `florin adapter "
-    "convert DIR --base BASE_DIR --initial INITIAL_DIR --out OUT` with the adapter as it was before training."
+    "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, or run `florin "
+    "adapter convert DIR --base BASE_DIR --initial INITIAL_DIR --out OUT` with the adapter as it was before training."
 )
 
 _PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.|(?:\\d|\[0-9\])\+){1,300}\$?", re.ASCII)

@@ -22,7 +22,7 @@ each further one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -117,37 +117,29 @@ def _latency(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age:
         ("time to the first token", lambda arm: arm.first_token),
         ("time for each token", lambda arm: arm.per_token),
     ]
+    slower = math.ceil(PER_DOUBLING * math.log2(guard.max_latency_ratio) - 1e-9)  # whole buckets
     for what, of in kinds:
         for q in _QUANTILES:
-            counts = list(_slower(guard, slices, of, of(live), q))
+            own, limit = quantile(of(canary), q), quantile(of(live), q)
+            if own is None or limit is None or own <= limit + slower:
+                continue
+            counts = [_beyond(of(s.canary), limit + slower, of(s.live), limit) for s in slices]
             if _evidence(counts, _above_live, whole=age <= guard.window_seconds) >= math.log(1 / _LATENCY):
-                own, other = quantile(of(canary), q), quantile(of(live), q)
-                assert own is not None
-                assert other is not None
                 which = "median" if q == 0.5 else f"{q:.0%} quantile"
                 return (
-                    f"The {which} of its {what} is {_shown(own)}, and the live version's {_shown(other)}; "
+                    f"The {which} of its {what} is {_shown(own)}, and the live version's {_shown(limit)}; "
                     f"the guard allows {guard.max_latency_ratio:g} times that."
                 )
     return ""
 
 
-def _slower(
-    guard: Guard, slices: Sequence[Slice], of: Callable[[Arm], Histogram], live: Histogram, q: float
-) -> Iterator[_Counts]:
-    """Requests that took longer than the quantile of the live version's, if the live version's had been
-    slower by the factor that the guard allows (rounded up to whole buckets)."""
-    limit = quantile(live, q)
-    if limit is None:
-        return
-    allowed = limit + math.ceil(PER_DOUBLING * math.log2(guard.max_latency_ratio) - 1e-9)
-    for one in slices:
-        own, others = of(one.canary), of(one.live)
-        yield _Counts(_beyond(own, allowed), sum(own.values()), _beyond(others, limit), sum(others.values()))
-
-
-def _beyond(histogram: Histogram, limit: int) -> int:
-    return sum(count for bucket, count in histogram.items() if bucket > limit)
+def _beyond(canary: Histogram, allowed: int, live: Histogram, limit: int) -> _Counts:
+    return _Counts(
+        sum(count for bucket, count in canary.items() if bucket > allowed),
+        sum(canary.values()),
+        sum(count for bucket, count in live.items() if bucket > limit),
+        sum(live.values()),
+    )
 
 
 def _evidence(counts: Sequence[_Counts], growth: Callable[[_Counts, float], float], *, whole: bool) -> float:
@@ -212,4 +204,4 @@ def _doubt(guard: Guard, canary: Arm, live: Arm) -> str:
 
 def _shown(bucket: int) -> str:
     found = seconds(bucket)
-    return f"{found:.2g} s" if found >= 1 else f"{found * 1000:.2g} ms"
+    return f"{found:.1f} s" if found >= 1 else f"{found * 1000:.{0 if found >= 0.01 else 1}f} ms"

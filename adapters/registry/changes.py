@@ -138,9 +138,8 @@ def plan_promote(
     old = reading.adapter(name)
     version = reading.callable_version(old, number)
     same = number == old.canary
-    if same and old.held and weight > old.weight and not terms.force:
-        assert old.outcome is not None
-        raise CanaryHeldError(f"The guard holds {version.id} at {old.weight} %: {old.outcome.reason}")
+    if same and not terms.force:
+        check_hold(old, weight)
     if weight < 100:
         if old.live in (None, number):
             raise InUseError(f"{version.id} is already live; a canary must be a different version.")
@@ -161,6 +160,13 @@ def plan_promote(
         return PlannedChange([_change_of(reading, old, old)], old)
     changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
     return PlannedChange(changes, new, action, number, details)
+
+
+def check_hold(adapter: Adapter, weight: int) -> None:
+    """Raises CanaryHeldError if the guard holds the canary at less than `weight`."""
+    if adapter.held and adapter.outcome is not None and weight > adapter.weight:
+        held = f"{adapter.name}@v{adapter.canary}"
+        raise CanaryHeldError(f"The guard holds {held} at {adapter.weight} %: {adapter.outcome.reason}")
 
 
 def plan_rollback(
@@ -191,7 +197,7 @@ def plan_verdict(
     another, do no harm. `weight`: the next one, for `promote`. Raises as `plan_promote`."""
     old = reading.adapter(name)
     if (old.canary, old.canary_since) != (outcome.version, since) or old.held:
-        return PlannedChange([], old)
+        return PlannedChange([_change_of(reading, old, old)], old)
     if outcome.verdict == "rollback":
         return plan_rollback(reading, name, outcome)
     if outcome.verdict == "hold":
@@ -321,7 +327,8 @@ def _compared(old: Adapter, canary: int, weight: int, terms: CanaryTerms) -> Ada
     if same and not resumed and (weight, guard) == (old.weight, old.guard):
         return old
     outcome = old.outcome if same and not resumed else None
-    return replace(old, canary=canary, weight=weight, guard=guard, canary_since=terms.now, outcome=outcome)
+    since = max(terms.now, old.canary_since + 1)  # a clock may be set back
+    return replace(old, canary=canary, weight=weight, guard=guard, canary_since=since, outcome=outcome)
 
 
 def _without_canary(adapter: Adapter) -> Adapter:

@@ -136,7 +136,9 @@ def promote(
     Example: florin adapter promote acme/support v2 --weight 10 --guard rollback --then 50 --then 100
     """
     path = f"{session.adapter_path(adapter)}/live"
-    wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait, "force": force}
+    wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
+    if force:
+        wanted["force"] = True
     if require_eval or require_eval_of:
         wanted |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
     terms = {
@@ -320,7 +322,7 @@ def _canary(body: Json) -> str | None:
     canary = body["canary"]
     if not canary:
         return None
-    return f"{canary['version']}, {canary['weight']} %{', held' if canary['held'] else ''}"
+    return f"{canary['version']}, {canary['weight']} %{', held' if canary.get('held') else ''}"
 
 
 def _where(body: Json) -> list[str] | str:

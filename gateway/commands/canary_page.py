@@ -11,8 +11,8 @@ from gateway.commands.output import clean, facts, say, show, table, when
 def compared(body: Json) -> None:
     """Of an adapter: its canary's guard, the figures of both, and what the guard makes of them; or what the
     last canary's guard has decided."""
-    canary, found, outcome = body["canary"], body["comparison"], body["outcome"]
-    if canary and canary["guard"]:
+    canary, found, outcome = body["canary"], body.get("comparison"), body.get("outcome")
+    if canary and canary.get("guard"):
         show(facts([("guard", _guard(canary["guard"]))]))
     if canary and found:
         columns = ("", "requests", "failed", "first token p50", "p95", "per token p50", "p95")

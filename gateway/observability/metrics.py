@@ -139,6 +139,8 @@ class Metrics:
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
         self._canary_verdicts = self._counter("florin_canary_verdicts_total", "verdict")
+        for verdict in ("hold", "rollback", "promote"):
+            self._canary_verdicts.labels(verdict)  # so that the first one shows as an increase
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")

@@ -18,8 +18,9 @@ from adapters.registry.canary_figures import (
     seconds,
     together,
 )
-from adapters.registry.canary_guard import Judgement, judge
+from adapters.registry.canary_guard import Evaluation, Judgement, judge
 from adapters.registry.changes import plan_verdict
+from gateway.operations import evaluations
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up
 
@@ -49,32 +50,42 @@ class Compared:
         }
 
 
-def judged(adapter: Adapter, canary: Version, counts: Mapping[str, int], now: int) -> Compared:
+def judged(
+    adapter: Adapter, canary: Version, counts: Mapping[str, int], now: int, evaluation: Evaluation = "none"
+) -> Compared:
     """Pure. `counts`: as stored for `Comparison.of`. `now`: Unix microseconds."""
     comparison = Comparison.of(adapter, canary.engine_name)
     slices = in_window(comparison, counts, now)
     found = None
     if adapter.guard is not None:
         age = (now - adapter.canary_since) / 1e6
-        found = judge(adapter.guard, adapter.weight, slices, age=age)
+        found = judge(adapter.guard, adapter.weight, slices, age=age, evaluation=evaluation)
         if adapter.held and adapter.outcome is not None:
             found = Judgement("hold", adapter.outcome.reason)
     return Compared(together(s.canary for s in slices), together(s.live for s in slices), found)
 
 
-async def compared(state: State, adapter: Adapter) -> Compared | None:
+async def evaluation_of(state: State, adapter: Adapter) -> Evaluation:
+    """How the canary's last evaluation ended; none while the ledger is away."""
+    found = await evaluations.latest(state, adapter)
+    passed = found.get(adapter.canary or 0, {}).get("passed")
+    return "none" if passed is None else "passed" if passed else "failed"
+
+
+async def compared(state: State, adapter: Adapter, evaluation: Evaluation = "none") -> Compared | None:
     """None: there is no canary. Raises StoreUnavailableError."""
     version = canary_of(state, adapter)
     if version is None:
         return None
     counts = await state.store.canary_counts(Comparison.of(adapter, version.engine_name).key)
-    return judged(adapter, version, counts, state.clock.now())
+    return judged(adapter, version, counts, state.clock.now(), evaluation)
 
 
 async def comparison_json(state: State, adapter: Adapter) -> Json | None:
     """None: there is no canary, or its figures cannot be read now."""
+    evaluation: Evaluation = "none" if adapter.guard is None else await evaluation_of(state, adapter)
     try:
-        found = await compared(state, adapter)
+        found = await compared(state, adapter, evaluation)
     except StoreUnavailableError:
         return None
     return None if found is None else found.json()
@@ -101,7 +112,8 @@ async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> boo
     done = await state.registrar.change(
         name, ACTOR, lambda r: plan_verdict(r, name, adapter.canary_since, outcome, judgement.weight)
     )
-    if outcome != done.outcome and outcome.at != done.canary_since:
+    raised = done.canary_since != adapter.canary_since and done.weight == judgement.weight
+    if done.outcome != outcome and not (verdict == "promote" and raised):
         return False
     state.metrics.canary_verdict(verdict)
     log.warning("Canary %s@v%d: %s. %s", name, adapter.canary, _WORDS[verdict], judgement.reason)

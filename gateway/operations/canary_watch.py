@@ -15,6 +15,7 @@ from typing import Final
 
 from adapters.errors import AdaptersError, StoreUnavailableError
 from adapters.model import Adapter
+from adapters.registry.canary_guard import Evaluation
 from gateway.observability.conditions import Condition
 from gateway.operations import canaries
 from gateway.operations.state import State
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 ROLE: Final = "canary-guard"
 LEASE_MS: Final = 5_000
 LOOK_SECONDS: Final = 1.0
+EVALUATION_SECONDS: Final = 5.0
+"""Pause between reads of canaries' evaluations."""
 RETRY_SECONDS: Final = 30.0
 """Pause after a decision that could not be carried out."""
 SHOWN_SECONDS: Final = 86_400
@@ -42,6 +45,9 @@ class CanaryWatch:
     look: float = LOOK_SECONDS
     # Mutable: decisions that are being carried out, by adapter. To load a version takes a while.
     _acting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    # Mutable: the evaluation of a canary as last read, by the comparison's adapter and beginning.
+    _evaluations: dict[tuple[str, int], Evaluation] = field(default_factory=dict)
+    _reading: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -54,11 +60,14 @@ class CanaryWatch:
                     continue
                 with contextlib.suppress(StoreUnavailableError):  # the follower logs the outage
                     leads = await self.state.store.lead(ROLE, self.owner, LEASE_MS)
+                    if leads and (self._reading is None or self._reading.done()):
+                        self._reading = asyncio.create_task(self._read_evaluations(guarded))
                     for adapter in guarded if leads else ():
                         await self.judge(adapter)
         finally:
-            for task in self._acting.values():
-                task.cancel()
+            for task in (*self._acting.values(), self._reading):
+                if task is not None:
+                    task.cancel()
             if leads:
                 with contextlib.suppress(StoreUnavailableError):  # the role lapses anyway
                     await self.state.store.resign(ROLE, self.owner)
@@ -67,12 +76,19 @@ class CanaryWatch:
         found = map(self.state.catalog.adapters.get, self.state.catalog.with_canary)
         return [a for a in found if a is not None and a.guard is not None and not a.held]
 
+    async def _read_evaluations(self, guarded: list[Adapter]) -> None:
+        """Beside the looks, which must not wait for a slow ledger."""
+        found = {(a.name, a.canary_since): await canaries.evaluation_of(self.state, a) for a in guarded}
+        self._evaluations = found
+        await asyncio.sleep(EVALUATION_SECONDS)
+
     async def judge(self, adapter: Adapter) -> None:
         """Raises StoreUnavailableError."""
         task = self._acting.get(adapter.name)
         if task is not None and not task.done():
             return
-        found = await canaries.compared(self.state, adapter)
+        evaluation = self._evaluations.get((adapter.name, adapter.canary_since), "none")
+        found = await canaries.compared(self.state, adapter, evaluation)
         if found is None or found.judgement is None or found.judgement.verdict in ("waiting", "keep"):
             return
         self._acting[adapter.name] = asyncio.create_task(self._act(adapter, found))

@@ -148,12 +148,8 @@ def _decided(now: AdapterSpec, wanted: AdapterSpec, outcome: CanaryOutcome | Non
     if asked is None or asked.guard is None:
         return False
     if there is not None:
-        on_its_way = asked.weight < there.weight in asked.guard.then
-        return (there.version, there.guard, now.live) == (
-            asked.version,
-            asked.guard,
-            wanted.live,
-        ) and on_its_way
+        same = (there.version, there.guard, now.live) == (asked.version, asked.guard, wanted.live)
+        return same and asked.weight < there.weight in asked.guard.then
     if outcome is None or f"v{outcome.version}" != asked.version:
         return False
     if outcome.verdict == "rollback":

@@ -13,7 +13,7 @@ from typing import Any
 from adapters.errors import ConflictError, RejectedError
 from adapters.model import Adapter, AdapterName, Guard, Version, dump
 from adapters.registry.change_context import ChangeContext
-from adapters.registry.changes import PlannedChange, check_one_base
+from adapters.registry.changes import PlannedChange, check_hold, check_one_base
 from adapters.store.protocol.registry import Change
 from gateway.operations import evaluations
 from gateway.operations.declarative import resolve
@@ -118,7 +118,7 @@ def planned(
     now: int = 0,
 ) -> PlannedChange[Adapter]:
     """Pure. `fresh`: prepared versions by the number that each is to have. `now`: Unix microseconds. Raises
-    DocumentRefusedError and what `ChangeContext.callable_version` raises."""
+    DocumentRefusedError, CanaryHeldError, and what `ChangeContext.callable_version` raises."""
     old = reading.catalog.adapters.get(str(name))
     there = None if old is None else adapter_spec(old, _callable(reading, old))
     goal = resolve.adapter(
@@ -174,7 +174,9 @@ def _switched(before: Adapter, new: Adapter, goal: AdapterSpec, now: int) -> Ada
     split = (live, number, weight, guard)
     if split == (before.live, before.canary, before.weight, before.guard):
         return new
-    since = now if canary else 0
+    raised = 100 if live == before.canary else weight if number == before.canary else 0
+    check_hold(before, raised)
+    since = max(now, before.canary_since + 1) if canary else 0
     return replace(
         new, live=live, canary=number, weight=weight, guard=guard, canary_since=since, outcome=None
     )
