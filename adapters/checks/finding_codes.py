@@ -202,8 +202,8 @@ CODES: dict[str, FindingCode] = {
     ),
     "unknown_architecture": FindingCode(
         "Florin does not know the base model's architecture, so shapes cannot be checked.",
-        "Serve a base model of a known architecture; the finding lists them. Or an operator vouches for the "
-        "adapter's shapes with `--unverified-shapes`.",
+        "Serve a base model of a known architecture, or ask an operator to vouch for the adapter's shapes "
+        "with `--unverified-shapes`.",
     ),
     "shapes_unverified": FindingCode(
         "Florin does not know the base model's architecture, and an operator has vouched for the adapter's "

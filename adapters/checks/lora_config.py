@@ -52,11 +52,15 @@ class LoraConfig:
             _ends_with(target, name) or _ends_with(name, target) for name in self.excluded
         )
 
-    def targets_module(self, module: str, layer: int | None) -> bool:
-        """Whether PEFT would adapt the module at this path. `layer`: its layer's number, if it is in one."""
+    def of_parameter(self, module: str) -> bool:
+        """Whether its weights change one of `parameters`: all experts of a layer at once."""
         # PEFT names one weight of a module like the module, and another of the same module `….base_layer`.
         owner = module.removesuffix(".base_layer")
-        if any(_ends_with(owner, name.rpartition(".")[0]) for name in self.parameters):
+        return any(_ends_with(owner, name.rpartition(".")[0]) for name in self.parameters)
+
+    def targets_module(self, module: str, layer: int | None) -> bool:
+        """Whether PEFT would adapt the module at this path. `layer`: its layer's number, if it is in one."""
+        if self.of_parameter(module):
             return True
         if any(_ends_with(module, name) for name in self.excluded or ()):
             return False

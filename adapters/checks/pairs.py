@@ -82,6 +82,8 @@ def _check_pair(path: str, halves: Mapping[str, Tensor], lora: LoraConfig, findi
             expected="only modules selected by target_modules, exclude_modules and layers_to_transform",
         )
     rank = lora.rank_of(path)
+    if lora.of_parameter(path) and "A" in halves and sum(halves["A"].shape[:1]) % rank == 0:
+        rank = sum(halves["A"].shape[:1])  # of all experts of a layer; how many there are is unknown
     for half, tensor in halves.items():
         at, sides = (0, f"[{rank}, …]") if half == "A" else (1, f"[…, {rank}]")
         if len(tensor.shape) != 2 or tensor.shape[at] != rank:

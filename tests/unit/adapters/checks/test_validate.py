@@ -266,6 +266,25 @@ def test_all_but_the_bases_shapes_is_checked_of_unverified_ones(tmp_path, tensor
     assert code in refusal(directory, base=TOMORROW, unverified_shapes=True)
 
 
+@pytest.mark.parametrize(("rows", "columns", "sound"), [(12, 12, True), (12, 8, False), (10, 10, False)])
+def test_unverified_experts_have_whole_multiples_of_the_rank(tmp_path, rows, columns, sound):
+    """PEFT's `target_parameters`: a layer's experts share two matrices."""
+    path = "base_model.model.model.layers.0.mlp.experts"
+    tensors = {}
+    for name in (path, f"{path}.base_layer"):
+        tensors |= {
+            f"{name}.lora_A.weight": ("F32", (rows, 16)),
+            f"{name}.lora_B.weight": ("F32", (24, columns)),
+        }
+    named = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    config = lora_config(target_modules=[], target_parameters=named)
+    directory = write_adapter(tmp_path / "a", config=config, tensors=tensors)
+    if sound:
+        assert check(directory, base=TOMORROW, unverified_shapes=True).unverified_shapes
+    else:
+        assert set(refusal(directory, base=TOMORROW, unverified_shapes=True)) >= {"shape_mismatch"}
+
+
 def test_base_embeddings_beside_unverified_ones_are_not_in_the_way(tmp_path):
     assert check(write_adapter(tmp_path / "a", tensors=ROWS), base=TOMORROW, unverified_shapes=True)
     nested = BaseModel("tiny/base", (), {"architectures": ["X"], "text_config": {"vocab_size": 65}})
