@@ -137,7 +137,7 @@ def _moved(contents: RegistryContents, manifest: Manifest, root: Path) -> Regist
 
 
 def _at(of: type[Version | PendingDeletion], text: str, before: Path, root: Path) -> str:
-    document: Version | PendingDeletion = load(of, text)
+    document = load(Version, text) if of is Version else load(PendingDeletion, text)
     path = Path(document.path)
     return dump_document(replace(document, path=str(root / path.name))) if path.parent == before else text
 
