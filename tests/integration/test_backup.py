@@ -31,8 +31,8 @@ from gateway.operations.backup.archive import BackupError, opened
 from gateway.operations.backup.restoring import restore
 from gateway.operations.backup.taking import take
 from loadtests.mock_engine.process import MockProcess
-from tests.integration.test_cli import florin, serving
-from tests.support.lora import write_adapter
+from tests.integration.test_cli import add_engine, florin, serving
+from tests.support.lora import lora_config, write_adapter
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
 
@@ -44,18 +44,15 @@ def answer(url: str, key: str) -> str:
         return said.headers["x-florin-adapter"]
 
 
-def test_backup_wipe_restore(tmp_path: Path):
+def test_backup_wipe_restore(tmp_path: Path, model: Path):
     """While the gateway runs; then everything of it is deleted."""
     state, out = tmp_path / "state", tmp_path / "florin.zip"
-    source = write_adapter(tmp_path / "support")
-    with MockProcess() as engine:
+    source = write_adapter(tmp_path / "support", config=lora_config(base_model_name_or_path="base"))
+    with MockProcess(root=str(model)) as engine:
         with serving(state) as gateway:
-            gateway.json(
-                *("engine", "add", "--name", "a1", "--url", engine.url, "--base", "base", "--no-verify"),
-                *("--gpu-type", "H100", "--slots", "2", "--max-rank", "8"),
-            )
+            add_engine(gateway, engine)
             gateway.json("tenant", "add", "acme")
-            gateway.json("price", "add", "--gpu-type", "H100", "--rate", "2.50")
+            gateway.json("price", "add", "--gpu-type", "H200", "--rate", "2.50")
             key = gateway.json("key", "create", "--tenant", "acme")["key"]
             gateway.json("adapter", "add", "acme/support", "--source", str(source))
             assert answer(gateway.url, key) == "acme/support@v1"
@@ -78,7 +75,7 @@ def test_backup_wipe_restore(tmp_path: Path):
             assert answer(gateway.url, key) == "acme/support@v1"
             listed = gateway.json("audit", "list")
             actions = [entry["action"] for entry in listed["data"]]
-            assert {"tenant.create", "registry.restore"} <= set(actions)
+            assert {"tenant.add", "registry.restore"} <= set(actions)
             assert gateway.json("cost", "report")["currency"] == until["currency"]
             [version] = gateway.json("adapter", "show", "acme/support")["versions"]
             assert str(moved) in json.dumps(version) or version["version"] == "v1"
@@ -193,13 +190,9 @@ def test_a_ledger_of_sqlite_is_restored_to_postgresql(tmp_path, valkey_url, fres
         assert rows(there.settings) == rows(here.settings)
         ledger = Ledger(url)
         with ledger.write() as connection:  # the sequence is beyond the restored rows
-            connection.execute(
-                text(
-                    "INSERT INTO prices (gpu_type, region, purchase, currency, micros_per_gpu_hour, "
-                    "effective_from, created_at, created_by) SELECT gpu_type, region, purchase, currency, "
-                    "1, effective_from + 1, created_at, created_by FROM prices LIMIT 1"
-                )
-            )
+            last = connection.execute(text("SELECT max(id) FROM prices")).scalar_one()
+            sequence = text("SELECT nextval(pg_get_serial_sequence('prices', 'id'))")
+            assert connection.execute(sequence).scalar_one() == last + 1
         ledger.close()
 
 
