@@ -14,7 +14,7 @@ from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -50,7 +50,7 @@ class SpanExport:
 
     def __init__(self, endpoint: str, resource: Mapping[str, str], count: Count) -> None:
         self._count = count
-        self._resource = Resource(resource).merge(Resource.create({}))
+        self._resource = Resource(resource).merge(OTELResourceDetector().detect())
         self._exporter = OTLPSpanExporter(endpoint, timeout=SEND_SECONDS, compression=Compression.Gzip)
         self._sender = _Sender(self._exporter, endpoint, count)
         self._processor = BatchSpanProcessor(

@@ -191,7 +191,7 @@ async def test_a_failover_shows_each_attempt_and_untrusted_clients_are_only_link
         ):
             await client.chat.completions.create(model="support", messages=HELLO)
             [holder] = [engine for engine in (bad, good) if engine.state.calls]
-            holder.faults(status=500)
+            holder.faults.update({"status": 500})
             sent = {"traceparent": f"00-{TRACE}-{PARENT_ID}-00", "tracestate": "rojo=1"}
             await client.chat.completions.create(model="support", messages=HELLO, extra_headers=sent)
             with pytest.raises(openai.NotFoundError):
