@@ -25,6 +25,8 @@ class LoraConfig:
     """None if unusable; there is a finding then."""
     alpha_patterns: tuple[tuple[re.Pattern[str], float], ...]
     rslora: bool
+    parameters: tuple[str, ...] = ()
+    """`target_parameters`: weights that are no module of their own, such as `mlp.experts.gate_up_proj`."""
 
     def rank_of(self, module: str) -> int:
         """Rank of the module at this path, from the first matching pattern, as in PEFT."""
@@ -53,6 +55,10 @@ class LoraConfig:
 
     def targets_module(self, module: str, layer: int | None) -> bool:
         """Whether PEFT would adapt the module at this path. `layer`: its layer's number, if it is in one."""
+        # PEFT names one weight of a module like the module, and another of the same module `….base_layer`.
+        owner = module.removesuffix(".base_layer")
+        if any(_ends_with(owner, name.rpartition(".")[0]) for name in self.parameters):
+            return True
         if any(_ends_with(module, name) for name in self.excluded or ()):
             return False
         if self.layers is not None and layer not in self.layers:

@@ -10,16 +10,18 @@ from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
 from adapters.checks.shapes import BaseShapes, Module
+from adapters.checks.trainer_output import tensor_remedy
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 _NAME = re.compile(
-    r"base_model\.model\.(?P<path>[A-Za-z0-9_.]+)\."
+    r"(?:base_model\.model\.)?(?P<path>[A-Za-z0-9_.]+)\."
     r"(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<embedding>[AB]))",
     re.ASCII,
 )
+"""Some trainers leave out the prefix, and vLLM does without it."""
 _EMBEDDINGS = re.compile(
-    r"base_model\.model\.(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
+    r"(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
     re.ASCII,
 )
 """Full embeddings, which PEFT saves for `modules_to_save` or a resized vocabulary."""
@@ -106,6 +108,7 @@ def _pairs(
         if (
             not match
             or "base_model" in match["path"]
+            or tensor_remedy(name)
             or _is_embedding(match["path"]) != bool(match["embedding"])
         ):
             findings.add(
@@ -114,9 +117,19 @@ def _pairs(
                 found=shown(name),
                 expected="base_model.model.<module>.lora_A.weight or .lora_B.weight "
                 "(.lora_embedding_A or _B for embed_tokens)",
+                remedy=tensor_remedy(name),
             )
             continue
-        pairs.setdefault(match["path"], {})[match["linear"] or match["embedding"]] = tensor
+        halves, half = pairs.setdefault(match["path"], {}), match["linear"] or match["embedding"]
+        if half in halves:
+            findings.add(
+                "tensor_name_invalid",
+                f"Module {shown(match['path'])} has its lora_{half} twice, with and without the prefix "
+                "`base_model.model.`; in engines, one would overwrite the other.",
+                found=shown(name),
+                expected="each matrix once",
+            )
+        halves[half] = tensor
     return pairs
 
 
@@ -201,7 +214,7 @@ def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]]
 
 
 def _check_experts(paths: tuple[str, ...], shapes: BaseShapes, findings: Findings) -> None:
-    """VLLM packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
+    """The engine packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
     given: dict[tuple[str, str], int] = {}
     for path in paths if shapes.experts else ():
         engine_path, located = shapes.engine_path(path), shapes.locate(path)

@@ -23,6 +23,7 @@ from adapters.security.engine_access import EngineAccess
 from gateway.composition.context import WorkerContext
 from gateway.composition.metering import Metering
 from gateway.composition.registry import Registry
+from gateway.composition.tracing import LoadObservers
 from gateway.config import Settings
 from gateway.costs.prices.token_costs import TokenCosts
 from gateway.metering.engine_time.engine_time import WRITE_SECONDS, EngineTime
@@ -250,7 +251,7 @@ def _loader(
         catalog=registry.catalog,
         residency=registry.residency,
         control=control,
-        observer=context.metrics,
+        observer=LoadObservers(context.metrics, context.tracing),
         owner=context.name,
         usable=pool.usable,
         changed=registry.changed,
@@ -258,18 +259,18 @@ def _loader(
         requires=registry.directory.requires,
         timed=partial(_learn_load, pool),
     )
-    if context.settings.verify_loads:
-        loader.verifier = ProbeVerifier(
-            store=registry.store,
-            catalog=registry.catalog,
-            residency=registry.residency,
-            control=control,
-            serving_statuses=loader.serving_statuses,
-            observer=context.metrics,
-            process=pool.process,
-            changed=registry.changed,
-            on_probe=probe_log.probed,
-        )
+    loader.verifier = ProbeVerifier(
+        store=registry.store,
+        catalog=registry.catalog,
+        residency=registry.residency,
+        control=control,
+        serving_statuses=loader.serving_statuses,
+        observer=context.metrics,
+        process=pool.process,
+        changed=registry.changed,
+        on_probe=probe_log.probed,
+        every=context.settings.verify_loads,
+    )
     return loader
 
 

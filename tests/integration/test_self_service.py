@@ -158,6 +158,8 @@ async def test_what_stays_with_the_operator(acme, tmp_path):
         ("GET", "placement", None),
         ("GET", "engines", None),
         ("GET", "audit/requests/req-1", None),
+        ("POST", "adapters", {"adapter": "acme/x", "source": "hf://a/b", "unverified_shapes": True}),
+        ("POST", "adapters/upload?adapter=acme/x&unverified_shapes=true", None),
     ):
         answer = await acme.request(method, f"/admin/v1/{path}", json=body)
         assert code_of(answer) == (403, "insufficient_role"), path
