@@ -34,10 +34,10 @@ def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
     cls = getattr(transformers, name)
     usual = library_models.configured(name, cls, head_dim=_heeds(row))
     values = {
-        field: library_models.value_of(usual.plain, field) * factor
+        field: size * factor
         for field in row["fields"]
         for part, factor in _FACTORS.items()
-        if part in field.rpartition(".")[2]
+        if part in field.rpartition(".")[2] and isinstance(size := _size(usual.plain, field), int)
     }
     problem = ""
     for changed in (values, {k: v for k, v in values.items() if "head_dim" not in k and "hidden" not in k}):
@@ -60,6 +60,13 @@ def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
             "embeddings": {path: list(sizes) for path, sizes in adaptable.embeddings.items()},
         }
     return {"problem": problem}
+
+
+def _size(config: Any, field: str) -> Any:
+    from deploy.architectures import library_models  # noqa: PLC0415
+
+    with contextlib.suppress(TypeError):  # a part that this config lacks
+        return library_models.value_of(config, field)
 
 
 def _heeds(row: dict[str, Any]) -> bool:

@@ -40,7 +40,7 @@ def built(engine_env: EngineEnv) -> dict[str, Any]:
 def shapes_of(name: str, config: dict[str, Any]) -> BaseShapes:
     findings = Findings()
     shapes = base_shapes(name, config, findings)
-    assert shapes, [finding.found for finding in findings]
+    assert shapes, [finding.found for finding in findings.all()]
     return shapes
 
 
