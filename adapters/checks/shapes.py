@@ -77,11 +77,15 @@ class BaseShapes:
         return root, int(number[0]) if number else 0, known
 
     def _located(self, path: str) -> str | None:
-        pattern = _NUMBER.sub("*", path)
+        pattern = self._pattern(path)
         if pattern in self.modules:
             return pattern
         whole = f"model.{pattern}"
         return whole if self.pooling and whole in self.modules else None
+
+    @staticmethod
+    def _pattern(path: str) -> str:
+        return _NUMBER.sub("*", path)
 
     def beyond(self, path: str, module: str) -> str | None:
         """The first number of `path` that is too high, said as a finding's `expected`, or None."""

@@ -220,7 +220,7 @@ def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]]
 
 
 def _check_experts(paths: tuple[str, ...], shapes: BaseShapes, findings: Findings) -> None:
-    """VLLM packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
+    """The engine packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
     given: dict[tuple[str, str], int] = {}
     for path in paths if shapes.experts else ():
         engine_path, located = shapes.engine_path(path), shapes.locate(path)

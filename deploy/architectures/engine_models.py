@@ -136,6 +136,19 @@ class Experts:
 _world = False
 
 
+class _Gpu:
+    """The platform as mixtures of experts see it: some are refused on the CPU, by name."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+    def is_xpu(self) -> bool:
+        return True
+
+
 def build(config: Any) -> Any:
     """VLLM's model of a transformers config, on the meta device, and its engine's config."""
     global _world  # noqa: PLW0603  # torch's process group is one a process
@@ -167,6 +180,8 @@ def build(config: Any) -> Any:
                 init_distributed_environment(1, 0, f"file://{directory}/world", 0, "gloo")
                 initialize_model_parallel(1, 1)
                 parallel_state._EP = parallel_state._TP  # noqa: SLF001  # only made for mixtures of experts
+                moe: Any = importlib.import_module("vllm.model_executor.layers.fused_moe.config")
+                moe.current_platform = _Gpu(moe.current_platform)
                 _world = True
             with torch.device("meta"):
                 return initialize_model(engine), engine

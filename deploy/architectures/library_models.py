@@ -58,16 +58,72 @@ def _arguments(plain: Any, cls: Any, prefix: str, *, symbols: bool, values: dict
     return made
 
 
-def configured(cls: Any, values: dict[str, Any] | None = None) -> Config:
-    """The config of a model class with its defaults, at most LAYERS layers, and `values` by path."""
-    kind = cls.config_class
+EXTRA: dict[str, dict[str, Any]] = {
+    "AfmoeForCausalLM": {"score_func": "sigmoid", "route_norm": True},
+    "Glm4MoeLiteForCausalLM": {"first_k_dense_replace": 1},
+    "HYV3ForCausalLM": {"first_k_dense_replace": 1},
+    "LongcatFlashForCausalLM": {"mla_scale_q_lora": True, "mla_scale_kv_lora": True},
+    "MiniMaxM2ForCausalLM": {"rotary_dim": 64, "scoring_func": "sigmoid"},
+    "Qwen3VLMoeForConditionalGeneration": {"text_config.norm_topk_prob": True},
+    "XLMRobertaModel": {"position_embedding_type": "absolute"},
+}
+"""Keys that the published config.json files have, vLLM reads, and transformers' classes do not declare."""
+_PARTS: dict[str, dict[str, Any]] = {
+    "Gemma4ForConditionalGeneration": {"vision_config": {}, "audio_config": {}},
+    "Gemma4UnifiedForConditionalGeneration": {"vision_config": {}, "audio_config": {}},
+    "NemotronForCausalLM": {"num_key_value_heads": 8},
+}
+"""What a config needs to be given, because a model of its class cannot be built of the defaults."""
+
+
+def configured(
+    name: str, cls: Any, values: dict[str, Any] | None = None, *, head_dim: bool = False
+) -> Config:
+    """The config of a model class with its defaults, at most LAYERS layers, and `values` by path. `head_dim`:
+    with this key too where the class does not declare it; most models heed it all the same."""
+    declared = cls.config_class
+
+    def kind(**arguments: Any) -> Any:
+        return declared(**{**_PARTS.get(name, {}), **arguments})
+
+    kind.sub_configs = declared.sub_configs  # type: ignore[attr-defined]
     first = kind()
-    plain = kind(**_arguments(first, kind, "", symbols=False, values=values or {}))
-    symbolic = kind(**_arguments(first, kind, "", symbols=True, values=values or {}))
+    plain = kind(**_arguments(first, declared, "", symbols=False, values=values or {}))
+    arguments = _arguments(first, declared, "", symbols=True, values=values or {})
+    symbolic = kind(**copy.deepcopy(arguments))
     result = Config(symbolic, plain)
     _name(symbolic, first, "", result)
-    _null(kind, _arguments(first, kind, "", symbols=True, values=values or {}), result)
+    _null(kind, arguments, result)
+    for path, value in EXTRA.get(name, {}).items():
+        _extend(result, path, value, values or {})
+    if head_dim:
+        for scope in ("", "text_config."):
+            hidden, heads = f"{scope}hidden_size", f"{scope}num_attention_heads"
+            if {hidden, heads} <= result.defaults.keys() and f"{scope}head_dim" not in result.defaults:
+                size = 2 * value_of(plain, hidden) // value_of(plain, heads)
+                _extend(result, f"{scope}head_dim", size, values or {})
+                result.defaults[f"{scope}head_dim"] = ["//", hidden, heads]
+                result.nulls[f"{scope}head_dim"] = ["//", hidden, heads]
     return result
+
+
+def value_of(config: Any, path: str) -> Any:
+    """Of a field, by its path."""
+    for key in path.split("."):
+        config = vars(config).get(key)
+    return config
+
+
+def _extend(config: Config, path: str, value: Any, values: dict[str, Any]) -> None:
+    """Add a field that the class does not declare."""
+    value = values.get(path, value)
+    *parents, leaf = path.split(".")
+    symbol = Symbol(value, path) if type(value) is int else value
+    for whole, given in ((config.plain, value), (config.config, symbol)):
+        place = value_of(whole, ".".join(parents)) if parents else whole
+        setattr(place, leaf, given)
+    if type(value) is int:
+        config.defaults[path] = value
 
 
 def _null(kind: Any, arguments: dict[str, Any], result: Config) -> None:

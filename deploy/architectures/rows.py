@@ -25,12 +25,24 @@ def row(name: str, kind: str) -> dict[str, Any]:
     import transformers  # noqa: PLC0415
 
     cls = getattr(transformers, name)
-    config = library_models.configured(cls)
+    try:
+        made = _described(name, kind, cls, head_dim=False)
+    except AttributeError:  # vLLM needs the key
+        made = _described(name, kind, cls, head_dim=True)
+    else:
+        with contextlib.suppress(Exception):  # a model that vLLM cannot build with it does not heed it
+            heeding = _described(name, kind, cls, head_dim=True)
+            if heeding["modules"].keys() == made["modules"].keys():
+                made = heeding
+    return made | _parts(cls.config_class, made["fields"])
+
+
+def _described(name: str, kind: str, cls: Any, *, head_dim: bool) -> dict[str, Any]:
+    config = library_models.configured(name, cls, head_dim=head_dim)
     built = library_models.build(cls, config.config)
     config.plain.architectures = [name]
     model, _ = engine_models.build(config.plain)
-    made = described(kind, config, built, engine_models.adaptable(model))
-    return made | _parts(cls.config_class, made["fields"])
+    return described(kind, config, built, engine_models.adaptable(model))
 
 
 def _parts(kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
@@ -58,13 +70,13 @@ def described(kind: str, config: Config, built: Built, adaptable: Adaptable) -> 
         found = _formulas(path, (size_in, size_out), sources, built)
         if found is None:
             continue
-        kinds = modules.setdefault(_NUMBER.sub("*", path), [])
+        kinds = modules.setdefault(_pattern(path), [])
         if found not in kinds:
             kinds.append(found)
     experts = {}
     for path, size in adaptable.experts.items():
         if described_experts := _experts(path, size, built):
-            experts[_NUMBER.sub("*", path)] = described_experts
+            experts[_pattern(path)] = described_experts
     embeddings = {}
     for path, sizes in adaptable.embeddings.items():
         found = _embedding(path, sizes, built)
@@ -85,6 +97,10 @@ def described(kind: str, config: Config, built: Built, adaptable: Adaptable) -> 
     }
     made = {key: value for key, value in made.items() if value}
     return made | _fields(made, config)
+
+
+def _pattern(path: str) -> str:
+    return _NUMBER.sub("*", path)
 
 
 def _sources(built: Built, adaptable: Adaptable) -> dict[str, tuple[int, int]]:
@@ -156,7 +172,8 @@ def _experts(path: str, size: engine_models.Experts, built: Built) -> dict[str, 
     for other, numbers in built.experts.items():
         hidden, inner = _hidden(numbers, size.hidden), _inner(numbers, size.inner)
         number = next((n for k, n in numbers.items() if "experts" in k and n == size.number), None)
-        if _common(path, other) >= 2 and hidden is not None and inner is not None and number is not None:
+        same_place = _common(path, other) >= 2 or len(set(map(_pattern, built.experts))) == 1
+        if same_place and hidden is not None and inner is not None and number is not None:
             made: dict[str, Any] = {
                 "number": formula_of(number), "hidden": formula_of(hidden), "inner": formula_of(inner)
             }  # fmt: skip
@@ -189,18 +206,15 @@ def _depths(paths: Any, modules: dict[str, Any], config: Config) -> dict[str, Fo
         for scope in (*sorted(used, key=len, reverse=True), ""):
             for depth in _DEPTHS:
                 field = f"{scope}.{depth}" if scope else depth
-                if root not in made and field in config.defaults and _value(config, field) == count:
+                if (
+                    root not in made
+                    and field in config.defaults
+                    and library_models.value_of(config.plain, field) == count
+                ):
                     made[root] = field
         if root not in made:
             raise ValueError(f"no field tells the number of layers of {root}")
     return made
-
-
-def _value(config: Config, field: str) -> Any:
-    place = config.plain
-    for key in field.split("."):
-        place = vars(place).get(key)
-    return place
 
 
 def _vocabulary(config: Config) -> Formula:
