@@ -14,6 +14,7 @@ import pytest
 from gateway.commands.client import ApiError, UsageError
 from gateway.commands.packing import PIECE, parcel
 from tests.support.lora import write_adapter
+from tests.support.trained import write_recorded
 
 ADDED = {
     "adapter": "acme/support", "version": "v1", "digest": "sha256:00", "live": "v1", "created": True,
@@ -77,6 +78,15 @@ def test_packing_needs_no_memory(tmp_path):
         tracemalloc.stop()
     assert count > 300 * 1024**2
     assert peak < 20 * PIECE
+
+
+def test_what_a_run_resumes_from_is_not_sent(tmp_path):
+    directory = write_recorded(tmp_path / "checkpoint-2", "trl checkpoint")
+    assert (directory / "optimizer.pt").exists()
+    assert {path.name for path, _ in parcel(directory).files} == {
+        "adapter_config.json", "adapter_model.safetensors",
+        "chat_template.jinja", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
 
 
 def test_what_would_be_refused_is_not_sent(tmp_path):
