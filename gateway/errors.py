@@ -238,6 +238,12 @@ CODES: dict[str, Code] = {
         "Another object depends on it.",
         "First remove the object that the message names.",
     ),
+    "canary_held": Code(
+        409,
+        "conflict_error",
+        "The guard of the canary holds its weight, for the reason that the message gives.",
+        "Roll the canary back, or raise its weight with `force`.",
+    ),
     "adapter_rejected": Code(
         422,
         _INVALID,
@@ -457,6 +463,7 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
     adapters_errors.NotFoundError: "not_found",
     adapters_errors.ConflictError: "conflict",
     adapters_errors.InUseError: "in_use",
+    adapters_errors.CanaryHeldError: "canary_held",
     adapters_errors.RejectedError: "adapter_rejected",
     adapters_errors.QuotaExceededError: "quota_exceeded",
     adapters_errors.StoreUnavailableError: "store_unavailable",

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -35,6 +36,8 @@ from gateway.metering.meter import Meter
 from gateway.metering.prompt_estimate import prompt_tokens
 from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
+from gateway.observability.tracing import Tracing
+from gateway.routing.canary_counts import CanaryCounts, ComparedRequest
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_state import EngineLostError, Lease
@@ -75,6 +78,8 @@ class Request:
     """Records a stream so that another engine can resume it; None: the request is not to be resumed."""
     routing_state: RoutingState
     grant: Grant
+    compared: ComparedRequest | None = None
+    """Counts its outcome, if its adapter has a canary."""
 
 
 @dataclass(slots=True)
@@ -104,8 +109,11 @@ class Lifecycle:
     complexity: Complexity
     faults: EngineFaults
     decisions: DecisionLog
+    canaries: CanaryCounts
     cache_secret: bytes
     """Key of the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
+    tracing: Tracing | None = None
+    """None: no spans are made."""
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
     _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
@@ -123,6 +131,8 @@ class Lifecycle:
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
         exchange.dialect = endpoint.dialect
+        if self.tracing is not None:
+            self.tracing.begin(exchange.context, route=endpoint.path, batch=exchange.batch is not None)
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
@@ -145,6 +155,8 @@ class Lifecycle:
             )
         finally:
             exchange.close()
+            if exchange.context.spans is not None:
+                exchange.context.spans.ended()
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request. Raises FlorinError, AdaptersError and ClientGoneError."""
@@ -160,7 +172,7 @@ class Lifecycle:
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
-        context.adapter = target.label
+        context.adapter, context.model = target.label, call.model
         requires = self.require(key, target, call)
         exchange.grant = grant = await self.limit(exchange, key, call)
         self.admit(exchange, key, target, call)
@@ -180,7 +192,8 @@ class Lifecycle:
             prefix=prefix,
             ticket=ticket,
         )
-        request = Request(exchange, key, call, resumable, routing_state, grant)
+        compared = self.canaries.begin(target, batch=exchange.batch is not None)
+        request = Request(exchange, key, call, resumable, routing_state, grant, compared)
         try:
             await self.deliver(request)
         except (FlorinError, AdaptersError) as error:
@@ -203,11 +216,14 @@ class Lifecycle:
                 return await self.attempt(request, lease)
             except RetryElsewhere as retry:
                 self.metrics.failover(retry.reason)
+                lease.trouble = retry.reason
                 if lease.begun and resumable is not None:
                     request.exchange.keep(resumable.resume())
                     self.retries.resume(routing_state)
                 self.retries.record_failure(routing_state, lease, retry)
             finally:
+                if request.compared is not None:
+                    request.compared.ended(lease, answers=request.call.choices, loads=routing_state.loads)
                 lease.end()
 
     async def attempt(self, request: Request, lease: Lease) -> None:
@@ -225,7 +241,7 @@ class Lifecycle:
             request_id,
             target,
             scope=lease.scope,
-            trace=context.trace,
+            trace=context.trace if context.spans is None else context.spans.attempt(),
         )
         record = self.begin_record(request, engine)
         context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
@@ -287,7 +303,7 @@ class Lifecycle:
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
-            request.grant.count(*record.billed, choices=call.choices)
+            self.count(request, engine, record)
 
     # -- the steps
 
@@ -415,6 +431,14 @@ class Lifecycle:
         own = self.catalog.adapters.get(version.adapter) if version and version.tenant == key.tenant else None
         centre = self.directory.cost_centre(key, own.cost_centre if own else "")
         return Labels(call.end_user, call.tag, centre)
+
+    def count(self, request: Request, engine: Engine, record: AttemptMeter) -> None:
+        """Count an attempt that has ended in the tenant's limits, and end its span."""
+        request.grant.count(*record.billed, choices=request.call.choices)
+        spans = request.exchange.context.spans
+        if spans is not None:
+            waited = request.routing_state.ticket.waited
+            spans.attempt_ended(engine, record, waited=waited, error=sys.exception())
 
     def note_decision(self, request: Request, lease: Lease) -> None:
         """For `florin explain`."""

@@ -1,5 +1,5 @@
 """Checks an adapter's tensors by themselves, where the base model's shapes are unknown: each module has both
-of its matrices, of the rank that the config gives. Whether the base model has such modules, and of such sizes,
+of its matrices, of the rank that the config gives. Whether the base model has such modules, of such sizes,
 shows only on an engine."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
-from adapters.checks.tensors import module_of
+from adapters.checks.tensors import add_half, module_of
+from adapters.checks.trainer_output import tensor_remedy
 
 _SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>[A-Za-z0-9_.]+)\.base_layer\.weight", re.ASCII)
 """PEFT saves the base model's embeddings beside an adapter that changes them; vLLM ignores them."""
@@ -33,8 +34,8 @@ def check_pairs(
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         module = module_of(name)
-        if module is not None and "base_model" not in module[0]:
-            pairs.setdefault(module[0], {})[module[1]] = tensor
+        if module is not None:
+            add_half(pairs, module, tensor, findings)
         elif not _SAVED_BASE.fullmatch(name):
             findings.add(
                 "tensor_name_invalid",
@@ -42,6 +43,7 @@ def check_pairs(
                 found=shown(name),
                 expected="base_model.model.<module>.lora_A.weight or .lora_B.weight "
                 "(.lora_embedding_A or _B for embeddings)",
+                remedy=tensor_remedy(name),
             )
         elif vocabulary is not None and tensor.shape[:1] != (vocabulary,):
             findings.add(
@@ -80,9 +82,11 @@ def _check_pair(path: str, halves: Mapping[str, Tensor], lora: LoraConfig, findi
             expected="only modules selected by target_modules, exclude_modules and layers_to_transform",
         )
     rank = lora.rank_of(path)
+    if lora.of_parameter(path) and "A" in halves and sum(halves["A"].shape[:1]) % rank == 0:
+        rank = sum(halves["A"].shape[:1])  # of all experts of a layer; how many there are is unknown
     for half, tensor in halves.items():
         at, sides = (0, f"[{rank}, …]") if half == "A" else (1, f"[…, {rank}]")
-        if len(tensor.shape) != 2 or 0 in tensor.shape or tensor.shape[at] != rank:
+        if len(tensor.shape) != 2 or tensor.shape[at] != rank:
             findings.add(
                 "shape_mismatch",
                 f"The shape of {shown(f'{path}.lora_{half}')} does not match the rank.",

@@ -32,6 +32,7 @@ from adapters.checks.safetensors_header import HeaderError, Tensor, read_header
 from adapters.checks.shapes import BaseShapes, base_shapes
 from adapters.checks.tensors import DTYPES, check_dtypes, check_tensors
 from adapters.checks.tokenizer_files import check_tokenizer_files
+from adapters.checks.trainer_output import missing_remedy
 from adapters.checks.weights import check_weights, magnitudes
 from adapters.errors import Finding, RejectedError
 from adapters.model import BaseModel
@@ -166,7 +167,7 @@ def _shapes(base: BaseModel, findings: Findings, *, unverified: bool) -> BaseSha
         f"Florin does not know the architecture of base model {base.name}, so the adapter's shapes were not "
         "compared with it.",
         found=finding.found,
-        expected=finding.expected,
+        expected="a base model of a known architecture",
     )
     return None
 
@@ -217,6 +218,7 @@ def _check_file(directory: Path, name: str, findings: Findings) -> int:
             f"{name} is missing.",
             found="a broken link" if path.is_symlink() else "no such file",
             expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} in the directory",
+            remedy=missing_remedy(entry.name for entry in directory.iterdir()),
         )
         return 0
     target = path.resolve()

@@ -47,9 +47,10 @@ class LoadResult(StrEnum):
 
 
 class LoadObserver(Protocol):
-    """Receives loads and evictions, for metrics."""
+    """Receives loads and evictions, for metrics and traces."""
 
-    def adapter_load(self, engine: str, result: str, seconds: float) -> None: ...
+    def adapter_load(self, engine: Engine, version: Version, result: str, seconds: float) -> None:
+        """Called in the load's task, whose context is that of the request that began the load, if one did."""
 
     def eviction(self, engine: str) -> None: ...
 
@@ -135,7 +136,7 @@ class LoadSteps:
                 await self._forget(engine, version)
             await self._abandon(engine, version)
         finally:
-            self.observer.adapter_load(engine.name, result.value, self.clock() - started)
+            self.observer.adapter_load(engine, version, result.value, self.clock() - started)
         return result
 
     async def activated(self, engine: Engine, version: Version, claim: Claim) -> None:

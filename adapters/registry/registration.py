@@ -23,6 +23,8 @@ from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
 from adapters.registry.catalog import Catalog
 from adapters.registry.change_context import ChangeContext, FleetLimits, fleet_for
 from adapters.registry.changes import (
+    UNGUARDED,
+    CanaryTerms,
     PlannedChange,
     Registered,
     plan_add,
@@ -218,11 +220,22 @@ class Registrar:
         reading = self._view()
         return reading.callable_version(reading.adapter(name), number, failed_too=True)
 
-    async def promote(self, name: AdapterName, number: int, *, weight: int = 100, actor: str = "") -> Adapter:
+    async def promote(
+        self,
+        name: AdapterName,
+        number: int,
+        *,
+        weight: int = 100,
+        terms: CanaryTerms = UNGUARDED,
+        actor: str = "",
+    ) -> Adapter:
         """Make a version live, or with a `weight` of 1 to 99 percent a canary beside the live version.
-        Idempotent. Raises NotFoundError, InUseError (a canary that is already live), QuarantinedError,
-        LoadFailedError."""
-        return await self.change(name, actor, lambda reading: plan_promote(reading, name, number, weight))
+        Idempotent. Raises NotFoundError, InUseError (a canary that is already live), CanaryHeldError,
+        QuarantinedError, LoadFailedError."""
+        terms = replace(terms, now=self._now())
+        return await self.change(
+            name, actor, lambda reading: plan_promote(reading, name, number, weight, terms)
+        )
 
     async def rollback(self, name: AdapterName, *, actor: str = "") -> Adapter:
         """End the canary; without one, return to the previous live version, one step further back each time.

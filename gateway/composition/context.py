@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.config import Settings
 from gateway.observability.metrics import Metrics
+from gateway.observability.tracing import Tracing
 from gateway.runtime.clock import Clock
 
 
@@ -16,6 +17,7 @@ class WorkerContext:
     """This worker's name in the store."""
     settings: Settings
     metrics: Metrics
+    tracing: Tracing | None
     clock: Clock
     stack: AsyncExitStack
     """Closes what the steps opened, last first."""

@@ -23,6 +23,7 @@ from adapters.security.engine_access import EngineAccess
 from gateway.composition.context import WorkerContext
 from gateway.composition.metering import Metering
 from gateway.composition.registry import Registry
+from gateway.composition.tracing import LoadObservers
 from gateway.config import Settings
 from gateway.costs.prices.token_costs import TokenCosts
 from gateway.metering.engine_time.engine_time import WRITE_SECONDS, EngineTime
@@ -250,7 +251,7 @@ def _loader(
         catalog=registry.catalog,
         residency=registry.residency,
         control=control,
-        observer=context.metrics,
+        observer=LoadObservers(context.metrics, context.tracing),
         owner=context.name,
         usable=pool.usable,
         changed=registry.changed,

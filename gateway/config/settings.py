@@ -21,6 +21,7 @@ from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
+from gateway.config.tracing import TracingSettings
 
 _SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
 
@@ -39,6 +40,7 @@ class Settings(
     RequestSettings,
     ServerSettings,
     StorageSettings,
+    TracingSettings,
     BaseSettings,
 ):
     """The settings of one gateway: frozen, so a reload replaces them as a whole."""

@@ -70,6 +70,7 @@ def _details(context: RequestContext) -> dict[str, Any]:
         "request_id": context.request_id,
         "client_request_id": context.client_request_id or None,
         "trace_id": context.trace_id or None,
+        "span_id": context.span_id or None,
         "tenant": context.tenant or None,
         "key": context.key_id or None,
         "adapter": context.adapter or None,

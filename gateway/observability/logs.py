@@ -39,7 +39,7 @@ WAITING = 10_000
 FLUSH_SECONDS = 2.0
 STDERR: Final = 2
 _LONGEST_TRACEBACK = 20_000
-FIELDS: Final = ("request_id", "client_request_id", "trace_id", "tenant", "adapter", "engine")
+FIELDS: Final = ("request_id", "client_request_id", "trace_id", "span_id", "tenant", "adapter", "engine")
 """The fields of an event besides its message."""
 _OWN = ("gateway", "adapters", "deploy", "florin")
 """Loggers to which FLORIN_LOG_LEVEL applies. Libraries only log warnings and errors, since their other

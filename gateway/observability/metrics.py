@@ -138,12 +138,16 @@ class Metrics:
         self._stream_resumes = self._counter("florin_stream_resumes_total", "result")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
+        self._canary_verdicts = self._counter("florin_canary_verdicts_total", "verdict")
+        for verdict in ("hold", "rollback", "promote"):
+            self._canary_verdicts.labels(verdict)  # so that the first one shows as an increase
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
         self._batch_lines = self._counter("florin_batch_lines_total", "result")
         self._batches_ended = self._counter("florin_batches_ended_total", "status")
         self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
+        self._trace_spans = self._counter("florin_trace_spans_total", "result")
         self._counter("florin_worker_restarts_total")  # counted by the parent process
         for code in UNAUTHENTICATED:
             self._errors.labels(code)
@@ -341,6 +345,10 @@ class Metrics:
     def engine_death(self, tenant: str, adapter: str) -> None:
         self._engine_deaths.labels(self._tenants(tenant), self.adapter_label(adapter)).inc()
 
+    def canary_verdict(self, verdict: str) -> None:
+        """`verdict`: `hold`, `rollback`, `promote`."""
+        self._canary_verdicts.labels(verdict).inc()
+
     def unknown_fields(self, count: int) -> None:
         self._unknown_fields.inc(count)
 
@@ -352,6 +360,10 @@ class Metrics:
 
     def budget_used(self, tenant: str, budget: str, ratio: float) -> None:
         self._budget_used.labels(self._tenants(tenant), budget).set(ratio)
+
+    def trace_spans(self, result: str, count: int) -> None:
+        """`result`: `exported`, `failed`, `dropped`. From any thread."""
+        self._trace_spans.labels(result).inc(count)
 
     def show_ledger_figures(self, figures: LedgerFigures) -> None:
         """Export these figures until newer ones arrive. Every worker exports the same."""

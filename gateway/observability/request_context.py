@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, Self
+
+from adapters.model import Engine
 
 CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 """Valid request ids of clients. Others are ignored, because ids go into logs and headers."""
@@ -44,6 +46,38 @@ class Counted(Protocol):
     def outcome(self) -> str | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class SpanIds:
+    """What a `traceparent` says."""
+
+    trace: int
+    span: int
+    sampled: bool
+
+    def traceparent(self) -> str:
+        return f"00-{self.trace:032x}-{self.span:016x}-{'01' if self.sampled else '00'}"
+
+    @classmethod
+    def of(cls, traceparent: str) -> Self:
+        """`traceparent`: a valid one."""
+        _, trace, span, flags = traceparent.split("-")
+        return cls(int(trace, 16), int(span, 16), sampled=bool(int(flags, 16) & 1))
+
+
+class Spans(Protocol):
+    """The request's spans (`tracing.RequestSpans`)."""
+
+    ids: SpanIds
+
+    def attempt(self) -> dict[str, str]: ...
+
+    def attempt_ended(
+        self, engine: Engine, record: Any, *, waited: float, error: BaseException | None
+    ) -> None: ...
+
+    def ended(self) -> None: ...
+
+
 @dataclass(slots=True)
 class RequestContext:
     """Mutable; one for each request on the data plane."""
@@ -53,11 +87,15 @@ class RequestContext:
     client_request_id: str = ""
     """The client's id, if it sent a valid one."""
     trace: dict[str, str] = field(default_factory=dict)
-    """`traceparent` and `tracestate`, for the engine."""
+    """`traceparent` and `tracestate` of the client or, if spans are made, of the request's span."""
+    spans: Spans | None = None
+    """None: no spans are made."""
     tenant: str = ""
     key_id: str = ""
     adapter: str = ""
     """`acme/support@v3`, or the base model's name."""
+    model: str = ""
+    """What the client called it."""
     engine: str = ""
     attempts: int = 0
     stream: bool = False
@@ -74,6 +112,12 @@ class RequestContext:
     def trace_id(self) -> str:
         parent = self.trace.get("traceparent")
         return parent.split("-")[1] if parent else ""
+
+    @property
+    def span_id(self) -> str:
+        """Of the request's span or, if no spans are made, of the client's."""
+        parent = self.trace.get("traceparent")
+        return parent.split("-")[2] if parent else ""
 
     def ids(self) -> list[tuple[bytes, bytes]]:
         """Response headers: Florin's id, which usage records have too, and the client's."""

@@ -17,7 +17,7 @@ from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExce
 from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump, fingerprint_ids
 from adapters.placement.requirements import shown
 from adapters.progress import Progress
-from adapters.registry.changes import Registered, plan_cost_centre, plan_scale
+from adapters.registry.changes import UNGUARDED, CanaryTerms, Registered, plan_cost_centre, plan_scale
 from adapters.registry.registration import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
@@ -138,6 +138,7 @@ async def promote(
     number: int,
     *,
     weight: int = 100,
+    terms: CanaryTerms = UNGUARDED,
     wait: bool = True,
     require_eval: bool = False,
     require_eval_of: str = "",
@@ -162,7 +163,7 @@ async def promote(
                 f"{reason} Nothing has changed: {remedy}, or promote it without loading it first "
                 "(--no-wait; `wait: false`)."
             ) from error
-    adapter = await state.registrar.promote(name, number, weight=weight, actor=authority.actor)
+    adapter = await state.registrar.promote(name, number, weight=weight, terms=terms, actor=authority.actor)
     await catch_up(state)
     return adapter, warmed
 

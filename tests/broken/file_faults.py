@@ -193,7 +193,7 @@ def more_tokens(draw: st.DrawFn, case: Case) -> Case:
 
 
 def pickled(draw: st.DrawFn, case: Case) -> Case:
-    return case.with_file(draw(st.sampled_from(["adapter_model.bin", "optimizer.pt", "x.pkl"])), "")
+    return case.with_file(draw(st.sampled_from(["adapter_model.bin", "adapter_0.pt", "x.pkl"])), "")
 
 
 def more_weights(draw: st.DrawFn, case: Case) -> Case:

@@ -66,9 +66,11 @@ def experts(  # noqa: PLR0917 - vLLM's signature
 
 
 def joined(halves: list[torch.Tensor], activation: str) -> torch.Tensor:
-    """gpt-oss keeps gate and up in turn, others one after the other."""
-    whole = torch.cat(halves)
-    return whole.unflatten(0, (2, -1)).T.flatten() if activation == "SWIGLUOAI" else whole
+    """gpt-oss takes gate and up in turn, others one after the other. An adapter for all experts at once has them
+    in the base's order already."""
+    if len(halves) == 1 or activation != "SWIGLUOAI":
+        return torch.cat(halves)
+    return torch.stack(halves, dim=1).flatten()
 
 
 def activated(both: torch.Tensor, activation: str) -> torch.Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -34,7 +35,8 @@ PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 TOKENS = 12
 RANK = 8
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
-LINEAR = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
+EXPERT = ["gate_proj", "up_proj", "down_proj"]
+LINEAR = [*ATTENTION, *EXPERT]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def bases(vocabulary: int) -> dict[str, Base]:
         "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0,
         "initializer_range": 0.12,
     }  # fmt: skip
-    experts = {"num_experts_per_tok": 2, "head_dim": 32}
+    # Heads that do not add up to the hidden size, as in most models with experts.
+    mixture = sizes | {"hidden_size": 96, "head_dim": 32, "num_experts_per_tok": 2}
     vision = {
         "depth": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 128,
         "fullatt_block_indexes": [0], "in_channels": 3,
@@ -67,19 +70,25 @@ def bases(vocabulary: int) -> dict[str, Base]:
     }
     return {
         "qwen3-moe": Base(
-            Qwen3MoeConfig(**sizes, **experts, num_experts=4, moe_intermediate_size=64, norm_topk_prob=True),
+            Qwen3MoeConfig(**mixture, num_experts=4, moe_intermediate_size=64, norm_topk_prob=True),
             AutoModelForCausalLM,
             {
                 "attention": {"target_modules": ATTENTION},
                 "some": {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+                "experts": {"target_modules": EXPERT},
             },
         ),
         "gpt-oss": Base(
-            GptOssConfig(**sizes, **experts, num_local_experts=4, sliding_window=16),
+            GptOssConfig(**mixture, num_local_experts=4, sliding_window=16),
             AutoModelForCausalLM,
             {
                 "attention": {"target_modules": ATTENTION},
                 "some": {"target_modules": ["k_proj", "o_proj"], "rank_pattern": {"k_proj": 4}},
+                "experts": {
+                    "target_modules": ["q_proj"],
+                    "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+                    "r": 4,
+                },
             },
         ),
         "granite": Base(
@@ -106,7 +115,11 @@ def bases(vocabulary: int) -> dict[str, Base]:
             AutoModel,
             {
                 "attention": {"target_modules": ["query", "key", "value"], "task_type": "FEATURE_EXTRACTION"},
-                "linear": {"target_modules": "all-linear", "task_type": "FEATURE_EXTRACTION", "use_rslora": True},
+                "linear": {
+                    "target_modules": ["query", "key", "value", "intermediate.dense", "output.dense"],
+                    "task_type": "FEATURE_EXTRACTION",
+                    "use_rslora": True,
+                },
             },
             embeds=True,
         ),
@@ -129,20 +142,36 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
     say = embed if base.embeds else continued
     answers = {"": [say(model, tokenizer, prompt) for prompt in PROMPTS]}
     for adapter, settings in base.adapters.items():
-        adapter_directory = f"{name}/{adapter}"
-        task = settings.pop("task_type", "CAUSAL_LM")
-        config = LoraConfig(r=RANK, lora_alpha=16, task_type=task, **settings)
-        tuned = get_peft_model(base.auto.from_pretrained(directory), config)
-        for parameter, weights in tuned.named_parameters():
-            if "lora_B" in parameter:
-                torch.nn.init.normal_(weights, std=0.1)
-        tuned.peft_config["default"].base_model_name_or_path = name
-        tuned.save_pretrained(out / adapter_directory)
-        again = PeftModel.from_pretrained(
-            base.auto.from_pretrained(directory), out / adapter_directory
-        ).eval()
-        answers[adapter_directory] = [say(again, tokenizer, prompt) for prompt in PROMPTS]
+        config = LoraConfig(**{"r": RANK, "lora_alpha": 16, "task_type": "CAUSAL_LM"} | settings)
+        config.base_model_name_or_path = name
+        if settings["target_modules"] == EXPERT:
+            save_experts(base.config, config, out / name / adapter)
+        else:
+            tuned = get_peft_model(base.auto.from_pretrained(directory), config)
+            for parameter, weights in tuned.named_parameters():
+                if "lora_B" in parameter:
+                    torch.nn.init.normal_(weights, std=0.1)
+            config.base_model_name_or_path = name
+            tuned.save_pretrained(out / name / adapter)
+        again = PeftModel.from_pretrained(base.auto.from_pretrained(directory), out / name / adapter).eval()
+        answers[f"{name}/{adapter}"] = [say(again, tokenizer, prompt) for prompt in PROMPTS]
     return {"directory": f"{name}/base", "answers": answers}
+
+
+def save_experts(sizes: Any, config: LoraConfig, directory: Path) -> None:
+    """As PEFT with transformers 4 saves it, where each expert has modules of its own. With transformers 5,
+    where all experts of a layer are one parameter, PEFT converts such files when it loads them."""
+    outer, inner = sizes.hidden_size, sizes.moe_intermediate_size
+    shapes = {"gate_proj": (outer, inner), "up_proj": (outer, inner), "down_proj": (inner, outer)}
+    tensors = {}
+    for layer in range(sizes.num_hidden_layers):
+        for expert in range(sizes.num_experts):
+            for module, (size_in, size_out) in shapes.items():
+                path = f"base_model.model.model.layers.{layer}.mlp.experts.{expert}.{module}"
+                tensors[f"{path}.lora_A.weight"] = torch.randn(config.r, size_in) / 10
+                tensors[f"{path}.lora_B.weight"] = torch.randn(size_out, config.r) / 10
+    config.save_pretrained(directory)
+    save_file(tensors, directory / "adapter_model.safetensors")
 
 
 @torch.no_grad()

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Query
 from pydantic import Field, StringConstraints, model_validator
 
 from adapters.model import Adapter, AdapterName, Version
+from adapters.registry.changes import CanaryTerms
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
 from gateway.api.admin.common import Managed, Operator
 from gateway.api.dependencies import Actor, Manager, StateDep
-from gateway.operations import adapters, evaluations
+from gateway.operations import adapters, canaries, evaluations
 from gateway.operations.authorization import Authority
-from gateway.operations.inputs import Replicas, StrictBody, check_replicas
+from gateway.operations.inputs import GuardSpec, Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
 from gateway.operations.terms import CostCentre
 from gateway.operations.transaction import Json
@@ -33,6 +34,25 @@ class NewLive(StrictBody):
     require_eval_of: str = Field(
         "", pattern="^([0-9a-f]{64})?$", description="The same, of the data with this SHA-256."
     )
+    guard: GuardSpec | None = Field(
+        None,
+        description="What watches the canary. Null: nothing. Omitted: what watches the same canary already.",
+    )
+    force: bool = Field(
+        False, description="Change a weight that the canary's guard holds. This ends the hold."
+    )
+
+    @model_validator(mode="after")
+    def _guards_a_canary(self) -> Self:
+        if self.guard is not None and self.weight == 100:
+            raise ValueError("only a canary has a guard: its weight is below 100")
+        return self
+
+    @property
+    def terms(self) -> CanaryTerms:
+        if "guard" not in self.model_fields_set:
+            return CanaryTerms(force=self.force)
+        return CanaryTerms(None if self.guard is None else self.guard.guard(), force=self.force)
 
 
 class NewPin(StrictBody):
@@ -77,10 +97,15 @@ async def list_adapters(
 
 @router.get("/{tenant}/{name}")
 async def show_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
-    """One adapter, with its versions in `version_details`."""
+    """One adapter, with its versions in `version_details`. `comparison`: how the canary and the live version
+    answered in the last window, requests, errors and latencies in seconds, with the guard's verdict
+    (`waiting`, `keep`, `hold`, `rollback`, `promote`); null without a canary, or while Redis is
+    unavailable."""
     adapter = adapters.find(state, _name(tenant, name), authority)
     details = await _details(state, adapter, authority)
-    return {**adapter_json(state, adapter, authority), "version_details": details}
+    comparison = await canaries.comparison_json(state, adapter)
+    shown = adapter_json(state, adapter, authority)
+    return {**shown, "version_details": details, "comparison": comparison}
 
 
 @router.get("/{tenant}/{name}/versions")
@@ -99,6 +124,7 @@ async def promote(tenant: str, name: str, body: NewLive, state: StateDep, author
         _name(tenant, name),
         int(body.version[1:]),
         weight=body.weight,
+        terms=body.terms,
         wait=body.wait,
         require_eval=body.require_eval or bool(body.require_eval_of),
         require_eval_of=body.require_eval_of,

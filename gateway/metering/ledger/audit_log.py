@@ -60,6 +60,7 @@ ACTIONS: dict[str, str] = {
     "adapter.evaluate": "An evaluation of a version was started.",
     "adapter.evaluated": "An evaluation of a version ended, and passed, failed, or had nothing to pass.",
     "adapter.eval_policy": "It was changed whether an adapter's versions need a passing evaluation.",
+    "adapter.hold": "A canary's guard froze its weight.",
     "adapter.label": "An adapter's cost centre was changed.",
     "adapter.pin": "An adapter was pinned.",
     "adapter.unpin": "An adapter was unpinned.",

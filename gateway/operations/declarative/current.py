@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from adapters.model import Adapter, BaseModel, Engine, Version
+from adapters.model import Adapter, BaseModel, CanaryOutcome, Engine, Version
 from adapters.registry.catalog import Catalog
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import Price
@@ -22,7 +22,7 @@ from gateway.operations.declarative.document import (
     TenantSpec,
     VersionSpec,
 )
-from gateway.operations.inputs import NewPrice, StrictBody
+from gateway.operations.inputs import GuardSpec, NewPrice, StrictBody
 from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 
@@ -34,6 +34,8 @@ class Current:
     document: Document
     retired: Mapping[str, str] = field(default_factory=dict)
     """Ids of versions that can no longer be called → their digests."""
+    outcomes: Mapping[str, CanaryOutcome] = field(default_factory=dict)
+    """Full names of adapters → what the guard of their last canary decided."""
 
 
 def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Current:
@@ -59,7 +61,8 @@ def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Cur
         },
         prices=tuple(price_spec(p) for p in sorted(prices, key=lambda p: (p.series, p.valid_from))),
     )
-    return Current(document, retired)
+    outcomes = {name: a.outcome for name, a in catalog.adapters.items() if a.outcome is not None}
+    return Current(document, retired, outcomes)
 
 
 def tenant_spec(tenant: Tenant) -> TenantSpec:
@@ -130,9 +133,7 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
     return AdapterSpec.model_construct(
         versions=tuple(version_spec(v) for _, v in sorted(there.items())),
         live=None if adapter.live is None else f"v{adapter.live}",
-        canary=None
-        if adapter.canary is None
-        else CanarySpec.model_construct(version=f"v{adapter.canary}", weight=adapter.weight),
+        canary=canary_spec(adapter),
         history=tuple(f"v{n}" for n in adapter.history if n in there),
         latest=f"v{adapter.latest}",
         pinned=adapter.pinned,
@@ -143,6 +144,13 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
         require_eval=adapter.require_eval,
         eval_data=adapter.eval_data,
     )
+
+
+def canary_spec(adapter: Adapter) -> CanarySpec | None:
+    if adapter.canary is None:
+        return None
+    guard = None if adapter.guard is None else GuardSpec.of(adapter.guard)
+    return CanarySpec.model_construct(version=f"v{adapter.canary}", weight=adapter.weight, guard=guard)
 
 
 def version_spec(version: Version) -> VersionSpec:

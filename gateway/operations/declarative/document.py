@@ -24,6 +24,7 @@ from gateway.operations.engine_checks import normal_url
 from gateway.operations.inputs import (
     Count,
     EngineLabels,
+    GuardSpec,
     HeldVersions,
     HostName,
     Label,
@@ -205,6 +206,7 @@ class VersionSpec(StrictBody):
 class CanarySpec(StrictBody):
     version: VersionName
     weight: int = Field(ge=1, le=99, description="Percent of the calls.")
+    guard: GuardSpec | None = Field(None, description="What watches it.")
 
 
 class AdapterSpec(StrictBody):

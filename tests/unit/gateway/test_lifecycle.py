@@ -64,6 +64,7 @@ class Scripted(Lifecycle):
     def __init__(self, seen: Recording, *does: Any) -> None:
         self.metrics = self.meter = self.router = self.retries = seen  # type: ignore[assignment]
         self.does = list(does)
+        self.tracing = None
 
     def note_decision(self, request: Request, lease: object) -> None:  # type: ignore[override]
         pass

@@ -81,7 +81,7 @@ def test_packing_needs_no_memory(tmp_path):
 
 def test_what_would_be_refused_is_not_sent(tmp_path):
     directory = write_adapter(tmp_path / "a")
-    (directory / "optimizer.pt").write_bytes(b"x")
+    (directory / "adapter_model.bin").write_bytes(b"x")
     with pytest.raises(ApiError) as refused:
         parcel(directory)
     assert [f["code"] for f in refused.value.findings] == ["unsafe_file"]

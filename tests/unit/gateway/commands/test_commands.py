@@ -472,6 +472,7 @@ ALL = dict(leaves(typer.main.get_command(tree())))
 
 ELSEWHERE = {
     ("doctor",),
+    *(("backup",), ("restore",)),  # tests/integration/test_backup
     *(
         ("adapter", name)
         for name in (
