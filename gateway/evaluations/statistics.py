@@ -46,10 +46,10 @@ def wilson(successes: int, count: int) -> Interval:
 
 
 def paired_proportions(better: int, worse: int, count: int) -> Interval:
-    """Interval of the difference of two proportions of the same `count` cases, of which only the one model
-    got `better` right, and only the other `worse`: the adjusted Wald interval of Bonett & Price (2012),
-    "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data". It is
-    as wide as few cases deserve, even if no case differs, where a bootstrap's has no width at all."""
+    """Interval of the difference of two proportions of the same `count` cases, of which only one model got
+    `better` right, and only the other `worse`: the adjusted Wald interval of Bonett & Price (2012), "Adjusted
+    Wald confidence interval for a difference of binomial proportions based on paired data". It is as wide as
+    few cases deserve, even if no case differs, where a bootstrap's has no width at all."""
     total = count + 2
     gain, loss = (better + 1) / total, (worse + 1) / total
     spread = _Z * math.sqrt((gain + loss - (gain - loss) ** 2) / total)
