@@ -117,7 +117,8 @@ async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> boo
     if done.outcome != outcome and not (verdict == "promote" and raised):
         return False
     state.metrics.canary_verdict(verdict)
-    log.warning("Canary %s@v%d: %s. %s", name, adapter.canary, _WORDS[verdict], judgement.reason)
+    level = logging.INFO if verdict == "promote" else logging.WARNING
+    log.log(level, "Canary %s@v%d: %s. %s", name, adapter.canary, _WORDS[verdict], judgement.reason)
     await catch_up(state)
     if verdict == "rollback" and live is not None:
         state.warmer.warm_later(live, like=live)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from adapters.store.protocol.registry import AuditEntry
+from adapters.model import Guard, dump
+from adapters.store.protocol.registry import AuditEntry, Change
 from tests.integration.test_versions import NAME, Answer, Fleet, fleet  # noqa: F401 - a fixture
 from tests.support.waiting import until
 
@@ -121,11 +121,34 @@ async def test_running_streams_end_on_the_version_that_they_began_with(fleet: Fl
     assert {a.label for a in answers} == {f"{NAME}@v1", f"{NAME}@v2"}
 
 
-@pytest.mark.parametrize("mistake", [
+async def test_a_clean_canary_is_made_live_step_by_step(fleet: Fleet):  # noqa: F811
+    assert (await fleet.promote("v2", weight=30)).status_code == 200
+    guard = Guard("rollback", min_requests=5, max_latency_ratio=100, window_seconds=1, then=(60, 100))
+    adapter = fleet.adapter()
+    assert adapter is not None
+    guarded = replace(adapter, guard=guard)  # with a window that is too short for the API
+    await fleet.first.commit(Change("adapter", NAME, dump(guarded)))
+    async with load(fleet) as answers:
+        await until(lambda: all(fleet.adapter(w).live == 2 for w in fleet.workers))
+        seen = len(answers)
+        await until(lambda: len(answers) > seen + 20)
+    fleet.check([a for _, a in answers])
+    assert {a.label for begun, a in answers if begun > seen} == {f"{NAME}@v2"}
+    said = [(e.note.action, e.note.details.get("weight")) for e in await audit(fleet)]
+    assert said == [("adapter.canary", 60), ("adapter.promote", None)]
+    shown = (await fleet.admin("GET", "")).json()
+    assert (shown["live"], shown["canary"], shown["outcome"]["verdict"]) == ("v2", None, "promote")
+
+
+MISTAKES: list[dict[str, Any]] = [
     {"weight": 100, "guard": GUARD}, {"guard": {"action": "no"}}, {"guard": GUARD | {"then": [50, 20]}},
     {"guard": GUARD | {"max_error_rate": 0}}, {"guard": GUARD | {"window_seconds": 1}}, {"guard": {}},
-])  # fmt: skip
-async def test_a_wrong_guard_changes_nothing(fleet: Fleet, mistake: dict[str, Any]):  # noqa: F811
-    refused = await fleet.promote("v2", **{"weight": 10} | mistake)
-    assert refused.status_code in (400, 422), refused.text
+    {"guard": GUARD | {"max_latency_ratio": "NaN"}}, {"guard": GUARD | {"more": 1}},
+]  # fmt: skip
+
+
+async def test_a_wrong_guard_changes_nothing(fleet: Fleet):  # noqa: F811
+    for mistake in MISTAKES:
+        refused = await fleet.promote("v2", **{"weight": 10} | mistake)
+        assert refused.status_code in (400, 422), (mistake, refused.text)
     assert fleet.adapter().canary is None
