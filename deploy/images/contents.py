@@ -1,5 +1,5 @@
-"""What the gateway's image installs: the packages of requirements.lock that Florin needs at run time, with their
-hashes, and the same as an SBOM (CycloneDX 1.6). `python -m deploy.images.contents` writes both.
+"""What the gateway's image installs: the packages of requirements.lock that Florin needs at run time, with
+their hashes, and the same as an SBOM (CycloneDX 1.6). `python -m deploy.images.contents` writes both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REQUIREMENTS: Final = FOLDER / "requirements.txt"
 SBOM: Final = FOLDER / "sbom.cdx.json"
 LOCK: Final = FOLDER.parents[1] / "requirements.lock"
 EXTRAS: Final = ("postgres", "parquet")
-_HEAD = "# What the gateway's image installs, from requirements.lock. Made by `python -m deploy.images.contents`.\n"
+_HEAD = "# What the images install of requirements.lock. Made by `python -m deploy.images.contents`.\n"
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==([^ ;\\]+)")
 
 
@@ -31,7 +31,7 @@ def pins(lock: str) -> dict[str, tuple[str, str]]:
 
 
 def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
-    """Normalized name → what it requires here, for everything that `root` with `extras` needs: as installed."""
+    """Normalized name → what it requires here, for all that `root` with `extras` needs: as installed."""
     from packaging.requirements import Requirement  # noqa: PLC0415  # a developer's
 
     found: dict[str, set[str]] = {}
