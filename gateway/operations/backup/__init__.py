@@ -2,7 +2,7 @@
 
 A zip archive. Its last member is the manifest, so an archive that was cut off has none:
 
-    registry.json                       `RegistryContents`
+    registry/contents.json              `RegistryContents`
     artifacts/<digest hex>/<file>       the files of every version in the registry
     ledger/<table>.jsonl                rows, see `gateway.metering.ledger.dump`
     manifest.json                       `Manifest`: versions, checksums, numbers

@@ -19,7 +19,7 @@ from adapters.store.redis.registry_backup import RegistryContents
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
-REGISTRY: Final = "registry.json"
+REGISTRY: Final = "registry/contents.json"
 contents_codec = TypeAdapter(RegistryContents)
 
 
