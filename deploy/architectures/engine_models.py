@@ -106,7 +106,10 @@ def capable() -> tuple[dict[str, Capable], dict[str, str]]:
 
 
 def in_short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
+    """One line. Messages that name a path differ from machine to machine, so only their kind is told."""
+    text = str(error).strip().partition("\n")[0][:150]
+    kind = type(error).__name__
+    return kind if not text or "/" in text else f"{kind}: {text}"
 
 
 @dataclass
