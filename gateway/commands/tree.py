@@ -68,9 +68,16 @@ def _whoami() -> typer.Typer:
 
 
 def _adapter() -> Sequence[typer.Typer]:
-    from gateway.commands import adapter_add, adapter_labels, adapters, check, release
+    from gateway.commands import adapter_add, adapter_convert, adapter_labels, adapters, check, release
 
-    return (adapters.app, adapter_add.app, adapter_labels.app, check.app, release.app)
+    return (
+        adapters.app,
+        adapter_add.app,
+        adapter_labels.app,
+        check.app,
+        adapter_convert.app,
+        release.app,
+    )
 
 
 def _engine() -> Sequence[typer.Typer]:

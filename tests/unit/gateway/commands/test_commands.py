@@ -479,6 +479,7 @@ ELSEWHERE = {
         )
     ),  # test_adapters
     ("adapter", "check"),  # test_check
+    *(("adapter", name) for name in ("convert", "merge", "compress")),  # test_adapter_convert
     ("adapter", "release"),  # test_release
     ("engine", "trust"),  # test_trust
     ("engine", "roll"),  # test_rolling
