@@ -89,10 +89,12 @@ def read_adapter(directory: Path) -> SourceAdapter:
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (directory / name).is_file():
             refusals.add(
-                "file_missing", f"{name} is missing.", found=shown(str(directory)),
+                "file_missing",
+                f"{name} is missing.",
+                found=shown(str(directory)),
                 expected=f"{CONFIG_FILE} and {WEIGHTS_FILE}",
                 remedy="Name the directory that the trainer wrote, and save in safetensors format.",
-            )  # fmt: skip
+            )
     refusals.raise_if_any()
     findings = Findings()
     config = read_config(directory / CONFIG_FILE, findings)
@@ -105,9 +107,12 @@ def read_adapter(directory: Path) -> SourceAdapter:
         tensors = stored_tensors(directory / WEIGHTS_FILE)
     except HeaderError as error:
         refusals.add(
-            "header_invalid", "The weight file is not a valid safetensors file.", found=shown(str(error)),
-            expected="a complete file written by the safetensors library", remedy="Save or copy the adapter again.",
-        )  # fmt: skip
+            "header_invalid",
+            "The weight file is not a valid safetensors file.",
+            found=shown(str(error)),
+            expected="a complete file written by the safetensors library",
+            remedy="Save or copy the adapter again.",
+        )
         refusals.raise_if_any()
         raise
     source = _sorted_out(directory, config, lora, tensors, refusals)
@@ -171,20 +176,28 @@ def _sorted_out(
     for name, tensor in tensors.items():
         if not found.put(plain_name(name), tensor):
             refusals.add(
-                "tensor_name_invalid", "A tensor is not one of an adapter's, or has the name of another.",
-                found=shown(name), expected="lora_A, lora_B, lora_magnitude_vector, trained tokens or whole modules",
+                "tensor_name_invalid",
+                "A tensor is not one of an adapter's, or has the name of another.",
+                found=shown(name),
+                expected="lora_A, lora_B, lora_magnitude_vector, trained tokens or whole modules",
                 remedy="Train it without what this tensor belongs to (biases, for example).",
-            )  # fmt: skip
+            )
         elif not tensor.readable:
             refusals.add(
-                "dtype_unsupported", f"{shown(name)} has a type that cannot be converted.", found=tensor.dtype,
-                expected="F32, F16 or BF16", remedy="Save the adapter in one of these types.",
-            )  # fmt: skip
+                "dtype_unsupported",
+                f"{shown(name)} has a type that cannot be converted.",
+                found=tensor.dtype,
+                expected="F32, F16 or BF16",
+                remedy="Save the adapter in one of these types.",
+            )
     if len(found.names) > 1:
         refusals.add(
-            "several_adapters", "The file contains several adapters.", found=", ".join(sorted(found.names)),
-            expected="one", remedy="Save each with save_pretrained(…, selected_adapters=[…]).",
-        )  # fmt: skip
+            "several_adapters",
+            "The file contains several adapters.",
+            found=", ".join(sorted(found.names)),
+            expected="one",
+            remedy="Save each with save_pretrained(…, selected_adapters=[…]).",
+        )
     modules = {
         path: m
         for path, halves in found.halves.items()
@@ -211,18 +224,21 @@ def _module(
     a, b = halves.get("A"), halves.get("B")
     if a is None or b is None or len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1]:
         refusals.add(
-            "factors_invalid", f"The matrices of module {shown(path)} do not belong together.",
+            "factors_invalid",
+            f"The matrices of module {shown(path)} do not belong together.",
             found=", ".join(f"lora_{half} {list(t.shape)}" for half, t in halves.items()),
             expected="lora_A [rank, in] and lora_B [out, rank]",
-            remedy="Gather the weights before saving (ZeRO-3, FSDP), and train linear layers and embeddings only.",
-        )  # fmt: skip
+            remedy="Gather the weights before saving (ZeRO-3, FSDP); train linear layers only.",
+        )
         return None
     if a.shape[0] != lora.rank_of(path):
         refusals.add(
-            "rank_mismatch", f"Module {shown(path)} has another rank than the config says.",
-            found=f"rank {a.shape[0]}", expected=f"rank {lora.rank_of(path)}",
+            "rank_mismatch",
+            f"Module {shown(path)} has another rank than the config says.",
+            found=f"rank {a.shape[0]}",
+            expected=f"rank {lora.rank_of(path)}",
             remedy="Use the config that was saved with these weights; the scaling depends on it.",
-        )  # fmt: skip
+        )
     scaling = lora.scaling_of(path)
     return Module(a, b, scaling, path in found.embeddings, found.magnitudes.get(path))
 
@@ -231,12 +247,13 @@ def _check_magnitudes(config: Mapping[str, Any], found: _Sorted, refusals: Refus
     expected = set(found.halves) if config.get("use_dora") else set()
     for path in sorted(expected ^ set(found.magnitudes)):
         refusals.add(
-            "dora_inconsistent", f"`use_dora` does not fit the weights of module {shown(path)}.",
+            "dora_inconsistent",
+            f"`use_dora` does not fit the weights of module {shown(path)}.",
             found=f"use_dora = {config.get('use_dora')}, lora_magnitude_vector "
             + ("present" if path in found.magnitudes else "missing"),
             expected="a lora_magnitude_vector for each module if use_dora is true, else none",
             remedy="Save the adapter again with PEFT.",
-        )  # fmt: skip
+        )
 
 
 def _tokens(
@@ -253,10 +270,12 @@ def _tokens(
         usable = isinstance(given, list) and all(type(row) is int and row >= 0 for row in given)
         if not usable or len(set(given or ())) != len(given or ()) or tensor.shape[:1] != (len(given or ()),):
             refusals.add(
-                "tokens_inconsistent", f"`trainable_token_indices` does not fit the rows of {shown(path)}.",
-                found=f"{shown(given)}, rows of shape {list(tensor.shape)}", expected="a token for each row",
+                "tokens_inconsistent",
+                f"`trainable_token_indices` does not fit the rows of {shown(path)}.",
+                found=f"{shown(given)}, rows of shape {list(tensor.shape)}",
+                expected="a token for each row",
                 remedy="Use the config that was saved with these weights.",
-            )  # fmt: skip
+            )
             continue
         result[path] = (tuple(given or ()), tensor)
     return result

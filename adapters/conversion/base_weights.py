@@ -65,26 +65,33 @@ def read_base_weights(directory: Path) -> BaseWeights:
     except NotFoundError as error:
         config = None
         refusals.add(
-            "base_config_invalid", str(error), found=shown(str(directory)), expected="a model's directory",
+            "base_config_invalid",
+            str(error),
+            found=shown(str(directory)),
+            expected="a model's directory",
             remedy="Name the base model's directory with --base.",
-        )  # fmt: skip
+        )
         refusals.raise_if_any()
     if config is None:
         refusals.add(
-            "base_config_missing", "The base model's directory has no config.json.", found=shown(str(directory)),
+            "base_config_missing",
+            "The base model's directory has no config.json.",
+            found=shown(str(directory)),
             expected="a directory with config.json and safetensors files",
             remedy="Name the base model's directory with --base; a repository must be downloaded first.",
-        )  # fmt: skip
+        )
         refusals.raise_if_any()
     assert config is not None
     if config.get("quantization_config"):
         quantization = config["quantization_config"]
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         refusals.add(
-            "base_quantized", "The base model is quantized: its weights are not what the adapter was computed with.",
-            found=f"quantization_config: {shown(method)}", expected="the model in bfloat16, float16 or float32",
+            "base_quantized",
+            "The base model is quantized: its weights are not what the adapter was computed with.",
+            found=f"quantization_config: {shown(method)}",
+            expected="the model in bfloat16, float16 or float32",
             remedy="Give the full-precision model that was quantized as --base; the result serves on both.",
-        )  # fmt: skip
+        )
         refusals.raise_if_any()
     tensors: dict[str, StoredTensor] = {}
     try:
@@ -92,9 +99,12 @@ def read_base_weights(directory: Path) -> BaseWeights:
             tensors |= stored_tensors(path)
     except HeaderError as error:
         refusals.add(
-            "header_invalid", "A weight file of the base model is not a valid safetensors file.",
-            found=shown(str(error)), expected="complete files", remedy="Download the base model again.",
-        )  # fmt: skip
+            "header_invalid",
+            "A weight file of the base model is not a valid safetensors file.",
+            found=shown(str(error)),
+            expected="complete files",
+            remedy="Download the base model again.",
+        )
     refusals.raise_if_any()
     return BaseWeights(directory, config, tensors)
 
@@ -108,16 +118,21 @@ def _files(directory: Path, refusals: Refusals) -> list[Path]:
             names = sorted({str(name) for name in index.values()})
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             refusals.add(
-                "base_index_invalid", f"{INDEX} is not an index of weight files.", found=shown(str(directory)),
-                expected="a JSON object with weight_map", remedy="Download the base model again.",
-            )  # fmt: skip
+                "base_index_invalid",
+                f"{INDEX} is not an index of weight files.",
+                found=shown(str(directory)),
+                expected="a JSON object with weight_map",
+                remedy="Download the base model again.",
+            )
             return []
     for name in names:
         if Path(name).name != name or not (directory / name).is_file():
             refusals.add(
-                "base_weights_missing", "A weight file of the base model is missing.", found=shown(name),
+                "base_weights_missing",
+                "A weight file of the base model is missing.",
+                found=shown(name),
                 expected=f"{SINGLE}, or {INDEX} and its files, in {directory}",
                 remedy="Download the base model in safetensors format; pickled files are not read.",
-            )  # fmt: skip
+            )
     refusals.raise_if_any()
     return [directory / name for name in names]

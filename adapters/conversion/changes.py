@@ -1,7 +1,8 @@
-"""The change of one base weight as a matrix that is computed block by block, and its best low-rank approximation.
+"""The change of one base weight as a matrix that is computed block by block, and its best low-rank
+approximation.
 
-A change may be as large as lm_head, 128,256 × 4,096: a small one is kept in memory, a large one is computed again
-for each product with it.
+A change may be as large as lm_head, 128,256 by 4,096: a small one is kept in memory, a large one is computed
+again for each product with it.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """LoRA, and DoRA (arXiv:2402.09353): rows · (W + left @ right) · columns − W, in the orientation in which W is
-    stored. Plain LoRA has ones for both."""
+    """LoRA, and DoRA (arXiv:2402.09353): rows · (W + left @ right) · columns - W, in the orientation in
+    which W is stored. Plain LoRA has ones for both."""
 
     base: StoredTensor
     left: Floats
@@ -63,7 +64,7 @@ class Rescaled:
     def block(self, start: int, stop: int) -> tuple[Floats, Floats]:
         weight = self.base.rows(start, stop)
         factor = self.rows[start:stop, None] * self.columns[None, :]
-        # (factor − 1) · W is exact where the factor is 1; W' − W would lose the small change in W's digits.
+        # (factor - 1) · W is exact where the factor is 1; W' - W would lose the small change in W's digits.
         return weight, (factor - 1) * weight + factor * (self.left[start:stop] @ self.right)
 
 
@@ -76,8 +77,8 @@ def plain(base: StoredTensor, factors: Factors, *, transposed: bool) -> Rescaled
 
 
 def dora(base: StoredTensor, factors: Factors, magnitude: Floats, *, transposed: bool) -> Rescaled:
-    """DoRA as PEFT computes it: W' = magnitude / ‖W + scaling · BA‖ · (W + scaling · BA), with one norm for each
-    output (for embeddings: for each dimension). `magnitude`: (out,)."""
+    """DoRA as PEFT computes it: W' = magnitude / ‖W + scaling · BA‖ · (W + scaling · BA), with one norm for
+    each output (for embeddings: for each dimension). `magnitude`: (out,)."""
     unscaled = plain(base, factors, transposed=transposed)
     squares = np.zeros(len(magnitude))
     for start, stop in spans(base.shape):
@@ -140,8 +141,9 @@ class Matrix:
 
 
 def leading(matrix: Matrix, rank: int) -> Spectrum:
-    """The leading singular values and vectors: exact for small matrices, else by randomised subspace iteration
-    (Halko, Martinsson and Tropp, arXiv:0909.4061), seeded, so that the same input gives the same output."""
+    """The leading singular values and vectors: exact for small matrices, else by randomised subspace
+    iteration (Halko, Martinsson and Tropp, arXiv:0909.4061), seeded, so that the same input gives the same
+    output."""
     size = rank + _OVERSAMPLING
     if min(matrix.shape) <= max(_EXACT_UP_TO, size):
         u, values, vt = np.linalg.svd(

@@ -39,8 +39,8 @@ def convert(
     initial: SourceAdapter | None = None,
     progress: Progress = silent,
 ) -> Plain:
-    """Modules that have a low rank already keep it, unless it is above `rank` (default: 512, the engines' limit);
-    others get `rank` (default: the adapter's own). Raises RejectedError, OSError."""
+    """Modules that have a low rank already keep it, unless it is above `rank` (default: 512, the engines'
+    limit); others get `rank` (default: the adapter's own). Raises RejectedError, OSError."""
     refusals = Refusals(source.directory)
     steps = steps_of(source, base, initial, refusals)
     for step in steps:
@@ -57,9 +57,12 @@ def convert(
     refusals.raise_if_any()
     if not modules:
         refusals.add(
-            "no_effect", "The adapter changes nothing.", found=f"{len(steps)} modules, all as in the base model",
-            expected="a change", remedy="Name the base model that the adapter was trained on with --base.",
-        )  # fmt: skip
+            "no_effect",
+            "The adapter changes nothing.",
+            found=f"{len(steps)} modules, all as in the base model",
+            expected="a change",
+            remedy="Name the base model that the adapter was trained on with --base.",
+        )
         refusals.raise_if_any()
     meter.tell()
     return Plain(tuple(modules), source.dtype)
@@ -72,9 +75,12 @@ def _refuse_whole(step: Step, refusals: Refusals) -> None:
     if len(step.base.shape) == 1 and not change.block(0, step.base.shape[0])[1].any():
         return
     refusals.add(
-        "not_linear", f"{shown(step.path)} was trained in full, and LoRA cannot express its change.",
-        found=f"shape {list(step.base.shape)}", expected="linear layers and embeddings", remedy=INTO_BASE,
-    )  # fmt: skip
+        "not_linear",
+        f"{shown(step.path)} was trained in full, and LoRA cannot express its change.",
+        found=f"shape {list(step.base.shape)}",
+        expected="linear layers and embeddings",
+        remedy=INTO_BASE,
+    )
 
 
 def _converted(step: Step, source: SourceAdapter, ranks: Ranks, refusals: Refusals) -> PlainModule | None:
@@ -94,10 +100,12 @@ def _converted(step: Step, source: SourceAdapter, ranks: Ranks, refusals: Refusa
 
 def _refuse_infinite(step: Step, refusals: Refusals) -> None:
     refusals.add(
-        "weights_not_finite", f"The change of {shown(step.path)} is not finite.", found="NaN or an infinity",
+        "weights_not_finite",
+        f"The change of {shown(step.path)} is not finite.",
+        found="NaN or an infinity",
         expected="finite weights, and no output whose weights are all zero under DoRA",
         remedy="Train it again; the run diverged.",
-    )  # fmt: skip
+    )
 
 
 def _from_factors(step: Step, made: Factors, dtype: str, ranks: Ranks) -> PlainModule:
@@ -124,6 +132,9 @@ def _approximated(step: Step, matrix: Matrix, dtype: str, ranks: Ranks) -> Plain
     if step.transposed:
         kept = Factors(kept.b.T, kept.a.T)
     method = "exact" if effective <= ranks.svd else "svd"
+    complete = len(found.values) == min(matrix.shape)
+    beyond = 0.0 if complete else max(matrix.squared - float((found.values**2).sum()), 0.0)
+    changed = matrix.changed_squared
     return PlainModule(
-        step.path, step.embedding, kept, method, matrix.squared, lost, matrix.changed_squared, found.values
+        step.path, step.embedding, kept, method, matrix.squared, lost, changed, found.values, beyond
     )

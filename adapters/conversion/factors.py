@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ class Factors:
 
     @property
     def rank(self) -> int:
-        return self.a.shape[0]
+        return int(self.a.shape[0])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,8 +48,8 @@ class Spectrum:
     vt: Floats
 
     def truncated(self, rank: int) -> Factors:
-        """The best approximation of this rank in the Frobenius norm (Eckart and Young, 1936). Both factors get
-        the root of each value, so that neither leaves the range of float16 first."""
+        """The best approximation of this rank in the Frobenius norm (Eckart and Young, 1936). Both factors
+        get the root of each value, so that neither leaves the range of float16 first."""
         root = np.sqrt(self.values[:rank]).astype(np.float32)
         return Factors(root[:, None] * self.vt[:rank], self.u[:, :rank] * root)
 
@@ -65,14 +64,14 @@ def spectrum(factors: Factors) -> Spectrum:
 
 def norm(factors: Factors) -> float:
     """Frobenius norm of the product, without computing it."""
-    rb = np.linalg.qr(factors.b.astype(np.float64), mode="r")
-    ra = np.linalg.qr(factors.a.T.astype(np.float64), mode="r")
+    rb = np.linalg.qr(factors.b.astype(np.float64))[1]
+    ra = np.linalg.qr(factors.a.T.astype(np.float64))[1]
     return float(abs(factors.scaling) * np.linalg.norm(rb @ ra.T))
 
 
 def joined(parts: Sequence[tuple[Factors, float]]) -> Factors:
-    """The weighted sum, exactly, at the sum of the ranks. The first part's scaling remains the scaling, so that
-    equal parts are not rounded."""
+    """The weighted sum, exactly, at the sum of the ranks. The first part's scaling remains the scaling, so
+    that equal parts are not rounded."""
     scaling = next((abs(f.scaling * weight) for f, weight in parts if f.scaling * weight), 1.0)
     return Factors(
         np.concatenate([f.a for f, _ in parts]),
@@ -92,8 +91,3 @@ def rank_keeping(values: Doubles, energy: float) -> int:
     if not len(kept) or kept[-1] == 0:
         return 1
     return min(int(np.searchsorted(kept, energy * kept[-1] * (1 - 1e-12))) + 1, len(values))
-
-
-def lost(values: Doubles, rank: int, total_squared: float) -> float:
-    """Squared Frobenius norm of what a truncation at `rank` loses of a matrix of this squared norm."""
-    return max(total_squared - math.fsum(values[:rank] ** 2), 0.0)

@@ -1,4 +1,5 @@
-"""Several plain adapters of one base model as one, and an adapter at a lower rank: neither needs the base model."""
+"""Several plain adapters of one base model as one, and an adapter at a lower rank: neither needs the base
+model."""
 
 from __future__ import annotations
 
@@ -37,10 +38,12 @@ def merge(
             continue
         if len({(m.b.shape[0], m.a.shape[1], m.embedding) for m, _ in there}) > 1:
             refusals.add(
-                "shape_mismatch", f"The adapters' matrices for {shown(path)} have different shapes.",
-                found=", ".join(f"{m.b.shape[0]} × {m.a.shape[1]}" for m, _ in there), expected="one shape",
+                "shape_mismatch",
+                f"The adapters' matrices for {shown(path)} have different shapes.",
+                found=", ".join(f"{m.b.shape[0]} by {m.a.shape[1]}" for m, _ in there),
+                expected="one shape",
                 remedy="Merge adapters of one base model.",
-            )  # fmt: skip
+            )
             refusals.raise_if_any()
         summed = joined([(module.factors(), weight) for module, weight in there])
         if len(there) == 1 and there[0][1] > 0:
@@ -57,9 +60,9 @@ def compress(
     energy: float | None = None,
     progress: Progress = silent,
 ) -> Plain:
-    """Modules above `rank` at that rank; with `energy`, each at the smallest rank that keeps this share of its
-    squared singular values. A module that is low enough stays as it is, so compressing twice changes nothing.
-    Raises RejectedError, OSError."""
+    """Modules above `rank` at that rank; with `energy`, each at the smallest rank that keeps this share of
+    its squared singular values. A module that is low enough stays as it is, so compressing twice changes
+    nothing. Raises RejectedError, OSError."""
     refusals = Refusals(source.directory)
     _check_plain(source, refusals)
     refusals.raise_if_any()
@@ -93,16 +96,21 @@ def _check_parts(parts: Sequence[tuple[SourceAdapter, float]], refusals: Refusal
     bases = {str(source.config.get("base_model_name_or_path")) for source, _ in parts}
     if len(bases) > 1:
         refusals.add(
-            "base_mismatch", "The adapters name different base models.", found=" and ".join(map(shown, sorted(bases))),
+            "base_mismatch",
+            "The adapters name different base models.",
+            found=" and ".join(map(shown, sorted(bases))),
             expected="one base model",
             remedy="Merge adapters of one base model; if it only has two names, make "
             "`base_model_name_or_path` in their configs the same.",
-        )  # fmt: skip
+        )
     if not any(weight for _, weight in parts):
         refusals.add(
-            "no_effect", "All weights are 0.", found="0", expected="a weight other than 0",
+            "no_effect",
+            "All weights are 0.",
+            found="0",
+            expected="a weight other than 0",
             remedy="Give weights as DIR:0.5.",
-        )  # fmt: skip
+        )
     refusals.raise_if_any()
 
 
@@ -111,22 +119,29 @@ def _check_plain(source: SourceAdapter, refusals: Refusals) -> None:
     changed_base = isinstance(init, str) and init.lower() not in PLAIN_INITS
     if not source.is_plain or source.config.get("ensure_weight_tying") or changed_base:
         refusals.add(
-            "not_plain", f"{source.directory} is not plain LoRA.",
+            "not_plain",
+            f"{source.directory} is not plain LoRA.",
             found="DoRA, whole modules, trained tokens, or an initialization that changed the base model",
             expected="lora_A and lora_B alone",
             remedy="Convert it first: `florin adapter convert DIR --base BASE --out OUT`.",
-        )  # fmt: skip
+        )
     elif not source.modules:
         refusals.add(
-            "no_tensors", f"{source.directory} has no LoRA weights.", found="no lora_A", expected="lora_A and lora_B",
+            "no_tensors",
+            f"{source.directory} has no LoRA weights.",
+            found="no lora_A",
+            expected="lora_A and lora_B",
             remedy="Name an adapter's directory.",
-        )  # fmt: skip
+        )
 
 
 def _check_finite(path: str, factors: Factors, refusals: Refusals) -> None:
     if not finite(factors.a, factors.b):
         refusals.add(
-            "weights_not_finite", f"The weights of {shown(path)} are not finite.", found="NaN or an infinity",
-            expected="finite weights", remedy="Train it again; the run diverged.",
-        )  # fmt: skip
+            "weights_not_finite",
+            f"The weights of {shown(path)} are not finite.",
+            found="NaN or an infinity",
+            expected="finite weights",
+            remedy="Train it again; the run diverged.",
+        )
         refusals.raise_if_any()

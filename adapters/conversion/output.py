@@ -29,8 +29,8 @@ WRITING = "write"
 
 @contextmanager
 def new_directory(out: Path, *, replace: bool) -> Iterator[Path]:
-    """A directory beside `out`, which becomes `out` at the end and vanishes after an exception. Raises OSError
-    (FileExistsError without `replace`)."""
+    """A directory beside `out`, which becomes `out` at the end and vanishes after an exception. Raises
+    OSError (FileExistsError without `replace`)."""
     if out.exists() and not replace:
         raise FileExistsError(f"{out} exists")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -53,8 +53,8 @@ def new_directory(out: Path, *, replace: bool) -> Iterator[Path]:
 def write_adapter(
     out: Path, result: Plain, source: SourceAdapter, record: Mapping[str, Any], *, replace: bool
 ) -> None:
-    """An adapter's directory as PEFT writes it. `record` says how it came about: it is kept in the weight file's
-    metadata, which is part of what identifies a version, and in README.md. Raises OSError."""
+    """An adapter's directory as PEFT writes it. `record` says how it came about: it is kept in the weight
+    file's metadata, which is part of what identifies a version, and in README.md. Raises OSError."""
     config, ranks = config_of(result.modules, source.config)
     tensors = {}
     for module in result.modules:
@@ -82,8 +82,8 @@ def write_merged_model(
     out: Path, source: SourceAdapter, base: BaseWeights, initial: SourceAdapter | None, *, replace: bool,
     progress: Progress = silent,
 ) -> list[str]:  # fmt: skip
-    """The base model with the adapter worked into its weights, in the base's own files and types. Returns the names
-    of the parameters that changed. Raises RejectedError, OSError."""
+    """The base model with the adapter worked into its weights, in the base's own files and types. Returns
+    the names of the parameters that changed. Raises RejectedError, OSError."""
     refusals = Refusals(source.directory)
     steps = [step for step in steps_of(source, base, initial, refusals) if not step.tied]
     _check_tying(source, base, steps, refusals)
@@ -135,10 +135,13 @@ def _check_tying(source: SourceAdapter, base: BaseWeights, steps: list[Step], re
         follows = step.path in source.tokens or source.config.get("ensure_weight_tying") is True
         if step.path == "lm_head" or (step.path == base.embeddings and not follows):
             refusals.add(
-                "tied_weights", f"The base model uses one matrix for its embeddings and lm_head; the adapter changes "
-                f"{step.path} alone.", found=step.path, expected="both, or neither",
+                "tied_weights",
+                f"The base model uses one matrix for its embeddings and lm_head; the adapter changes "
+                f"{step.path} alone.",
+                found=step.path,
+                expected="both, or neither",
                 remedy="Convert the adapter instead, or untie the base model's weights first.",
-            )  # fmt: skip
+            )
 
 
 def is_adapter(directory: Path) -> bool:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from adapters.conversion.factors import Doubles, Factors, lost
+from adapters.conversion.factors import Doubles, Factors
 
 HIGHEST_RANK = 512
 """Of vLLM's --max-lora-rank."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """All values that vLLM's --max-lora-rank takes."""
+_NO_ERROR = 1e-6
 _MAX_PATTERNS = 1000
 """What the checks accept of a pattern's entries, less some."""
 
@@ -35,7 +36,9 @@ class PlainModule:
     changed_squared: float | None
     """and of the changed weight; None if the base model was not read."""
     values: Doubles
-    """Leading singular values of the change."""
+    """Leading singular values of the change,"""
+    beyond_squared: float = 0.0
+    """and the sum of the squares of the others."""
 
     @property
     def error(self) -> float:
@@ -73,16 +76,19 @@ class Plain:
         return _ratio(sum(a for a, _ in known), sum(b for _, b in known)) if known else None
 
     def error_at(self, rank: int) -> float:
-        """What truncating every module at `rank` would lose at most, before rounding. Singular values that were
-        not computed count as lost."""
-        parts = [lost(m.values, rank, m.squared) for m in self.modules]
+        """What truncating every module at `rank` would lose, before rounding. Singular values that were not
+        computed count as lost."""
+        parts = [float((m.values[rank:] ** 2).sum()) + m.beyond_squared for m in self.modules]
         return _ratio(sum(parts), sum(m.squared for m in self.modules))
 
     def choices(self) -> list[tuple[int, float]]:
         """Ranks that engines serve, with the error of each."""
-        known = max((len(m.values) for m in self.modules), default=0)
-        fit = [rank for rank in RANKS if rank <= known]
-        return [(rank, self.error_at(rank)) for rank in [*fit, *[r for r in RANKS if r > known][:1]]]
+        found = []
+        for rank in RANKS:
+            found.append((rank, self.error_at(rank)))
+            if rank >= max((len(m.values) for m in self.modules), default=0) or found[-1][1] < _NO_ERROR:
+                break  # more would not be known to be better
+        return found
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -103,8 +109,9 @@ class Plain:
 def config_of(
     plain: Sequence[PlainModule], source: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """adapter_config.json for these modules, from that of the source; and the rank that each module's matrices
-    must have in the file. Those differ from the modules' own only if there would be too many patterns."""
+    """adapter_config.json for these modules, from that of the source; and the rank that each module's
+    matrices must have in the file. Those differ from the modules' own only if there would be too many
+    patterns."""
     ranks, alphas = _patterns({m.path: m.factors.rank for m in plain}), {}
     padded = {m.path: ranks.get(m.path, ranks.get(_leaf(m.path), 0)) for m in plain}
     scalings = {m.path: m.factors.scaling * padded[m.path] for m in plain}
@@ -118,15 +125,15 @@ def config_of(
         "alpha_pattern": {key: _whole(value) for key, value in alphas.items() if value != alpha},
         "target_modules": sorted({_leaf(m.path) for m in plain}),
         "use_rslora": False, "use_dora": False, "modules_to_save": None, "trainable_token_indices": None,
-        "init_lora_weights": True, "layers_to_transform": None, "layers_pattern": None, "exclude_modules": None,
-        "ensure_weight_tying": False,
+        "init_lora_weights": True, "layers_to_transform": None, "layers_pattern": None, "exclude_modules":
+        None, "ensure_weight_tying": False,
     }  # fmt: skip
     return config, padded
 
 
 def _patterns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Value by module, or by the modules' last component where all of that name agree. If there would be too many
-    entries, the highest value of each name (for ranks: the matrices are padded with zeros)."""
+    """Value by module, or by the modules' last component where all of that name agree. If there would be
+    too many entries, the highest value of each name (for ranks: the matrices are padded with zeros)."""
     by_leaf: dict[str, list[Any]] = {}
     for path, value in values.items():
         by_leaf.setdefault(_leaf(path), []).append(value)

@@ -1,5 +1,5 @@
-"""What an adapter does to each weight of its base model, and whether that can be had at all. Reads headers; the
-weights are read when a step is taken."""
+"""What an adapter does to each weight of its base model, and whether that can be had at all. Reads headers;
+the weights are read when a step is taken."""
 
 from __future__ import annotations
 
@@ -53,9 +53,12 @@ def steps_of(
     paths = [step.path for step in steps]
     for path in sorted({path for path in paths if paths.count(path) > 1}):
         refusals.add(
-            "module_twice", f"The adapter changes module {shown(path)} in two ways.", found=shown(path),
-            expected="LoRA, a whole module or trained tokens, one of them", remedy="Train it in one way.",
-        )  # fmt: skip
+            "module_twice",
+            f"The adapter changes module {shown(path)} in two ways.",
+            found=shown(path),
+            expected="LoRA, a whole module or trained tokens, one of them",
+            remedy="Train it in one way.",
+        )
     return steps + [
         twin
         for step in steps
@@ -69,20 +72,23 @@ def _check_initial(source: SourceAdapter, initial: SourceAdapter | None, refusal
     if initial is None:
         if isinstance(init, str) and init.lower() not in PLAIN_INITS:
             refusals.add(
-                "initial_missing", "The adapter's initialization changed the base model's weights.",
-                found=f"init_lora_weights = {shown(init)}", expected="the adapter as it was before training",
+                "initial_missing",
+                "The adapter's initialization changed the base model's weights.",
+                found=f"init_lora_weights = {shown(init)}",
+                expected="the adapter as it was before training",
                 remedy="Give the directory of the adapter saved before the first step with --initial.",
-            )  # fmt: skip
+            )
         return
     for path, module in source.modules.items():
         before = initial.modules.get(path)
         if before is None or (before.a.shape, before.b.shape) != (module.a.shape, module.b.shape):
             refusals.add(
-                "initial_differs", f"The initial adapter does not fit module {shown(path)}.",
+                "initial_differs",
+                f"The initial adapter does not fit module {shown(path)}.",
                 found="no such module" if before is None else f"lora_A {list(before.a.shape)}",
                 expected=f"lora_A {list(module.a.shape)}",
                 remedy="Give the adapter that this training started from with --initial.",
-            )  # fmt: skip
+            )
 
 
 def _of_module(
@@ -100,22 +106,29 @@ def _of_module(
         return None
     if module.magnitude is not None and module.magnitude.elements != shape[0]:
         refusals.add(
-            "shape_mismatch", f"The magnitudes of {shown(path)} do not fit it.",
-            found=str(list(module.magnitude.shape)), expected=str([shape[0]]), remedy="Save the adapter again.",
-        )  # fmt: skip
+            "shape_mismatch",
+            f"The magnitudes of {shown(path)} do not fit it.",
+            found=str(list(module.magnitude.shape)),
+            expected=str([shape[0]]),
+            remedy="Save the adapter again.",
+        )
         return None
     before = initial.modules.get(path) if initial else None
     return Step(
-        path, weight, module.embedding, transposed, partial(_change, module, before, weight, transposed)
+        path,
+        weight,
+        module.embedding,
+        transposed,
+        partial(_change, module, before, weight, transposed=transposed),
     )
 
 
 def _change(
-    module: Module, before: Module | None, weight: StoredTensor, transposed: bool
-) -> Factors | Change:  # noqa: FBT001  # for partial
+    module: Module, before: Module | None, weight: StoredTensor, *, transposed: bool
+) -> Factors | Change:  # for partial
     factors = module.factors()
     if before is not None:
-        # The base that was trained is W − s·B₀A₀, so W changes by s·(BA − B₀A₀).
+        # The base that was trained is W - s·B₀A₀, so W changes by s·(BA - B₀A₀).
         initial = Factors(before.a.all(), before.b.all(), module.scaling)
         factors = joined([(factors, 1.0), (initial, -1.0)])
     if module.magnitude is None:
@@ -141,21 +154,25 @@ def _of_tokens(
     shape = weight.shape if weight is not None else ()
     if weight is not None and rows and (max(rows) >= shape[0] or values.shape[1:] != shape[1:]):
         refusals.add(
-            "new_tokens", f"The adapter trains tokens that {shown(path)} of the base model does not have.",
-            found=f"token {max(rows)}, rows {list(values.shape)}", expected=f"tokens below {shape[0]}",
+            "new_tokens",
+            f"The adapter trains tokens that {shown(path)} of the base model does not have.",
+            found=f"token {max(rows)}, rows {list(values.shape)}",
+            expected=f"tokens below {shape[0]}",
             remedy="Serve a base model whose embeddings were resized, and convert against that.",
-        )  # fmt: skip
+        )
         return None
     weight = _base_weight(f"{path}.weight", shape, base, refusals)
     if weight is None:
         return None
     embedding = path == base.embeddings
-    return Step(path, weight, embedding, embedding, partial(_token_factors, rows, values, weight, embedding))
+    return Step(
+        path, weight, embedding, embedding, partial(_token_factors, rows, values, weight, embedding=embedding)
+    )
 
 
 def _token_factors(
-    rows: tuple[int, ...], values: StoredTensor, weight: StoredTensor, embedding: bool
-) -> Factors:  # noqa: FBT001  # for partial
+    rows: tuple[int, ...], values: StoredTensor, weight: StoredTensor, *, embedding: bool
+) -> Factors:  # for partial
     """One row of lora_A for each token (columns of lora_B for lm_head): exact, at the number of tokens."""
     old = np.concatenate([weight.rows(row, row + 1) for row in rows])
     chosen = np.zeros((len(rows), weight.shape[0]), np.float32)
@@ -184,22 +201,31 @@ def _base_weight(
     weight = base.find(name)
     if weight is None:
         refusals.add(
-            "module_not_in_base", f"The base model has no parameter {shown(name)}.", found=shown(str(base.directory)),
-            expected=shown(name), remedy="Name the base model that the adapter was trained on with --base.",
-        )  # fmt: skip
+            "module_not_in_base",
+            f"The base model has no parameter {shown(name)}.",
+            found=shown(str(base.directory)),
+            expected=shown(name),
+            remedy="Name the base model that the adapter was trained on with --base.",
+        )
     elif not weight.readable:
         refusals.add(
-            "base_quantized", f"{shown(name)} of the base model is quantized.", found=weight.dtype,
-            expected="BF16, F16 or F32", remedy="Give the full-precision model as --base.",
-        )  # fmt: skip
+            "base_quantized",
+            f"{shown(name)} of the base model is quantized.",
+            found=weight.dtype,
+            expected="BF16, F16 or F32",
+            remedy="Give the full-precision model as --base.",
+        )
     elif weight.shape != shape:
         vocabulary = len(shape) == 2 and shape[1:] == weight.shape[1:]
         refusals.add(
-            "shape_mismatch", f"{shown(name)} has another shape than in the base model.", found=str(list(shape)),
+            "shape_mismatch",
+            f"{shown(name)} has another shape than in the base model.",
+            found=str(list(shape)),
             expected=str(list(weight.shape)),
-            remedy="Serve a base model with the resized vocabulary, and convert against that." if vocabulary
+            remedy="Serve a base model with the resized vocabulary, and convert against that."
+            if vocabulary
             else "Name the base model that the adapter was trained on with --base.",
-        )  # fmt: skip
+        )
     else:
         return weight
     return None

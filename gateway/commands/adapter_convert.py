@@ -65,7 +65,7 @@ def convert(
         weights = base_weights.read_base_weights(base)
         with _bar("converting") as told:
             result = conversion.convert(source, weights, rank=rank, initial=started, progress=told)
-        _finish(session, "convert", result, source, [path], out, max_error, force=force)
+        _finish(session, "convert", result, source, [path], out=out, max_error=max_error, force=force)
 
 
 @command(app, "merge")
@@ -105,7 +105,7 @@ def merge(
             _check_out(out, [path for path, _ in given], force=force)
             with _bar("merging") as told:
                 result = merging.merge(sources, rank=rank, progress=told)
-            _finish(session, "merge", result, sources[0][0], parts, out, max_error, force=force)
+            _finish(session, "merge", result, sources[0][0], parts, out=out, max_error=max_error, force=force)
         return
     if len(given) > 1 or given[0][1] != 1 or rank is not None or max_error is not None:
         raise UsageError("--into-base takes one adapter, and neither a weight, --rank nor --max-error.")
@@ -155,7 +155,7 @@ def compress(
         _check_out(out, [path], force=force)
         with _bar("compressing") as told:
             result = merging.compress(source, rank=rank, energy=energy, progress=told)
-        _finish(session, "compress", result, source, [path], out, max_error, force=force)
+        _finish(session, "compress", result, source, [path], out=out, max_error=max_error, force=force)
 
 
 def _finish(
@@ -164,9 +164,9 @@ def _finish(
     result: Plain,
     source: SourceAdapter,
     inputs: list[Any],
+    *,
     out: Path,
     max_error: float | None,
-    *,
     force: bool,
 ) -> None:
     """Write the result, or refuse it with the ranks that would do."""
@@ -180,9 +180,11 @@ def _finish(
         advice = f"--rank {fit} would do." if fit else "No rank that engines serve would do."
         findings = [] if not session.json else [{"code": "error_too_large", **body}]
         raise ApiError(
-            422, f"Nothing was written: the error is {result.error:.3g}, above --max-error {max_error:g}. {advice}",
-            "error_too_large", tuple(findings),
-        )  # fmt: skip
+            422,
+            f"Nothing was written: error {result.error:.3g} is above --max-error {max_error:g}. {advice}",
+            "error_too_large",
+            tuple(findings),
+        )
     record = {
         "command": name, "from": [Path(str(part)).name for part in inputs], "rank": result.rank,
         "error": result.error, "output_error": result.output_error,
@@ -203,9 +205,7 @@ def _people(body: Json) -> None:
         say(f"… and {len(modules) - _SHOWN_MODULES} modules with smaller errors; --json has all.")
     say("")
     ranks = [(r["rank"], _share(r["error"])) for r in body["ranks"]]
-    show(
-        table(("if all were at rank", "error at most"), ranks, right=("if all were at rank", "error at most"))
-    )
+    show(table(("if all were at rank", "error"), ranks, right=("if all were at rank", "error")))
     say("")
     written = f"Wrote {clean(body['out'])}" if body["written"] else "Computed"
     outputs = "" if body["output_error"] is None else f", {_share(body['output_error'])} of the outputs"
