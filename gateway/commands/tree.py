@@ -68,7 +68,15 @@ def _whoami() -> typer.Typer:
 
 
 def _adapter() -> Sequence[typer.Typer]:
-    from gateway.commands import adapter_add, adapter_eval, adapter_labels, adapters, check, release
+    from gateway.commands import (
+        adapter_add,
+        adapter_convert,
+        adapter_eval,
+        adapter_labels,
+        adapters,
+        check,
+        release,
+    )
 
     return (
         adapters.app,
@@ -76,6 +84,7 @@ def _adapter() -> Sequence[typer.Typer]:
         adapter_eval.app,
         adapter_labels.app,
         check.app,
+        adapter_convert.app,
         release.app,
     )
 

@@ -490,6 +490,7 @@ ELSEWHERE = {
     ),  # test_adapters
     ("adapter", "check"),  # test_check
     *(("adapter", name) for name in ("eval", "evals", "require-eval")),  # test_adapter_eval
+    *(("adapter", name) for name in ("convert", "merge", "compress")),  # test_adapter_convert
     ("adapter", "release"),  # test_release
     ("engine", "trust"),  # test_trust
     ("engine", "roll"),  # test_rolling
