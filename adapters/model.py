@@ -288,7 +288,7 @@ class Adapter:
     """SHA-256 of the held-out set that this evaluation must be of; empty: of any."""
     guard: Guard | None = None
     """Of the canary."""
-    canary_since: int = 0
+    canary_since: int = field(default=0, compare=False)
     """When its comparison with the live version began, which identifies that; Unix microseconds, UTC."""
     outcome: CanaryOutcome | None = None
 

@@ -113,7 +113,7 @@ async def test_a_customer_runs_its_adapters_from_the_first_version_to_the_last(g
     assert "base_mismatch" in refused.text
     seen.append(refused.text)
     canary = await ask("PUT", "/acme/support/live", version="v2", weight=10)
-    assert canary["canary"] == {"version": "v2", "weight": 10}
+    assert canary["canary"] == {"version": "v2", "weight": 10, "guard": None, "held": None}
     assert (await ask("PUT", "/acme/support/live", version="v2"))["live"] == "v2"
     shown = await ask("GET", "/acme/support")
     assert (shown["live"], shown["loaded"]) == ("v2", True)
