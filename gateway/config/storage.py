@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from adapters.sources.url_policy import Allowed
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
+_REDIS_URL = re.compile(
+    r"unix://|rediss?://|rediss?\+sentinel://[^/?#]+/[^/?#]+|rediss?\+cluster://[^/?#]+", re.ASCII
+)
 TENANT_SOURCES = frozenset({"https", "http", "hf", "private", "s3", "file"})
 
 
@@ -30,7 +34,9 @@ class StorageSettings(BaseModel):
     )
     redis_url: str = Field(
         "",
-        description="redis://, rediss:// or unix:// URL. Empty: an embedded Valkey in the state directory.",
+        description="redis://, rediss:// or unix:// URL; `redis+sentinel://HOST,HOST,HOST/SERVICE` for the "
+        "primary that Sentinels name, `redis+cluster://HOST,HOST` for a Cluster, both with `rediss+…` for "
+        "TLS. Empty: an embedded Valkey in the state directory.",
     )
     redis_prefix: str = Field(
         "florin",
@@ -117,8 +123,11 @@ class StorageSettings(BaseModel):
     @field_validator("redis_url")
     @classmethod
     def _redis_scheme(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            msg = "must begin with redis://, rediss:// or unix://"
+        if url and not _REDIS_URL.match(url):
+            msg = (
+                "must begin with redis://, rediss:// or unix://, or be redis+sentinel://HOST,HOST/SERVICE or "
+            )
+            msg += "redis+cluster://HOST,HOST"
             raise ValueError(msg)
         return url
 

@@ -1,0 +1,152 @@
+"""Finds the server to talk to: behind Sentinels, the service's primary; in a Cluster, the primary of the one
+slot that holds all keys.
+
+Either is asked anew for each connection. A server that is no longer the primary says so, or closes its
+connections; the failed call is the caller's to repeat, and the next connection goes to the new primary. So
+everything else, scripts and transactions too, works as on a single server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis import exceptions as redis_errors
+from redis.asyncio import Redis
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
+from redis.crc import key_slot
+
+Address = tuple[str, int]
+Where = Callable[[], Awaitable[Address]]
+
+KINDS: Final = ("sentinel", "cluster")
+_LOGIN: Final = ("username", "password")
+_PORTS: Final = {"sentinel": 26379, "cluster": 6379}
+_MOVED: Final = (redis_errors.ReadOnlyError, redis_errors.AskError, redis_errors.ClusterError)
+"""What a server answers that is not, or no longer, the primary."""
+_AWAY: Final = (redis_errors.RedisError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """A URL with several servers: `redis+sentinel://[user:password@]host[:port],…/service[/db]` or
+    `redis+cluster://…host[:port],…`; with `rediss`, all connections are TLS."""
+
+    kind: str
+    servers: tuple[Address, ...]
+    service: str
+    """Sentinel's name of the primary and its replicas."""
+    options: Mapping[str, Any]
+    """redis-py's, for connections to the primary."""
+    own: Mapping[str, Any]
+    """The same, for connections to the servers that are asked."""
+
+    @classmethod
+    def of(cls, url: str) -> Seeds | None:
+        """None: the URL is of a single server. Raises ValueError."""
+        scheme, _, rest = url.partition("://")
+        base, _, kind = scheme.partition("+")
+        if kind not in KINDS or base not in {"redis", "rediss"}:
+            return None
+        netloc, slash, tail = rest.partition("/")
+        login, at, hosts = netloc.rpartition("@")
+        path, question, query = tail.partition("?")
+        if not slash:  # the query may follow the hosts directly
+            hosts, question, query = hosts.partition("?")
+        service = ""
+        if kind == "sentinel":
+            service, _, path = path.partition("/")
+            if not service:
+                raise ValueError("needs the service's name: redis+sentinel://HOST,HOST/SERVICE")
+        servers = tuple(_address(host, _PORTS[kind]) for host in hosts.split(","))
+        options = dict(parse_url(f"{base}://{login}{at}host/{path}{question}{query}"))
+        for name in ("host", "port", "connection_class"):
+            options.pop(name, None)
+        if kind == "cluster" and options.get("db"):
+            raise ValueError("a Cluster has only database 0")
+        sentinels = {name: options.pop(f"sentinel_{name}", None) for name in _LOGIN}
+        logins = sentinels if kind == "sentinel" else {name: options.get(name) for name in _LOGIN}
+        own = {name: value for name, value in options.items() if name not in {*_LOGIN, "db"}}
+        tls = base == "rediss"
+        options["connection_class"] = _TlsToPrimary if tls else _ToPrimary
+        return cls(kind, servers, service, options, own | logins | {"ssl": tls})
+
+    def finder(self, tag: str, timeout: float) -> Where:
+        """A function that finds the primary now. `tag`: any key. It raises ConnectionError."""
+
+        async def find() -> Address:
+            said = []
+            for host, port in self.servers:
+                try:
+                    async with Redis(
+                        host=host,
+                        port=port,
+                        socket_timeout=timeout,
+                        socket_connect_timeout=timeout,
+                        decode_responses=True,
+                        protocol=2,
+                        **self.own,
+                    ) as server:
+                        found = await self._ask(server, tag)
+                except _AWAY as error:
+                    said.append(f"{host}:{port}: {error}")
+                    continue
+                if found is not None:
+                    return found[0] or host, found[1]
+                said.append(f"{host}:{port} knows no primary")
+            raise redis_errors.ConnectionError("; ".join(said))
+
+        return find
+
+    async def _ask(self, server: Redis, tag: str) -> Address | None:
+        if self.kind == "sentinel":
+            found = await _call(server, "SENTINEL GET-MASTER-ADDR-BY-NAME", self.service)
+            return (found[0], int(found[1])) if found else None
+        return primary_of(await _call(server, "CLUSTER SLOTS"), key_slot(tag.encode()))
+
+
+async def _call(server: Redis, *command: str) -> Any:
+    return await server.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
+
+
+def primary_of(slots: Sequence[Any], slot: int) -> Address | None:
+    """`slots`: the reply of CLUSTER SLOTS: first and last slot, the primary, its replicas. The host is
+    empty if the server that was asked does not know its own."""
+    for first, last, primary, *_ in slots:
+        if first <= slot <= last:
+            host, port = primary[:2]
+            return ("" if host in {None, "?"} else host), int(port)
+    return None
+
+
+class _ToPrimary(Connection):
+    """A connection to whichever server is the primary when it connects."""
+
+    def __init__(self, *, where: Where, **options: Any) -> None:
+        super().__init__(**options)
+        self._where = where
+
+    async def _connect(self) -> None:
+        self.host, self.port = await self._where()
+        await super()._connect()  # type: ignore[no-untyped-call]  # redis-py's
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)
+        except _MOVED as error:
+            await self.disconnect()
+            raise redis_errors.ConnectionError(f"this server is not the primary: {error}") from error
+
+
+class _TlsToPrimary(_ToPrimary, SSLConnection):
+    """The same by TLS."""
+
+
+def _address(host: str, default: int) -> Address:
+    """Raises ValueError."""
+    parts = urlsplit(f"//{host}")
+    if not parts.hostname or parts.username or parts.path:
+        raise ValueError(f"{host!r} is no HOST or HOST:PORT")
+    return parts.hostname, parts.port or default

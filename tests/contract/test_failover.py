@@ -1,0 +1,75 @@
+"""The store behind Sentinels and in a Cluster: the primary is killed, and everything goes on with its replica."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol.registry import Change
+from adapters.store.redis import RedisStore
+from tests.contract.test_outages import every_call
+from tests.support.valkey_servers import Servers, servers, start_cluster, start_sentinels
+
+
+def slot_owner(port: int, key: str) -> int:
+    with Redis(port=port) as server:
+        slot = server.execute_command("CLUSTER KEYSLOT", key)
+        for first, last, owner, *_ in server.execute_command("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return int(owner[1])
+    raise AssertionError
+
+
+def deployed(running: Servers, directory: Path, kind: str) -> tuple[str, int]:
+    """The URL, and the primary's port."""
+    if kind == "sentinel":
+        primary, _, sentinels = start_sentinels(running, directory)
+        hosts = ",".join(f"127.0.0.1:{port}" for port in sentinels)
+        return f"redis+sentinel://{hosts}/main", primary
+    nodes = start_cluster(running)
+    seeds = ",".join(f"127.0.0.1:{port}" for port in nodes)
+    return f"redis+cluster://{seeds}", slot_owner(nodes[0], "{florin}")
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, kind: str):
+    with servers(tmp_path) as running:
+        url, primary = await asyncio.to_thread(deployed, running, tmp_path, kind)
+        store = RedisStore(url)
+        try:
+            assert not [
+                found for found in await every_call(store) if isinstance(found, StoreUnavailableError)
+            ]
+            acknowledged = await register(store, range(20))
+            with Redis(port=primary) as server:
+                server.execute_command("WAIT", 1, 5000)
+            running.kill(primary)
+            began = time.monotonic()
+            while len(more := await register(store, range(100, 120))) < 20:
+                assert time.monotonic() - began < 10
+                await asyncio.sleep(0.05)
+            found = (await store.snapshot()).documents["tenant"]
+            assert {*acknowledged, *more} <= found.keys()
+            assert [event.seq for event in await anext(store.watch(0))][:5] == [1, 2, 3, 4, 5]
+            assert not [
+                found for found in await every_call(store) if isinstance(found, StoreUnavailableError)
+            ]
+        finally:
+            await store.close()
+
+
+async def register(store: RedisStore, numbers: range) -> list[str]:
+    """What was acknowledged."""
+    done = []
+    for number in numbers:
+        try:
+            await store.commit([Change("tenant", f"t{number}", "{}")])
+        except StoreUnavailableError:
+            continue
+        done.append(f"t{number}")
+    return done
