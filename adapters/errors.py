@@ -6,6 +6,7 @@ AdaptersError
 ├── ConflictError           changed concurrently, or already exists
 │   └── FencedError         the caller no longer holds the role that this change requires
 ├── InUseError              cannot be removed while something depends on it
+├── CanaryHeldError         the guard holds the canary, so its weight cannot be raised
 ├── QuotaExceededError      a tenant's quota does not allow it
 ├── RejectedError           an adapter that failed its checks; carries `findings`
 ├── StoreUnavailableError   Redis cannot be reached, so no shared decision can be made
@@ -46,6 +47,10 @@ class FencedError(ConflictError):
 
 
 class InUseError(AdaptersError):
+    pass
+
+
+class CanaryHeldError(AdaptersError):
     pass
 
 

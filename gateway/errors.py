@@ -238,11 +238,25 @@ CODES: dict[str, Code] = {
         "Another object depends on it.",
         "First remove the object that the message names.",
     ),
+    "canary_held": Code(
+        409,
+        "conflict_error",
+        "The guard of the canary holds its weight, for the reason that the message gives.",
+        "Roll the canary back, or raise its weight with `force`.",
+    ),
     "adapter_rejected": Code(
         422,
         _INVALID,
         "The adapter failed a check. Each entry of `findings` says what was found and what was expected.",
         "Fix each finding.",
+    ),
+    "evaluation_required": Code(
+        409,
+        "conflict_error",
+        "The promotion, or the adapter's policy, requires a passing evaluation of exactly this version, and "
+        "its last one did not pass, or there is none.",
+        "Evaluate the version with `florin adapter eval` and a criterion (`--threshold`, `--no-worse-than`). "
+        "`florin adapter evals` shows why it did not pass (docs/evaluation.md).",
     ),
     "quota_exceeded": Code(
         403,
@@ -449,6 +463,7 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
     adapters_errors.NotFoundError: "not_found",
     adapters_errors.ConflictError: "conflict",
     adapters_errors.InUseError: "in_use",
+    adapters_errors.CanaryHeldError: "canary_held",
     adapters_errors.RejectedError: "adapter_rejected",
     adapters_errors.QuotaExceededError: "quota_exceeded",
     adapters_errors.StoreUnavailableError: "store_unavailable",

@@ -37,6 +37,7 @@ from gateway.metering.prompt_estimate import prompt_tokens
 from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.observability.tracing import Tracing
+from gateway.routing.canary_counts import CanaryCounts, ComparedRequest
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_state import EngineLostError, Lease
@@ -77,6 +78,8 @@ class Request:
     """Records a stream so that another engine can resume it; None: the request is not to be resumed."""
     routing_state: RoutingState
     grant: Grant
+    compared: ComparedRequest | None = None
+    """Counts its outcome, if its adapter has a canary."""
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ class Lifecycle:
     complexity: Complexity
     faults: EngineFaults
     decisions: DecisionLog
+    canaries: CanaryCounts
     cache_secret: bytes
     """Key of the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
     tracing: Tracing | None = None
@@ -188,7 +192,8 @@ class Lifecycle:
             prefix=prefix,
             ticket=ticket,
         )
-        request = Request(exchange, key, call, resumable, routing_state, grant)
+        compared = self.canaries.begin(target, batch=exchange.batch is not None)
+        request = Request(exchange, key, call, resumable, routing_state, grant, compared)
         try:
             await self.deliver(request)
         except (FlorinError, AdaptersError) as error:
@@ -211,11 +216,14 @@ class Lifecycle:
                 return await self.attempt(request, lease)
             except RetryElsewhere as retry:
                 self.metrics.failover(retry.reason)
+                lease.trouble = retry.reason
                 if lease.begun and resumable is not None:
                     request.exchange.keep(resumable.resume())
                     self.retries.resume(routing_state)
                 self.retries.record_failure(routing_state, lease, retry)
             finally:
+                if request.compared is not None:
+                    request.compared.ended(lease, answers=request.call.choices, loads=routing_state.loads)
                 lease.end()
 
     async def attempt(self, request: Request, lease: Lease) -> None:
@@ -327,7 +335,10 @@ class Lifecycle:
         """Resolve a model name. Foreign and unknown names, and those out of the key's scopes, get the same
         error."""
         tenant = self.directory.tenants.get(key.tenant)
-        target = self.catalog.resolve(tenant.name, model, base_access=tenant.base_access) if tenant else None
+        target = None
+        if tenant is not None:
+            base = tenant.base_access or key.evaluates
+            target = self.catalog.resolve(tenant.name, model, base_access=base)
         if target is None or not covers(key, target.version.adapter if target.version else ""):
             raise model_not_found(model)
         return target

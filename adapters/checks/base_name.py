@@ -15,6 +15,15 @@ _SNAPSHOT = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?
 _VAGUE = re.compile(r"(model|base|base[-_]model|checkpoint.*|final|merged|output|outputs|latest|main|hf)")
 """Directory names that do not identify a model."""
 
+_SUFFIX = re.compile(r"(.+)[-_.]([^-_.]+)")
+_MAX_SUFFIXES = 5
+_PRECISIONS = frozenset({
+    "bnb", "awq", "gptq", "fp8", "nvfp4", "mxfp4", "bf16", "fp16", "int4", "int8", "4bit", "8bit",
+    "w4a16", "w8a16", "w8a8",
+})  # fmt: skip
+_OF_PRECISIONS = frozenset({"unsloth", "quantized", "dynamic", "block", "marlin"})
+"""Words that go with the former, and say nothing alone."""
+
 
 def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findings) -> None:
     """Compare `base_model_name_or_path` with the base model's names; engines never do."""
@@ -27,16 +36,30 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
             expected=f"{base.name}, or registration with assume_base",
         )
         return
-    ours = {form for name in (base.name, *base.aliases) for form in _forms(name)}
-    if not ours & _forms(named):
-        findings.add(
-            "base_mismatch",
-            f"The adapter was not trained on {base.name}; "
-            "use assume_base if it is the same model under another name.",
-            found=shown(named),
-            expected=" or ".join((base.name, *base.public_aliases)),
-        )
+    names = (base.name, *base.aliases)
+    if not _forms(named) & {form for name in names for form in _forms(name)}:
+        whole = _unquantized(named)
+        if whole and whole in {_unquantized(name) for name in names}:
+            findings.add(
+                "base_quantized",
+                f"By its name, {shown(named)} is {base.name} at another precision.",
+                found=shown(named),
+                expected=base.name,
+            )
+        else:
+            _refuse(named, base, findings)
     _check_revision(config, base, findings)
+
+
+def _refuse(named: str, base: BaseModel, findings: Findings) -> None:
+    quantized = _unquantized(named) != _last(named)
+    findings.add(
+        "base_mismatch",
+        f"The adapter was not trained on {base.name}; "
+        "use assume_base if it is the same model under another name.",
+        found=shown(named) + (", by its name a quantized model" if quantized else ""),
+        expected=" or ".join((base.name, *base.public_aliases)),
+    )
 
 
 def _check_revision(config: Mapping[str, Any], base: BaseModel, findings: Findings) -> None:
@@ -56,9 +79,37 @@ def _check_revision(config: Mapping[str, Any], base: BaseModel, findings: Findin
 
 
 def _forms(name: str) -> set[str]:
-    """The full name of a model and its last component; a path in the Hub's cache becomes the Hub's name."""
-    text = name.strip().replace("\\", "/").rstrip("/").casefold()
-    if cached := _SNAPSHOT.search(text):
-        text = f"{cached['owner']}/{cached['name']}"
+    """The full name of a model and its last component, unless that is vague."""
+    text = _hub_name(name)
     last = text.rpartition("/")[2]
     return {text} if _VAGUE.fullmatch(last) else {text, last}
+
+
+def _last(name: str) -> str:
+    """The last component of a model's name; empty if it is vague."""
+    last = _hub_name(name).rpartition("/")[2]
+    return "" if _VAGUE.fullmatch(last) else last
+
+
+def _unquantized(name: str) -> str:
+    """The last component of a model's name without the words for its precision: `llama-3-8b` for
+    `unsloth/llama-3-8b-bnb-4bit`. Empty if what is left is vague."""
+    last = _last(name)
+    rest, precision = last, False
+    for _ in range(_MAX_SUFFIXES):
+        split = _SUFFIX.fullmatch(rest)
+        if not split or split[2] not in _PRECISIONS | _OF_PRECISIONS:
+            break
+        rest = split[1]
+        precision |= split[2] in _PRECISIONS
+    if not precision:
+        return last
+    return "" if _VAGUE.fullmatch(rest) else rest
+
+
+def _hub_name(name: str) -> str:
+    """In lower case; a path in the Hub's cache becomes the Hub's name, and one in ModelScope's, which writes
+    `___` for a dot, gets its dots back."""
+    text = name.strip().replace("\\", "/").rstrip("/").casefold().replace("___", ".")
+    cached = _SNAPSHOT.search(text)
+    return f"{cached['owner']}/{cached['name']}" if cached else text

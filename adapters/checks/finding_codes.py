@@ -22,6 +22,11 @@ _SAVE_ANEW = "Save the adapter again with PEFT's `save_pretrained`."
 _COMPLETE = "Copy the file again and compare its hash with the original's."
 _PACK = "Pack only the adapter's files, at the top of the archive or in one directory."
 _PLAIN = "Train it as plain LoRA, or convert it to plain LoRA with PEFT."
+CONVERT = (
+    "Run `florin adapter convert DIR --base BASE_DIR --out OUT` with the directories of the adapter and of "
+    "the base model, and register OUT."
+)
+"""Remedy for what a conversion to plain LoRA under PEFT's names makes servable."""
 _RIGHT_BASE = "Register it for the base model that it was trained on."
 
 CODES: dict[str, FindingCode] = {
@@ -48,7 +53,8 @@ CODES: dict[str, FindingCode] = {
         "Florin cannot read the files.", "Give the gateway's user read access to the directory and its files."
     ),
     "unsafe_file": FindingCode(
-        "The source contains pickled files, which can run code when they are loaded.",
+        "The source contains pickled files, which can run code when they are loaded. What trainers resume "
+        "from, such as optimizer.pt, is passed over unread.",
         "Remove them; weights belong in adapter_model.safetensors.",
     ),
     "other_weights": FindingCode(
@@ -158,7 +164,7 @@ CODES: dict[str, FindingCode] = {
     ),
     "pattern_invalid": FindingCode(
         "`rank_pattern` or `alpha_pattern` is not a small mapping of module names to numbers.",
-        "Write out the module names instead of using regular expressions.",
+        "Write out the module names; of regular expressions, only `\\d+` and one `(a|b)` are accepted.",
     ),
     "target_modules_invalid": FindingCode(
         "`target_modules` is missing, empty, or neither a string nor a list of strings.",
@@ -178,7 +184,13 @@ CODES: dict[str, FindingCode] = {
     ),
     "base_mismatch": FindingCode(
         "The adapter was trained on a different base model.",
-        f"{_RIGHT_BASE} If it is the same model by another name, use `--assume-base` or register an alias.",
+        f"{_RIGHT_BASE} If it is the same model by another name, or a quantized copy of it, use "
+        "`--assume-base`, or register that name once as an alias (`--base-alias` of `florin engine add`).",
+    ),
+    "base_quantized": FindingCode(
+        "The adapter was trained on the base model at another precision, such as 4-bit QLoRA.",
+        "Compare its answers with those of training; or serve the base model at that precision.",
+        "warning",
     ),
     "base_config_missing": FindingCode(
         "Florin does not have the base model's config.json, so shapes cannot be checked.",
@@ -190,7 +202,14 @@ CODES: dict[str, FindingCode] = {
     ),
     "unknown_architecture": FindingCode(
         "Florin does not know the base model's architecture, so shapes cannot be checked.",
-        "Serve a base model of a known architecture; the finding lists them.",
+        "Serve a base model of a known architecture, or ask an operator to vouch for the adapter's shapes "
+        "with `--unverified-shapes`.",
+    ),
+    "shapes_unverified": FindingCode(
+        "Florin does not know the base model's architecture, and an operator has vouched for the adapter's "
+        "shapes. Engines may silently ignore what does not fit.",
+        "Compare its answers with those of the training run.",
+        "warning",
     ),
     # adapter_model.safetensors
     "header_invalid": FindingCode(
@@ -200,7 +219,8 @@ CODES: dict[str, FindingCode] = {
         "The file contains no LoRA weights.", "Save the adapter itself, not the merged model."
     ),
     "tensor_name_invalid": FindingCode(
-        "A tensor's name does not follow PEFT's naming of LoRA weights.", _SAVE_ANEW
+        "A tensor's name does not follow PEFT's naming of LoRA weights.",
+        f"{_SAVE_ANEW} Or: {CONVERT[0].lower()}{CONVERT[1:]}",
     ),
     "tensor_unpaired": FindingCode("A lora_A has no lora_B, or vice versa.", _SAVE_ANEW),
     "dtype_unsupported": FindingCode(

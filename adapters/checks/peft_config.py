@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from adapters.checks.finding_codes import CONVERT
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import no_constants, unique_pairs
@@ -25,13 +26,13 @@ _MAX_ENTRIES = 1024
 """Limit for `target_modules` and for each pattern; a large model has about 500 modules."""
 
 _REFUSED_WHEN_SET = {
-    "use_dora": "Train it without DoRA.",
+    "use_dora": CONVERT,
     "lora_bias": "Train it without biases.",
-    "modules_to_save": "Train it without full modules; for new tokens, serve a base model that has them.",
-    "trainable_token_indices": "Train it without new tokens, or serve a base model that has them.",
+    "modules_to_save": CONVERT,
+    "trainable_token_indices": CONVERT,
     "layer_replication": "Serve the model with replicated layers as a base model, and train on that.",
     "alora_invocation_tokens": "Train it without invocation tokens; engines would apply it to every token.",
-    "target_parameters": "Train it on modules, using `target_modules`.",
+    "enable_lora": "Train it with PEFT 0.3 or later, which names each matrix of a fused layer.",
     "use_qalora": "", "use_bdlora": "", "arrow_config": "", "kasa_config": "", "monteclora_config": "",
 }  # fmt: skip
 """PEFT fields that must be null, false or empty, with the remedy; an empty remedy means the table's."""
@@ -43,14 +44,20 @@ _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Accepted values of `init_lora_weights`: they initialise only the adapter; others change the base
 weights."""
 
-_CONVERT = (
-    "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, which makes it "
-    "plain LoRA."
+_KNOWN_SWITCHES = frozenset({"use_rslora", *_REFUSED_WHEN_SET})
+"""Fields named `use_…` that Florin knows. In PEFT they change what the weights mean, and engines ignore those
+that they do not know."""
+
+_RESAVE = (
+    "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, or run "
+    "`florin adapter convert DIR --base BASE_DIR --initial INITIAL_DIR --out OUT` with the adapter as it was "
+    "before training."
 )
 
-_PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.){1,300}", re.ASCII)
-"""PEFT and vLLM treat pattern keys as regular expressions. Only plain module names are accepted, because an
-untrusted expression can hang a process."""
+_PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.|(?:\\d|\[0-9\])\+){1,300}\$?", re.ASCII)
+_CHOICE = re.compile(r"([^()|]*)\((?:\?:)?([^()]*)\)([^()|]*)")
+"""PEFT and vLLM treat pattern keys as regular expressions, and an untrusted one can hang a process. Accepted
+are module names with `\\d+`, and choices (`a|b`, `x.(a|b).y`), which are written out: these cannot."""
 
 
 def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
@@ -115,21 +122,34 @@ def check_config(
         alpha=alpha,
         alpha_patterns=_compiled(alpha_pattern),
         rslora=config.get("use_rslora") is True,
+        parameters=tuple(config.get("target_parameters") or ()),
     )
 
 
 def _compiled(pattern: Mapping[str, T]) -> tuple[tuple[re.Pattern[str], T], ...]:
     """PEFT's rule: a key matches a module whose path ends with it, at a dot; the first match wins."""
-    return tuple((re.compile(rf"(.*\.)?({key})$"), value) for key, value in pattern.items())
+    return tuple(
+        (
+            re.compile(rf"(.*\.)?({name.replace('+', '++')})$"),
+            value,
+        )  # possessive: digits are never given back
+        for key, value in pattern.items()
+        for name in _written_out(key)
+    )
 
 
 def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
     refused = [(key, "null or false", remedy) for key, remedy in _REFUSED_WHEN_SET.items() if config.get(key)]
+    refused += [
+        (key, "null or false: Florin does not know this feature, and engines ignore it", "")
+        for key, value in config.items()
+        if key.startswith("use_") and key not in _KNOWN_SWITCHES and value
+    ]
     if config.get("bias", "none") != "none":
         refused.append(("bias", "'none'", _REFUSED_WHEN_SET["lora_bias"]))
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
-        refused.append(("init_lora_weights", "true", _CONVERT))
+        refused.append(("init_lora_weights", "true", _RESAVE))
     refused += [
         (key, "true or false", "")
         for key in ("use_rslora", "fan_in_fan_out")
@@ -195,7 +215,7 @@ def _refuse_pattern(key: str, pattern: Any, values: str, findings: Findings) -> 
         "pattern_invalid",
         f"`{key}` is invalid.",
         found=shown(pattern),
-        expected=f"a mapping of plain module names (letters, digits, '_', '.') to {values}",
+        expected=f"a mapping of module names (letters, digits, '_', '.', `\\d+`, one `(a|b)`) to {values}",
     )
 
 
@@ -225,11 +245,19 @@ def _check_ranks(ranks: Sequence[int], max_rank: int, fleet_ranks: Sequence[int]
 
 
 def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple[str, ...] | None]:
-    targets = config.get("target_modules")
+    targets, parameters = config.get("target_modules"), config.get("target_parameters")
+    if parameters and not _are_names(parameters):
+        findings.add(
+            "target_modules_invalid",
+            "`target_parameters`, the weights that the adapter changes, is invalid.",
+            found=shown(parameters),
+            expected="a list of names of parameters, or null",
+        )
+        return False, None
     if isinstance(targets, str) and targets:
         return True, None
-    if isinstance(targets, list) and 0 < len(targets) <= _MAX_ENTRIES and all(_is_text(t) for t in targets):
-        return True, tuple(targets)
+    if _are_names(targets) or (parameters and not targets):
+        return True, tuple(targets or ())
     findings.add(
         "target_modules_invalid",
         "`target_modules`, the modules that the adapter changes, is missing or invalid.",
@@ -240,7 +268,7 @@ def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple
 
 
 def _excluded(excluded: Any) -> tuple[str, ...] | None:
-    if isinstance(excluded, list) and len(excluded) <= _MAX_ENTRIES and all(_is_text(e) for e in excluded):
+    if _are_names(excluded):
         return tuple(excluded)
     return None if excluded else ()
 
@@ -253,8 +281,12 @@ def _layers(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(given) if usable else None
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+def _are_names(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= _MAX_ENTRIES
+        and all(isinstance(name, str) and name for name in value)
+    )
 
 
 def _is_rank(value: Any) -> bool:
@@ -266,8 +298,15 @@ def _is_positive(value: Any) -> bool:
 
 
 def _is_pattern(pattern: Any, accepts: Any) -> bool:
-    return (
-        isinstance(pattern, dict)
-        and len(pattern) <= _MAX_ENTRIES
-        and all(_PATTERN_KEY.fullmatch(key) and accepts(value) for key, value in pattern.items())
-    )
+    if not isinstance(pattern, dict) or not all(accepts(value) for value in pattern.values()):
+        return False
+    names = [name for key in pattern for name in _written_out(key)]
+    return len(names) <= _MAX_ENTRIES and all(_PATTERN_KEY.fullmatch(name) for name in names)
+
+
+def _written_out(key: str) -> list[str]:
+    """`layers.(0|1).q_proj` → `layers.0.q_proj`, `layers.1.q_proj`. A `.*` and dot in front add nothing."""
+    rest = key.removeprefix(r".*\.").removeprefix(".*.")
+    if choice := _CHOICE.fullmatch(rest):
+        return [f"{choice[1]}{part}{choice[3]}" for part in choice[2].split("|")]
+    return rest.split("|")

@@ -1,9 +1,8 @@
 """Derives the shapes that a LoRA adapter must have from the base model's config.json.
 
 Engines zero-pad matrices that are too small and ignore modules that match nothing, all with HTTP 200, so
-shapes and names must be checked beforehand. The Llama-like families below are supported; any other
-architecture is a finding. Defaults come from the families' classes in transformers, because config files,
-especially the nested ones of multimodal models, omit values that equal the default.
+shapes and names must be checked beforehand. What vLLM adapts, under which names and in which sizes, is in a
+generated table (`adapters.checks.architectures`); any other architecture is a finding.
 """
 
 from __future__ import annotations
@@ -11,95 +10,90 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from adapters.checks.architectures import SizeError, Sizes, architecture_of, table
 from adapters.checks.findings import Findings, shown
 
-_DIMENSIONS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-_MAX_DIMENSION = 2**24
 _MAX_LM_HEAD_VOCABULARY = 258_048
 """Largest vocabulary that vLLM's LoRA kernel for lm_head accepts."""
+_NUMBER = re.compile(r"(?<=\.)(?:0|[1-9][0-9]{0,5})(?=\.|$)", re.ASCII)
+_SUFFIX = ".lora_A.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """How one `model_type` names and sizes its linear layers."""
+class Module:
+    """One kind of module: `model.layers.*.self_attn.q_proj`."""
 
-    defaults: Mapping[str, int] = field(default_factory=dict)
-    explicit_head_dim: bool = True
-    """Whether `head_dim` in the config is honoured; otherwise it is hidden_size / num_attention_heads."""
-    fused: bool = False
-    """Has a fused qkv_proj and gate_up_proj, as in Phi-3."""
-    embeddings: bool = False
-    """Whether vLLM supports LoRA on embed_tokens and lm_head."""
-
-
-_FAMILIES = {
-    "llama": _Family(embeddings=True),
-    "mistral": _Family({"num_key_value_heads": 8}),
-    "qwen2": _Family({"num_key_value_heads": 32}, explicit_head_dim=False),
-    "qwen3": _Family({"num_key_value_heads": 32, "head_dim": 128}, embeddings=True),
-    "gemma": _Family({"num_key_value_heads": 16, "head_dim": 256}),
-    "gemma2": _Family({"num_key_value_heads": 4, "head_dim": 256}),
-    "gemma3_text": _Family({"num_key_value_heads": 4, "head_dim": 256}),
-    "phi3": _Family(fused=True, embeddings=True),
-}
-
-_NESTED_DEFAULTS: dict[str, dict[str, int]] = {
-    "llama": {
-        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "vocab_size": 32_000,
-    },
-    "mistral": {
-        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "vocab_size": 32_000,
-    },
-    "gemma3_text": {
-        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-        "num_attention_heads": 8, "vocab_size": 262_208,
-    },
-}  # fmt: skip
-"""Values that a `text_config` of that type may omit. A top-level config always has them."""
-
-_TEXT_ROOTS = ("model",)
-_ARCHITECTURES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "LlamaForCausalLM": ("llama", _TEXT_ROOTS),
-    "MistralForCausalLM": ("mistral", _TEXT_ROOTS),
-    "Qwen2ForCausalLM": ("qwen2", _TEXT_ROOTS),
-    "Qwen3ForCausalLM": ("qwen3", _TEXT_ROOTS),
-    "GemmaForCausalLM": ("gemma", _TEXT_ROOTS),
-    "Gemma2ForCausalLM": ("gemma2", _TEXT_ROOTS),
-    "Gemma3ForCausalLM": ("gemma3_text", _TEXT_ROOTS),
-    "Phi3ForCausalLM": ("phi3", _TEXT_ROOTS),
-    # Multimodal: `text_config` determines the family, and only the language model's layers are served.
-    "Gemma3ForConditionalGeneration": ("", ("model.language_model", "language_model.model")),
-    "LlavaForConditionalGeneration": ("", ("model.language_model", "language_model.model")),
-    "Mistral3ForConditionalGeneration": ("", ("model.language_model", "language_model.model", "model")),
-}
-"""`architectures[0]` of a config → its family and the paths under which an adapter may name its layers."""
-
-KNOWN_ARCHITECTURES = tuple(sorted(_ARCHITECTURES))
+    sizes: tuple[tuple[int, int], ...]
+    """(in, out). Several where layers differ and the config does not say how."""
+    limits: tuple[int, ...] = ()
+    """For each number in the path, how many there are: of layers, then of experts."""
+    copies: int = 1
+    """Experts that share one pair of matrices, each with its own rank rows: PEFT's target_parameters."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BaseShapes:
     """Sizes (in, out) of every module of a base model that an adapter may change."""
 
-    layers: int
-    modules: Mapping[str, tuple[int, int]]
-    """Modules within a layer: `self_attn.q_proj` → (in, out)."""
+    modules: Mapping[str, Module]
+    """By the engine's name, numbers as `*`."""
     outside: Mapping[str, tuple[int, int]]
     """Modules outside the layers, by full path: `lm_head` and `model.embed_tokens` → (in, out)."""
-    roots: tuple[str, ...]
     vocabulary: int
     """Number of rows of its embeddings."""
+    renames: Mapping[str, Any] = field(default_factory=dict)
+    """How vLLM turns an adapter's paths into its own."""
+    pooling: bool = False
+    """An embedding model or the like: `model.` may be missing."""
+    experts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Where a mixture's experts are, `model.layers.*.mlp.experts` → what an adapter that changes one of them
+    must have for it: kinds of modules. Engines refuse a part."""
+
+    @cached_property
+    def roots(self) -> tuple[str, ...]:
+        """Where its layers are: `model.layers`."""
+        return tuple(dict.fromkeys(pattern.partition(".*.")[0] for pattern in self.modules))
+
+    @cached_property
+    def layers(self) -> int:
+        """Of its longest stack."""
+        return max((module.limits[0] for module in self.modules.values() if module.limits), default=0)
+
+    def engine_path(self, path: str) -> str:
+        """The engine's name of the module that an adapter calls `path`."""
+        return _renamed(path, self.renames)
 
     def locate(self, path: str) -> tuple[str, int, str] | None:
-        """`model.layers.3.mlp.up_proj` → its root, layer and module; None if the base model has no such path.
-        The layer's number is not checked."""
-        match = re.fullmatch(r"(.+)\.layers\.(0|[1-9][0-9]{0,5})\.(.+)", path, re.ASCII)
-        if match and match[1] in self.roots and match[3] in self.modules:
-            return match[1], int(match[2]), match[3]
+        """`model.layers.3.mlp.up_proj` → where its layers are, its layer, and its kind of module, a key of
+        `modules`; None if the base model has no such path. The numbers are not checked."""
+        known = self._located(self.engine_path(path))
+        if known is None:
+            return None
+        number = _NUMBER.search(path)
+        root = path[: number.start() - 1] if number else ""
+        return root, int(number[0]) if number else 0, known
+
+    def _located(self, path: str) -> str | None:
+        pattern = self._pattern(path)
+        if pattern in self.modules:
+            return pattern
+        whole = f"model.{pattern}"
+        return whole if self.pooling and whole in self.modules else None
+
+    @staticmethod
+    def _pattern(path: str) -> str:
+        return _NUMBER.sub("*", path)
+
+    def beyond(self, path: str, module: str) -> str | None:
+        """The first number of `path` that is too high, said as a finding's `expected`, or None."""
+        for number, limit, what in zip(
+            _NUMBER.findall(path), self.modules[module].limits, ("layers", "experts"), strict=False
+        ):
+            if int(number) >= limit:
+                return f"{what} 0 to {limit - 1}"
         return None
 
     def leaves(self) -> set[str]:
@@ -117,91 +111,144 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
             expected="an engine registered with the base model's config (`base_config`: its config.json)",
         )
         return None
-    known = _family(config)
-    if known is None:
+    architecture = architecture_of(config)
+    row = table()["architectures"].get(architecture)
+    if row is not None and "part" in row:
+        row = _with_part(row, config)
+    if row is None:
+        known = architecture in table()["unknown"]
         findings.add(
             "unknown_architecture",
-            f"Florin cannot check adapters of base model {name}.",
+            f"Florin cannot check adapters of base model {name}: "
+            + (
+                "vLLM supports LoRA for its architecture, but its modules' shapes are unknown."
+                if known
+                else "its architecture is not among those for which vLLM supports LoRA."
+            ),
             found=shown(config.get("architectures") or config.get("model_type")),
-            expected=f"one of {', '.join(KNOWN_ARCHITECTURES)}",
+            expected=f"one of the {len(table()['architectures'])} architectures listed in the documentation; "
+            "or its shapes taken on your word: register it with --unverified-shapes",
         )
         return None
-    family, roots, text = known
-    sizes, problem = _sizes(family, text)
-    if problem:
+    try:
+        return _shapes(row, config)
+    except SizeError as error:
         findings.add(
             "base_config_invalid",
             f"The config.json of base model {name} does not give its shapes.",
-            found=problem,
+            found=str(error),
             expected="positive, consistent integers",
         )
         return None
-    outside = _outside(sizes) if family.embeddings and roots == _TEXT_ROOTS else {}
+
+
+def _with_part(row: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of a multimodal model around the language model that its config names: LLaVA takes any. None if
+    that one is not in the table."""
+    part, usual = row["part"]
+    text = config.get(part)
+    named = text.get("model_type", usual) if isinstance(text, Mapping) else usual
+    if named == usual:
+        return row
+    inner = table()["architectures"].get(table()["model_types"].get(named if isinstance(named, str) else ""))
+    root = next((root for root in row["depths"] if root.endswith("model.layers")), None)
+    if inner is None or root is None or "mapper" in inner or set(inner["depths"]) != {"model.layers"}:
+        return None
+    outer = root.removesuffix("model.layers")
+
+    def within(value: Any) -> Any:
+        match value:
+            case str() if value in inner["fields"]:
+                return f"{part}.{value}"
+            case list():
+                return [within(each) for each in value]
+            case Mapping():
+                return {key: within(each) for key, each in value.items()}
+        return value
+
+    def paths(key: str) -> dict[str, Any]:
+        return {f"{outer}{path}": within(value) for path, value in inner.get(key, {}).items()}
+
+    return {
+        **{key: value for key, value in row.items() if key in ("mapper", "skipped", "flat")},
+        "modules": paths("modules"),
+        "experts": paths("experts"),
+        "depths": paths("depths"),
+        "vocabulary": within(inner["vocabulary"]),
+        **{
+            key: {f"{part}.{name}": within(value) for name, value in inner.get(key, {}).items()}
+            for key in ("fields", "nulls")
+        },
+        "aliases": {
+            f"{part}.{name}": [f"{part}.{other}" for other in others]
+            for name, others in inner.get("aliases", {}).items()
+        },
+    }
+
+
+def _shapes(row: Mapping[str, Any], config: Mapping[str, Any]) -> BaseShapes:
+    """Raises SizeError."""
+    sizes = Sizes(row, config)
+    depths = {root: sizes(formula) for root, formula in row["depths"].items()}
+
+    def limits(pattern: str) -> tuple[int, ...]:
+        return tuple(depths[root] for root in depths if pattern.startswith(f"{root}.*."))[:1]
+
+    modules = {
+        pattern: Module(
+            tuple(dict.fromkeys((sizes(one), sizes(other)) for one, other in kinds)), limits(pattern)
+        )
+        for pattern, kinds in row["modules"].items()
+    }
+    experts: dict[str, frozenset[str]] = {}
+    for pattern, kind in row.get("experts", {}).items():
+        number, hidden, inner = (sizes(kind[key]) for key in ("number", "hidden", "inner"))
+        if kind.get("fused"):
+            made = {
+                f"{pattern}.base_layer": Module(((hidden, 2 * inner),), limits(pattern), number),
+                pattern: Module(((inner, hidden),), limits(pattern), number),
+            }
+        else:
+            made = {
+                f"{pattern}.*.{leaf}": Module(
+                    ((inner, hidden),) if leaf in _DOWN else ((hidden, inner),), (*limits(pattern), number)
+                )
+                for leaf in kind["names"]
+            }
+        experts[pattern] = frozenset(made)
+        modules |= made
+    outside = {
+        path: (sizes(one), sizes(other))
+        for path, (one, other) in row.get("embeddings", {}).items()
+        if path.endswith("embed_tokens") or sizes(other) <= _MAX_LM_HEAD_VOCABULARY
+    }
     return BaseShapes(
-        sizes["num_hidden_layers"], _layer_modules(family, sizes), outside, roots, sizes["vocab_size"]
+        modules,
+        outside,
+        sizes(row["vocabulary"]),
+        renames=row.get("mapper", {}),
+        pooling=row.get("pooling", False),
+        experts=experts,
     )
 
 
-def _family(config: dict[str, Any]) -> tuple[_Family, tuple[str, ...], dict[str, Any]] | None:
-    """Family, roots, and the part of the config with the language model's sizes."""
-    architectures = config.get("architectures")
-    model_type = config.get("model_type")
-    if isinstance(architectures, list) and architectures:
-        if not isinstance(architectures[0], str) or architectures[0] not in _ARCHITECTURES:
-            return None
-        family, roots = _ARCHITECTURES[architectures[0]]
-        if family:
-            return _FAMILIES[family], roots, config
-        text = config.get("text_config")
-        model_type = text.get("model_type") if isinstance(text, dict) else None
-        if not isinstance(model_type, str) or model_type not in _NESTED_DEFAULTS:
-            return None
-        config = {**_NESTED_DEFAULTS[model_type], **(text or {})}
-    else:
-        roots = _TEXT_ROOTS
-    if not isinstance(model_type, str) or model_type not in _FAMILIES:
-        return None
-    return _FAMILIES[model_type], roots, config
+_DOWN = frozenset({"down_proj", "w2", "linear_v", "output_linear"})
+"""Names of an expert's projection back to the hidden size; its other projections lead away from it."""
 
 
-def _sizes(family: _Family, config: dict[str, Any]) -> tuple[dict[str, int], str]:
-    """All dimensions, and the first problem with them (empty if none)."""
-    given = {**family.defaults, **config}
-    sizes: dict[str, Any] = {key: given.get(key) for key in _DIMENSIONS}
-    heads_kv = given.get("num_key_value_heads")
-    sizes["num_key_value_heads"] = sizes["num_attention_heads"] if heads_kv is None else heads_kv
-    head_dim = given.get("head_dim") if family.explicit_head_dim else None
-    if head_dim is not None:
-        sizes["head_dim"] = head_dim
-    for key, value in sizes.items():
-        if type(value) is not int or not 0 < value <= _MAX_DIMENSION:
-            return sizes, f"{key} = {shown(value)}"
-    if "head_dim" not in sizes:
-        if sizes["hidden_size"] % sizes["num_attention_heads"]:
-            return sizes, "hidden_size not divisible by num_attention_heads, and no head_dim"
-        sizes["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
-    return sizes, ""
-
-
-def _layer_modules(family: _Family, sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
-    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
-    q = sizes["num_attention_heads"] * sizes["head_dim"]
-    kv = sizes["num_key_value_heads"] * sizes["head_dim"]
-    common = {"self_attn.o_proj": (q, hidden), "mlp.down_proj": (inner, hidden)}
-    if family.fused:
-        return {"self_attn.qkv_proj": (hidden, q + 2 * kv), "mlp.gate_up_proj": (hidden, 2 * inner)} | common
-    return {
-        "self_attn.q_proj": (hidden, q),
-        "self_attn.k_proj": (hidden, kv),
-        "self_attn.v_proj": (hidden, kv),
-        "mlp.gate_proj": (hidden, inner),
-        "mlp.up_proj": (hidden, inner),
-    } | common
-
-
-def _outside(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
-    hidden, vocabulary = sizes["hidden_size"], sizes["vocab_size"]
-    modules = {"model.embed_tokens": (vocabulary, hidden)}
-    if vocabulary <= _MAX_LM_HEAD_VOCABULARY:
-        modules["lm_head"] = (hidden, vocabulary)
-    return modules
+def _renamed(path: str, renames: Mapping[str, Any]) -> str:
+    """As vLLM's WeightsMapper, whose steps these are, in its order."""
+    if not renames:
+        return path
+    name = path + _SUFFIX
+    for pattern, new in renames.get("regex", ()):
+        name = re.sub(pattern, new or "", name)
+    for old, new in renames.get("substring", ()):
+        name = name.replace(old, new or "", 1)
+    for old, new in renames.get("prefix", ()):
+        if name.startswith(old):
+            name = (new or "") + name.removeprefix(old)
+    for old, new in renames.get("suffix", ()):
+        if name.endswith(old):
+            name = name.removesuffix(old) + (new or "")
+    return name.removesuffix(_SUFFIX)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
-from adapters.checks.shapes import BaseShapes
+from adapters.checks.shapes import BaseShapes, Module
+from adapters.checks.trainer_output import tensor_remedy
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 _NAME = re.compile(
-    r"base_model\.model\.(?P<path>[A-Za-z0-9_.]+)\."
+    r"(?:base_model\.model\.)?(?P<path>[A-Za-z0-9_.]+)\."
     r"(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<embedding>[AB]))",
     re.ASCII,
 )
+"""Some trainers leave out the prefix, and vLLM does without it."""
+_WRAPPED = re.compile(r"base_model|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|^module\.")
+"""In a path: what training wraps around modules, and a second prefix. vLLM removes every prefix from a name,
+PEFT only the first."""
 _EMBEDDINGS = re.compile(
-    r"base_model\.model\.(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
+    r"(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
     re.ASCII,
 )
 """Full embeddings, which PEFT saves for `modules_to_save` or a resized vocabulary."""
@@ -29,7 +35,25 @@ _SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>model\.embed_tokens|lm_he
 def module_of(name: str) -> tuple[str, str] | None:
     """`base_model.model.lm_head.lora_A.weight` → `lm_head` and `A`; None if it is not a LoRA weight."""
     match = _NAME.fullmatch(name)
-    return (match["path"], match["linear"] or match["embedding"]) if match else None
+    if match is None or _WRAPPED.search(match["path"]):
+        return None
+    return match["path"], match["linear"] or match["embedding"]
+
+
+def add_half(
+    pairs: dict[str, dict[str, Tensor]], module: tuple[str, str], tensor: Tensor, findings: Findings
+) -> None:
+    """Add the tensor to the matrices of its module, as `module_of` gives it."""
+    path, half = module
+    halves = pairs.setdefault(path, {})
+    if half in halves:
+        findings.add(
+            "tensor_name_invalid",
+            f"Module {shown(path)} has its lora_{half} twice; in engines, one would overwrite the other.",
+            found="a name with `base_model.model.` in front, and one without",
+            expected="each matrix once",
+        )
+    halves[half] = tensor
 
 
 def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
@@ -77,6 +101,7 @@ def check_tensors(
             found=" and ".join(sorted(roots)),
             expected="a single prefix",
         )
+    _check_experts(tuple(pairs), shapes, findings)
     _check_targets(tuple(pairs), lora, shapes, findings)
     return tuple(pairs)
 
@@ -96,25 +121,21 @@ def _pairs(
             )
             continue
         saved = _SAVED_BASE.fullmatch(name)
-        if saved and saved["path"] in shapes.outside:
+        if saved and shapes.engine_path(saved["path"]) in shapes.outside:
             _check_saved_base(name, tensor, shapes, saved["path"], findings)
             continue
-        match = _NAME.fullmatch(name)
-        # vLLM removes every "base_model.model." from a name, PEFT only the first.
-        if (
-            not match
-            or "base_model" in match["path"]
-            or _is_embedding(match["path"]) != bool(match["embedding"])
-        ):
+        module = module_of(name)
+        if module is None or _is_embedding(module[0]) != ("lora_embedding_" in name):
             findings.add(
                 "tensor_name_invalid",
                 "A tensor's name does not follow PEFT's naming of LoRA weights.",
                 found=shown(name),
                 expected="base_model.model.<module>.lora_A.weight or .lora_B.weight "
                 "(.lora_embedding_A or _B for embed_tokens)",
+                remedy=tensor_remedy(name),
             )
             continue
-        pairs.setdefault(match["path"], {})[match["linear"] or match["embedding"]] = tensor
+        add_half(pairs, module, tensor, findings)
     return pairs
 
 
@@ -128,9 +149,9 @@ def _is_embedding(path: str) -> bool:
 
 
 def _check_saved_base(name: str, tensor: Tensor, shapes: BaseShapes, path: str, findings: Findings) -> None:
-    size_in, size_out = shapes.outside[path]
+    size_in, size_out = shapes.outside[shapes.engine_path(path)]
     vocabulary_first = (size_in, size_out) if _is_embedding(path) else (size_out, size_in)
-    _expect_shape(name, tensor, vocabulary_first, findings)
+    _expect_shape(name, tensor, [vocabulary_first], findings)
 
 
 def _check_module(
@@ -145,8 +166,8 @@ def _check_module(
             found=f"lora_{present.pop()} alone",
             expected=f"lora_{absent.pop()} too",
         )
-    sizes = _sizes(path, shapes, findings)
-    if sizes is None:
+    module = _module(path, shapes, findings)
+    if module is None:
         return
     located = shapes.locate(path)
     if not lora.targets_module(path, located[1] if located else None):
@@ -156,46 +177,67 @@ def _check_module(
             found=shown(path),
             expected="only modules selected by target_modules, exclude_modules and layers_to_transform",
         )
-    rank = lora.rank_of(path)
-    expected = {"A": (rank, sizes[0]), "B": (sizes[1], rank)}
+    rank = lora.rank_of(path) * module.copies
     for half, tensor in halves.items():
-        _expect_shape(f"{path}.lora_{half}", tensor, expected[half], findings)
+        expected = [
+            (rank, size_in) if half == "A" else (size_out, rank) for size_in, size_out in module.sizes
+        ]
+        _expect_shape(f"{path}.lora_{half}", tensor, expected, findings)
 
 
-def _sizes(path: str, shapes: BaseShapes, findings: Findings) -> tuple[int, int] | None:
-    if path in shapes.outside:
-        return shapes.outside[path]
+def _module(path: str, shapes: BaseShapes, findings: Findings) -> Module | None:
+    engine_path = shapes.engine_path(path)
+    if engine_path in shapes.outside:
+        return Module((shapes.outside[engine_path],))
     located = shapes.locate(path)
     if located is None:
-        where = " or ".join(f"{root}.layers.<n>" for root in shapes.roots)
         findings.add(
             "module_not_in_base",
             f"Engines cannot adapt module {shown(path)} of this base model.",
             found=shown(path),
-            expected=f"{where}, then one of {', '.join((*shapes.modules,))}"
-            + (f"; or {', '.join(shapes.outside)}" if shapes.outside else ""),
+            expected=f"one of {', '.join((*shapes.modules, *shapes.outside))}".replace("*", "<n>"),
         )
         return None
-    _, layer, module = located
-    if layer >= shapes.layers:
+    if (allowed := shapes.beyond(path, located[2])) is not None:
         findings.add(
             "layer_out_of_range",
-            f"The base model has no layer {layer}.",
+            f"The base model has no module {shown(path)}: a number in it is too high.",
             found=shown(path),
-            expected=f"layers 0 to {shapes.layers - 1}",
+            expected=allowed,
         )
         return None
-    return shapes.modules[module]
+    return shapes.modules[located[2]]
 
 
-def _expect_shape(name: str, tensor: Tensor, expected: tuple[int, int], findings: Findings) -> None:
-    if tensor.shape != expected:
+def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]], findings: Findings) -> None:
+    if tensor.shape not in expected:
         findings.add(
             "shape_mismatch",
             f"The shape of {shown(name)} does not match the base model and the rank.",
             found=str(list(tensor.shape)),
-            expected=str(list(expected)),
+            expected=" or ".join(str(list(shape)) for shape in expected),
         )
+
+
+def _check_experts(paths: tuple[str, ...], shapes: BaseShapes, findings: Findings) -> None:
+    """The engine packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
+    given: dict[tuple[str, str], int] = {}
+    for path in paths if shapes.experts else ():
+        engine_path, located = shapes.engine_path(path), shapes.locate(path)
+        for place, kinds in shapes.experts.items():
+            if located and located[2] in kinds:
+                layer = engine_path[: engine_path.index(".experts")]
+                given[layer, place] = given.get((layer, place), 0) + 1
+    for (layer, place), number in given.items():
+        kinds = shapes.experts[place]
+        each = max(math.prod(shapes.modules[kind].limits[1:]) for kind in kinds)
+        if number != each * len(kinds):
+            findings.add(
+                "tensor_unpaired",
+                f"The adapter changes some experts of {shown(layer)}; engines take all of a layer's or none.",
+                found=f"{number} modules",
+                expected=f"{each * len(kinds)}: every one of {', '.join(sorted(kinds))}".replace("*", "<n>"),
+            )
 
 
 def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes, findings: Findings) -> None:

@@ -26,11 +26,13 @@ from pathlib import Path
 from adapters.checks.base_name import check_base_name
 from adapters.checks.file_kinds import CONFIG_FILE, FILES, KNOWN, WEIGHTS_FILE, refuse_stray
 from adapters.checks.findings import Findings, shown
+from adapters.checks.pairs import check_pairs, vocabulary_of
 from adapters.checks.peft_config import check_config, read_config
 from adapters.checks.safetensors_header import HeaderError, Tensor, read_header
-from adapters.checks.shapes import base_shapes
+from adapters.checks.shapes import BaseShapes, base_shapes
 from adapters.checks.tensors import DTYPES, check_dtypes, check_tensors
 from adapters.checks.tokenizer_files import check_tokenizer_files
+from adapters.checks.trainer_output import missing_remedy
 from adapters.checks.weights import check_weights, magnitudes
 from adapters.errors import Finding, RejectedError
 from adapters.model import BaseModel
@@ -56,6 +58,8 @@ class AdapterFacts:
     """The config's own `base_model_name_or_path`."""
     warnings: tuple[Finding, ...] = ()
     """Findings that do not reject it."""
+    unverified_shapes: bool = False
+    """Its base model's architecture is unknown, so its shapes were not compared with it."""
 
 
 def validate(
@@ -65,6 +69,7 @@ def validate(
     max_rank: int,
     max_bytes: int,
     assume_base: bool = False,
+    unverified_shapes: bool = False,
     adapter: str = "",
     fleet_ranks: Sequence[int] = (),
     progress: Progress = silent,
@@ -72,7 +77,8 @@ def validate(
     """Check the adapter and return its facts and warnings. Raises RejectedError with every finding, for the
     name `adapter`. Blocking: reads all weights once and reports to `progress`.
 
-    `assume_base` skips the comparison of names with `base`, never that of shapes. `max_rank` is the highest
+    `assume_base` skips the comparison of names with `base`, never that of shapes. `unverified_shapes` skips
+    that of shapes where the architecture of `base` is unknown, and only there. `max_rank` is the highest
     rank that an engine accepts (`--max-lora-rank`); `fleet_ranks`, if given, lists those of all engines in
     the fleet, for the refusal. `max_bytes` limits both files together.
     """
@@ -81,7 +87,16 @@ def validate(
     check_files(directory, max_bytes=max_bytes, findings=findings)
     findings.refuse_if_any(label)
     try:
-        facts = _check(directory, base, max_rank, fleet_ranks, findings, progress, assume_base=assume_base)
+        facts = _check(
+            directory,
+            base,
+            max_rank,
+            fleet_ranks,
+            findings,
+            progress,
+            assume_base=assume_base,
+            unverified_shapes=unverified_shapes,
+        )
     except OSError as error:
         findings.add(
             "unreadable", "The files cannot be read.", found=shown(str(error)), expected="readable files"
@@ -102,17 +117,19 @@ def _check(
     progress: Progress,
     *,
     assume_base: bool,
+    unverified_shapes: bool,
 ) -> AdapterFacts | None:
     """None if there are errors in `findings`. Raises OSError."""
     config = read_config(directory / CONFIG_FILE, findings)
     tensors = _read_tensors(directory / WEIGHTS_FILE, findings)
-    shapes = base_shapes(base.name, base.config, findings)
+    shapes = _shapes(base, findings, unverified=unverified_shapes)
+    unverified = "shapes_unverified" in findings
     lora = None
     if config is not None:
         lora = check_config(config, max_rank=max_rank, fleet_ranks=fleet_ranks, findings=findings)
         if not assume_base:
             check_base_name(config, base, findings)
-    vocabulary = shapes.vocabulary if shapes else None
+    vocabulary = shapes.vocabulary if shapes else vocabulary_of(base.config)
     check_tokenizer_files(directory, base=base, vocabulary=vocabulary, findings=findings)
     if tensors is None:
         return None
@@ -120,6 +137,8 @@ def _check(
     paths: tuple[str, ...] = ()
     if lora is not None and shapes is not None:
         paths = check_tensors(tensors, lora=lora, shapes=shapes, findings=findings)
+    elif lora is not None and unverified:
+        paths = check_pairs(tensors, lora=lora, vocabulary=vocabulary, findings=findings)
     weights = magnitudes(directory / WEIGHTS_FILE, tensors, progress)
     check_weights(weights, lora=lora, base_config=base.config, findings=findings)
     if config is None or lora is None:
@@ -132,7 +151,25 @@ def _check(
         tensors=len(tensors),
         dtypes=tuple(sorted({DTYPES[t.dtype] for t in tensors.values() if t.dtype in DTYPES})),
         base_named=named if isinstance(named, str) else None,
+        unverified_shapes=unverified,
     )
+
+
+def _shapes(base: BaseModel, findings: Findings, *, unverified: bool) -> BaseShapes | None:
+    """None with a finding: a warning if the architecture is unknown and the caller takes that on himself."""
+    trial = Findings()
+    shapes = base_shapes(base.name, base.config, trial)
+    if shapes is not None or not (unverified and "unknown_architecture" in trial):
+        return base_shapes(base.name, base.config, findings)
+    (finding,) = trial.all()
+    findings.add(
+        "shapes_unverified",
+        f"Florin does not know the architecture of base model {base.name}, so the adapter's shapes were not "
+        "compared with it.",
+        found=finding.found,
+        expected="a base model of a known architecture",
+    )
+    return None
 
 
 def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
@@ -181,6 +218,7 @@ def _check_file(directory: Path, name: str, findings: Findings) -> int:
             f"{name} is missing.",
             found="a broken link" if path.is_symlink() else "no such file",
             expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} in the directory",
+            remedy=missing_remedy(entry.name for entry in directory.iterdir()),
         )
         return 0
     target = path.resolve()

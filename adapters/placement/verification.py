@@ -110,18 +110,22 @@ class ProbeVerifier:
     """Returns at the next registry change, or after that many seconds."""
     on_probe: Callable[[Engine, ProbeAnswer], None] = lambda *_: None
     """Receives each answered probe, for metering."""
+    every: bool = True
+    """False: only versions with unverified shapes are probed, and no engine counts as suspect."""
     clock: Callable[[], float] = time.monotonic
     _bases: dict[str, _Base] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def is_suspect(self, engine: Engine) -> bool:
         status = self.serving_statuses.of_engine(engine)
-        if status is None or self.serving_statuses.clock() >= status.retry:
+        if status is None or not self.every or self.serving_statuses.clock() >= status.retry:
             return False
         return (status.evidence or {}).get("process") == self.process(engine)
 
     async def verify(self, engine: Engine, version: Version) -> str:
         process = self.process(engine)
+        if not (self.every or version.unverified_shapes):
+            return ""
         verified = _verified(process, self._known(engine, version.engine_name))
         if verified and self._is_known(engine, version, verified):
             return verified
@@ -149,6 +153,11 @@ class ProbeVerifier:
     async def _verify(self, engine: Engine, version: Version) -> tuple[str, Fingerprint | None]:
         """Return the result and the fingerprint that the version's answer agrees with."""
         base = await self._base(engine)
+        if base is None and version.unverified_shapes:
+            raise EngineError(
+                f"{engine.name} does not answer probes of its base model, and {version.id}, whose shapes are "
+                "unverified, is served only where it was compared with the base model"
+            )
         try:
             answer = await self._ask(engine, version)
         except EngineUnreachableError:

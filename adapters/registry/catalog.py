@@ -24,6 +24,7 @@ from adapters.model import (
     load,
 )
 from adapters.registry.canary import takes_canary
+from adapters.registry.canary_figures import Comparison
 from adapters.store.protocol.registry import Event
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Target:
     canary: Target | None = None
     """Target of `weight` percent of the calls."""
     weight: int = 0
+    comparison: Comparison | None = None
+    """What its requests count for, if it is the canary or the live version beside one."""
 
     def for_call(self, tenant: str, user: str) -> Target:
         """The target of one request, for all its attempts. Call it once per request."""
@@ -164,8 +167,13 @@ class Catalog:
         for id_ in self.versions:
             self._number(id_)
         self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
+        self.with_canary: set[str] = set()
+        """Full names of adapters with a canary."""
+        self.with_outcome: set[str] = set()
+        """Full names of those whose canary's guard has decided something."""
         for adapter in self.adapters.values():
             self._share(adapter)
+            self._index_canary(adapter.name, adapter)
         self._forget()
 
     def apply(self, event: Event) -> None:
@@ -204,6 +212,14 @@ class Catalog:
         _replace(self.adapters, name, new)
         if new:
             self._share(new)
+        self._index_canary(name, new)
+
+    def _index_canary(self, name: str, adapter: Adapter | None) -> None:
+        for names, holds in (
+            (self.with_canary, adapter is not None and adapter.canary is not None),
+            (self.with_outcome, adapter is not None and adapter.outcome is not None),
+        ):
+            names.add(name) if holds else names.discard(name)
 
     def _apply_version(self, id_: str, text: str | None) -> None:
         old = self.versions.texts.get(id_)
@@ -275,7 +291,9 @@ class Catalog:
         canary = self._target(adapter, adapter.canary)
         if live is None or canary is None or canary.engine_name in self.serving_statuses:
             return live
-        return replace(live, canary=canary, weight=adapter.weight)
+        comparison = Comparison.of(adapter, canary.engine_name)
+        canary = replace(canary, comparison=comparison)
+        return replace(live, canary=canary, weight=adapter.weight, comparison=comparison)
 
     def _target(self, adapter: Adapter, number: int | None) -> Target | None:
         version = self.versions.get(f"{adapter.name}@v{number}")

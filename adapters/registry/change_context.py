@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from adapters.checks.findings import Findings
 from adapters.errors import LoadFailedError, NotFoundError, QuarantinedError
 from adapters.model import Adapter, AdapterName, BaseModel, Tombstone, Version, dump
+from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Reading
 from adapters.store.protocol.registry import Change
 
@@ -83,6 +84,8 @@ def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None)
     file is read), RejectedError."""
     reading.tenant(name.tenant)
     catalog = reading.catalog
+    if base_model is None:
+        base_model = _base_of(catalog, name)
     if base_model is None and len(catalog.bases) > 1:
         findings = Findings()
         findings.add(
@@ -105,3 +108,9 @@ def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None)
             f"No engine serves base model {chosen!r}, so the rank cannot be checked; add an engine first."
         )
     return FleetLimits(base, ranks)
+
+
+def _base_of(catalog: Catalog, name: AdapterName) -> str | None:
+    """The base model that the adapter's name means already."""
+    bases = {v.base_model for v in catalog.versions_of(str(name)) if v.retired is None}
+    return bases.pop() if len(bases) == 1 else None

@@ -6,12 +6,22 @@ update. `transaction` reads, commits and retries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from adapters.errors import ConflictError, Finding, InUseError, NotFoundError
-from adapters.model import Adapter, AdapterName, PendingDeletion, Tombstone, Version, dump, fingerprint_ids
+from adapters.errors import CanaryHeldError, ConflictError, Finding, InUseError, NotFoundError
+from adapters.model import (
+    Adapter,
+    AdapterName,
+    CanaryOutcome,
+    Guard,
+    PendingDeletion,
+    Tombstone,
+    Version,
+    dump,
+    fingerprint_ids,
+)
 from adapters.registry.change_context import ChangeContext
 from adapters.store.protocol.registry import AuditNote, Change
 
@@ -81,6 +91,7 @@ def plan_add(
     tombstone = None if old else reading.catalog.tombstones.get(str(name))
     latest = tombstone.latest if tombstone else 0
     adapter = old or Adapter(str(name), live=None, latest=latest)
+    check_one_base(reading.versions(adapter), version)
     given = adapter.latest + 1 if number is None else number
     if given > LAST:
         raise ConflictError(f"{name} has used its last version number, v{LAST}; add it under another name.")
@@ -94,48 +105,111 @@ def plan_add(
         changes.append(Change("tombstone", str(name), None, expect=buried))
     changes.append(Change("version", version.id, dump(version), expect=retired))
     changes += [_change_of(reading, old, new), *_pins(reading, old, new, version)]
-    details = {"digest": version.digest, "source": version.source}
+    details: dict[str, Any] = {"digest": version.digest, "source": version.source}
+    if version.unverified_shapes:
+        details["unverified_shapes"] = True
     return PlannedChange(changes, Registered(version, live, created=True), "adapter.add", given, details)
 
 
+@dataclass(frozen=True, slots=True)
+class CanaryTerms:
+    """How a promotion guards the canary."""
+
+    guard: Guard | Literal["keep"] | None = "keep"
+    """keep: that of the same canary, if it has one."""
+    force: bool = False
+    """Raise the weight although the guard holds it, which ends the hold."""
+    now: int = 0
+    """Unix microseconds, UTC."""
+
+
+UNGUARDED = CanaryTerms()
+
+
 def plan_promote(
-    reading: ChangeContext, name: AdapterName, number: int, weight: int = 100
+    reading: ChangeContext,
+    name: AdapterName,
+    number: int,
+    weight: int = 100,
+    terms: CanaryTerms = UNGUARDED,
 ) -> PlannedChange[Adapter]:
     """Make a version live, or with `weight` below 100 a canary beside the live version. Raises NotFoundError,
-    InUseError, QuarantinedError, LoadFailedError."""
+    InUseError, CanaryHeldError, QuarantinedError, LoadFailedError."""
     old = reading.adapter(name)
     version = reading.callable_version(old, number)
+    same = number == old.canary
+    if same and not terms.force:
+        check_hold(old, weight)
     if weight < 100:
         if old.live in (None, number):
             raise InUseError(f"{version.id} is already live; a canary must be a different version.")
-        new = replace(old, canary=number, weight=weight)
+        new = _compared(old, number, weight, terms)
         action = "adapter.canary"
         details: dict[str, Any] = {"weight": weight, "live": f"v{old.live}"}
         if old.canary not in (None, number):
             details["instead_of"] = f"v{old.canary}"
+        if new.guard is not None:
+            details["guard"] = new.guard.action
     else:
         history = old.history if old.live in (None, number) else _pushed(old.history, old.live)
-        new = replace(old, live=number, canary=None, weight=0, history=history)
+        new = replace(_without_canary(old), live=number, history=history)
         action, details = "adapter.promote", {"previous": _label(old.live)}
+    if same and old.held and terms.force:
+        details["held"] = old.outcome.reason if old.outcome else ""
     if new == old:
         return PlannedChange([_change_of(reading, old, old)], old)
     changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
     return PlannedChange(changes, new, action, number, details)
 
 
-def plan_rollback(reading: ChangeContext, name: AdapterName) -> PlannedChange[Adapter]:
-    """End the canary; without one, return to the previous live version. Raises as `plan_promote`."""
+def check_hold(adapter: Adapter, weight: int) -> None:
+    """Raises CanaryHeldError if the guard holds the canary at less than `weight`."""
+    if adapter.held and adapter.outcome is not None and weight > adapter.weight:
+        held = f"{adapter.name}@v{adapter.canary}"
+        raise CanaryHeldError(f"The guard holds {held} at {adapter.weight} %: {adapter.outcome.reason}")
+
+
+def plan_rollback(
+    reading: ChangeContext, name: AdapterName, outcome: CanaryOutcome | None = None
+) -> PlannedChange[Adapter]:
+    """End the canary; without one, return to the previous live version. `outcome`: why, if a guard does it.
+    Raises as `plan_promote`."""
     old = reading.adapter(name)
     if old.canary is not None:
-        new = replace(old, canary=None, weight=0)
+        new = replace(_without_canary(old), outcome=outcome)
         details: dict[str, Any] = {"canary": f"v{old.canary}", "weight": old.weight}
+        if outcome is not None:
+            details["reason"] = outcome.reason
         return PlannedChange(_switch(reading, old, new), new, "adapter.rollback", old.live, details)
     if old.previous is None:
         raise NotFoundError(f"Adapter {str(name)!r} has no previous live version to roll back to.")
     version = reading.callable_version(old, old.previous)
-    new = replace(old, live=old.previous, history=old.history[:-1])
+    new = replace(_without_canary(old), live=old.previous, history=old.history[:-1])
     changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
     return PlannedChange(changes, new, "adapter.rollback", new.live, {"from": _label(old.live)})
+
+
+def plan_verdict(
+    reading: ChangeContext, name: AdapterName, since: int, outcome: CanaryOutcome, weight: int = 100
+) -> PlannedChange[Adapter]:
+    """Carry out what a guard decided about the comparison that began at `since`. If that has ended meanwhile,
+    or the same was decided already, nothing changes: so several leaders, or one that dies and is followed by
+    another, do no harm. `weight`: the next one, for `promote`. Raises as `plan_promote`."""
+    old = reading.adapter(name)
+    if (old.canary, old.canary_since) != (outcome.version, since) or old.held:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    if outcome.verdict == "rollback":
+        return plan_rollback(reading, name, outcome)
+    if outcome.verdict == "hold":
+        new = replace(old, outcome=outcome)
+        details = {"weight": old.weight, "reason": outcome.reason}
+        return PlannedChange(_switch(reading, old, new), new, "adapter.hold", old.canary, details)
+    planned = plan_promote(reading, name, outcome.version, weight, CanaryTerms(now=outcome.at))
+    if weight < 100:
+        return planned
+    new = replace(planned.answer, outcome=outcome)
+    changes = [*_switch(reading, old, new), *_still_callable(reading, reading.version(old, outcome.version))]
+    return replace(planned, changes=changes, answer=new)
 
 
 def plan_retire(reading: ChangeContext, name: AdapterName, number: int, now: int) -> PlannedChange[Version]:
@@ -199,6 +273,21 @@ def plan_cost_centre(reading: ChangeContext, name: AdapterName, label: str) -> P
     return PlannedChange([_change_of(reading, old, new)], new, "adapter.label", details=details)
 
 
+def plan_eval_policy(
+    reading: ChangeContext, name: AdapterName, *, required: bool, data_sha256: str
+) -> PlannedChange[Adapter]:
+    """Raises NotFoundError."""
+    old = reading.adapter(name)
+    new = replace(old, require_eval=required, eval_data=data_sha256)
+    if new == old:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    details = {
+        "require_eval": {"old": old.require_eval, "new": new.require_eval},
+        "data_sha256": {"old": old.eval_data, "new": new.eval_data},
+    }
+    return PlannedChange([_change_of(reading, old, new)], new, "adapter.eval_policy", details=details)
+
+
 def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedChange[tuple[Version, ...]]:
     adapter = reading.adapter(name)
     versions = reading.versions(adapter)
@@ -215,7 +304,35 @@ def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedC
     return PlannedChange(changes, tuple(versions), "adapter.remove", details=details)
 
 
+def check_one_base(versions: Iterable[Version], new: Version) -> None:
+    """An adapter's name means one base model. Raises ConflictError if one of its callable versions is for
+    another one than `new`."""
+    for version in versions:
+        if version.retired is None and version.base_model != new.base_model:
+            raise ConflictError(
+                f"{version.id} is for base model {version.base_model}, and an adapter's name means one base "
+                f"model: add the adapter for {new.base_model} under another name."
+            )
+
+
 # -- steps
+
+
+def _compared(old: Adapter, canary: int, weight: int, terms: CanaryTerms) -> Adapter:
+    """With this canary. Whatever changes of it begins another comparison with the live version; a hold stays
+    until it is overridden."""
+    same = canary == old.canary
+    guard = (old.guard if same else None) if terms.guard == "keep" else terms.guard
+    resumed = same and old.held and terms.force
+    if same and not resumed and (weight, guard) == (old.weight, old.guard):
+        return old
+    outcome = old.outcome if same and not resumed else None
+    since = max(terms.now, old.canary_since + 1)  # a clock may be set back
+    return replace(old, canary=canary, weight=weight, guard=guard, canary_since=since, outcome=outcome)
+
+
+def _without_canary(adapter: Adapter) -> Adapter:
+    return replace(adapter, canary=None, weight=0, guard=None, canary_since=0, outcome=None)
 
 
 def _same_content(reading: ChangeContext, adapter: Adapter | None, version: Version) -> Version | None:

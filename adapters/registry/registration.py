@@ -23,6 +23,8 @@ from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
 from adapters.registry.catalog import Catalog
 from adapters.registry.change_context import ChangeContext, FleetLimits, fleet_for
 from adapters.registry.changes import (
+    UNGUARDED,
+    CanaryTerms,
     PlannedChange,
     Registered,
     plan_add,
@@ -121,6 +123,7 @@ class Registrar:
         *,
         base_model: str | None = None,
         assume_base: bool = False,
+        unverified_shapes: bool = False,
         digest: str | None = None,
         number: int | None = None,
         terms: RegistrationTerms = NO_TERMS,
@@ -129,7 +132,8 @@ class Registrar:
     ) -> Registered:
         """Fetch, check, store and register. The first version goes live; a later one when promoted.
 
-        `digest`: the expected digest, `sha256:<hex>`. `number` restores the version under that number.
+        `assume_base`, `unverified_shapes`: see `validate`. `digest`: the expected digest, `sha256:<hex>`.
+        `number` restores the version under that number.
         `progress` is called from another thread; an exception that it raises aborts the work and propagates.
         Raises RejectedError (all findings), NotFoundError (tenant, base model, engines), ConflictError,
         StoreUnavailableError, OSError (the artifact disk), and what the `terms` raise.
@@ -139,6 +143,7 @@ class Registrar:
             source,
             base_model=base_model,
             assume_base=assume_base,
+            unverified_shapes=unverified_shapes,
             digest=digest,
             terms=terms,
             progress=progress,
@@ -159,6 +164,7 @@ class Registrar:
         *,
         base_model: str | None = None,
         assume_base: bool = False,
+        unverified_shapes: bool = False,
         digest: str | None = None,
         terms: RegistrationTerms = NO_TERMS,
         progress: Progress | None = None,
@@ -168,7 +174,16 @@ class Registrar:
         options = terms.fetching or self._fetching
         if progress is not None:
             options = replace(options, progress=progress)
-        ingest = _Ingest(self._artifacts, str(name), source, options, assume_base, digest, terms)
+        ingest = _Ingest(
+            self._artifacts,
+            str(name),
+            source,
+            options,
+            digest,
+            terms,
+            assume_base=assume_base,
+            unverified_shapes=unverified_shapes,
+        )
         fleet = await self._fleet(name, base_model)
         try:
             facts, artifact, found = await self._ingest(ingest, fleet)
@@ -191,6 +206,7 @@ class Registrar:
             source=found,
             created=self._now(),
             warnings=facts.warnings,
+            unverified_shapes=facts.unverified_shapes,
         )
 
     async def check(self, name: AdapterName, base_model: str | None = None) -> None:
@@ -204,11 +220,22 @@ class Registrar:
         reading = self._view()
         return reading.callable_version(reading.adapter(name), number, failed_too=True)
 
-    async def promote(self, name: AdapterName, number: int, *, weight: int = 100, actor: str = "") -> Adapter:
+    async def promote(
+        self,
+        name: AdapterName,
+        number: int,
+        *,
+        weight: int = 100,
+        terms: CanaryTerms = UNGUARDED,
+        actor: str = "",
+    ) -> Adapter:
         """Make a version live, or with a `weight` of 1 to 99 percent a canary beside the live version.
-        Idempotent. Raises NotFoundError, InUseError (a canary that is already live), QuarantinedError,
-        LoadFailedError."""
-        return await self.change(name, actor, lambda reading: plan_promote(reading, name, number, weight))
+        Idempotent. Raises NotFoundError, InUseError (a canary that is already live), CanaryHeldError,
+        QuarantinedError, LoadFailedError."""
+        terms = replace(terms, now=self._now())
+        return await self.change(
+            name, actor, lambda reading: plan_promote(reading, name, number, weight, terms)
+        )
 
     async def rollback(self, name: AdapterName, *, actor: str = "") -> Adapter:
         """End the canary; without one, return to the previous live version, one step further back each time.
@@ -268,9 +295,10 @@ class _Ingest:
     adapter: str
     source: str | Upload
     options: FetchOptions
-    assume_base: bool
     digest: str | None
     terms: RegistrationTerms
+    assume_base: bool
+    unverified_shapes: bool
 
     def run(self, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
         """Return the facts, the artifact and the source without credentials."""
@@ -292,6 +320,7 @@ class _Ingest:
             max_rank=fleet.ranks[-1],
             max_bytes=self.options.max_bytes,
             assume_base=self.assume_base,
+            unverified_shapes=self.unverified_shapes,
             adapter=self.adapter,
             fleet_ranks=fleet.ranks,
             progress=self.options.progress,

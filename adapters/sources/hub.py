@@ -20,6 +20,7 @@ from huggingface_hub import constants, try_to_load_from_cache
 
 from adapters.checks.file_kinds import FILES, KNOWN, WEIGHTS_FILE, FileKind, kind_of, refuse_stray
 from adapters.checks.findings import Findings, shown
+from adapters.checks.trainer_output import missing_remedy
 from adapters.progress import CHUNK, ProgressMeter
 from adapters.sources.hub_client import HubClient, Listed, Remote
 from adapters.sources.options import FETCHING, FetchOptions
@@ -98,6 +99,7 @@ def _check_names(names: Collection[str], place: _Place, findings: Findings) -> N
                 f"{name} is missing.",
                 found=f"no such file in {place.folder or 'the repository'}",
                 expected=" and ".join(FILES),
+                remedy=missing_remedy(names),
             )
 
 

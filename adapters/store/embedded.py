@@ -70,6 +70,11 @@ class EmbeddedValkey:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def answers(self) -> bool:
+        """Whether a server, perhaps of another process, answers on this data."""
+        return _responds(self._socket)
+
+    @property
     def log_path(self) -> Path:
         return self._data / "valkey.log"
 

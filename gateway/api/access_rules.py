@@ -17,6 +17,7 @@ from typing import Final
 from gateway.admission.complexity import Complexity
 from gateway.config import Settings
 from gateway.costs.reconciliation.bill_files import MAX_BYTES as MAX_BILL_BYTES
+from gateway.evaluations.cases import MOST_BYTES
 from gateway.operations.uploads import PACKING
 from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Role
 
@@ -80,6 +81,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     ours = partial(AccessRule, roles=managers, queue=Queue.SELF_SERVICE)
     reports = partial(AccessRule, methods=READING, queue=Queue.REPORTS)
     upload = BodyRule(settings.max_adapter_bytes + PACKING + _FORM, complexity=None)
+    evaluation = BodyRule(2 * MOST_BYTES)  # JSON escapes quotes and line breaks
     fleet = BodyRule(16 * MIB, Complexity(values=1_000_000, containers=200_000, depth=64))  # 25,000 adapters
     return (
         AccessRule("/metrics", operator | {Role.METRICS}),
@@ -92,7 +94,10 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/exchange-rates", staff),
         AccessRule(f"{adapters}/upload", managers, upload),
         AccessRule(adapters, managers, methods=frozenset({"POST"}), rest=""),
-        ours(adapters, methods=READING, rest=f"({one}(/versions)?)?"),
+        ours(adapters, methods=READING, rest=f"({one}(/versions|/evaluations(/[^/]+)?)?)?"),
+        ours(
+            adapters, body=evaluation, methods=frozenset({"POST"}), rest=f"{one}/versions/[^/]+/evaluations"
+        ),
         ours(adapters, methods=frozenset({"PUT"}), rest=f"{one}/(live|cost-centre)"),
         ours(adapters, methods=frozenset({"POST"}), rest=f"{one}/(rollback|versions/[^/]+/retire)"),
         ours(adapters, methods=frozenset({"DELETE"}), rest=one),

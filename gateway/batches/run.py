@@ -208,7 +208,7 @@ class BatchRun:
 
     def _check_model(self, model: str) -> LineError | None:
         lifecycle = self.context.lifecycle
-        key = lifecycle.directory.keys.get(self.batch.key_id)
+        key = lifecycle.directory.batch_key(self.batch.key_id)
         if key is None:
             return LineError("invalid_api_key", "The API key that created the batch no longer exists.")
         try:

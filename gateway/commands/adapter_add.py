@@ -47,6 +47,13 @@ def add(
             "--assume-base", help="Accept an adapter that names another base model; shapes are still checked."
         ),
     ] = False,
+    unverified_shapes: Annotated[
+        bool,
+        typer.Option(
+            "--unverified-shapes",
+            help="Vouch for its shapes if the base model's architecture is unknown; operators only.",
+        ),
+    ] = False,
     digest: Annotated[
         str | None, typer.Option(metavar="sha256:…", help="Refuse files with any other digest.")
     ] = None,
@@ -61,7 +68,13 @@ def add(
     if (source is None) == (upload is None):
         raise UsageError("Use either --source or --upload.")
     adapter = session.adapter(adapter)
-    body: Json = {"adapter": adapter, "assume_base": assume_base, "base_model": base_model, "digest": digest}
+    body: Json = {
+        "adapter": adapter,
+        "assume_base": assume_base,
+        "base_model": base_model,
+        "digest": digest,
+        **({"unverified_shapes": True} if unverified_shapes else {}),
+    }
     if upload is None:
         assert source is not None
         with _bar(f"requesting {source}") as bar:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gateway.commands.canary_page import compared
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, facts, findings_table, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
+from gateway.commands.tokens import seconds
 
 app = typer.Typer()
+
+
+class GuardAction(StrEnum):
+    ROLLBACK = "rollback"
+    HOLD = "hold"
+    NONE = "none"
+
 
 _DIGEST_SHOWN = len("sha256:") + 12
 """Enough to tell versions apart; --json has all digits."""
@@ -75,20 +85,77 @@ def promote(
         int,
         typer.Option(min=1, max=100, help="Percentage of calls. Below 100, the version becomes a canary."),
     ] = 100,
+    guard: Annotated[
+        GuardAction | None,
+        typer.Option(help="What to do if the canary is worse than the live version; none: nothing."),
+    ] = None,
+    max_error_rate: Annotated[
+        float | None, typer.Option(help="Part of its requests that may fail. Default: 0.01.")
+    ] = None,
+    max_latency_ratio: Annotated[
+        float | None,
+        typer.Option(help="How many times the live version's latency its own may be. Default: 1.5."),
+    ] = None,
+    min_requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests of it before anything is decided. Default: 50.")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How far back requests count, and how long each weight is watched. Default: 30m.",
+        ),
+    ] = None,
+    then: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=2, max=100, help="The weight that follows by itself if nothing is wrong. Repeat it for more."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Change a weight that the guard holds, which ends the hold.")
+    ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Switch immediately; the first request loads the version.")
     ] = False,
+    require_eval: Annotated[
+        bool, typer.Option("--require-eval", help="Refuse unless it has passed its last evaluation.")
+    ] = False,
+    require_eval_of: Annotated[
+        str | None,
+        typer.Option("--require-eval-of", metavar="SHA256", help="The same, of this held-out set."),
+    ] = None,
 ) -> None:
     """Make a version live: from the next request on, the bare name resolves to it.
 
     It is loaded first, on as many engines as hold the live version; if none can, nothing changes. With
     --weight it gets that share of calls, always from the same end users (by the field `user`); raising the
-    weight adds users.
+    weight adds users. With --guard, Florin compares it with the live version, and holds it or rolls it back
+    by itself if it fails more often or is slower.
 
-    Example: florin adapter promote acme/support v2 --weight 10
+    Example: florin adapter promote acme/support v2 --weight 10 --guard rollback --then 50 --then 100
     """
     path = f"{session.adapter_path(adapter)}/live"
     wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
+    if force:
+        wanted["force"] = True
+    if require_eval or require_eval_of:
+        wanted |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
+    terms = {
+        "max_error_rate": max_error_rate,
+        "max_latency_ratio": max_latency_ratio,
+        "min_requests": min_requests,
+        "window_seconds": None if window is None else seconds(window, "--window"),
+        "then": then or None,
+    }
+    said: Json = {name: value for name, value in terms.items() if value is not None}
+    if guard in (None, GuardAction.NONE):
+        if said:
+            raise UsageError("These options need --guard rollback or --guard hold.")
+        if guard is not None:
+            wanted["guard"] = None
+    else:
+        wanted["guard"] = {"action": str(guard), **said}
     with busy(f"Loading {adapter}@{wanted['version']} before the switch …"):
         body = session.api.put(path, wanted)
     session.result(body, _switched)
@@ -201,6 +268,17 @@ def absolute(source: str) -> str:
         raise UsageError(f"--source: {source!r} is not a usable path ({error}).") from error
 
 
+def outcome(evaluation: Json | None) -> str:
+    """In a few words: `passed: exact 0.950`; empty without one."""
+    if evaluation is None:
+        return ""
+    if evaluation["status"] == "failed":
+        return "failed"
+    words = {True: "passed", False: "not passed", None: "no criterion"}[evaluation["passed"]]
+    score = evaluation.get("score")
+    return words if score is None else f"{words}: {evaluation['metric']} {score:.3f}"
+
+
 def _version(text: str) -> str:
     return f"v{text}" if text.isdecimal() else text
 
@@ -242,7 +320,9 @@ def _switched(body: Json) -> None:
 
 def _canary(body: Json) -> str | None:
     canary = body["canary"]
-    return f"{canary['version']}, {canary['weight']} %" if canary else None
+    if not canary:
+        return None
+    return f"{canary['version']}, {canary['weight']} %{', held' if canary.get('held') else ''}"
 
 
 def _where(body: Json) -> list[str] | str:
@@ -268,9 +348,11 @@ def _details(body: Json) -> None:
                 ("pinned", body.get("pinned")),
                 ("replicas", _replicas(body)),
                 ("cost centre", body["cost_centre"]),
+                ("promotion", "requires a passing evaluation" if body.get("require_eval") else None),
             ]
         )
     )
+    compared(body)
     versions = body["version_details"]
     rows = [
         (
@@ -283,10 +365,14 @@ def _details(body: Json) -> None:
             when(v["created"]),
             v["source"],
             _where(v),
+            outcome(v.get("evaluation")),
         )
         for v in versions
     ]
-    columns = ("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on")
+    columns = (
+        *("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on"),
+        "evaluation",
+    )
     show(table(columns, rows, right=("rank", "bytes")))
     for version in versions:
         _troubles(version)

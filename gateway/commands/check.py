@@ -44,6 +44,13 @@ def check(
             "--assume-base", help="Skip the check of the base model's name; shapes are still checked."
         ),
     ] = False,
+    unverified_shapes: Annotated[
+        bool,
+        typer.Option(
+            "--unverified-shapes",
+            help="Accept a base model of unknown architecture; all else is still checked.",
+        ),
+    ] = False,
 ) -> None:
     """Check an adapter as `adapter add` would, without registering it. --base PATH needs no gateway.
 
@@ -59,7 +66,12 @@ def check(
     against = local_check.against(session, base)
     with busy(f"Checking {path} …"):
         body = local_check.check(
-            path, against, max_rank=max_rank, max_bytes=max_bytes, assume_base=assume_base
+            path,
+            against,
+            max_rank=max_rank,
+            max_bytes=max_bytes,
+            assume_base=assume_base,
+            unverified_shapes=unverified_shapes,
         )
     session.result(body, _people)
     if not body["passed"]:

@@ -32,7 +32,13 @@ class Against:
 
 
 def check(
-    path: Path, against: Against, *, max_rank: int | None, max_bytes: int | None, assume_base: bool
+    path: Path,
+    against: Against,
+    *,
+    max_rank: int | None,
+    max_bytes: int | None,
+    assume_base: bool,
+    unverified_shapes: bool = False,
 ) -> Json:
     """The findings, as `--json` prints them. Raises UsageError if `path` cannot be read."""
     findings: tuple[Finding, ...]
@@ -46,6 +52,7 @@ def check(
                 max_rank=max_rank or max(against.ranks, default=_HIGHEST_RANK),
                 max_bytes=limit,
                 assume_base=assume_base,
+                unverified_shapes=unverified_shapes,
                 adapter=str(path),
                 fleet_ranks=() if max_rank else against.ranks,
             )

@@ -76,9 +76,9 @@ def _people(body: Json) -> None:
     )
 
 
-def seconds(text: str) -> int:
+def seconds(text: str, option: str = "--expires") -> int:
     """Parses `90s`, `30m`, `1h`, `7d`. Raises UsageError."""
     match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text.strip(), re.ASCII)
     if match is None:
-        raise UsageError(f"--expires: {text!r} is not a time like 30m, 1h or 7d.")
+        raise UsageError(f"{option}: {text!r} is not a time like 30m, 1h or 7d.")
     return int(match[1]) * _UNITS[match[2]]

@@ -22,8 +22,8 @@ _HELP = (
     "GPU, and accounts for each customer's cost to the token."
 )
 _EPILOG = (
-    "All commands but serve, demo and version need a running gateway: FLORIN_URL, and FLORIN_OPERATOR_KEY or "
-    "a customer's FLORIN_KEY. "
+    "All commands but serve, demo, backup, restore and version need a running gateway: FLORIN_URL, and "
+    "FLORIN_OPERATOR_KEY or a customer's FLORIN_KEY. "
     "Exit codes: 1 refused or failed, 2 usage or settings, 3 gateway unreachable."
 )
 
@@ -68,9 +68,25 @@ def _whoami() -> typer.Typer:
 
 
 def _adapter() -> Sequence[typer.Typer]:
-    from gateway.commands import adapter_add, adapter_labels, adapters, check, release
+    from gateway.commands import (
+        adapter_add,
+        adapter_convert,
+        adapter_eval,
+        adapter_labels,
+        adapters,
+        check,
+        release,
+    )
 
-    return (adapters.app, adapter_add.app, adapter_labels.app, check.app, release.app)
+    return (
+        adapters.app,
+        adapter_add.app,
+        adapter_eval.app,
+        adapter_labels.app,
+        check.app,
+        adapter_convert.app,
+        release.app,
+    )
 
 
 def _engine() -> Sequence[typer.Typer]:
@@ -192,6 +208,12 @@ def _audit() -> Sequence[typer.Typer]:
     return (audit.app,)
 
 
+def _backup() -> typer.Typer:
+    from gateway.commands import backup
+
+    return backup.app
+
+
 def _doctor() -> typer.Typer:
     from gateway.commands import doctor
 
@@ -234,6 +256,8 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "registry": _Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
     "audit": _Group("The audit log, and which version answered a request.", _audit),
+    "backup": _Command("Write registry, ledger and adapter files to one file.", _backup),
+    "restore": _Command("Restore a backup into an empty installation.", _backup),
     "doctor": _Command("Diagnose this installation and say how to fix it.", _doctor),
 }
 

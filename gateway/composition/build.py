@@ -21,9 +21,9 @@ from gateway.batches.runner import BatchRunner
 from gateway.composition.background import export_conditions, export_waiting, run_in_background
 from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
-from gateway.composition.engines import build_reconciler, open_engines
+from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.limits import build_limits
-from gateway.composition.metering import open_metering
+from gateway.composition.metering import Metering, open_metering
 from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
 from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.tracing import open_tracing
@@ -37,6 +37,7 @@ from gateway.costs.maintenance.warm_up import warm_up
 from gateway.costs.periods import HOUR
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.writing import Room
+from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.metering.ledger.audit_shipper import AuditShipper
@@ -44,7 +45,9 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
+from gateway.operations.canary_watch import CanaryWatch
 from gateway.operations.state import Intake, State
+from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_demand import EngineDemand
@@ -89,6 +92,7 @@ async def build(
         decisions = await asyncio.to_thread(DecisionLog, settings.state_dir)
         stack.callback(decisions.close)
         activity = Activity(registry.store, clock.now)
+        canaries = CanaryCounts(registry.store, clock.now)
         limit_parts, limiter, budget_watch = build_limits(context, registry, metering.ledger)
         lifecycle = Lifecycle(
             settings=settings,
@@ -106,11 +110,11 @@ async def build(
             complexity=complexity(settings),
             faults=EngineFaults(metrics.engine_fault),
             decisions=decisions,
+            canaries=canaries,
             cache_secret=shared["cache_salt"].encode(),
             tracing=tracing,
         )
-        batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
-        stack.push_async_callback(batches.shut_down)
+        batches, evaluations = _batch_work(context, lifecycle, metering, engines)
         reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
@@ -156,6 +160,7 @@ async def build(
             budget_watch.run,
             lifecycle.loop_watch.run,
             activity.run,
+            canaries.run,
             registry.deaths.run,
             registry.hang_reports.run,
             engines.hangs.run,
@@ -168,6 +173,7 @@ async def build(
             maintenance.run,
             cost_alerts.run,
             batches.run,
+            evaluations.run,
             residency_log.run,
             snapshot_writer.run,
             AuditShipper(store, ledger, worker).run,
@@ -199,6 +205,7 @@ async def build(
             meter=metering.meter,
             ledger=ledger,
             batches=batches,
+            evaluations=evaluations,
             ledger_process=metering.ledger_process,
             metrics=metrics,
             lifecycle=lifecycle,
@@ -209,12 +216,27 @@ async def build(
             keeper=snapshot_writer,
             clock=clock,
         )
+        canary_watch = CanaryWatch(state, worker)
+        conditions.add(canary_watch.conditions)
+        run_in_background(stack, canary_watch.run)
         yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
         await batches.close()
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
             await activity.report()
+            await canaries.report()
+
+
+def _batch_work(
+    context: WorkerContext, lifecycle: Lifecycle, metering: Metering, engines: Engines
+) -> tuple[BatchRunner, EvaluationRunner]:
+    clock, ledger = context.clock, metering.ledger
+    batches = BatchRunner(context.name, lifecycle, ledger, engines.pool, clock=clock.now)
+    context.stack.push_async_callback(batches.shut_down)
+    evaluations = EvaluationRunner(ledger, batches, clock=clock.now)
+    context.stack.push_async_callback(evaluations.shut_down)
+    return batches, evaluations
 
 
 def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:

@@ -259,18 +259,18 @@ def _loader(
         requires=registry.directory.requires,
         timed=partial(_learn_load, pool),
     )
-    if context.settings.verify_loads:
-        loader.verifier = ProbeVerifier(
-            store=registry.store,
-            catalog=registry.catalog,
-            residency=registry.residency,
-            control=control,
-            serving_statuses=loader.serving_statuses,
-            observer=context.metrics,
-            process=pool.process,
-            changed=registry.changed,
-            on_probe=probe_log.probed,
-        )
+    loader.verifier = ProbeVerifier(
+        store=registry.store,
+        catalog=registry.catalog,
+        residency=registry.residency,
+        control=control,
+        serving_statuses=loader.serving_statuses,
+        observer=context.metrics,
+        process=pool.process,
+        changed=registry.changed,
+        on_probe=probe_log.probed,
+        every=context.settings.verify_loads,
+    )
     return loader
 
 

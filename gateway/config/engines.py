@@ -82,7 +82,8 @@ class EngineSettings(BaseModel):
     verify_loads: bool = Field(
         True,
         description="Send each version a few fixed prompts after its first load in an engine process, and "
-        "compare its answers with the base model's and its own first answers, before it gets requests.",
+        "compare its answers with the base model's and its own first answers, before it gets requests. "
+        "Versions with unverified shapes are always verified.",
     )
     connect_timeout: PositiveFloat = Field(
         2.0, description="Seconds to connect to an engine.", json_schema_extra=RELOAD

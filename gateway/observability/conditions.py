@@ -109,6 +109,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "`florin batch list` shows them. They wait for idle engines of their models, and for their tenants' "
         "limits and budgets; and they need a worker with FLORIN_BATCH_CONCURRENCY above 0.",
     ),
+    "canary_stopped": Meaning(
+        "warning",
+        "A guard has held or rolled back a canary.",
+        "`florin adapter show` compares it with the live version. If it is held, roll it back or raise its "
+        "weight with --force; promote the live version again to dismiss a rollback.",
+    ),
     "workers_crash": Meaning(
         "problem",
         "Workers of this gateway keep crashing; each is restarted, but its requests are cut off.",

@@ -97,6 +97,8 @@ METRICS: Final[dict[str, str]] = {
     "engine if possible), `usage` (delivered, but with inexact token counts).",
     "florin_engine_deaths_total": "Engine deaths, counted once for each tenant and adapter with requests "
     "there.",
+    "florin_canary_verdicts_total": "Decisions of canaries' guards, by verdict: `hold`, `rollback`, "
+    "`promote` (the next weight).",
     "florin_unknown_fields_total": "Request fields that were dropped because Florin does not know them.",
     "florin_trace_spans_total": "Spans of traces, by result: `exported`, `failed` (the collector did not "
     "take them), `dropped` (too many were waiting for it).",

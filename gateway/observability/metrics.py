@@ -138,6 +138,9 @@ class Metrics:
         self._stream_resumes = self._counter("florin_stream_resumes_total", "result")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
+        self._canary_verdicts = self._counter("florin_canary_verdicts_total", "verdict")
+        for verdict in ("hold", "rollback", "promote"):
+            self._canary_verdicts.labels(verdict)  # so that the first one shows as an increase
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
@@ -341,6 +344,10 @@ class Metrics:
 
     def engine_death(self, tenant: str, adapter: str) -> None:
         self._engine_deaths.labels(self._tenants(tenant), self.adapter_label(adapter)).inc()
+
+    def canary_verdict(self, verdict: str) -> None:
+        """`verdict`: `hold`, `rollback`, `promote`."""
+        self._canary_verdicts.labels(verdict).inc()
 
     def unknown_fields(self, count: int) -> None:
         self._unknown_fields.inc(count)

@@ -17,13 +17,13 @@ from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExce
 from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump, fingerprint_ids
 from adapters.placement.requirements import shown
 from adapters.progress import Progress
-from adapters.registry.changes import Registered, plan_cost_centre, plan_scale
+from adapters.registry.changes import UNGUARDED, CanaryTerms, Registered, plan_cost_centre, plan_scale
 from adapters.registry.registration import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
-from gateway.operations import quotas
+from gateway.operations import evaluations, quotas
 from gateway.operations.authorization import Authority, no_adapter
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, catch_up, change
@@ -43,6 +43,7 @@ async def add(
     *,
     base_model: str | None = None,
     assume_base: bool = False,
+    unverified_shapes: bool = False,
     digest: str | None = None,
     authority: Authority,
     progress: Progress,
@@ -51,6 +52,7 @@ async def add(
     `check_upload` before. Raises as `Registrar.add_adapter`, QuotaExceededError, and FlorinError for the
     artifact disk."""
     authority.check_adapter(name)
+    authority.check_vouching(unverified_shapes=unverified_shapes)
     owner = _owner(state, authority)
     waiting = nullcontext() if owner is None else turn(state.intake.tenant_registrations, authority)
     try:
@@ -60,6 +62,7 @@ async def add(
                 source,
                 base_model=base_model,
                 assume_base=assume_base,
+                unverified_shapes=unverified_shapes,
                 digest=digest,
                 terms=NO_TERMS if owner is None else quotas.registration_terms(state, owner),
                 actor=authority.actor,
@@ -135,12 +138,16 @@ async def promote(
     number: int,
     *,
     weight: int = 100,
+    terms: CanaryTerms = UNGUARDED,
     wait: bool = True,
+    require_eval: bool = False,
+    require_eval_of: str = "",
     authority: Authority,
 ) -> tuple[Adapter, Prewarmed | None]:
     """Make a version live, or a canary with a `weight` below 100. With `wait`, load it first. Raises as
-    `Prewarmer.warm` and `Registrar.promote`, and then changes nothing."""
+    `Prewarmer.warm`, `Registrar.promote` and `evaluations.check_promotion`, and then changes nothing."""
     authority.check_adapter(name)
+    await evaluations.check_promotion(state, name, number, required=require_eval, data_sha256=require_eval_of)
     warmed = None
     if wait:
         version = state.registrar.loadable_version(name, number)
@@ -156,7 +163,7 @@ async def promote(
                 f"{reason} Nothing has changed: {remedy}, or promote it without loading it first "
                 "(--no-wait; `wait: false`)."
             ) from error
-    adapter = await state.registrar.promote(name, number, weight=weight, actor=authority.actor)
+    adapter = await state.registrar.promote(name, number, weight=weight, terms=terms, actor=authority.actor)
     await catch_up(state)
     return adapter, warmed
 

@@ -54,6 +54,15 @@ class Authority:
         if self.tenant not in (None, tenant):
             raise NotFoundError(f"There is no tenant {tenant[:80]!r}.")
 
+    def check_vouching(self, *, unverified_shapes: bool) -> None:
+        """Raises FlorinError for what only an operator's word stands for: his engines have to serve it."""
+        if unverified_shapes and self.tenant is not None:
+            raise FlorinError(
+                "insufficient_role",
+                "Only an operator can register an adapter with unverified shapes.",
+                param="unverified_shapes",
+            )
+
     def check_change(self) -> None:
         """Raises FlorinError for a key that may only read."""
         if self.key is not None and self.key.scopes.read_only:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import asdict
+from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from adapters.drivers import DRIVERS
 from adapters.drivers.driver import Loading
-from adapters.model import DriverName, Engine, Purchase, Task, check_name
+from adapters.model import DriverName, Engine, Guard, Purchase, Task, check_name
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
 
@@ -68,6 +70,47 @@ class NewPrice(StrictBody):
     speedup_source: Annotated[
         str | None, Field(min_length=1, max_length=300, description="Who measured it, and how.")
     ] = None
+
+
+class GuardSpec(StrictBody):
+    """See `adapters.model.Guard`."""
+
+    action: Literal["rollback", "hold"] = Field(
+        description="What happens to a canary that is worse than the live version: it is rolled back, or its "
+        "weight is frozen."
+    )
+    max_error_rate: float = Field(
+        0.01, gt=0, lt=1, description="Part of its requests that may fail, whatever the live version's do."
+    )
+    max_latency_ratio: float = Field(
+        1.5, ge=1, le=100, description="How many times the live version's latency its own may be."
+    )
+    min_requests: int = Field(50, ge=1, le=1_000_000, description="Requests before anything is decided.")
+    window_seconds: int = Field(
+        1800,
+        ge=20,
+        le=7 * 86_400,
+        description="How far back requests count, and how long each weight is watched before the next.",
+    )
+    then: tuple[Annotated[int, Field(ge=2, le=100)], ...] = Field(
+        (),
+        max_length=20,
+        description="Weights that follow by themselves, ascending; 100 makes the version live.",
+        examples=[[50, 100]],
+    )
+
+    @model_validator(mode="after")
+    def _ascending(self) -> GuardSpec:
+        if any(later <= earlier for earlier, later in pairwise(self.then)):
+            raise ValueError("then must ascend")
+        return self
+
+    def guard(self) -> Guard:
+        return Guard(**self.model_dump())
+
+    @classmethod
+    def of(cls, guard: Guard) -> GuardSpec:
+        return cls.model_construct(**asdict(guard))
 
 
 class PriceCorrection(StrictBody):

@@ -17,6 +17,7 @@ from gateway.batches.runner import BatchRunner
 from gateway.config import Settings
 from gateway.costs.export.spool import Spool
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
@@ -67,6 +68,7 @@ class State:
     meter: Meter
     ledger: Ledger
     batches: BatchRunner
+    evaluations: EvaluationRunner
     ledger_process: LedgerProcess
     metrics: Metrics
     lifecycle: Lifecycle

@@ -86,6 +86,8 @@ class Lease:
     """If the engine fails, another can resume the stream."""
     on_trial: Callable[[], None] | None = None
     """Set during the trial of a suspect; called when its answer starts or the lease ends."""
+    trouble: str = ""
+    """Why the engine failed the request: the reason of `RetryElsewhere`."""
     sent: float = 0.0
     """When the request was sent to the engine."""
     waits_from: float | None = None

@@ -230,6 +230,7 @@ class Relay:
         trouble, lease, answer = failed.trouble, self.lease, self.answer
         if isinstance(trouble, FlorinError) or not lease.begun:
             raise trouble
+        lease.trouble = trouble.reason
         if trouble.suspect:
             lease.mark_suspect(str(trouble))
         if answer is None or trouble.reason == "malformed":

@@ -20,7 +20,7 @@ def authenticate(
     """The request's key: known, not revoked, not expired, and not of a suspended tenant. `api_key`: it may
     come as `x-api-key`. Raises FlorinError."""
     if exchange.batch is not None:
-        key = directory.keys.get(exchange.batch.key_id)
+        key = directory.batch_key(exchange.batch.key_id)
     else:
         text = _either(exchange) if api_key else exchange.bearer()
         if not text:

@@ -51,6 +51,9 @@ class Role(StrEnum):
 
 TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
 """Roles whose keys belong to a tenant and see nothing of the others."""
+EVALUATION = "evaluation:"
+"""Begins the id of the key under which an operator's evaluation of a tenant's adapter runs. No stored key's
+id has a colon."""
 KEY_ROLES = frozenset(Role) - {Role.ENROLMENT}
 """All but that of enrolment tokens."""
 
@@ -125,6 +128,11 @@ class Key:
         return self.revoked is None and (self.expires is None or self.expires > now)
 
     @property
+    def evaluates(self) -> bool:
+        """Whether it is that of an operator's evaluation: it may call the base model, to compare with it."""
+        return self.id.startswith(EVALUATION)
+
+    @property
     def own_tenant(self) -> str | None:
         """The only tenant that the key may see; None: it sees all, as far as its role goes."""
         return self.tenant if self.role in TENANT_ROLES else None
@@ -165,6 +173,11 @@ def mint(
     text = f"{prefix}_{key_id}_{secrets.token_urlsafe(24)}"
     key = Key(key_id, tenant, role, digest(text), now, engine=engine, pins=pins, expires=expires)
     return key, text
+
+
+def evaluation_key_id(tenant: Tenant) -> str:
+    """With when the tenant was added: a later one of the same name is another."""
+    return f"{EVALUATION}{tenant.name}:{tenant.created}"
 
 
 class Directory:
@@ -222,6 +235,17 @@ class Directory:
         """The key with this text, even if revoked or expired. The lookup is by hash, so its timing reveals
         nothing about the keys."""
         return self._by_digest.get(hashlib.sha256(text).hexdigest())
+
+    def batch_key(self, key_id: str) -> Key | None:
+        """The key under which a batch runs: its creator's, or that of a tenant's evaluation, which exists as
+        long as the tenant does."""
+        known = self.keys.get(key_id)
+        if known is not None or not key_id.startswith(EVALUATION):
+            return known
+        tenant = self.tenants.get(key_id.split(":")[1])
+        if tenant is None or evaluation_key_id(tenant) != key_id:
+            return None
+        return Key(key_id, tenant.name, Role.TENANT, "", tenant.created)
 
     def requires(self, caller: str, owner: str = "") -> Mapping[str, str]:
         """Labels that an engine must have to serve the caller's requests; with `owner`, requests to that

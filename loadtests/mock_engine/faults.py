@@ -32,6 +32,8 @@ class Faults:
     """Seconds from the request to its first byte."""
     event_delay: float = 0.0
     """Seconds per token, streamed or not."""
+    delay_only: str = ""
+    """Engine-side model name that these two apply to; empty: all."""
     split: int = 0
     """Cut each write of a stream into HTTP chunks of this many bytes."""
     merge: int = 1
@@ -98,6 +100,12 @@ class Faults:
 
     def reset(self) -> None:
         self.update(asdict(Faults()))
+
+    def delays(self, model: str) -> tuple[float, float]:
+        """Seconds before the first byte, and per token."""
+        if self.delay_only not in ("", model):
+            return 0.0, 0.0
+        return self.first_byte_delay, self.event_delay
 
     def applies_to(self, model: str, prompt: str = "") -> bool:
         """Whether a per-request fault applies to this request; counts it if so."""

@@ -108,9 +108,9 @@ class Generation:
         self._paced = self._prelude + max(1, request.tokens) * request.choices
 
     def begin(self) -> None:
-        delay = self._faults.first_byte_delay
+        delay, each = self._faults.delays(self._request.model)
         if not self._request.stream:
-            delay += self._faults.event_delay * self._request.tokens
+            delay += each * self._request.tokens
         if delay > 0:
             self._timer = self._loop.call_later(delay, self._first_byte)
         else:
@@ -202,7 +202,7 @@ class Generation:
         if fault and fault.stop_at == "events" and self._out >= fault.events:
             self._stop(fault)
             return
-        delay = self._faults.event_delay
+        delay = self._faults.delays(self._request.model)[1]
         # As in vLLM, the role comes with the first token and the end with the last, without extra delay.
         if delay > 0 and before >= self._prelude and self._out < self._paced:
             self._next += delay

@@ -54,7 +54,17 @@ def alpha_is_no_number(draw: st.DrawFn, case: Case) -> Case:
 
 def break_pattern(draw: st.DrawFn, case: Case) -> Case:
     key = draw(st.sampled_from(["rank_pattern", "alpha_pattern"]))
-    bad = [{"q_proj": 0}, {"q_proj": -2}, {"q_proj": "4"}, {"(a+)+b": 4}, {".*": 4}, ["q_proj"], {"": 4}, 7]
+    bad = [
+        {"q_proj": 0},
+        {"q_proj": -2},
+        {"q_proj": "4"},
+        {"(a+)+b": 4},
+        {".*_proj": 4},
+        {"(q|v)(_|x)proj": 4},
+        ["q_proj"],
+        {"": 4},
+        7,
+    ]
     return case.configured(**{key: draw(st.sampled_from(bad))})
 
 
@@ -78,7 +88,8 @@ UNSUPPORTED: tuple[dict[str, Any], ...] = (
     {"alora_invocation_tokens": [3]},
     {"trainable_token_indices": [5]},
     {"trainable_token_indices": {"embed_tokens": [5]}},
-    {"target_parameters": ["mlp.experts.gate_up_proj"]},
+    {"enable_lora": [True, False]},
+    {"use_tomorrows_lora": True},
     {"use_qalora": True},
     {"use_bdlora": {"nblocks": 2}},
     {"arrow_config": {"top_k": 2}},

@@ -81,7 +81,7 @@ def other_layer(draw: st.DrawFn, case: Case) -> Case:
 
 def other_name(draw: st.DrawFn, case: Case) -> Case:
     name = some_tensor(draw, case)
-    changes = [name + ".x", name.replace("lora_", "lora-"), name.removeprefix("base_model."), "x", "ü" + name]
+    changes = [name + ".x", name.replace("lora_", "lora-"), "base_model.model." + name, "x", "ü" + name]
     return case.renamed(name, draw(st.sampled_from(changes)))
 
 
@@ -193,7 +193,7 @@ def more_tokens(draw: st.DrawFn, case: Case) -> Case:
 
 
 def pickled(draw: st.DrawFn, case: Case) -> Case:
-    return case.with_file(draw(st.sampled_from(["adapter_model.bin", "optimizer.pt", "x.pkl"])), "")
+    return case.with_file(draw(st.sampled_from(["adapter_model.bin", "adapter_0.pt", "x.pkl"])), "")
 
 
 def more_weights(draw: st.DrawFn, case: Case) -> Case:

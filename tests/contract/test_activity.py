@@ -39,3 +39,13 @@ async def test_errors_are_each_owners_own_newest_first_and_bounded(installation)
     many = [f"m{n}" for n in range(KEPT_ERRORS + 7)]
     await installation.store.report_activity({"k1": 1}, {"acme": many})
     assert await installation.store.last_errors("acme") == list(reversed(many))[:KEPT_ERRORS]
+
+
+async def test_counts_of_canaries_are_added_over_workers_and_kept_apart(installation):
+    await installation.store.count_canaries({"a:1": (60_000, {"0 live n": 2, "0 canary n": 1})})
+    await installation.other.count_canaries(
+        {"a:1": (60_000, {"0 live n": 3}), "b:1": (60_000, {"0 live n": 9})}
+    )
+    assert await installation.other.canary_counts("a:1") == {"0 live n": 5, "0 canary n": 1}
+    assert await installation.store.canary_counts("b:1") == {"0 live n": 9}
+    assert await installation.store.canary_counts("c:1") == {}

@@ -1,4 +1,4 @@
-"""The memory store's last uses and errors."""
+"""The memory store's last uses and errors, and counts of canaries."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class MemoryActivity(MemoryCoordination):
         super().__init__(clock)
         self._uses: dict[str, int] = {}
         self._errors: dict[str, deque[str]] = {}
+        self._canaries: dict[str, dict[str, int]] = {}
 
     async def report_activity(self, uses: Mapping[str, int], errors: Mapping[str, Sequence[str]]) -> None:
         self._now()
@@ -31,3 +32,14 @@ class MemoryActivity(MemoryCoordination):
     async def last_errors(self, owner: str) -> list[str]:
         self._now()
         return list(reversed(self._errors.get(owner, ())))
+
+    async def count_canaries(self, counts: Mapping[str, tuple[int, Mapping[str, int]]]) -> None:
+        self._now()
+        for comparison, (_, fields) in counts.items():
+            kept = self._canaries.setdefault(comparison, {})
+            for field, count in fields.items():
+                kept[field] = kept.get(field, 0) + count
+
+    async def canary_counts(self, comparison: str) -> dict[str, int]:
+        self._now()
+        return dict(self._canaries.get(comparison, {}))

@@ -154,7 +154,6 @@ REFUSED: dict[str, tuple[Files, str, Reason]] = {
     ),
     "resized base embeddings": (more(f"{EMBED}.base_layer.weight", 450, 128), "vocabulary_changed", Reason.UNSEEN),
     "trained tokens": (config(trainable_token_indices=[5]), "unsupported_feature", Reason.UNSEEN),
-    "experts as parameters": (config(target_parameters=["experts"]), "unsupported_feature", Reason.UNSEEN),
     "Arrow": (config(arrow_config={"top_k": 2}), "unsupported_feature", Reason.UNSEEN),
     "a classifier's adapter": (config(task_type="SEQ_CLS"), "unsupported_feature", Reason.UNSEEN),
 }  # fmt: skip

@@ -179,7 +179,7 @@ async def test_canary_gets_its_share_and_each_user_one_version(site: Installatio
     """End users whom nobody has picked: half of the requests name one, half none. A fair split fails this
     once in a million runs."""
     switched = await site.admin("PUT", "/live", {"version": "v2", "weight": CANARY_PERCENT})
-    assert switched["canary"] == {"version": "v2", "weight": CANARY_PERCENT}
+    assert switched["canary"] == {"version": "v2", "weight": CANARY_PERCENT, "guard": None, "held": None}
     await asyncio.sleep(PROMISED_SECONDS)
     question = site.model.questions[0]
     users = [secrets.token_hex(8) if i % 2 else "" for i in range(CANARY_REQUESTS)]

@@ -63,6 +63,8 @@ PATHS = [
     ("GET", "adapters"), ("POST", "adapters"), ("GET", "adapters/acme/x"), ("DELETE", "adapters/acme/x"),
     ("GET", "adapters/acme/x/versions"), ("PUT", "adapters/acme/x/live"), ("PUT", "adapters/acme/x/pin"), ("PUT", "adapters/acme/x/replicas"),
     ("PUT", "adapters/acme/x/cost-centre"),
+    ("PUT", "adapters/acme/x/evaluation-policy"), ("POST", "adapters/acme/x/versions/v1/evaluations"),
+    ("GET", "adapters/acme/x/evaluations"), ("GET", "adapters/acme/x/evaluations/{evaluation_id}"),
     ("POST", "adapters/acme/x/rollback"), ("POST", "adapters/acme/x/versions/v1/release"),
     ("POST", "adapters/acme/x/versions/v1/retire"),
     ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("POST", "engines/a1/trust"), ("GET", "engines/a1/drain"), ("POST", "engines/a1/drain"), ("POST", "engines/a1/restart"), ("DELETE", "engines/a1"),

@@ -146,6 +146,10 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             json={"min_replicas": 1}, again=True,
         ),
         Step(
+            f"PUT {ROUTE}/evaluation-policy", "adapter.eval_policy", "acme/support", "",
+            f"{SUPPORT}/evaluation-policy", json={"require_eval": True}, again=True,
+        ),
+        Step(
             f"PUT {ROUTE}/cost-centre", "adapter.label", "acme/support", "", f"{SUPPORT}/cost-centre",
             json={"cost_centre": "R&D"}, again=True,
         ),
@@ -232,11 +236,12 @@ ELSEWHERE = {
     "POST /finance/v1/set-aside/exclude",
     "POST /finance/v1/invoices",
     f"POST {ADMIN}/batches/{{batch_id}}/cancel",
+    f"POST {ROUTE}/versions/{{version}}/evaluations",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
 asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
-an hour that is set aside: in those of lying engines. Then one needs a statement: in those of rate cards. The last
-needs a batch: in those of batches."""
+an hour that is set aside: in those of lying engines. Then one needs a statement: in those of rate cards. The next
+needs a batch: in those of batches. The last needs engines that answer: in those of evaluations."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):

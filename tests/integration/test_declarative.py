@@ -638,3 +638,49 @@ async def test_kill_9_after_each_change_and_apply_again(tmp_path, valkey_url, fr
         assert {a["kind"] for a in result["actions"]} <= {"price"}  # its ledger is another
         assert fleet_file.load(await exported(client))["adapters"] == document["adapters"]
         assert third.state.catalog.adapters == gateway.state.catalog.adapters
+
+
+async def test_a_file_vouches_for_shapes_and_is_restored_as_vouched_for(admin, engine, model, make_adapter):
+    config = LLAMA.config | {"architectures": ["TomorrowForCausalLM"]}
+    (model / "config.json").write_text(json.dumps(config))
+    version = {"version": "v1", "source": make_adapter(1), "base_model": "base"}
+
+    def document(**more) -> dict:
+        return {
+            "bases": {"base": {"config": config}},
+            "engines": {"a1": engine_at(engine.url)},
+            "tenants": {"acme": {}},
+            "adapters": {"acme/support": {"versions": [version | more]}},
+        }
+
+    refused = await applied(admin, document())
+    assert outcomes(refused)["adapter acme/support"] == "failed"
+    made = await applied(admin, document(unverified_shapes=True))
+    assert outcomes(made) == {"adapter acme/support": "done"}
+    (kept,) = fleet_file.load(await exported(admin))["adapters"]["acme/support"]["versions"]
+    assert kept["unverified_shapes"] is True
+    entries = (await admin.get("audit", params={"action": "adapter.apply"})).json()["data"]
+    assert entries[0]["details"]["unverified_shapes"] == ["v1"]
+    shown = (await admin.get("adapters/acme/support")).json()["version_details"][0]
+    assert (shown["unverified_shapes"], shown["warnings"][0]["code"]) == (True, "shapes_unverified")
+    assert (await applied(admin, document(unverified_shapes=True)))["actions"] == []
+    assert (await applied(admin, document()))["actions"] == []  # versions never change
+
+
+async def test_a_file_gives_a_name_one_base_model(admin, engine, mock, make_adapter):
+    versions = [
+        {"version": "v1", "source": make_adapter(1), "base_model": "base"},
+        {"version": "v2", "source": make_adapter(2), "base_model": "tiny/base"},
+    ]
+    document = {
+        "bases": {"tiny/base": {"aliases": ["base"], "config": LLAMA.config}},
+        "engines": {"a1": engine_at(engine.url), "b1": engine_at(mock.url, base="tiny/base")},
+        "tenants": {"acme": {}},
+        "adapters": {"acme/support": {"versions": versions}, "acme/sales": {"versions": versions[1:]}},
+    }
+    result = await applied(admin, document)
+    (action,) = [a for a in result["actions"] if a["outcome"] == "failed"]
+    assert action["id"] == "acme/support"
+    assert "an adapter's name means one base model" in action["error"]["message"]
+    assert (await admin.get("adapters/acme/support")).status_code == 404  # whole or not at all
+    assert (await admin.get("adapters/acme/sales")).json()["version_details"][0]["base_model"] == "tiny/base"

@@ -36,7 +36,7 @@ adapters:
       - {{version: v1, source: {files}/one}}
       - {{version: v2, source: {files}/two}}
     live: v1
-    canary: {{version: v2, weight: 10}}
+    canary: {{version: v2, weight: 10, guard: {{action: hold, then: [50, 100]}}}}
     pinned: true
     shared_with: [bolt]
 

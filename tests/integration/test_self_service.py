@@ -113,7 +113,7 @@ async def test_a_customer_runs_its_adapters_from_the_first_version_to_the_last(g
     assert "base_mismatch" in refused.text
     seen.append(refused.text)
     canary = await ask("PUT", "/acme/support/live", version="v2", weight=10)
-    assert canary["canary"] == {"version": "v2", "weight": 10}
+    assert canary["canary"] == {"version": "v2", "weight": 10, "guard": None, "held": None}
     assert (await ask("PUT", "/acme/support/live", version="v2"))["live"] == "v2"
     shown = await ask("GET", "/acme/support")
     assert (shown["live"], shown["loaded"]) == ("v2", True)
@@ -158,6 +158,8 @@ async def test_what_stays_with_the_operator(acme, tmp_path):
         ("GET", "placement", None),
         ("GET", "engines", None),
         ("GET", "audit/requests/req-1", None),
+        ("POST", "adapters", {"adapter": "acme/x", "source": "hf://a/b", "unverified_shapes": True}),
+        ("POST", "adapters/upload?adapter=acme/x&unverified_shapes=true", None),
     ):
         answer = await acme.request(method, f"/admin/v1/{path}", json=body)
         assert code_of(answer) == (403, "insufficient_role"), path

@@ -109,7 +109,7 @@ def test_missing_source(bucket, fetch, files):
 
 
 def test_unexpected_files_are_refused_before_the_download(bucket, fetch, files):
-    for name, content in {**files, "training_args.bin": b"x", "run.sh": b"x"}.items():
+    for name, content in {**files, "adapter_model.bin": b"x", "run.sh": b"x"}.items():
         bucket.put(f"v/{name}", content)
     fetched = fetch(f"s3://{bucket.name}/v")
     assert (sorted(fetched.codes), fetched.landed) == (["unknown_file", "unsafe_file"], {})

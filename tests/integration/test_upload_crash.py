@@ -35,6 +35,7 @@ CONFIG = LLAMA.config | {"hidden_size": 1024, "num_attention_heads": 8, "num_key
 KINDS = ("q_proj", "v_proj")
 BIG = Family("big", CONFIG, {f"self_attn.{kind}": (1024, 1024) for kind in KINDS}, layers=2)
 RANK = 128
+MOST_RANK = 8 * RANK
 TRIES = 40
 PATIENCE = 60.0
 CHAT = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -42,15 +43,16 @@ CHAT = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "ma
 
 @dataclass
 class Parcel:
-    """An adapter of 4 MiB, and the archive that is sent."""
+    """An adapter of 4 MiB by default, and the archive that is sent."""
 
     fill: int
+    rank: int = RANK
     files: dict[str, bytes] = field(init=False)
     body: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        config = lora_config(rank=RANK, base_model_name_or_path="base", lora_alpha=RANK)
-        weights = safetensors_bytes(lora_tensors(BIG, rank=RANK), fill=self.fill)
+        config = lora_config(rank=self.rank, base_model_name_or_path="base", lora_alpha=self.rank)
+        weights = safetensors_bytes(lora_tensors(BIG, rank=self.rank), fill=self.fill)
         self.files = {
             "adapter_config.json": json.dumps(config).encode(),
             "adapter_model.safetensors": weights,
@@ -90,10 +92,10 @@ class Installation:
         self.served = None
         self.running.close()
 
-    def parcel(self) -> tuple[Parcel, str]:
+    def parcel(self, rank: int) -> tuple[Parcel, str]:
         """Weights and a name that were not used before."""
         self.tries += 1
-        return Parcel(self.tries), f"acme/support{self.tries}"
+        return Parcel(self.tries, rank), f"acme/support{self.tries}"
 
     @property
     def artifacts(self) -> Path:
@@ -130,7 +132,7 @@ def installation(tmp_path_factory):
     (tmp / "model" / "config.json").write_text(json.dumps(CONFIG))
     with (
         EmbeddedValkey(tmp / "redis") as valkey,
-        MockProcess(root=str(tmp / "model"), max_lora_rank=RANK) as engine,
+        MockProcess(root=str(tmp / "model"), max_lora_rank=MOST_RANK) as engine,
     ):
         made = Installation(tmp, valkey)
         with made.running, client_of(made.gateway()) as admin:
@@ -138,7 +140,7 @@ def installation(tmp_path_factory):
             key = admin.post("/admin/v1/keys", json={"tenant": "acme"}).raise_for_status()
             made.key = key.json()["key"]
             registration = {
-                "name": "a1", "url": engine.url, "base": "base", "gpu_type": "H100", "slots": 4, "max_rank": RANK,
+                "name": "a1", "url": engine.url, "base": "base", "gpu_type": "H100", "slots": 4, "max_rank": MOST_RANK,
             }  # fmt: skip
             admin.post("/admin/v1/engines", json=registration).raise_for_status()
             yield made
@@ -174,6 +176,8 @@ class Step:
     trigger: Callable[[Installation, Parcel], object]
     reached: Callable[[Installation, Parcel], object]
     redis_stopped: bool = False
+    rank: int = RANK
+    """A higher one makes a longer step, whose middle is easier to hit."""
     missed: Callable[[Installation, Parcel], object] = Installation.published
     """Whether its moment has passed unseen, so that the trigger will not come about any more."""
 
@@ -201,6 +205,7 @@ STEPS = {
         lambda size: size,
         lambda i, p: i.staged(WEIGHTS),
         lambda i, p: UNDONE(i, p) and i.staged(WEIGHTS) and i.staged(WEIGHTS)[0] < len(p.files[WEIGHTS]),
+        rank=MOST_RANK,
     ),
     "while it is checked": Step(
         lambda size: size,
@@ -225,7 +230,7 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_kill_9(installation, name):
     for _ in range(TRIES):
-        parcel, adapter = installation.parcel()
+        parcel, adapter = installation.parcel(STEPS[name].rank)
         reached = kill_at(STEPS[name], installation, parcel, adapter)
         check(installation, parcel, adapter)
         if reached:
@@ -291,7 +296,7 @@ def audited(admin: httpx.Client, adapter: str) -> list:
 def test_redis_is_killed_in_the_middle(installation):
     """What Redis had acknowledged is there when it is back; the upload that it broke is refused, and leaves
     nothing behind."""
-    (first, one), (second, two) = installation.parcel(), installation.parcel()
+    (first, one), (second, two) = installation.parcel(RANK), installation.parcel(RANK)
     served = installation.gateway()
     with client_of(served) as admin:
         assert admin.post(path_of(one), content=first.body).status_code == 201

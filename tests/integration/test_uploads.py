@@ -324,7 +324,7 @@ async def test_archives_that_are_refused(gateway, admin, tmp_path, what):
             "archive_bomb",
         ),
         "traversal": (tar_of({"../" + n: c for n, c in files.items()}), "archive_traversal"),
-        "pickle": (tar_of({**files, "optimizer.pt": b"x"}), "unsafe_file"),
+        "pickle": (tar_of({**files, "adapter_model.bin": b"x"}), "unsafe_file"),
         "empty tar": (tar_of({}), "archive_unsupported"),
     }[what]
     answer = await admin.post(path_of(), content=body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,47 @@ def test_one_fault_is_refused_by_its_code(fault, data):
         check(case)
     assert FAULTS[fault] & {finding.code for finding in caught.value.findings}
     assert all(finding.remedy for finding in caught.value.findings)
+
+
+SHOWN_BY_THE_BASE = frozenset(
+    {"no_base_config", "strange_base", "absurd_base", "other_shape", "transposed", "one_too_small"}
+    | {"other_module", "other_root", "other_layer", "target_left_out", "resized", "more_tokens"}
+)
+"""Faults that only the base model's shapes, or its vocabulary, show."""
+
+
+def vouched_for(case: Case) -> AdapterFacts:
+    """Check it for a base model of unknown architecture."""
+    config = (case.base.config or {}) | {"architectures": ["TomorrowForCausalLM"]}
+    with tempfile.TemporaryDirectory() as folder:
+        directory, base = case.write(Path(folder)), replace(case.base, config=config)
+        return validate(directory, base=base, max_rank=MAX_RANK, max_bytes=10_000_000, unverified_shapes=True)
+
+
+@given(case=sound())
+@examples(50)
+def test_sound_adapters_pass_unverified_and_are_marked(case):
+    facts = vouched_for(case)
+    assert facts.unverified_shapes
+    assert {warning.code for warning in facts.warnings} == {"shapes_unverified"}
+    assert replace(facts, warnings=(), unverified_shapes=False) == check(case)
+
+
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS if f.__name__ not in SHOWN_BY_THE_BASE], ids=lambda f: f.__name__
+)
+@given(data=st.data())
+@examples(5)
+def test_unverified_shapes_excuse_no_other_fault(fault, data):
+    case = data.draw(sound())
+    try:
+        case = fault(data.draw, case)
+    except CannotBreakError:
+        assume(False)
+    with pytest.raises(RejectedError) as caught:
+        vouched_for(case)
+    alone = {"tensor_unpaired"}  # what a wrong name leaves behind
+    assert (FAULTS[fault] | alone) & {finding.code for finding in caught.value.findings}
 
 
 @pytest.mark.parametrize("oddity", ODDITIES, ids=lambda o: o.__name__)

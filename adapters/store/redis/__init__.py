@@ -15,6 +15,7 @@ All keys carry the installation's hash tag, so that they share one slot of a Red
     {florin}:role:<name>        string  deadline, fence token and holder
     {florin}:last_use           zset    key's id → Unix microseconds of its last use
     {florin}:errors:<tenant>    list    the tenant's last errors (JSON), newest first
+    {florin}:canary:<comparison>  hash  count of a slice, version and figure → how many
     {florin}:audit              stream  server's id → note (JSON of AuditNote)
     {florin}:heartbeats         hash    engine → expiry, and the agent's report
     {florin}:limit:<subject>    string  what is used of a tenant's or key's limits, see lua/limits.lua
@@ -28,6 +29,7 @@ Times come from the server's clock, so the workers' clocks do not matter.
 from __future__ import annotations
 
 from adapters.store.redis.activity import RedisActivity
+from adapters.store.redis.canaries import RedisCanaries
 from adapters.store.redis.connection import without_password
 from adapters.store.redis.coordination import RedisCoordination
 from adapters.store.redis.limits import RedisLimits
@@ -35,7 +37,7 @@ from adapters.store.redis.placement import RedisPlacement
 from adapters.store.redis.registry import RedisRegistry
 
 
-class RedisStore(RedisRegistry, RedisPlacement, RedisCoordination, RedisLimits, RedisActivity):
+class RedisStore(RedisRegistry, RedisPlacement, RedisCoordination, RedisLimits, RedisActivity, RedisCanaries):
     """`adapters.store.protocol.Store` on one Redis or Valkey server (or the primary behind a service name).
 
     Invariants: a call is never retried, because a lost reply does not tell whether the command ran; every

@@ -22,14 +22,21 @@ _PUBLIC_SOURCES: Final = frozenset({"upload", "hf"})
 
 def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
     """`versions`: callable versions. `trouble`: those of them that are quarantined or failed. `loaded`:
-    whether an engine holds the live version."""
+    whether an engine holds the live version. `canary.held`: why its guard holds its weight. `outcome`: what
+    the last canary's guard decided."""
     versions = [v for v in versions_of(state, adapter) if v.retired is None]
     shown = [_version_json(state, adapter, v) for v in versions]
-    canary = {"version": label(adapter.canary), "weight": adapter.weight}
+    canary = {
+        "version": label(adapter.canary),
+        "weight": adapter.weight,
+        "guard": asdict(adapter.guard) if adapter.guard else None,
+        "held": adapter.outcome.reason if adapter.held and adapter.outcome else None,
+    }
     whole = {
         "adapter": adapter.name,
         "live": label(adapter.live),
         "canary": None if adapter.canary is None else canary,
+        "outcome": _outcome_json(adapter),
         "previous": label(adapter.previous),
         "history": [label(number) for number in adapter.history],
         "versions": [f"v{v.number}" for v in versions],
@@ -38,6 +45,8 @@ def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
         "min_replicas": adapter.min_replicas,
         "max_replicas": adapter.max_replicas,
         "cost_centre": adapter.cost_centre,
+        "require_eval": adapter.require_eval,
+        "eval_data": adapter.eval_data or None,
         "placed": [place for v in shown for place in v["placed"]],
         "trouble": [{key: v[key] for key in ("version", "state", "reason")} for v in shown if v["reason"]],
     }
@@ -101,11 +110,18 @@ def _version_json(state: State, adapter: Adapter, version: Version) -> Json:
         "created": version.created,
         "retired": version.retired,
         "trusted": version.trusted,
+        "unverified_shapes": version.unverified_shapes,
         "warnings": [asdict(finding) for finding in version.warnings],
         "engine_name": version.engine_name,
         "loaded": any(place["state"] == "resident" for place in placed),
         "placed": placed,
     }
+
+
+def _outcome_json(adapter: Adapter) -> Json | None:
+    """What the guard of the last canary decided."""
+    found = adapter.outcome
+    return None if found is None else {**asdict(found), "version": label(found.version)}
 
 
 def _without(whole: Json, names: Collection[str]) -> Json:

@@ -23,6 +23,13 @@ router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed]
 FullName = Annotated[str, Field(description="TENANT/NAME", max_length=200, examples=["acme/support"])]
 BaseName = Annotated[str | None, Field(max_length=500, description="Base model, if several match.")]
 AssumeBase = Annotated[bool, Field(description="Accept an adapter that names another base model.")]
+UnverifiedShapes = Annotated[
+    bool,
+    Field(
+        description="Vouch for an adapter's shapes where the base model's architecture is unknown. Operators "
+        "only; of no effect for a known architecture."
+    ),
+]
 Digest = Annotated[
     Annotated[str, StringConstraints(pattern="^sha256:[0-9a-f]{64}$")] | None,
     Field(description="Expected digest of the version. Omitted: any."),
@@ -38,6 +45,7 @@ class NewAdapter(StrictBody):
     )
     base_model: BaseName = None
     assume_base: AssumeBase = False
+    unverified_shapes: UnverifiedShapes = False
     digest: Digest = None
 
 
@@ -47,6 +55,7 @@ async def add_adapter(body: NewAdapter, request: Request, state: StateDep, autho
     (200). The first version is live at once. With `accept: application/x-ndjson`, the response is a line per
     step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}."""
     name = AdapterName.parse(body.adapter)
+    authority.check_vouching(unverified_shapes=body.unverified_shapes)
     await adapters.begin_fetch(state, authority, name, body.source)
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
@@ -58,6 +67,7 @@ async def add_adapter(body: NewAdapter, request: Request, state: StateDep, autho
                 body.source,
                 base_model=body.base_model,
                 assume_base=body.assume_base,
+                unverified_shapes=body.unverified_shapes,
                 digest=body.digest,
                 authority=authority,
                 progress=progress,

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Query
 from pydantic import Field, StringConstraints, model_validator
 
 from adapters.model import Adapter, AdapterName, Version
+from adapters.registry.changes import CanaryTerms
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
 from gateway.api.admin.common import Managed, Operator
 from gateway.api.dependencies import Actor, Manager, StateDep
-from gateway.operations import adapters
+from gateway.operations import adapters, canaries, evaluations
 from gateway.operations.authorization import Authority
-from gateway.operations.inputs import Replicas, StrictBody, check_replicas
+from gateway.operations.inputs import GuardSpec, Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
 from gateway.operations.terms import CostCentre
 from gateway.operations.transaction import Json
@@ -29,6 +30,29 @@ class NewLive(StrictBody):
         100, ge=1, le=100, description="Percentage of calls. Below 100, the version becomes a canary."
     )
     wait: bool = Field(True, description="Load the version first; if no engine can hold it, change nothing.")
+    require_eval: bool = Field(False, description="Refuse unless the version has passed its last evaluation.")
+    require_eval_of: str = Field(
+        "", pattern="^([0-9a-f]{64})?$", description="The same, of the data with this SHA-256."
+    )
+    guard: GuardSpec | None = Field(
+        None,
+        description="What watches the canary. Null: nothing. Omitted: what watches the same canary already.",
+    )
+    force: bool = Field(
+        False, description="Change a weight that the canary's guard holds. This ends the hold."
+    )
+
+    @model_validator(mode="after")
+    def _guards_a_canary(self) -> Self:
+        if self.guard is not None and self.weight == 100:
+            raise ValueError("only a canary has a guard: its weight is below 100")
+        return self
+
+    @property
+    def terms(self) -> CanaryTerms:
+        if "guard" not in self.model_fields_set:
+            return CanaryTerms(force=self.force)
+        return CanaryTerms(None if self.guard is None else self.guard.guard(), force=self.force)
 
 
 class NewPin(StrictBody):
@@ -73,16 +97,21 @@ async def list_adapters(
 
 @router.get("/{tenant}/{name}")
 async def show_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
-    """One adapter, with its versions in `version_details`."""
+    """One adapter, with its versions in `version_details`. `comparison`: how the canary and the live version
+    answered in the last window, requests, errors and latencies in seconds, with the guard's verdict
+    (`waiting`, `keep`, `hold`, `rollback`, `promote`); null without a canary, or while Redis is
+    unavailable."""
     adapter = adapters.find(state, _name(tenant, name), authority)
-    details = _details(state, adapter, authority)
-    return {**adapter_json(state, adapter, authority), "version_details": details}
+    details = await _details(state, adapter, authority)
+    comparison = await canaries.comparison_json(state, adapter)
+    shown = adapter_json(state, adapter, authority)
+    return {**shown, "version_details": details, "comparison": comparison}
 
 
 @router.get("/{tenant}/{name}/versions")
 async def list_versions(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
-    """An adapter's versions with their states and problems."""
-    return {"data": _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
+    """An adapter's versions with their states, problems and last evaluations."""
+    return {"data": await _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
 
 
 @router.put("/{tenant}/{name}/live")
@@ -95,7 +124,10 @@ async def promote(tenant: str, name: str, body: NewLive, state: StateDep, author
         _name(tenant, name),
         int(body.version[1:]),
         weight=body.weight,
+        terms=body.terms,
         wait=body.wait,
+        require_eval=body.require_eval or bool(body.require_eval_of),
+        require_eval_of=body.require_eval_of,
         authority=authority,
     )
     return adapter_json(state, adapter, authority) | warmed_json(warmed, authority)
@@ -165,8 +197,12 @@ async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Man
     return {"adapter": str(full_name), "removed": removed}
 
 
-def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
-    return [version_json(state, adapter, v, authority) for v in versions_of(state, adapter)]
+async def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
+    known = await evaluations.latest(state, adapter)
+    return [
+        {**version_json(state, adapter, v, authority), "evaluation": known.get(v.number)}
+        for v in versions_of(state, adapter)
+    ]
 
 
 def _version_json(state: State, name: AdapterName, version: Version, authority: Authority) -> Json:

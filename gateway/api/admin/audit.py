@@ -26,7 +26,7 @@ _LARGEST = 1 << 63
 _OWN_DETAILS = frozenset(
     {
         *("digest", "source", "previous", "from", "weight", "live", "canary", "instead_of", "versions"),
-        *("tenant", "role", "label", "new", "overlap", "cost_centre"),
+        *("tenant", "role", "label", "new", "overlap", "cost_centre", "reason", "guard", "held"),
     }
 )
 """Details of entries that the tenant may see."""

@@ -10,7 +10,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from adapters.model import AdapterName
 from adapters.registry.registration import Upload
-from gateway.api.admin.adapter_registration import AssumeBase, BaseName, Digest, FullName, rendered
+from gateway.api.admin.adapter_registration import (
+    AssumeBase,
+    BaseName,
+    Digest,
+    FullName,
+    UnverifiedShapes,
+    rendered,
+)
 from gateway.api.admin.common import Managed
 from gateway.api.admin.progress import answer
 from gateway.api.admin.upload_stream import receive
@@ -48,6 +55,7 @@ async def upload(
     adapter: FullName,
     base_model: BaseName = None,
     assume_base: AssumeBase = False,
+    unverified_shapes: UnverifiedShapes = False,
     digest: Digest = None,
     file_name: Annotated[str, Query(max_length=500, description="Shown as the version's source.")] = "",
 ) -> Response:
@@ -56,6 +64,7 @@ async def upload(
     name = AdapterName.parse(adapter)
     async with AsyncExitStack() as stack:
         try:
+            authority.check_vouching(unverified_shapes=unverified_shapes)
             declared = int(request.headers.get("content-length", 0))
             most = await adapters.check_upload(state, authority, name, base_model, declared)
             path = await stack.enter_async_context(uploads.room(state, authority, declared, most))
@@ -75,6 +84,7 @@ async def upload(
                 Upload(path, _readable(file_name or got.name)),
                 base_model=base_model,
                 assume_base=assume_base,
+                unverified_shapes=unverified_shapes,
                 digest=digest,
                 authority=authority,
                 progress=progress,

@@ -89,6 +89,8 @@ _UNSAID = {
     "suspended": False,
     "priority": "normal",
     "label": "",
+    "require_eval": False,
+    "eval_data": "",
 }
 """What is not worth a line."""
 
@@ -104,6 +106,7 @@ def _facts(spec: BaseModel) -> dict[str, Any]:
                 facts |= _version_facts(version["version"], listed)
         elif name == "canary":
             facts[name] = f"{value['version']} at {value['weight']} %"
+            facts |= {f"canary.guard.{field}": v for field, v in (value["guard"] or {}).items()}
         elif name in _TERMS:
             terms = getattr(spec, name).model_dump(mode="json", exclude_defaults=True)
             facts |= {f"{name}.{field}": v for field, v in terms.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from adapters.model import Adapter, BaseModel, Engine, Version
+from adapters.model import Adapter, BaseModel, CanaryOutcome, Engine, Version
 from adapters.registry.catalog import Catalog
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import Price
@@ -22,7 +22,7 @@ from gateway.operations.declarative.document import (
     TenantSpec,
     VersionSpec,
 )
-from gateway.operations.inputs import NewPrice, StrictBody
+from gateway.operations.inputs import GuardSpec, NewPrice, StrictBody
 from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 
@@ -34,6 +34,8 @@ class Current:
     document: Document
     retired: Mapping[str, str] = field(default_factory=dict)
     """Ids of versions that can no longer be called → their digests."""
+    outcomes: Mapping[str, CanaryOutcome] = field(default_factory=dict)
+    """Full names of adapters → what the guard of their last canary decided."""
 
 
 def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Current:
@@ -59,7 +61,8 @@ def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Cur
         },
         prices=tuple(price_spec(p) for p in sorted(prices, key=lambda p: (p.series, p.valid_from))),
     )
-    return Current(document, retired)
+    outcomes = {name: a.outcome for name, a in catalog.adapters.items() if a.outcome is not None}
+    return Current(document, retired, outcomes)
 
 
 def tenant_spec(tenant: Tenant) -> TenantSpec:
@@ -130,9 +133,7 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
     return AdapterSpec.model_construct(
         versions=tuple(version_spec(v) for _, v in sorted(there.items())),
         live=None if adapter.live is None else f"v{adapter.live}",
-        canary=None
-        if adapter.canary is None
-        else CanarySpec.model_construct(version=f"v{adapter.canary}", weight=adapter.weight),
+        canary=canary_spec(adapter),
         history=tuple(f"v{n}" for n in adapter.history if n in there),
         latest=f"v{adapter.latest}",
         pinned=adapter.pinned,
@@ -140,7 +141,16 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
         max_replicas=adapter.max_replicas,
         shared_with=tuple(sorted(adapter.shared_with)),
         cost_centre=adapter.cost_centre,
+        require_eval=adapter.require_eval,
+        eval_data=adapter.eval_data,
     )
+
+
+def canary_spec(adapter: Adapter) -> CanarySpec | None:
+    if adapter.canary is None:
+        return None
+    guard = None if adapter.guard is None else GuardSpec.of(adapter.guard)
+    return CanarySpec.model_construct(version=f"v{adapter.canary}", weight=adapter.weight, guard=guard)
 
 
 def version_spec(version: Version) -> VersionSpec:
@@ -150,6 +160,7 @@ def version_spec(version: Version) -> VersionSpec:
         digest=version.digest,
         base_model=version.base_model,
         trusted=version.trusted,
+        unverified_shapes=version.unverified_shapes,
     )
 
 
@@ -187,7 +198,15 @@ _QUIET: dict[str, dict[str, Any]] = {
     },
     "tenants": {"requires": {}, "weight": 1.0, "cache_group": "", "cost_centre": "", "suspended": False},
     "keys": {"tenant": "", "engine": "", "label": "", "priority": "normal", "cost_centre": ""},
-    "adapters": {"history": [], "pinned": False, "min_replicas": 0, "shared_with": [], "cost_centre": ""},
+    "adapters": {
+        "history": [],
+        "pinned": False,
+        "min_replicas": 0,
+        "shared_with": [],
+        "cost_centre": "",
+        "require_eval": False,
+        "eval_data": "",
+    },
     "prices": {"purchase": "on_demand", "region": ""},
 }
 """What goes without saying, by section. An active engine is not said to be active, so that a file kept in
@@ -210,6 +229,7 @@ def export(current: Current) -> dict[str, Any]:
         if spec["latest"] == highest:
             del spec["latest"]
         for version in spec["versions"]:
-            if not version["trusted"]:
-                del version["trusted"]
+            for said in ("trusted", "unverified_shapes"):
+                if not version[said]:
+                    del version[said]
     return body

@@ -24,6 +24,7 @@ from gateway.operations.engine_checks import normal_url
 from gateway.operations.inputs import (
     Count,
     EngineLabels,
+    GuardSpec,
     HeldVersions,
     HostName,
     Label,
@@ -193,6 +194,9 @@ class VersionSpec(StrictBody):
     digest: Digest | None = None
     base_model: Label | None = Field(None, description="The fleet, where several could be meant.")
     trusted: bool | None = None
+    unverified_shapes: bool = Field(
+        False, description="Vouch for its shapes if the base model's architecture is unknown."
+    )
 
     @property
     def number(self) -> int:
@@ -202,6 +206,7 @@ class VersionSpec(StrictBody):
 class CanarySpec(StrictBody):
     version: VersionName
     weight: int = Field(ge=1, le=99, description="Percent of the calls.")
+    guard: GuardSpec | None = Field(None, description="What watches it.")
 
 
 class AdapterSpec(StrictBody):
@@ -219,6 +224,10 @@ class AdapterSpec(StrictBody):
     max_replicas: Replicas | None = None
     shared_with: tuple[TenantName, ...] = ()
     cost_centre: CostCentre = Field("", description="Of its tenant's usage of it, where the key has none.")
+    require_eval: bool = Field(False, description="Promote a version only if it has passed its evaluation.")
+    eval_data: str = Field(
+        "", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the data of that evaluation; empty: any."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> AdapterSpec:

@@ -48,7 +48,14 @@ def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> li
     tenants = (now.tenants or {}).keys() | (wanted.tenants or {}).keys()
 
     def adapter(name: str, there: AdapterSpec | None, said: AdapterSpec) -> AdapterSpec:
-        return resolve.adapter(name, there, said, retired=current.retired, buried=buried.get(name, 0))
+        return resolve.adapter(
+            name,
+            there,
+            said,
+            retired=current.retired,
+            buried=buried.get(name, 0),
+            outcome=current.outcomes.get(name),
+        )
 
     engines = _each("engine", now.engines, wanted.engines, lambda _, n, w: resolve.engine(n, w))
     keys = _each("key", now.keys, wanted.keys, lambda _, n, w: resolve.key(n, w))

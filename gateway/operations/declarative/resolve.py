@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from adapters.errors import ConflictError
+from adapters.model import CanaryOutcome
 from adapters.sources.public_uri import led_to
 from gateway.costs.periods import instant, iso
 from gateway.costs.prices.price import (
@@ -111,16 +112,18 @@ def adapter(
     *,
     retired: Mapping[str, str],
     buried: int = 0,
+    outcome: CanaryOutcome | None = None,
 ) -> AdapterSpec:
-    """`buried`: the latest number of a removed adapter of this name. Versions that are there and not in the
+    """`buried`: the latest number of a removed adapter of this name. `outcome`: what the guard of its last
+    canary decided. Versions that are there and not in the
     file stay: pruning them is another matter."""
     known = {v.number: v for v in now.versions} if now else {}
     latest = int(now.latest[1:]) if now and now.latest else buried
     versions = dict(known)
     for version in wanted.versions:
         versions[version.number] = _version(name, known, version, latest, retired)
-    live = wanted.live or (now.live if now else None) or _first(versions)
-    split = now if wanted.live is None else wanted
+    split = now if wanted.live is None or (now and _decided(now, wanted, outcome)) else wanted
+    live = (split.live if split else None) or _first(versions)
     stated = int(wanted.latest[1:]) if wanted.latest else 0
     return AdapterSpec.model_construct(
         versions=tuple(v for _, v in sorted(versions.items())),
@@ -133,7 +136,25 @@ def adapter(
         max_replicas=wanted.max_replicas,
         shared_with=tuple(sorted(wanted.shared_with)),
         cost_centre=wanted.cost_centre,
+        require_eval=wanted.require_eval,
+        eval_data=wanted.eval_data,
     )
+
+
+def _decided(now: AdapterSpec, wanted: AdapterSpec, outcome: CanaryOutcome | None) -> bool:
+    """Whether the file still asks for a guarded canary that its guard has ended, made live, or given one of
+    its further weights. Then the file is behind, and applying it again undoes nothing."""
+    asked, there = wanted.canary, now.canary
+    if asked is None or asked.guard is None:
+        return False
+    if there is not None:
+        same = (there.version, there.guard, now.live) == (asked.version, asked.guard, wanted.live)
+        return same and asked.weight < there.weight in asked.guard.then
+    if outcome is None or f"v{outcome.version}" != asked.version:
+        return False
+    if outcome.verdict == "rollback":
+        return now.live == wanted.live
+    return now.live == asked.version and (now.history or ())[-1:] == (wanted.live,)
 
 
 def _first(versions: Mapping[int, VersionSpec]) -> str | None:
@@ -160,6 +181,7 @@ def _version(
                 )
     if there is None:
         _check_number(wanted, latest, retired.get(id_), id_)
+        _check_base(known, wanted, id_)
         return wanted
     if wanted.digest not in (None, there.digest):
         raise DocumentRefusedError(
@@ -190,6 +212,15 @@ def _check_number(wanted: VersionSpec, latest: int, retired: str | None, id_: st
             f"{id_} was used before and can be restored only with the digest that it had then; "
             f"new files are v{latest + 1}."
         )
+
+
+def _check_base(known: Mapping[int, VersionSpec], wanted: VersionSpec, id_: str) -> None:
+    for other in known.values():
+        if wanted.base_model is not None and wanted.base_model != other.base_model:
+            raise DocumentRefusedError(
+                f"{id_} is for base model {wanted.base_model}, and {other.version} for {other.base_model}: "
+                "an adapter's name means one base model, so add it under another name."
+            )
 
 
 def _history(

@@ -7,14 +7,15 @@ first and change nothing for callers; then what becomes live is made resident; t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from adapters.errors import ConflictError, RejectedError
-from adapters.model import Adapter, AdapterName, Version, dump
+from adapters.model import Adapter, AdapterName, Guard, Version, dump
 from adapters.registry.change_context import ChangeContext
-from adapters.registry.changes import PlannedChange
+from adapters.registry.changes import PlannedChange, check_hold, check_one_base
 from adapters.store.protocol.registry import Change
+from gateway.operations import evaluations
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.current import adapter_spec
 from gateway.operations.declarative.document import AdapterSpec, VersionSpec, uploaded
@@ -48,6 +49,7 @@ async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report:
             base_model=wanted.base_model,
             # Whoever has the digest has it from a registration, which has asked for the base model's name.
             assume_base=wanted.digest is not None,
+            unverified_shapes=wanted.unverified_shapes,
             digest=wanted.digest,
             progress=progress,
         )
@@ -83,6 +85,7 @@ async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Re
         shares[int(wanted.canary.version[1:])] = wanted.canary.weight
     for number, share in shares.items():
         if number not in (adapter.live, adapter.canary):
+            await evaluations.check_promotion(state, name, number)
             report(f"{name}@v{number}: load", 0, None)
             await state.warmer.warm(state.registrar.loadable_version(name, number), like=live, share=share)
 
@@ -98,7 +101,9 @@ async def _commit(
 ) -> None:
     """`switch`: with what callers of the bare name get."""
     await state.registrar.change(
-        name, actor, lambda reading: planned(reading, name, wanted, fresh, switch=switch)
+        name,
+        actor,
+        lambda reading: planned(reading, name, wanted, fresh, switch=switch, now=state.clock.now()),
     )
     await catch_up(state)
 
@@ -110,14 +115,19 @@ def planned(
     fresh: Mapping[int, Version],
     *,
     switch: bool,
+    now: int = 0,
 ) -> PlannedChange[Adapter]:
-    """Pure. `fresh`: prepared versions by the number that each is to have. Raises DocumentRefusedError and
-    what
-    `ChangeContext.callable_version` raises."""
+    """Pure. `fresh`: prepared versions by the number that each is to have. `now`: Unix microseconds. Raises
+    DocumentRefusedError, CanaryHeldError, and what `ChangeContext.callable_version` raises."""
     old = reading.catalog.adapters.get(str(name))
-    now = None if old is None else adapter_spec(old, _callable(reading, old))
+    there = None if old is None else adapter_spec(old, _callable(reading, old))
     goal = resolve.adapter(
-        str(name), now, wanted, retired=_retired(reading, name), buried=_buried(reading, name)
+        str(name),
+        there,
+        wanted,
+        retired=_retired(reading, name),
+        buried=_buried(reading, name),
+        outcome=old.outcome if old else None,
     )
     versions, changes = _versions(reading, name, goal, fresh)
     before = old or Adapter(str(name), live=None)
@@ -130,10 +140,11 @@ def planned(
         max_replicas=goal.max_replicas,
         shared_with=goal.shared_with,
         cost_centre=goal.cost_centre,
+        require_eval=goal.require_eval,
+        eval_data=goal.eval_data,
     )
     if switch:
-        canary, weight = (goal.canary.version, goal.canary.weight) if goal.canary else (None, 0)
-        new = replace(new, live=_number(goal.live), canary=_number(canary), weight=weight)
+        new = _switched(before, new, goal, now)
         changes += [
             reading.unchanged(reading.callable_version(new, number))
             for number in (new.live, new.canary)
@@ -152,6 +163,23 @@ def planned(
         changes.append(Change("tombstone", str(name), None, expect=stands))
     added = {n: v for n, v in fresh.items() if not _registered(reading, versions[n])}
     return PlannedChange(changes, new, "adapter.apply", details=_details(before, new, added))
+
+
+def _switched(before: Adapter, new: Adapter, goal: AdapterSpec, now: int) -> Adapter:
+    """With what callers of the bare name get. A change of it begins another comparison of the canary with the
+    live version, and ends a hold."""
+    live, canary = _number(goal.live), goal.canary
+    number, weight = (_number(canary.version), canary.weight) if canary else (None, 0)
+    guard = canary.guard.guard() if canary and canary.guard else None
+    split = (live, number, weight, guard)
+    if split == (before.live, before.canary, before.weight, before.guard):
+        return new
+    raised = 100 if live == before.canary else weight if number == before.canary else 0
+    check_hold(before, raised)
+    since = max(now, before.canary_since + 1) if canary else 0
+    return replace(
+        new, live=live, canary=number, weight=weight, guard=guard, canary_since=since, outcome=None
+    )
 
 
 def _versions(
@@ -174,6 +202,8 @@ def _versions(
                 raise DocumentRefusedError(
                     f"{spec.version} has the files of v{other.number}: one content, one number."
                 )
+        if new is not there and spec.number in fresh:
+            check_one_base(made.values(), new)
         made[spec.number] = new
         if new != there:
             expect = None if there is None else reading.text("version", id_, there)
@@ -220,19 +250,28 @@ def _pins(versions: Mapping[int, Version], old: Adapter, new: Adapter) -> list[C
 
 def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[str, Any]:
     details: dict[str, Any] = {f"v{n}": v.digest for n, v in sorted(added.items())}
+    if unverified := [f"v{n}" for n, v in sorted(added.items()) if v.unverified_shapes]:
+        details["unverified_shapes"] = unverified
     for field in (
         "live",
         "canary",
         "weight",
+        "guard",
         "pinned",
         "min_replicas",
         "max_replicas",
         "shared_with",
         "cost_centre",
+        "require_eval",
+        "eval_data",
     ):
         if getattr(old, field) != getattr(new, field):
-            details[field] = {"old": getattr(old, field), "new": getattr(new, field)}
+            details[field] = {"old": _plain(getattr(old, field)), "new": _plain(getattr(new, field))}
     return details
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Guard) else value
 
 
 def _number(label: str | None) -> int | None:

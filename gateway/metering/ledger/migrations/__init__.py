@@ -20,7 +20,7 @@ from gateway.metering.ledger.schema import schema
 
 log = logging.getLogger("florin.metering")
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL advisory lock, held while a worker migrates
@@ -34,12 +34,12 @@ def migrate(engine: Engine) -> None:
 
     Raises LedgerTooNewError, LedgerUnavailableError."""
     with reading(engine) as connection:
-        if _revision(connection) == HEAD:
+        if revision_of(connection) == HEAD:
             return
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        revision = _revision(connection)
+        revision = revision_of(connection)
         if revision == HEAD:
             return
         if revision is not None and revision not in REVISIONS:
@@ -47,13 +47,13 @@ def migrate(engine: Engine) -> None:
                 f"The ledger database was created by a newer version of Florin (its schema is {revision}; "
                 f"this version requires {HEAD}). Upgrade Florin, or use another database."
             )
-        _upgrade(connection)
+        upgrade(connection, HEAD)
         _describe(connection)
         if revision is not None:
             log.info("Ledger: schema upgraded from %s to %s.", revision, HEAD)
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
     """None for an empty database."""
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -61,14 +61,15 @@ def _revision(connection: Connection) -> str | None:
     return revision
 
 
-def _upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, revision: str) -> None:
+    """Run the steps up to that revision, in the caller's transaction."""
     from alembic import command  # noqa: PLC0415  # slow to import, and rarely needed
     from alembic.config import Config  # noqa: PLC0415  # likewise
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     with _ALEMBIC:
-        command.upgrade(config, HEAD)
+        command.upgrade(config, revision)
 
 
 def _describe(connection: Connection) -> None:

@@ -24,6 +24,7 @@ from gateway.metering.ledger.schema.budgets import (
     residency_spans,
 )
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
+from gateway.metering.ledger.schema.evaluations import evaluations
 from gateway.metering.ledger.schema.exports import scheduled_exports
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
@@ -61,6 +62,7 @@ __all__ = [
     "engine_hours",
     "engine_probes",
     "engine_spans",
+    "evaluations",
     "exchange_rates",
     "file_chunks",
     "files",

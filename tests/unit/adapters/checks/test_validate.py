@@ -73,7 +73,10 @@ def test_every_known_family_passes_with_all_its_modules_and_no_other_shape(tmp_p
         ({"rank_pattern": {"(.+)+x": 4}}, "pattern_invalid"),
         ({"rank_pattern": ["q_proj"]}, "pattern_invalid"),
         ({"alpha_pattern": {"q_proj": "much"}}, "pattern_invalid"),
-        ({"alpha_pattern": {"q_proj|v_proj": 1.0}}, "pattern_invalid"),
+        ({"rank_pattern": {".*": 4}}, "pattern_invalid"),
+        ({"rank_pattern": {"(q|v)(_|x)proj": 4}}, "pattern_invalid"),
+        ({"rank_pattern": {"|".join(["q_proj"] * 2000): 4}}, "pattern_invalid"),
+        ({"alpha_pattern": {"q_proj|(v_proj": 1.0}}, "pattern_invalid"),
         ({"lora_alpha": 0}, "alpha_invalid"),
         ({"lora_alpha": -1.5}, "alpha_invalid"),
         ({"lora_alpha": "8"}, "alpha_invalid"),
@@ -93,7 +96,10 @@ def test_every_known_family_passes_with_all_its_modules_and_no_other_shape(tmp_p
         ({"layer_replication": [[0, 2]]}, "unsupported_feature"),
         ({"alora_invocation_tokens": [1]}, "unsupported_feature"),
         ({"trainable_token_indices": [5]}, "unsupported_feature"),
-        ({"target_parameters": ["mlp.experts"]}, "unsupported_feature"),
+        ({"target_parameters": "mlp.experts.gate_up_proj"}, "target_modules_invalid"),
+        ({"target_modules": ["q_proj"], "target_parameters": ["k_proj.weight"]}, "module_not_targeted"),
+        ({"use_tomorrows_lora": True}, "unsupported_feature"),
+        ({"enable_lora": [True, False, True]}, "unsupported_feature"),
         ({"use_rslora": "yes"}, "unsupported_feature"),
         ({"base_model_name_or_path": None}, "base_unnamed"),
         ({"base_model_name_or_path": ""}, "base_unnamed"),
@@ -113,6 +119,9 @@ def test_a_wrong_setting_is_refused(tmp_path, change, code):
         {"rank_pattern": None, "alpha_pattern": None, "modules_to_save": []},
         {"alpha_pattern": {"layers.0.self_attn.q_proj": 16}},
         {"lora_alpha": 0.5},
+        {"alpha_pattern": {"q_proj|v_proj": 16, r".*\.layers\.\d+\.self_attn\.(q|v)_proj$": 4}},
+        {"use_tomorrows_lora": None},
+        {"target_modules": [], "target_parameters": ["q_proj.weight", "self_attn.v_proj.weight"]},
         {"target_modules": "all-linear"},
         {"target_modules": r".*(q|v)_proj"},
         {"target_modules": ["q_proj", "v_proj", "no_such_module"]},
@@ -181,11 +190,11 @@ def test_assume_base_waives_the_name_and_not_the_shapes(tmp_path):
     ("config", "code"),
     [
         (None, "base_config_missing"),
-        ({**LLAMA.config, "architectures": ["MixtralForCausalLM"]}, "unknown_architecture"),
+        ({**LLAMA.config, "architectures": ["NoSuchForCausalLM"]}, "unknown_architecture"),
         ({**LLAMA.config, "architectures": [7]}, "unknown_architecture"),
         ({"model_type": "bert"}, "unknown_architecture"),
         ({}, "unknown_architecture"),
-        ({"architectures": ["LlavaForConditionalGeneration"]}, "unknown_architecture"),
+        ({"architectures": ["LlavaForConditionalGeneration"]}, "base_config_invalid"),
         ({**LLAMA.config, "hidden_size": None}, "base_config_invalid"),
         ({**LLAMA.config, "hidden_size": 18}, "base_config_invalid"),
         ({**LLAMA.config, "num_attention_heads": 0}, "base_config_invalid"),
@@ -195,6 +204,93 @@ def test_assume_base_waives_the_name_and_not_the_shapes(tmp_path):
 def test_a_base_whose_shapes_cannot_be_known_admits_no_adapter(tmp_path, config, code):
     base = BaseModel("tiny/base", (), config)
     assert set(refusal(write_adapter(tmp_path / "a"), base=base)) == {code}
+
+
+TOMORROW = BaseModel("tiny/base", (), {**LLAMA.config, "architectures": ["TomorrowForCausalLM"]})
+
+
+def test_unverified_shapes_waive_an_unknown_architecture_and_tell_of_it(tmp_path):
+    tensors = {
+        name.replace("model.layers", "decoder.blocks"): tensor for name, tensor in lora_tensors().items()
+    }
+    directory = write_adapter(tmp_path / "a", tensors=tensors)
+    facts = check(directory, base=TOMORROW, unverified_shapes=True)
+    assert facts.unverified_shapes
+    assert facts.modules == ("q_proj", "v_proj")
+    assert [(w.code, w.found) for w in facts.warnings] == [("shapes_unverified", "['TomorrowForCausalLM']")]
+    assert "module_not_in_base" in refusal(directory, unverified_shapes=True)
+
+
+def test_unverified_shapes_waive_nothing_of_a_known_architecture(tmp_path):
+    facts = check(write_adapter(tmp_path / "a"), unverified_shapes=True)
+    assert not facts.unverified_shapes
+    assert facts.warnings == ()
+    for config, code in (
+        (None, "base_config_missing"),
+        ({**LLAMA.config, "hidden_size": 0}, "base_config_invalid"),
+    ):
+        base = BaseModel("tiny/base", (), config)
+        assert set(refusal(tmp_path / "a", base=base, unverified_shapes=True)) == {code}
+
+
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+ROWS = {**lora_tensors(), "base_model.model.lm_head.base_layer.weight": ("F32", (64, 16))}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "code"),
+    [
+        ({f"{Q}.lora_A.weight": ("F32", (4, 16))}, {}, "tensor_unpaired"),
+        ({**lora_tensors(), f"{Q}.lora_A.weight": ("F32", (3, 16))}, {}, "shape_mismatch"),
+        ({**lora_tensors(), f"{Q}.lora_B.weight": ("F32", (16, 3))}, {}, "shape_mismatch"),
+        ({**lora_tensors(), f"{Q}.lora_B.weight": ("F32", (4, 4, 4))}, {}, "shape_mismatch"),
+        (lora_tensors(), {"rank_pattern": {"q_proj": 2}}, "shape_mismatch"),
+        (lora_tensors(), {"target_modules": ["v_proj"]}, "module_not_targeted"),
+        (lora_tensors(), {"layers_to_transform": [1]}, "module_not_targeted"),
+        ({**lora_tensors(), f"{Q}.weight": ("F32", (16, 16))}, {}, "tensor_name_invalid"),
+        (
+            {**lora_tensors(), f"base_model.model.{Q}.lora_A.weight": ("F32", (4, 16))},
+            {},
+            "tensor_name_invalid",
+        ),
+        ({"base_model.model.lm_head.base_layer.weight": ("F32", (64, 16))}, {}, "no_tensors"),
+        ({**ROWS, "base_model.model.lm_head.base_layer.weight": ("F32", (65, 16))}, {}, "vocabulary_changed"),
+        (lora_tensors(rank=9), {"r": 9}, "rank_too_high"),
+        (lora_tensors(dtype="F64"), {}, "dtype_unsupported"),
+        (lora_tensors(), {"base_model_name_or_path": "tiny/other"}, "base_mismatch"),
+        (lora_tensors(), {"use_dora": True}, "unsupported_feature"),
+    ],
+)
+def test_all_but_the_bases_shapes_is_checked_of_unverified_ones(tmp_path, tensors, config, code):
+    directory = write_adapter(tmp_path / "a", config=lora_config() | config, tensors=tensors)
+    assert code in refusal(directory, base=TOMORROW, unverified_shapes=True)
+
+
+@pytest.mark.parametrize(("rows", "columns", "sound"), [(12, 12, True), (12, 8, False), (10, 10, False)])
+def test_unverified_experts_have_whole_multiples_of_the_rank(tmp_path, rows, columns, sound):
+    """PEFT's `target_parameters`: a layer's experts share two matrices."""
+    path = "base_model.model.model.layers.0.mlp.experts"
+    tensors = {}
+    for name in (path, f"{path}.base_layer"):
+        tensors |= {
+            f"{name}.lora_A.weight": ("F32", (rows, 16)),
+            f"{name}.lora_B.weight": ("F32", (24, columns)),
+        }
+    named = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    config = lora_config(target_modules=[], target_parameters=named)
+    directory = write_adapter(tmp_path / "a", config=config, tensors=tensors)
+    if sound:
+        assert check(directory, base=TOMORROW, unverified_shapes=True).unverified_shapes
+    else:
+        assert set(refusal(directory, base=TOMORROW, unverified_shapes=True)) >= {"shape_mismatch"}
+
+
+def test_base_embeddings_beside_unverified_ones_are_not_in_the_way(tmp_path):
+    assert check(write_adapter(tmp_path / "a", tensors=ROWS), base=TOMORROW, unverified_shapes=True)
+    nested = BaseModel("tiny/base", (), {"architectures": ["X"], "text_config": {"vocab_size": 65}})
+    assert "vocabulary_changed" in refusal(tmp_path / "a", base=nested, unverified_shapes=True)
+    unsaid = BaseModel("tiny/base", (), {"architectures": ["X"], "vocab_size": "64"})
+    assert check(tmp_path / "a", base=unsaid, unverified_shapes=True)
 
 
 LAYER = "base_model.model.model.layers.0"
@@ -208,7 +304,9 @@ LAYER = "base_model.model.model.layers.0"
         (f"{LAYER}.self_attn.k_proj.lora_A.default.weight", (4, 16), "tensor_name_invalid"),
         (f"{LAYER}.self_attn.k_proj.lora_magnitude_vector", (4, 16), "tensor_name_invalid"),
         (f"{LAYER}.self_attn.k_proj.lora_embedding_A", (4, 16), "tensor_name_invalid"),
-        ("model.layers.0.self_attn.k_proj.lora_A.weight", (4, 16), "tensor_name_invalid"),
+        ("model.layers.0.self_attn.k_proj.lora_A.weight", (4, 16), "tensor_unpaired"),
+        ("model.layers.0.self_attn.q_proj.lora_A.weight", (4, 16), "tensor_name_invalid"),
+        ("module.model.layers.0.self_attn.k_proj.lora_A.weight", (4, 16), "tensor_name_invalid"),
         (
             "base_model.model.base_model.model.model.layers.0.mlp.up_proj.lora_A.weight",
             (4, 16),
@@ -265,7 +363,7 @@ def test_findings_of_one_kind_are_counted_not_listed_without_end(tmp_path):
     assert "1 more" in kept[-1].message
 
 
-@pytest.mark.parametrize("name", ["adapter_model.bin", "optimizer.pt", "x.PTH", "rng.pkl", "last.ckpt"])
+@pytest.mark.parametrize("name", ["adapter_model.bin", "optimizer.npz", "x.PTH", "rng.pkl", "last.ckpt"])
 def test_pickled_files_are_refused(tmp_path, name):
     directory = write_adapter(tmp_path / "a")
     (directory / name).write_bytes(b"")

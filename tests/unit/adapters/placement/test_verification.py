@@ -335,6 +335,31 @@ async def test_a_base_that_cannot_be_asked_leaves_the_versions_own_answers(bench
         await bench.verify(worker, E2, A)
 
 
+UNVERIFIED = replace(A, unverified_shapes=True)
+
+
+async def test_only_unverified_shapes_are_probed_where_loads_are_trusted(bench: VerificationHarness):
+    worker = replace(bench.worker(), every=False)
+    bench.control.says["e1", "fl-a"] = answer(-1.0)  # like the base
+    assert await worker.verify(E1, A) == ""
+    assert bench.control.asked == []
+    with pytest.raises(QuarantinedError, match="no effect"):
+        await worker.verify(E1, UNVERIFIED)
+
+
+@pytest.mark.parametrize("answers", [("base", "fl-a"), ("base",)])
+async def test_unverified_shapes_are_not_served_where_the_base_cannot_be_asked(
+    bench: VerificationHarness, answers: tuple[str, ...]
+):
+    worker = bench.worker()
+    for model in answers:
+        bench.control.says["e1", model] = EngineError("Not Found", 404)
+    with pytest.raises(EngineError, match="e1 does not answer probes of its base model, and t/a@v1"):
+        await worker.verify(E1, UNVERIFIED)
+    await bench.verify(worker, E2, UNVERIFIED)
+    assert bench.seen.results == ["failed", "first"]
+
+
 async def test_an_engine_that_completes_no_text_is_passed_over(bench: VerificationHarness):
     worker = bench.worker()
     for model in ("base", "fl-a"):

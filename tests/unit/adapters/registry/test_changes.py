@@ -81,8 +81,9 @@ async def test_history_has_an_end(site, three):
 
 
 async def test_a_canary_runs_beside_what_is_live_until_it_is_promoted(site, three):
-    assert await three.promote(NAME, 2, weight=10) == await site.adapter() == live(1, canary=2, weight=10)
-    assert await three.promote(NAME, 2, weight=50) == live(1, canary=2, weight=50)
+    canary = live(1, canary=2, weight=10, canary_since=NOW)
+    assert await three.promote(NAME, 2, weight=10) == await site.adapter() == canary
+    assert await three.promote(NAME, 2, weight=50) == replace(canary, weight=50, canary_since=NOW + 1)
     assert await three.promote(NAME, 2) == await site.adapter() == live(2, 1)
 
 
@@ -95,7 +96,7 @@ async def test_rollback_ends_a_canary_first(site, three):
 
 async def test_a_canary_takes_the_place_of_another(site, three):
     await three.promote(NAME, 2, weight=10)
-    assert await three.promote(NAME, 3, weight=20) == live(1, canary=3, weight=20)
+    assert await three.promote(NAME, 3, weight=20) == live(1, canary=3, weight=20, canary_since=NOW + 1)
     assert (await site.audit())[-1].details == {"weight": 20, "live": "v1", "instead_of": "v2"}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from adapters.errors import NotFoundError, RejectedError
+from adapters.errors import ConflictError, NotFoundError, RejectedError
 from adapters.model import Adapter, AdapterName, BaseModel, Engine, Version, dump, load
 from adapters.store.protocol.registry import Change
 from tests.support.lora import LLAMA, lora_config, lora_tensors
@@ -175,6 +176,61 @@ async def test_the_base_model_is_named_when_there_are_several(site, worker):
         await worker.registrar.add_adapter(NAME, site.source(), base_model="missing")
     with pytest.raises(NotFoundError, match="No engine"):
         await worker.registrar.add_adapter(NAME, site.source(), base_model="other")
+
+
+async def test_an_adapters_name_means_one_base_model(site, worker):
+    other = BaseModel("other", (), LLAMA.config)
+    engine = Engine("e2", "http://e2", "other", "h100", 2, 8)
+    await worker.registrar.add_adapter(NAME, site.source(0))
+    await site.store.commit([Change("base", "other", dump(other)), Change("engine", "e2", dump(engine))])
+    await worker.follow()
+    for source in (site.source(0), site.source(1)):
+        with pytest.raises(ConflictError, match="acme/support@v1 is for base model tiny/base"):
+            await worker.registrar.add_adapter(NAME, source, base_model="other", assume_base=True)
+    # Nor is the base model asked for again, although there are several now.
+    second = await worker.registrar.add_adapter(NAME, site.source(1))
+    assert (second.version.number, second.version.base_model) == (2, "tiny/base")
+    # Under another name, the same files serve the other fleet.
+    sales = AdapterName("acme", "sales")
+    elsewhere = await worker.registrar.add_adapter(
+        sales, site.source(0), base_model="other", assume_base=True
+    )
+    assert elsewhere.version.base_model == "other"
+    # What can no longer be called binds nobody: a removed name is free.
+    await worker.follow()
+    await worker.registrar.remove(NAME)
+    await worker.follow()
+    moved = await worker.registrar.add_adapter(NAME, site.source(0), base_model="other", assume_base=True)
+    assert (moved.version.number, moved.version.base_model) == (3, "other")
+
+
+async def test_a_retired_version_for_another_base_model_binds_nobody(site, worker):
+    """As old registries may have them."""
+    await worker.registrar.add_adapter(NAME, site.source(0))
+    first = load(Version, (await site.documents("version"))["acme/support@v1"])
+    old = replace(first, number=7, engine_name="fl-old", base_model="other", digest="sha256:0", retired=1)
+    adapter = replace(await site.adapter(), latest=7)
+    await site.store.commit(
+        [Change("version", old.id, dump(old)), Change("adapter", str(NAME), dump(adapter))]
+    )
+    await worker.follow()
+    assert (await worker.registrar.add_adapter(NAME, site.source(1))).version.id == "acme/support@v8"
+
+
+async def test_unverified_shapes_are_recorded_where_nothing_was_checked(site, worker):
+    tomorrow = BaseModel("tiny/base", (), LLAMA.config | {"architectures": ["TomorrowForCausalLM"]})
+    known = await worker.registrar.add_adapter(NAME, site.source(0), unverified_shapes=True)
+    assert not known.version.unverified_shapes
+    await site.store.commit([Change("base", "tiny/base", dump(tomorrow))])
+    await worker.follow()
+    with pytest.raises(RejectedError, match="cannot check"):
+        await worker.registrar.add_adapter(NAME, site.source(1))
+    added = await worker.registrar.add_adapter(NAME, site.source(1), unverified_shapes=True)
+    assert added.version.unverified_shapes
+    assert [warning.code for warning in added.warnings] == ["shapes_unverified"]
+    assert load(Version, (await site.documents("version"))[added.version.id]) == added.version
+    details = [entry.note.details for entry in await site.store.audit()]
+    assert [d.get("unverified_shapes", False) for d in details] == [False, True]
 
 
 async def test_without_any_base_model_the_cure_is_told(tmp_path):

@@ -183,8 +183,8 @@ def test_too_many_entries(files, unpack):
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("training_args.bin", "unsafe_file"),
-        ("optimizer.pt", "unsafe_file"),
+        ("pytorch_model.bin", "unsafe_file"),
+        ("adapter_model.bin", "unsafe_file"),
         ("model.safetensors", "other_weights"),
         ("run.sh", "unknown_file"),
         ("Adapter_config.json", "unknown_file"),

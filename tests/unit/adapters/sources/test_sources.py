@@ -152,6 +152,8 @@ def test_entries_that_are_no_hosts(entry):
         *((name, FileKind.KNOWN) for name in KNOWN),
         *((name, FileKind.PASSED_OVER) for name in ("README.md", "LICENSE", "NOTICE.txt", ".gitattributes")),
         *((name, FileKind.PASSED_OVER) for name in ("trainer_state.json", "tokenizer.model", "card.MD")),
+        *((name, FileKind.PASSED_OVER) for name in ("optimizer.pt", "rng_state_3.pth", "training_args.bin")),
+        *((name, FileKind.PICKLE) for name in ("optimizer.pt.bin", "rng_state_.pth", "my_optimizer.pt")),
         *((name, FileKind.PICKLE) for name in ("adapter_model.bin", "x.PT", "a.pkl", "README.pkl")),
         *((name, FileKind.WEIGHTS) for name in ("model.safetensors", "Adapter_Model.SafeTensors", "x.gguf")),
         *((name, FileKind.UNKNOWN) for name in ("x", "run.py", "", "adapter_config.json.bak", "readme.sh")),

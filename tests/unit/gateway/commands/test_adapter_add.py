@@ -14,6 +14,7 @@ import pytest
 from gateway.commands.client import ApiError, UsageError
 from gateway.commands.packing import PIECE, parcel
 from tests.support.lora import write_adapter
+from tests.support.trained import write_recorded
 
 ADDED = {
     "adapter": "acme/support", "version": "v1", "digest": "sha256:00", "live": "v1", "created": True,
@@ -79,9 +80,18 @@ def test_packing_needs_no_memory(tmp_path):
     assert peak < 20 * PIECE
 
 
+def test_what_a_run_resumes_from_is_not_sent(tmp_path):
+    directory = write_recorded(tmp_path / "checkpoint-2", "trl checkpoint")
+    assert (directory / "optimizer.pt").exists()
+    assert {path.name for path, _ in parcel(directory).files} == {
+        "adapter_config.json", "adapter_model.safetensors",
+        "chat_template.jinja", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+
+
 def test_what_would_be_refused_is_not_sent(tmp_path):
     directory = write_adapter(tmp_path / "a")
-    (directory / "optimizer.pt").write_bytes(b"x")
+    (directory / "adapter_model.bin").write_bytes(b"x")
     with pytest.raises(ApiError) as refused:
         parcel(directory)
     assert [f["code"] for f in refused.value.findings] == ["unsafe_file"]

@@ -76,6 +76,24 @@ CASES = [
         "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY,
         "acme/support now serves v2 for 10 % of calls, and v1 for the other 90 %.",
     ),
+    (
+        (
+            *("promote", "acme/support", "v2", "--weight", "10", "--guard", "rollback", "--window", "10m"),
+            *("--max-error-rate", "0.02", "--then", "50", "--then", "100", "--force"),
+        ),
+        "PUT", f"{PATH}/live",
+        {
+            **LIVE_BODY, "weight": 10, "force": True,
+            "guard": {
+                "action": "rollback", "max_error_rate": 0.02, "window_seconds": 600, "then": [50, 100],
+            },
+        },
+        CANARY, "acme/support now serves v2 for 10 % of calls",
+    ),
+    (
+        ("promote", "acme/support", "v2", "--weight", "10", "--guard", "none"),
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10, "guard": None}, CANARY, "acme/support now serves v2",
+    ),
     (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support now serves v1."),
     (
         ("retire", "acme/support", "2"),
@@ -223,3 +241,14 @@ def test_a_minimum_that_cannot_be_reached_is_said(fake):
     warning = "acme/support can be on 1 engines with region=eu, fewer than the 2 wanted"
     fake.answer("PUT", f"{PATH}/replicas", {**ADAPTER, "min_replicas": 2, "warnings": [warning]})
     assert f"Warning: {warning}." in fake.florin("adapter", "scale", "acme/support", "--min", "2").stderr
+
+
+@pytest.mark.parametrize(
+    "said",
+    [("--then", "50"), ("--guard", "none", "--window", "10m"), ("--guard", "hold", "--window", "soon")],
+)
+def test_a_guard_that_is_not_clear_is_asked_of_nobody(fake, said):
+    refused = fake.florin("adapter", "promote", "acme/support", "v2", "--weight", "10", *said)
+    assert refused.exit_code != 0
+    assert said[-2] in refused.stderr or "--guard rollback" in refused.stderr
+    assert fake.asked == []

@@ -78,6 +78,20 @@ def test_another_base_is_refused_unless_it_is_assumed(fake, tmp_path, base):
     assert fake.florin("adapter", "check", str(adapter), "--base", base, "--assume-base").exit_code == 0
 
 
+def test_unverified_shapes_can_be_tried_before_an_operator_vouches_for_them(fake, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**LLAMA.config, "architectures": ["TomorrowForCausalLM"]}))
+    adapter = write_adapter(tmp_path / "a", config=SOUND)
+    arguments = ("adapter", "check", str(adapter), "--base", str(config), "--assume-base")
+    assert "--unverified-shapes" in fake.florin(*arguments).stderr
+    passed = fake.florin(*arguments, "--unverified-shapes")
+    assert passed.exit_code == 0
+    assert "shapes_unverified (warning)" in passed.stdout
+    assert json.loads(fake.florin(*arguments, "--unverified-shapes", "--json").stdout)["facts"][
+        "unverified_shapes"
+    ]
+
+
 @pytest.mark.parametrize("kind", ["tar", "tgz", "zip"])
 def test_an_archive_is_checked_as_it_is(fake, tmp_path, base, kind):
     adapter = write_adapter(tmp_path / "a", config=SOUND)

@@ -339,6 +339,15 @@ CASES = [
         },
         ADDED, "florin adapter promote acme/support v2",
     ),
+    (
+        ("adapter", "add", "acme/support", "--source", "file:///x", "--unverified-shapes"),
+        "POST", "/admin/v1/adapters",
+        {
+            "adapter": "acme/support", "source": "file:///x", "assume_base": False, "base_model": None,
+            "digest": None, "unverified_shapes": True,
+        },
+        ADDED, "florin adapter promote acme/support v2",
+    ),
     (NEW_ENGINE, "POST", "/admin/v1/engines", NEW_ENGINE_BODY, {**ENGINE, "base_config": True}, "Engine a1 serves base"),
     (
         (*NEW_ENGINE, "--no-verify", "--cpu-slots", "8", "--base-alias", "x/y", "--base-alias", "z"),
@@ -463,6 +472,7 @@ ALL = dict(leaves(typer.main.get_command(tree())))
 
 ELSEWHERE = {
     ("doctor",),
+    *(("backup",), ("restore",)),  # tests/integration/test_backup
     *(
         ("adapter", name)
         for name in (
@@ -479,6 +489,8 @@ ELSEWHERE = {
         )
     ),  # test_adapters
     ("adapter", "check"),  # test_check
+    *(("adapter", name) for name in ("eval", "evals", "require-eval")),  # test_adapter_eval
+    *(("adapter", name) for name in ("convert", "merge", "compress")),  # test_adapter_convert
     ("adapter", "release"),  # test_release
     ("engine", "trust"),  # test_trust
     ("engine", "roll"),  # test_rolling

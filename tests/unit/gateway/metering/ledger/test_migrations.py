@@ -107,7 +107,7 @@ def test_an_upgrade_from_an_earlier_release_is_logged(ledger, monkeypatch, caplo
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9999"))
         patched.setattr(migrations, "HEAD", "9999")
-        patched.setattr(migrations, "_upgrade", lambda _: None)
+        patched.setattr(migrations, "upgrade", lambda *_: None)
         with caplog.at_level(logging.INFO, "florin.metering"):
             migrations.migrate(ledger._engine)
     assert f"Ledger: schema upgraded from {before} to 9999." in caplog.messages

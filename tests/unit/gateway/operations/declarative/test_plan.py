@@ -135,6 +135,7 @@ def test_pruning_keeps_what_callers_get():
         (version(1, digest=SHA[9]), "other files"),
         (version(1, digest=None, source="/new"), "came from /v1"),
         (version(1, base_model="other"), "is for base"),
+        (version(9, base_model="other"), "v9 is for base model other, and v1 for base"),
         (version(3, digest=SHA[1]), "v3 has the files of v1"),
         (version(2, digest=None), "is retired"),
         (version(2, digest=SHA[9]), "is retired"),

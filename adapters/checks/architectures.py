@@ -1,0 +1,109 @@
+"""The table of architectures, and how its formulas become numbers.
+
+`architectures.json` is generated from vLLM's registry and transformers' models (see `deploy/architectures`):
+for every architecture whose class supports LoRA in vLLM, the modules that vLLM adapts, by the names that it
+gives them, and their sizes as formulas over the fields of config.json. Nothing of the table is ever run as
+code: a formula is an integer, a field's name, or `[operator, left, right]`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from adapters.checks.findings import shown
+
+_MAX_SIZE = 2**24
+_FILE = "architectures.json"
+
+
+class SizeError(Exception):
+    """A config.json does not give a size; the message says which, as a finding's `found`."""
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """Read once, when the first adapter is checked."""
+    read: Mapping[str, Any] = json.loads(files("adapters.checks").joinpath(_FILE).read_bytes())
+    return read
+
+
+def architecture_of(config: Mapping[str, Any]) -> str | None:
+    """The name under which the table has this config's model, or None."""
+    named = config.get("architectures")
+    if isinstance(named, list) and named:
+        return named[0] if isinstance(named[0], str) else None
+    kind = config.get("model_type")
+    return table()["model_types"].get(kind) if isinstance(kind, str) else None
+
+
+@dataclass
+class Sizes:
+    """Evaluates a row's formulas over one config.json."""
+
+    row: Mapping[str, Any]
+    config: Mapping[str, Any]
+    _known: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, formula: Any) -> int:
+        """A positive integer. Raises SizeError."""
+        value = self._value(formula)
+        if not 0 < value <= _MAX_SIZE:
+            raise SizeError(f"{_written(formula)} = {value}")
+        return value
+
+    def _value(self, formula: Any) -> int:
+        if isinstance(formula, int):
+            return formula
+        if isinstance(formula, str):
+            if formula not in self._known:
+                self._known[formula] = self._field(formula)
+            return self._known[formula]
+        sign, left, right = formula[0], self._value(formula[1]), self._value(formula[2])
+        match sign:
+            case "+":
+                return left + right
+            case "-":
+                return left - right
+            case "*":
+                return left * right
+        if right == 0 or left % right:
+            raise SizeError(f"{_written(formula[1])} not divisible by {_written(formula[2])}")
+        return left // right
+
+    def _field(self, path: str) -> int:
+        given, value = self._given(path)
+        if value is None:
+            nulls = self.row.get("nulls", {})
+            default = nulls[path] if given and path in nulls else self.row["fields"][path]
+            if default is None or (given and path not in nulls and isinstance(default, int)):
+                raise SizeError(f"{path} = {shown(None)}")
+            return self(default)
+        if type(value) is not int or not 0 < value <= _MAX_SIZE:
+            raise SizeError(f"{path} = {shown(value)}")
+        return value
+
+    def _given(self, path: str) -> tuple[bool, Any]:
+        """Whether config.json has the field, under its own or another name, and its value."""
+        for name in (path, *self.row.get("aliases", {}).get(path, ())):
+            place: Any = self.config
+            *parents, leaf = name.split(".")
+            if parents and parents[0] not in self.config:
+                if not self.row.get("flat"):
+                    raise SizeError(f"no {parents[0]}")
+                parents = []
+            for parent in parents:
+                place = place.get(parent) if isinstance(place, Mapping) else None
+            if isinstance(place, Mapping) and leaf in place:
+                return True, place[leaf]
+        return False, None
+
+
+def _written(formula: Any) -> str:
+    if isinstance(formula, list):
+        return f"{_written(formula[1])} {formula[0]} {_written(formula[2])}"
+    return str(formula)

@@ -1,0 +1,69 @@
+"""Prints the table as JSON, in the engines' environment: `python -m deploy.architectures.probe [NAME…]`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import Any
+
+_UNTOLD = {
+    "ColPaliForRetrieval": "its config holds the language model's sizes twice",
+    "Glm4MoeLiteForCausalLM": "its attention's sizes do not follow from its config alone",
+}
+"""Models whose formulas do not hold for other configs than the default: `deploy.architectures.compare`."""
+
+
+def main(names: list[str]) -> None:
+    from deploy.architectures import engine_models  # noqa: PLC0415
+
+    with contextlib.redirect_stdout(sys.stderr):
+        engine_models.prepare()
+        table = _table(names)
+    json.dump(table, sys.stdout)
+
+
+def _table(names: list[str]) -> dict[str, Any]:
+    import transformers  # noqa: PLC0415
+    import vllm  # noqa: PLC0415
+
+    from deploy.architectures import engine_models, rows  # noqa: PLC0415
+
+    known, broken = engine_models.capable()
+    made: dict[str, Any] = {}
+    unknown: dict[str, str] = {
+        name: f"vLLM's class cannot be imported: {why}" for name, why in broken.items()
+    }
+    for name, capable in sorted(known.items()):
+        if names and name not in names:
+            continue
+        if name in _UNTOLD:
+            unknown[name] = _UNTOLD[name]
+            continue
+        if not hasattr(transformers, name):
+            unknown[name] = "transformers has no class of this name"
+            continue
+        try:
+            made[name] = rows.row(name, capable.kind)
+        except Exception as error:  # noqa: BLE001  # whatever a model does when it is built
+            unknown[name] = (
+                f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+            )
+    return {
+        "vllm": vllm.__version__,
+        "transformers": transformers.__version__,
+        "model_types": _model_types(made),
+        "architectures": made,
+        "unknown": dict(sorted(unknown.items())),
+    }
+
+
+def _model_types(made: dict[str, Any]) -> dict[str, str]:
+    """`model_type` → the text model that it stands for, for a config.json without `architectures`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: PLC0415
+
+    return {kind: name for kind, name in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()) if name in made}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,274 @@
+"""One row of the table: vLLM's names for what it adapts, with the formulas of transformers' model.
+
+Runs in the engines' environment. vLLM decides which names count, transformers how their sizes follow from the
+config; where both have a module, their sizes must agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from deploy.architectures import engine_models, library_models
+from deploy.architectures.engine_models import Adaptable
+from deploy.architectures.library_models import Built, Config
+from deploy.architectures.symbols import Formula, fields_of, formula_of
+
+_SUFFIX = ".lora_A.weight"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers")
+
+
+def row(name: str, kind: str) -> dict[str, Any]:
+    """The row of an architecture that transformers has too. Raises whatever the libraries raise."""
+    import transformers  # noqa: PLC0415
+
+    cls = getattr(transformers, name)
+    try:
+        made = _described(name, kind, cls, head_dim=False)
+    except AttributeError:  # vLLM needs the key
+        made = _described(name, kind, cls, head_dim=True)
+    else:
+        with contextlib.suppress(Exception):  # a model that vLLM cannot build with it does not heed it
+            heeding = _described(name, kind, cls, head_dim=True)
+            if heeding["modules"].keys() == made["modules"].keys():
+                made = heeding
+    return made | _parts(cls.config_class, made["fields"])
+
+
+def _described(name: str, kind: str, cls: Any, *, head_dim: bool) -> dict[str, Any]:
+    config = library_models.configured(name, cls, head_dim=head_dim)
+    built = library_models.build(cls, config.config)
+    config.plain.architectures = [name]
+    model, _ = engine_models.build(config.plain)
+    return described(kind, config, built, engine_models.adaptable(model))
+
+
+def _parts(kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """Whether the language model's fields may stand at the top of config.json, as in old
+    files, and of which type it must be where the class takes any."""
+    made: dict[str, Any] = {}
+    first = kind()
+    part = next((field.split(".")[0] for field in fields if "." in field), None)
+    if part is None:
+        return made
+    with contextlib.suppress(Exception):
+        flat = kind(hidden_size=4321)
+        if vars(vars(flat)[part]).get("hidden_size") == 4321:
+            made["flat"] = True
+    sub = getattr(kind, "sub_configs", {}).get(part)
+    if sub is not None and sub.__name__ == "AutoConfig":
+        made["part"] = [part, vars(first)[part].model_type]
+    return made
+
+
+def described(kind: str, config: Config, built: Built, adaptable: Adaptable) -> dict[str, Any]:
+    sources = _sources(built, adaptable)
+    modules: dict[str, list[list[Formula]]] = {}
+    for path, (size_in, size_out) in adaptable.linear.items():
+        found = _formulas(path, (size_in, size_out), sources, built)
+        if found is None:
+            continue
+        kinds = modules.setdefault(_pattern(path), [])
+        if found not in kinds:
+            kinds.append(found)
+    experts = {}
+    for path, size in adaptable.experts.items():
+        if described_experts := _experts(path, size, built):
+            experts[_pattern(path)] = described_experts
+    embeddings = {}
+    for path, sizes in adaptable.embeddings.items():
+        found = _embedding(path, sizes, built)
+        if found is not None:
+            embeddings[path] = found
+    if not modules and not experts:
+        raise ValueError("no module of vLLM's model has a counterpart in transformers")
+    made: dict[str, Any] = {
+        "kind": kind,
+        "modules": modules,
+        "experts": experts,
+        "embeddings": embeddings,
+        "depths": _depths((*adaptable.linear, *adaptable.experts), modules, config),
+        "vocabulary": _vocabulary(config),
+        "mapper": _mapper(adaptable.mapper, built),
+        "skipped": list(adaptable.skipped),
+        "pooling": adaptable.pooling,
+    }
+    made = {key: value for key, value in made.items() if value}
+    return made | _fields(made, config)
+
+
+def _pattern(path: str) -> str:
+    return _NUMBER.sub("*", path)
+
+
+def _sources(built: Built, adaptable: Adaptable) -> dict[str, tuple[int, int]]:
+    """Transformers' linear layers under vLLM's names."""
+    named = {}
+    for path, sizes in built.linear.items():
+        mapped = adaptable.mapper.map_name(path + _SUFFIX) if adaptable.mapper else path + _SUFFIX
+        if mapped:
+            named[mapped.removesuffix(_SUFFIX)] = sizes
+    return named
+
+
+def _formulas(
+    path: str, sizes: tuple[int, int | None], sources: dict[str, tuple[int, int]], built: Built
+) -> list[Formula] | None:
+    """(in, out) of a module of vLLM's, or None if transformers has none that is the same."""
+    if path in sources:
+        found = sources[path]
+        return [formula_of(found[0]), formula_of(found[1])] if _same(found, sizes) else None
+    # Older versions of transformers used other prefixes, which vLLM kept: compare the names from the end.
+    best: list[tuple[int, list[Formula]]] = []
+    for other, found in built.linear.items():
+        if _same(found, sizes) and (common := _common(path, other)) >= 2:
+            best.append((common, [formula_of(found[0]), formula_of(found[1])]))
+    if best:
+        most = max(common for common, _ in best)
+        candidates = [formulas for common, formulas in best if common == most]
+        if all(candidate == candidates[0] for candidate in candidates):
+            return candidates[0]
+        return None
+    return _router(path, sizes, built)
+
+
+def _same(found: tuple[int, int], sizes: tuple[int, int | None]) -> bool:
+    return found[0] == sizes[0] and (sizes[1] is None or found[1] == sizes[1])
+
+
+def _common(one: str, other: str) -> int:
+    """Number of components that two paths share at their ends."""
+    pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
+    number = 0
+    for left, right in pairs:
+        if left != right:
+            break
+        number += 1
+    return number
+
+
+def _router(path: str, sizes: tuple[int, int | None], built: Built) -> list[Formula] | None:
+    """A mixture's router was a linear layer before transformers 5, and is one in vLLM."""
+    parent = path.rpartition(".")[0]
+    for other, numbers in built.experts.items():
+        hidden, number = _hidden(numbers, sizes[0]), numbers.get("num_experts", 0)
+        if _common(parent, other.rpartition(".")[0]) >= 2 and hidden is not None and number == sizes[1]:
+            return [formula_of(hidden), formula_of(number)]
+    return None
+
+
+def _hidden(numbers: dict[str, int], value: int) -> int | None:
+    return next((n for k, n in numbers.items() if k.startswith("hidden") and n == value), None)
+
+
+def _inner(numbers: dict[str, int], value: int) -> int | None:
+    wanted = ("intermediate", "expert_dim", "ffn")
+    return next((n for k, n in numbers.items() if any(w in k for w in wanted) and n == value), None)
+
+
+def _experts(path: str, size: engine_models.Experts, built: Built) -> dict[str, Any] | None:
+    for other, numbers in built.experts.items():
+        hidden, inner = _hidden(numbers, size.hidden), _inner(numbers, size.inner)
+        number = next((n for k, n in numbers.items() if "experts" in k and n == size.number), None)
+        same_place = _common(path, other) >= 2 or len(set(map(_pattern, built.experts))) == 1
+        if same_place and hidden is not None and inner is not None and number is not None:
+            made: dict[str, Any] = {
+                "number": formula_of(number), "hidden": formula_of(hidden), "inner": formula_of(inner)
+            }  # fmt: skip
+            return made | ({"fused": True} if size.fused else {"names": list(size.names)})
+    return None
+
+
+def _embedding(path: str, sizes: tuple[int, int], built: Built) -> list[Formula] | None:
+    pool = built.embeddings if path.endswith("embed_tokens") else built.linear
+    for other, found in pool.items():
+        if other.rpartition(".")[2] == path.rpartition(".")[2] and tuple(found) == tuple(sizes):
+            return [formula_of(found[0]), formula_of(found[1])]
+    return None
+
+
+def _depths(paths: Any, modules: dict[str, Any], config: Config) -> dict[str, Formula]:
+    """Root of a stack of layers, `model.layers`, → their number."""
+    counts: dict[str, int] = {}
+    for path in paths:
+        if match := _NUMBER.search(path):
+            root = path[: match.start() - 1]
+            counts[root] = max(counts.get(root, 0), int(match[0]) + 1)
+    made: dict[str, Formula] = {}
+    for root, count in counts.items():
+        used = {
+            field.rpartition(".")[0]
+            for pattern, kinds in modules.items() if pattern.startswith(f"{root}.")
+            for formulas in kinds for formula in formulas for field in fields_of(formula)
+        }  # fmt: skip
+        for scope in (*sorted(used, key=len, reverse=True), ""):
+            for depth in _DEPTHS:
+                field = f"{scope}.{depth}" if scope else depth
+                if (
+                    root not in made
+                    and field in config.defaults
+                    and library_models.value_of(config.plain, field) == count
+                ):
+                    made[root] = field
+        if root not in made:
+            raise ValueError(f"no field tells the number of layers of {root}")
+    return made
+
+
+def _vocabulary(config: Config) -> Formula:
+    for field in ("text_config.vocab_size", "vocab_size", "thinker_config.text_config.vocab_size"):
+        if field in config.defaults:
+            return field
+    found = sorted(field for field in config.defaults if field.endswith(".vocab_size"))
+    if len(found) != 1:
+        raise ValueError("no field tells the vocabulary's size")
+    return found[0]
+
+
+def _mapper(mapper: Any, built: Built) -> dict[str, Any]:
+    if mapper is None or all(mapper.map_name(path + _SUFFIX) == path + _SUFFIX for path in built.linear):
+        return {}
+    made = {
+        "regex": [[pattern.pattern, new] for pattern, new in mapper.orig_to_new_regex.items()],
+        "substring": [[old, new] for old, new in mapper.orig_to_new_substr.items()],
+        "prefix": [[old, new] for old, new in mapper.orig_to_new_prefix.items()],
+        "suffix": [
+            [old, new] for old, new in mapper.orig_to_new_suffix.items() if ".lora_A.weight".endswith(old)
+        ],
+    }
+    if mapper.orig_to_new_renaming:
+        raise ValueError("vLLM renames this model's weights in a way that the table cannot tell")
+    return {key: value for key, value in made.items() if value}
+
+
+def _fields(made: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The fields that the row uses, with what they are when a config.json omits them."""
+    used: set[str] = set()
+
+    def collect(value: Any) -> None:
+        match value:
+            case dict():
+                for inner in value.values():
+                    collect(inner)
+            case list():
+                for inner in value:
+                    collect(inner)
+            case str() if value in config.defaults:
+                used.add(value)
+
+    for key in ("modules", "experts", "embeddings", "depths", "vocabulary"):
+        collect(made.get(key))
+    todo = list(used)
+    while todo:
+        for inner in fields_of(config.defaults[todo.pop()]) - used:
+            used.add(inner)
+            todo.append(inner)
+    fields = {field: config.defaults[field] for field in sorted(used)}
+    result: dict[str, Any] = {"fields": fields}
+    if aliases := {field: config.aliases[field] for field in sorted(used) if field in config.aliases}:
+        result["aliases"] = aliases
+    if nulls := {field: config.nulls[field] for field in sorted(used) if field in config.nulls}:
+        result["nulls"] = nulls
+    return result

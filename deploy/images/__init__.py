@@ -1,0 +1,1 @@
+"""Images: what they install, and their bills of materials."""

@@ -1,0 +1,111 @@
+"""What the gateway's image installs: the packages of requirements.lock that Florin needs at run time, with
+their hashes, and the same as an SBOM (CycloneDX 1.6). `python -m deploy.images.contents` writes both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent
+REQUIREMENTS: Final = FOLDER / "requirements.txt"
+SBOM: Final = FOLDER / "sbom.cdx.json"
+LOCK: Final = FOLDER.parents[1] / "requirements.lock"
+EXTRAS: Final = ("postgres", "parquet")
+_HEAD = "# What the images install of requirements.lock. Made by `python -m deploy.images.contents`.\n"
+_PIN = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==([^ ;\\]+)")
+
+
+def pins(lock: str) -> dict[str, tuple[str, str]]:
+    """Normalized name → (version, the entry with its hashes) of a lock file."""
+    found: dict[str, tuple[str, str]] = {}
+    for entry in re.split(r"\n(?=[A-Za-z0-9])", lock):
+        if (pin := _PIN.match(entry)) is not None:
+            lines = [line for line in entry.splitlines() if not line.lstrip().startswith("#")]
+            found[_normal(pin[1])] = (pin[2], "\n".join(lines).strip() + "\n")
+    return found
+
+
+def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
+    """Normalized name → what it requires here, for all that `root` with `extras` needs: as installed."""
+    from packaging.requirements import Requirement  # noqa: PLC0415  # a developer's
+
+    found: dict[str, set[str]] = {}
+    waiting = [(root, frozenset(extras))]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        name, wanted = waiting.pop()
+        if (name, wanted) in seen:
+            continue
+        seen.add((name, wanted))
+        needed = found.setdefault(_normal(name), set())
+        for text in distribution(name).requires or ():
+            requirement = Requirement(text)
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in {"", *wanted}):
+                needed.add(_normal(requirement.name))
+                waiting.append((requirement.name, frozenset(requirement.extras)))
+    return found
+
+
+def requirements() -> str:
+    locked = pins(LOCK.read_text())
+    names = sorted(closure("florin-gateway", EXTRAS).keys() - {"florin-gateway"})
+    return _HEAD + "".join(locked[name][1] for name in names)
+
+
+def sbom() -> str:
+    """Without a time or a serial number, so that the same lock file makes the same bytes."""
+    needed = closure("florin-gateway", EXTRAS)
+    locked = pins(LOCK.read_text())
+    own = distribution("florin-gateway").version
+    refs = {name: f"pkg:pypi/{name}@{locked[name][0] if name in locked else own}" for name in needed}
+    components: list[dict[str, Any]] = [
+        {
+            "type": "library",
+            "bom-ref": refs[name],
+            "name": name,
+            "version": locked[name][0],
+            "purl": refs[name],
+            "hashes": [
+                {"alg": "SHA-256", "content": digest}
+                for digest in re.findall(r"sha256:([0-9a-f]{64})", locked[name][1])
+            ],
+        }
+        for name in sorted(needed.keys() - {"florin-gateway"})
+    ]
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": refs["florin-gateway"],
+                "name": "florin-gateway",
+                "version": own,
+                "purl": refs["florin-gateway"],
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            }
+        },
+        "components": components,
+        "dependencies": [
+            {"ref": refs[name], "dependsOn": sorted(refs[other] for other in needed[name])}
+            for name in sorted(needed)
+        ],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    REQUIREMENTS.write_text(requirements())
+    SBOM.write_text(sbom())
+    sys.stdout.write(f"{REQUIREMENTS} {SBOM}\n")

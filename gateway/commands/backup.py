@@ -1,0 +1,162 @@
+"""florin backup, florin restore: run beside the gateway, with its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, console, fail, note, say
+from gateway.commands.session import REFUSED, Session, command
+
+if TYPE_CHECKING:
+    from adapters.progress import Progress
+    from gateway.config import Settings
+    from gateway.operations.backup.archive import Manifest
+
+app = typer.Typer()
+
+
+@command(app, "backup")
+def backup(
+    session: Session,
+    *,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; it must not exist.")],
+    artifacts: Annotated[
+        bool,
+        typer.Option(help="Include the adapters' files. They never change, so you may copy them otherwise."),
+    ] = True,
+) -> None:
+    """Write registry, ledger and adapter files to one file. The gateways may go on serving.
+
+    Run it on a gateway's host, as Florin's user, with the gateway's settings (FLORIN_* or florin.yaml). The
+    file holds secrets and is readable only by you. Not in it: settings, certificates, and usage that waits in
+    the gateways' logs for about a second.
+
+    Example: florin backup --out /backups/florin-2026-11-30.zip
+    """
+    from gateway.operations.backup.taking import take
+
+    with _explained(), _bars() as progress:
+        manifest = take(_settings(), out.absolute(), artifacts=artifacts, progress=progress)
+    size = out.stat().st_size
+    session.result({"file": str(out.absolute()), "bytes": size, **_summary(manifest)}, _taken)
+
+
+@command(app, "restore")
+def restore(
+    session: Session,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that florin backup wrote.")],
+) -> None:
+    """Restore a backup into an empty installation. Stop the gateways first, and start them afterwards.
+
+    Run it with the settings of the new installation. Everything is checked before anything is written. If it
+    was interrupted, run it again. Exit code 1 if a closed month does not verify afterwards.
+
+    Example: FLORIN_STATE_DIR=/var/lib/florin florin restore /backups/florin-2026-11-30.zip
+    """
+    from dataclasses import asdict
+
+    from gateway.operations.backup.restoring import restore as restore_
+
+    with _explained(), _bars() as progress:
+        done = restore_(_settings(), path.absolute(), progress=progress)
+    body = {
+        **_summary(done.manifest),
+        "absent": list(done.absent),
+        "ok": done.ok,
+        "months": [
+            {"month": p.month, "ok": p.ok, "checks": [asdict(check) for check in p.checks]}
+            for p in done.periods
+        ],
+    }
+    session.result(body, _restored)
+    if not done.ok:
+        raise typer.Exit(REFUSED)
+
+
+def _settings() -> Settings:
+    from gateway.config import SettingsError, load_settings
+
+    try:
+        return load_settings()
+    except SettingsError as error:
+        raise UsageError(str(error)) from error
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from adapters.errors import AdaptersError
+    from adapters.store.embedded import EmbeddedError
+    from gateway.metering.ledger.database import LedgerUnavailableError
+    from gateway.operations.backup.archive import BackupError
+
+    try:
+        yield
+    except (BackupError, EmbeddedError, AdaptersError, LedgerUnavailableError, OSError) as error:
+        fail(str(error))
+        raise typer.Exit(REFUSED) from error
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """One bar for each step, on a terminal."""
+    from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    screen = console(stderr=True)
+    tasks: dict[str, TaskID] = {}
+    with Bars(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bars:
+
+        def tell(step: str, done: int, total: int | None) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step)
+            bars.update(tasks[step], completed=done, total=total)
+
+        yield tell
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "florin": manifest.florin,
+        "at": manifest.at,
+        "installation": manifest.installation,
+        "documents": manifest.documents,
+        "artifacts": len(manifest.artifacts),
+        "artifact_bytes": sum(manifest.artifacts.values()),
+        "missing": manifest.missing,
+        "ledger_revision": manifest.ledger_revision,
+        "ledger_rows": {name: table.rows for name, table in manifest.tables.items() if table.rows},
+    }
+
+
+def _in_words(body: Json) -> str:
+    counts = body["documents"]
+    names = (("tenant", "tenants"), ("key", "keys"), ("version", "versions"), ("engine", "engines"))
+    registry = ", ".join(f"{counts.get(kind, 0):,} {plural}" for kind, plural in names)
+    rows = sum(body["ledger_rows"].values())
+    return f"{registry}; the files of {body['artifacts']:,} versions; {rows:,} rows of the ledger"
+
+
+def _taken(body: Json) -> None:
+    say(f"{clean(body['file'])} ({body['bytes'] / 1e6:,.1f} MB): {_in_words(body)}.")
+    for version, why in body["missing"].items():
+        note(f"Not in the backup: {clean(version)}: {clean(why)}")
+
+
+def _restored(body: Json) -> None:
+    say(f"Restored {_in_words(body)}.")
+    if body["absent"]:
+        note(f"Without files here: {clean(body['absent'])}. Copy them to FLORIN_ARTIFACT_DIR.")
+    months = body["months"]
+    failed = [month["month"] for month in months if not month["ok"]]
+    if failed:
+        say(f"These closed months do not verify: {', '.join(failed)}. See florin cost verify.")
+    elif months:
+        say(f"All {len(months)} closed months verify.")
+    say("Start the gateways now.")

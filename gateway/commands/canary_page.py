@@ -1,0 +1,61 @@
+"""A canary beside the live version, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.commands.client import Json
+from gateway.commands.output import clean, facts, say, show, table, when
+
+_DONE = {"hold": "held", "rollback": "rolled back", "promote": "made live"}
+
+
+def compared(body: Json) -> None:
+    """Of an adapter: its canary's guard, the figures of both, and what the guard makes of them; or what the
+    last canary's guard has decided."""
+    canary, found, outcome = body["canary"], body.get("comparison"), body.get("outcome")
+    if canary and canary.get("guard"):
+        show(facts([("guard", _guard(canary["guard"]))]))
+    if canary and found:
+        columns = ("", "requests", "failed", "first token p50", "p95", "per token p50", "p95")
+        rows = [_row(f"{canary['version']} (canary)", found["canary"]), _row(body["live"], found["live"])]
+        show(table(columns, rows, right=columns[1:]))
+        if found["verdict"]:
+            say(f"Verdict: {clean(found['verdict'])}. {clean(found['reason'])}")
+    elif outcome:
+        done = _DONE.get(outcome["verdict"], clean(outcome["verdict"]))
+        decided = f"{clean(outcome['version'])} was {done} by its guard, {when(outcome['at'])}"
+        say(f"{decided}. {clean(outcome['reason'])}")
+
+
+def _guard(guard: Json) -> str:
+    then = "".join(f", then {weight} %" for weight in guard["then"])
+    return (
+        f"{guard['action']} if more than {guard['max_error_rate']:.3g} of requests fail, or take over "
+        f"{guard['max_latency_ratio']:g} times as long, within {_time(guard['window_seconds'])}, from "
+        f"{guard['min_requests']} requests on{then}"
+    )
+
+
+def _row(name: str, arm: Json) -> list[Any]:
+    first, each = arm["first_token"], arm["per_token"]
+    rate = None if arm["error_rate"] is None else f"{arm['error_rate']:.2%}"
+    return [
+        name,
+        arm["requests"],
+        rate,
+        *(_latency(latency[q]) for latency in (first, each) for q in ("p50", "p95")),
+    ]
+
+
+def _latency(found: float | None) -> str | None:
+    if found is None:
+        return None
+    return f"{found:.3g} s" if found >= 1 else f"{found * 1000:.3g} ms"
+
+
+def _time(seconds: int) -> str:
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

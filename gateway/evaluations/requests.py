@@ -1,0 +1,65 @@
+"""The lines of an evaluation's batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from gateway.batches.lines import METHOD
+from gateway.evaluations.cases import Case
+from gateway.evaluations.documents import Metric, Plan
+from gateway.evaluations.judging import MAX_TOKENS, judge_messages
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+CANDIDATE: Final = "candidate"
+AGAINST: Final = "against"
+TAG: Final = "evaluation"
+"""Label of these requests in reports by tag: evaluations are billed, and can be told apart."""
+MOST_JUDGED: Final = 8000
+"""Characters of an answer that a judge sees."""
+
+Place = tuple[int, str]
+"""A case's line in the data, and CANDIDATE or AGAINST."""
+
+
+def endpoint_of(cases: Sequence[Case]) -> str:
+    return CHAT if cases[0].chat else COMPLETIONS
+
+
+def answer_lines(cases: Iterable[Case], models: Iterable[tuple[str, str]], plan: Plan) -> Iterator[bytes]:
+    """`models`: CANDIDATE or AGAINST → what it is called. A case's requests follow each other, so that both
+    models are asked under the same load."""
+    asked = list(models)
+    for case in cases:
+        for which, model in asked:
+            body = _scored(case) if plan.metric is Metric.PERPLEXITY else _asked(case, plan)
+            yield _line((case.line, which), CHAT if case.chat else COMPLETIONS, model, body)
+
+
+def judge_line(place: Place, case: Case, answer: str, plan: Plan) -> bytes:
+    messages = judge_messages(plan.judge_prompt, case.question, case.expected, answer[:MOST_JUDGED])
+    return _line(place, CHAT, plan.judge, {"messages": messages, "max_tokens": MAX_TOKENS})
+
+
+def place_of(custom_id: str) -> Place:
+    line, _, which = custom_id.partition("/")
+    return int(line), which
+
+
+def _asked(case: Case, plan: Plan) -> dict[str, Any]:
+    return {**case.request, "max_tokens": plan.max_tokens}
+
+
+def _scored(case: Case) -> dict[str, Any]:
+    """Nothing is to be generated, but engines generate at least one token."""
+    whole = f"{case.request['prompt']}{case.expected}"
+    return {"prompt": whole, "max_tokens": 1, "echo": True, "logprobs": 1}
+
+
+def _line(place: Place, endpoint: str, model: str, body: dict[str, Any]) -> bytes:
+    sent = {**body, "model": model, "temperature": 0, "metadata": {"tag": TAG}}
+    line = {"custom_id": f"{place[0]}/{place[1]}", "method": METHOD, "url": endpoint, "body": sent}
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)

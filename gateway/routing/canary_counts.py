@@ -1,0 +1,160 @@
+"""Counts how canaries and the live versions beside them answer, for the guard and for people who look.
+
+A request costs a few writes to a dict, and only if its adapter has a canary; one exchange with the store
+every quarter of a second reports them. Of a request that several engines tried, only the first attempt that
+tells something counts, because the others are no independent observations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from adapters.errors import StoreUnavailableError
+from adapters.registry.canary_figures import (
+    FAILURES,
+    FIRST_TOKEN,
+    PER_TOKEN,
+    REQUESTS,
+    ArmName,
+    Comparison,
+    bucket,
+    field_of,
+)
+from adapters.registry.catalog import Target
+from adapters.store.protocol.canaries import CanaryStore
+from gateway.routing.engine_state import AnsweredAttempt, Lease
+
+REPORT_SECONDS: Final = 0.25
+KEPT_SECONDS: Final = 3600
+"""How long a comparison's counts outlive its window after the last report."""
+LOSS_SECONDS: Final = 10
+"""An engine that dies loses many requests at once, which tells about the version only once: of one version on
+one engine, one loss within this time counts."""
+_VERSIONS_FAULT: Final = frozenset({"status_5xx", "malformed"})
+_LOSSES: Final = frozenset({"died", "down", "hung", "first_byte", "idle"})
+"""Reasons of `RetryElsewhere` and `Lease.abandoned`. The others say nothing about the version: the engine was
+full, stopping or not reachable, or the request's own deadline passed."""
+
+_Count = tuple[int, ArmName, str]
+
+
+class CanaryCounts:
+    """Mutable: what is not reported yet. Use it from the worker's event loop only."""
+
+    def __init__(self, store: CanaryStore, clock: Callable[[], int]) -> None:
+        """`clock`: Unix microseconds."""
+        self._store = store
+        self._clock = clock
+        self._pending: dict[Comparison, dict[_Count, int]] = {}
+        self._losses: dict[tuple[str, str], int] = {}
+
+    def __repr__(self) -> str:
+        return f"<CanaryCounts of {len(self._pending)} canaries>"
+
+    def begin(self, target: Target, *, batch: bool) -> ComparedRequest | None:
+        """A request to `target`, for all its attempts; None: nothing is to be counted. Whoever asks for a
+        version by its number does not count, since nobody has drawn that request by lot."""
+        comparison = target.comparison
+        if comparison is None:
+            return None
+        return ComparedRequest(self, comparison, "canary" if target.canary is None else "live", batch=batch)
+
+    def add(self, comparison: Comparison, arm: ArmName, *what: str) -> None:
+        counts = self._pending.get(comparison)
+        if counts is None:
+            counts = self._pending[comparison] = {}
+        index = comparison.slice_at(self._clock())
+        for one in what:
+            key = (index, arm, one)
+            counts[key] = counts.get(key, 0) + 1
+
+    def first_loss(self, version: str, engine: str) -> bool:
+        """Whether this loss of a request counts; see LOSS_SECONDS."""
+        now, key = self._clock(), (version, engine)
+        recent = now - self._losses.get(key, -LOSS_SECONDS * 1_000_000) < LOSS_SECONDS * 1_000_000
+        if not recent:
+            self._losses[key] = now
+        return not recent
+
+    async def run(self) -> None:
+        """Report until cancelled. Call `report` once more afterwards."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            with contextlib.suppress(StoreUnavailableError):
+                await self.report()
+
+    async def report(self) -> None:
+        """Report what is pending. If that fails, it is forgotten: the store may have added it, and a failure
+        that is counted twice would weigh more than one that is not. Raises StoreUnavailableError."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        oldest = self._clock() - LOSS_SECONDS * 1_000_000
+        self._losses = {key: at for key, at in self._losses.items() if at > oldest}
+        await self._store.count_canaries(
+            {
+                comparison.key: (
+                    comparison.window // 1000 + KEPT_SECONDS * 1000,
+                    {field_of(*count): n for count, n in counts.items()},
+                )
+                for comparison, counts in pending.items()
+            }
+        )
+
+
+class ComparedRequest:
+    """One request whose outcome counts, once."""
+
+    __slots__ = ("_arm", "_batch", "_comparison", "_counted", "_counts")
+
+    def __init__(self, counts: CanaryCounts, comparison: Comparison, arm: ArmName, *, batch: bool) -> None:
+        self._counts = counts
+        self._comparison = comparison
+        self._arm = arm
+        self._batch = batch
+        self._counted = False
+
+    def ended(self, lease: Lease, *, answers: int, loads: int) -> None:
+        """An attempt has ended. `answers`: choices of the answer, 0 for vectors. `loads`: adapter loads that
+        the request has caused; it then says nothing about the version's latency."""
+        record = lease.record
+        if record is None or self._counted:
+            return
+        outcome, timed = record.outcome, not (loads or self._batch)
+        if outcome == "ok":
+            self._count(REQUESTS, *(_latencies(record, answers) if timed else ()))
+        elif outcome == "client_abort":
+            # Its wait so far: whoever waits too long leaves, and would otherwise not be seen to have waited.
+            if timed and lease.streams and not record.first:
+                self._count(f"{FIRST_TOKEN}{bucket(record.ended - record.start)}")
+        elif self._failed(lease):
+            self._count(REQUESTS, FAILURES)
+
+    def _count(self, *what: str) -> None:
+        self._counted = True
+        self._counts.add(self._comparison, self._arm, *what)
+
+    def _failed(self, lease: Lease) -> bool:
+        why = lease.trouble or lease.abandoned
+        if why in _LOSSES:
+            return self._counts.first_loss(lease.version, lease.state.engine.name)
+        return why in _VERSIONS_FAULT
+
+
+def _latencies(record: AnsweredAttempt, answers: int) -> list[str]:
+    """From dispatch to an engine, so without waiting for an engine and for a load. A whole answer has no time
+    to the first token, and all of its time counts for its tokens; vectors have nothing else."""
+    tokens = record.tokens[2]
+    if not answers:
+        return [f"{FIRST_TOKEN}{bucket(record.ended - record.start)}"]
+    if not record.first:
+        if answers > 1 or not tokens:
+            return []
+        return [f"{PER_TOKEN}{bucket((record.ended - record.start) // tokens)}"]
+    found = [f"{FIRST_TOKEN}{bucket(record.first - record.start)}"]
+    if answers == 1 and tokens > 1:
+        found.append(f"{PER_TOKEN}{bucket((record.ended - record.first) // (tokens - 1))}")
+    return found

@@ -1,0 +1,80 @@
+"""The table of architectures against the libraries that it was made from.
+
+For every architecture, transformers and vLLM build a model of another config, on the meta device, and each
+module is compared. A new release of either shows here what changed: `python -m deploy.architectures`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.checks.architectures import table
+from adapters.checks.findings import Findings
+from adapters.checks.shapes import BaseShapes, base_shapes
+from deploy.architectures.__main__ import probed
+from deploy.demo.engine_env import EngineEnv, engine_environ
+
+ROOT = Path(__file__).parents[2]
+REGENERATED = (
+    "BertModel", "DeepseekV2ForCausalLM", "Gemma3ForConditionalGeneration", "GptOssForCausalLM", "LlamaForCausalLM",
+    "MixtralForCausalLM", "Qwen2_5_VLForConditionalGeneration", "Qwen3MoeForCausalLM",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built(engine_env: EngineEnv) -> dict[str, Any]:
+    environ = engine_environ()
+    environ["PYTHONPATH"] = f"{ROOT}:{environ['PYTHONPATH']}"
+    command = [str(engine_env.python), "-m", "deploy.architectures.compare"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    read: dict[str, Any] = json.loads(done.stdout)
+    return read
+
+
+def shapes_of(name: str, config: dict[str, Any]) -> BaseShapes:
+    findings = Findings()
+    shapes = base_shapes(name, config, findings)
+    assert shapes, [finding.found for finding in findings.all()]
+    return shapes
+
+
+def test_every_module_of_every_architecture_is_as_the_libraries_build_it(built: dict[str, Any]) -> None:
+    assert built.keys() == table()["architectures"].keys()
+    for name, told in built.items():
+        assert "problem" not in told, (name, told)
+        shapes = shapes_of(name, told["config"])
+        reached = set()
+        for path, sizes in told["library"].items():
+            if located := shapes.locate(path):
+                assert tuple(sizes) in shapes.modules[located[2]].sizes, (name, path)
+                assert shapes.beyond(path, located[2]) is None, (name, path)
+        for path, (size_in, size_out) in told["engine"].items():
+            if located := shapes._located(path):  # the engine's own name
+                reached.add(located)
+                known = shapes.modules[located].sizes
+                assert any(i == size_in and size_out in (o, None) for i, o in known), (name, path, known)
+        for path, (number, hidden, inner) in told["experts"].items():
+            for pattern in shapes.experts.get(shapes._pattern(path), ()):
+                module = shapes.modules[pattern]
+                reached.add(pattern)
+                assert number in (module.copies, *module.limits[1:]), (name, path)
+                assert module.sizes[0] in ((hidden, inner), (inner, hidden), (hidden, 2 * inner)), (
+                    name,
+                    path,
+                )
+        assert reached == set(shapes.modules), (name, set(shapes.modules) - reached)
+        for path, sizes in shapes.outside.items():
+            assert list(sizes) == told["embeddings"][path], (name, path)
+
+
+def test_the_libraries_give_the_committed_table(engine_env: EngineEnv) -> None:
+    made = probed(engine_env.python, *REGENERATED)
+    assert made["vllm"] == table()["vllm"]
+    assert made["transformers"] == table()["transformers"]
+    assert made["architectures"] == {name: table()["architectures"][name] for name in REGENERATED}

@@ -1,0 +1,176 @@
+"""The shapes of well-known base models, written down from their config.json and their weight files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adapters.checks.architectures import table
+from adapters.checks.findings import Findings
+from adapters.checks.lora_config import LoraConfig
+from adapters.checks.safetensors_header import Tensor
+from adapters.checks.shapes import BaseShapes, base_shapes
+from adapters.checks.tensors import check_tensors
+
+QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048, "head_dim": 128,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48, "num_experts": 128,
+    "moe_intermediate_size": 768, "intermediate_size": 6144, "vocab_size": 151936,
+}  # fmt: skip
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8, "vocab_size": 32000,
+}  # fmt: skip
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 24, "num_local_experts": 32,
+    "vocab_size": 201088,
+}  # fmt: skip
+QWEN25_VL = {  # as it was published: the language model's fields at the top
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"], "hidden_size": 3584, "intermediate_size": 18944,
+    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    "vision_config": {"hidden_size": 1280},
+}  # fmt: skip
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+    },
+}  # fmt: skip
+DEEPSEEK = {
+    "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048, "intermediate_size": 10944, "kv_lora_rank": 512,
+    "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_attention_heads": 16,
+    "num_hidden_layers": 27, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400,
+}  # fmt: skip
+LLAVA_QWEN = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+        "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
+    },
+}  # fmt: skip
+SCOUT = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "vocab_size": 202048,
+    },
+}  # fmt: skip
+
+
+def shapes_of(config: dict[str, Any]) -> BaseShapes:
+    findings = Findings()
+    shapes = base_shapes("base", config, findings)
+    assert shapes, findings.all()
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "sizes"),
+    [
+        (QWEN3_MOE, "model.layers.47.self_attn.q_proj", (2048, 4096)),
+        (QWEN3_MOE, "model.layers.0.self_attn.k_proj", (2048, 512)),
+        (QWEN3_MOE, "model.layers.0.mlp.experts.127.gate_proj", (2048, 768)),
+        (QWEN3_MOE, "model.layers.0.mlp.experts.0.down_proj", (768, 2048)),
+        (QWEN3_MOE, "model.layers.0.mlp.gate", (2048, 128)),
+        (MIXTRAL, "model.layers.0.self_attn.v_proj", (4096, 1024)),
+        (GPT_OSS, "model.layers.0.self_attn.q_proj", (2880, 4096)),
+        (GPT_OSS, "model.layers.23.self_attn.o_proj", (4096, 2880)),
+        (GPT_OSS, "model.layers.0.mlp.experts.base_layer", (2880, 5760)),
+        (GPT_OSS, "model.layers.0.mlp.experts", (2880, 2880)),
+        (QWEN25_VL, "model.language_model.layers.0.mlp.down_proj", (18944, 3584)),
+        (QWEN25_VL, "model.layers.0.self_attn.k_proj", (3584, 512)),
+        (GEMMA3, "model.language_model.layers.33.self_attn.q_proj", (2560, 2048)),
+        (GEMMA3, "language_model.model.layers.0.self_attn.v_proj", (2560, 1024)),
+        (DEEPSEEK, "model.layers.0.self_attn.kv_b_proj", (512, 4096)),
+        (DEEPSEEK, "model.layers.0.self_attn.kv_a_proj_with_mqa", (2048, 576)),
+        (LLAVA_QWEN, "language_model.model.layers.0.self_attn.k_proj", (896, 128)),
+        (SCOUT, "language_model.model.layers.0.self_attn.q_proj", (5120, 5120)),
+    ],
+)
+def test_modules_of_published_models_measure_what_their_files_do(config, path, sizes):
+    shapes = shapes_of(config)
+    located = shapes.locate(path)
+    assert located, sorted(shapes.modules)
+    assert shapes.modules[located[2]].sizes == (sizes,)
+    assert shapes.beyond(path, located[2]) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        (QWEN3_MOE, "model.layers.0.mlp.experts.gate_up_proj"),
+        (QWEN25_VL, "model.visual.blocks.0.attn.qkv"),
+        (QWEN25_VL, "visual.blocks.0.mlp.gate_proj"),
+        (GEMMA3, "model.vision_tower.vision_model.encoder.layers.0.self_attn.q_proj"),
+        (QWEN3_MOE, "layers.0.self_attn.q_proj"),
+    ],
+)
+def test_what_engines_ignore_is_not_located(config, path):
+    assert shapes_of(config).locate(path) is None
+
+
+def test_numbers_beyond_the_last_layer_or_expert_are_told():
+    shapes = shapes_of(QWEN3_MOE)
+    for path, told in (
+        ("model.layers.48.self_attn.q_proj", "layers 0 to 47"),
+        ("model.layers.0.mlp.experts.128.up_proj", "experts 0 to 127"),
+    ):
+        located = shapes.locate(path)
+        assert located
+        assert shapes.beyond(path, located[2]) == told
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "compressed-tensors", "bitsandbytes"])
+def test_a_quantised_base_has_the_same_modules(method):
+    quantised = {**QWEN3_MOE, "quantization_config": {"quant_method": method, "bits": 4}}
+    assert shapes_of(quantised) == shapes_of(QWEN3_MOE)
+
+
+def found(config: dict[str, Any], paths: list[tuple[str, int, int, int]]) -> list[str]:
+    """The codes of an adapter with these modules: path, in, out, rank."""
+    tensors = {}
+    for path, size_in, size_out, rank in paths:
+        tensors[f"base_model.model.{path}.lora_A.weight"] = Tensor("F32", (rank, size_in))
+        tensors[f"base_model.model.{path}.lora_B.weight"] = Tensor("F32", (size_out, rank))
+    lora = LoraConfig(4, (), None, False, None, (), 8.0, (), False)
+    findings = Findings()
+    check_tensors(tensors, lora=lora, shapes=shapes_of(config), findings=findings)
+    return [finding.code for finding in findings.all()]
+
+
+def test_a_layers_experts_are_changed_all_or_none():
+    small = {**QWEN3_MOE, "num_experts": 2}
+    layer = "model.layers.0.mlp.experts"
+    whole = [
+        (f"{layer}.{n}.{kind}", *((768, 2048) if kind == "down_proj" else (2048, 768)), 4)
+        for n in range(2) for kind in ("gate_proj", "up_proj", "down_proj")
+    ]  # fmt: skip
+    assert found(small, whole) == []
+    assert found(small, whole[1:]) == ["tensor_unpaired"]
+
+
+def test_fused_experts_share_matrices_with_a_rank_for_each():
+    small = {**GPT_OSS, "num_local_experts": 2}
+    layer = "model.layers.0.mlp.experts"
+    both = [(f"{layer}.base_layer", 2880, 5760, 8), (layer, 2880, 2880, 8)]
+    assert found(small, both) == []
+    assert found(small, both[:1]) == ["tensor_unpaired"]
+    assert set(found(small, [(*module[:3], 4) for module in both])) == {"shape_mismatch"}
+
+
+def test_an_architecture_without_shapes_names_the_way_around():
+    findings = Findings()
+    assert "InternLM2ForCausalLM" in table()["unknown"]
+    assert base_shapes("base", {"architectures": ["InternLM2ForCausalLM"]}, findings) is None
+    (finding,) = findings.all()
+    assert finding.code == "unknown_architecture"
+    assert "vLLM supports LoRA" in finding.message
+    assert "--unverified-shapes" in finding.expected
+
+
+def test_a_multimodal_config_without_its_language_model_is_told():
+    findings = Findings()
+    assert base_shapes("base", {"architectures": ["Gemma3ForConditionalGeneration"]}, findings) is None
+    assert [finding.code for finding in findings.all()] == ["base_config_invalid"]

