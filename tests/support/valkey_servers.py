@@ -14,6 +14,9 @@ from redis.exceptions import RedisError
 from adapters.store.embedded import _binary
 from tests.support.engine_hosts import free_port
 
+DATA = ("--save", "", "--repl-diskless-sync-delay", "0")
+"""Options of servers with data. By default a replica waits five seconds for its first copy."""
+
 
 class Servers:
     """Processes by port. Mutable."""
@@ -22,13 +25,13 @@ class Servers:
         self._directory = directory
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, *options: str, mode: tuple[str, ...] = ()) -> int:
+    def start(self, *options: str, first: tuple[str, ...] = ()) -> int:
         port = free_port()
         home = self._directory / str(port)
         home.mkdir(parents=True)
-        command = [str(_binary()), *mode, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home)]
+        command = [str(_binary()), *first, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home)]
         with (home / "log").open("wb") as log:
-            self._running[port] = subprocess.Popen([*command, "--save", "", *options], stdout=log, stderr=log)
+            self._running[port] = subprocess.Popen([*command, *options], stdout=log, stderr=log)
         return port
 
     def kill(self, port: int) -> None:
@@ -69,41 +72,20 @@ def servers(directory: Path) -> Iterator[Servers]:
 
 def start_sentinels(running: Servers, directory: Path) -> tuple[int, int, list[int]]:
     """Ports of a primary, its replica, and three Sentinels that fail over within a second."""
-    primary = running.start()
-    replica = running.start("--replicaof", f"127.0.0.1 {primary}")
+    primary = running.start(*DATA)
+    replica = running.start(*DATA, "--replicaof", f"127.0.0.1 {primary}")
     sentinels = []
     for number in range(3):
         file = directory / f"sentinel-{number}.conf"
         file.write_text(
             f"sentinel monitor main 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds main 500\n"
-            "sentinel failover-timeout main 3000\n"
+            "sentinel failover-timeout main 2000\n"
         )
-        sentinels.append(_sentinel(running, file))
+        sentinels.append(running.start(first=(str(file), "--sentinel")))
     eventually(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
     for port in sentinels:
         eventually(lambda port=port: _sees(port))
     return primary, replica, sentinels
-
-
-def _sentinel(running: Servers, file: Path) -> int:
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            str(_binary()),
-            str(file),
-            "--sentinel",
-            "--port",
-            str(port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(file.parent),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    running._running[port] = process
-    return port
 
 
 def _sees(sentinel: int) -> bool:
@@ -121,6 +103,7 @@ def _raw(port: int, *command: str) -> bytes:
 def start_cluster(running: Servers) -> list[int]:
     """Ports of three primaries and then their replicas."""
     options = (
+        *DATA,
         "--cluster-enabled",
         "yes",
         "--cluster-node-timeout",

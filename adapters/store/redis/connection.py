@@ -87,8 +87,8 @@ def client(url: str, timeout: float, connections: int, *, tag: str) -> Redis:
     seeds = Seeds.of(url)
     if seeds is None:
         return Redis.from_pool(_Pool.from_url(url, **options))
-    where = seeds.finder(tag, timeout / 2)  # so that another one can be asked in time
-    return Redis.from_pool(_Pool(where=where, **{**options, **seeds.options}))
+    finder = seeds.finder(tag, timeout / 4)  # so that others can be asked, and the primary called, in time
+    return Redis.from_pool(_Pool(finder=finder, **{**options, **seeds.options}))
 
 
 UNFIT = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED ")

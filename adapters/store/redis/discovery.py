@@ -8,7 +8,8 @@ everything else, scripts and transactions too, works as on a single server.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,10 +17,11 @@ from urllib.parse import urlsplit
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, SSLConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
 Address = tuple[str, int]
-Where = Callable[[], Awaitable[Address]]
 
 KINDS: Final = ("sentinel", "cluster")
 _LOGIN: Final = ("username", "password")
@@ -73,38 +75,54 @@ class Seeds:
         options["connection_class"] = _TlsToPrimary if tls else _ToPrimary
         return cls(kind, servers, service, options, own | logins | {"ssl": tls})
 
-    def finder(self, tag: str, timeout: float) -> Where:
-        """A function that finds the primary now. `tag`: any key. It raises ConnectionError."""
+    def finder(self, tag: str, timeout: float) -> Finder:
+        """`tag`: any key. `timeout`: seconds for each server that is asked."""
+        return Finder(self, tag, timeout)
 
-        async def find() -> Address:
-            said = []
-            for host, port in self.servers:
-                try:
-                    async with Redis(
-                        host=host,
-                        port=port,
-                        socket_timeout=timeout,
-                        socket_connect_timeout=timeout,
-                        decode_responses=True,
-                        protocol=2,
-                        **self.own,
-                    ) as server:
-                        found = await self._ask(server, tag)
-                except _AWAY as error:
-                    said.append(f"{host}:{port}: {error}")
-                    continue
+
+class Finder:
+    """Finds the primary. Mutable: the order in which servers are asked; one that did not help goes to the
+    end, so that after a timeout the next call begins with another."""
+
+    def __init__(self, seeds: Seeds, tag: str, timeout: float) -> None:
+        self._seeds = seeds
+        self._servers = deque(seeds.servers)
+        self._slot = key_slot(tag.encode())
+        self._options: dict[str, Any] = {
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "retry": Retry(NoBackoff(), 0),  # redis-py's default waits for seconds before the next is asked
+            "decode_responses": True,
+            "protocol": 2,
+            **seeds.own,
+        }
+
+    async def find(self) -> Address:
+        """Raises ConnectionError: no server knows a primary."""
+        said = []
+        for _ in self._servers.copy():
+            host, port = self._servers[0]
+            try:
+                async with Redis(host=host, port=port, **self._options) as server:
+                    found = await self._ask(server)
+            except _AWAY as error:
+                said.append(f"{host}:{port}: {error}")
+            else:
                 if found is not None:
                     return found[0] or host, found[1]
                 said.append(f"{host}:{port} knows no primary")
-            raise redis_errors.ConnectionError("; ".join(said))
+            self.doubt()
+        raise redis_errors.ConnectionError("; ".join(said))
 
-        return find
+    def doubt(self) -> None:
+        """Ask another server first from now on: this one is away, or its answer was wrong."""
+        self._servers.rotate(-1)
 
-    async def _ask(self, server: Redis, tag: str) -> Address | None:
-        if self.kind == "sentinel":
-            found = await _call(server, "SENTINEL GET-MASTER-ADDR-BY-NAME", self.service)
+    async def _ask(self, server: Redis) -> Address | None:
+        if self._seeds.kind == "sentinel":
+            found = await _call(server, "SENTINEL GET-MASTER-ADDR-BY-NAME", self._seeds.service)
             return (found[0], int(found[1])) if found else None
-        return primary_of(await _call(server, "CLUSTER SLOTS"), key_slot(tag.encode()))
+        return primary_of(await _call(server, "CLUSTER SLOTS"), self._slot)
 
 
 async def _call(server: Redis, *command: str) -> Any:
@@ -124,18 +142,23 @@ def primary_of(slots: Sequence[Any], slot: int) -> Address | None:
 class _ToPrimary(Connection):
     """A connection to whichever server is the primary when it connects."""
 
-    def __init__(self, *, where: Where, **options: Any) -> None:
+    def __init__(self, *, finder: Finder, **options: Any) -> None:
         super().__init__(**options)
-        self._where = where
+        self._finder = finder
 
     async def _connect(self) -> None:
-        self.host, self.port = await self._where()
-        await super()._connect()  # type: ignore[no-untyped-call]  # redis-py's
+        self.host, self.port = await self._finder.find()
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]  # redis-py's
+        except BaseException:  # a deadline too: an answer may be out of date
+            self._finder.doubt()
+            raise
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*args, **options)
         except _MOVED as error:
+            self._finder.doubt()
             await self.disconnect()
             raise redis_errors.ConnectionError(f"this server is not the primary: {error}") from error
 
