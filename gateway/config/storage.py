@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 
@@ -19,11 +18,9 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from adapters.sources.url_policy import Allowed
+from adapters.store.redis.discovery import Seeds
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
-_REDIS_URL = re.compile(
-    r"unix://|rediss?://|rediss?\+sentinel://[^/?#]+/[^/?#]+|rediss?\+cluster://[^/?#]+", re.ASCII
-)
 TENANT_SOURCES = frozenset({"https", "http", "hf", "private", "s3", "file"})
 
 
@@ -123,11 +120,9 @@ class StorageSettings(BaseModel):
     @field_validator("redis_url")
     @classmethod
     def _redis_scheme(cls, url: str) -> str:
-        if url and not _REDIS_URL.match(url):
-            msg = (
-                "must begin with redis://, rediss:// or unix://, or be redis+sentinel://HOST,HOST/SERVICE or "
-            )
-            msg += "redis+cluster://HOST,HOST"
+        if url and not Seeds.of(url) and not url.startswith(("redis://", "rediss://", "unix://")):
+            msg = "must begin with redis://, rediss:// or unix://, or be redis+sentinel://HOST,HOST/SERVICE "
+            msg += "or redis+cluster://HOST,HOST"
             raise ValueError(msg)
         return url
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,21 +27,28 @@ def slot_owner(port: int, key: str) -> int:
     raise AssertionError
 
 
-def deployed(running: Servers, directory: Path, kind: str) -> tuple[str, int]:
+def deployed(running: Servers, directory: Path, kind: str, silent: int) -> tuple[str, int]:
     """The URL, and the primary's port."""
     if kind == "sentinel":
         primary, _, sentinels = start_sentinels(running, directory)
-        hosts = ",".join(f"127.0.0.1:{port}" for port in sentinels)
+        hosts = ",".join(f"127.0.0.1:{port}" for port in (silent, *sentinels))
         return f"redis+sentinel://{hosts}/main", primary
     nodes = start_cluster(running)
-    seeds = ",".join(f"127.0.0.1:{port}" for port in nodes)
+    seeds = ",".join(f"127.0.0.1:{port}" for port in (silent, *nodes))
     return f"redis+cluster://{seeds}", slot_owner(nodes[0], "{florin}")
 
 
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that never answers, as a host that is cut off."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield server.getsockname()[1]
+
+
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, kind: str):
+async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, silent: int, kind: str):
     with servers(tmp_path) as running:
-        url, primary = await asyncio.to_thread(deployed, running, tmp_path, kind)
+        url, primary = await asyncio.to_thread(deployed, running, tmp_path, kind, silent)
         store = RedisStore(url)
         tenants = Tenants()
         follower = Follower(store, [tenants])

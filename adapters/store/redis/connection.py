@@ -121,5 +121,6 @@ def unavailable() -> Iterator[None]:
 
 
 def without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
+    """Without the query too, which may have one."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -52,11 +52,9 @@ class Seeds:
         base, _, kind = scheme.partition("+")
         if kind not in KINDS or base not in {"redis", "rediss"}:
             return None
-        netloc, slash, tail = rest.partition("/")
+        rest, question, query = rest.partition("?")
+        netloc, _, path = rest.partition("/")
         login, at, hosts = netloc.rpartition("@")
-        path, question, query = tail.partition("?")
-        if not slash:  # the query may follow the hosts directly
-            hosts, question, query = hosts.partition("?")
         service = ""
         if kind == "sentinel":
             service, _, path = path.partition("/")
@@ -97,11 +95,11 @@ class Finder:
             **seeds.own,
         }
 
-    async def find(self) -> Address:
-        """Raises ConnectionError: no server knows a primary."""
+    async def find(self) -> tuple[Address, Address]:
+        """The primary, and the server that named it. Raises ConnectionError: none knows a primary."""
         said = []
-        for _ in self._servers.copy():
-            host, port = self._servers[0]
+        for asked in tuple(self._servers):
+            host, port = asked
             try:
                 async with Redis(host=host, port=port, **self._options) as server:
                     found = await self._ask(server)
@@ -109,14 +107,15 @@ class Finder:
                 said.append(f"{host}:{port}: {error}")
             else:
                 if found is not None:
-                    return found[0] or host, found[1]
+                    return (found[0] or host, found[1]), asked
                 said.append(f"{host}:{port} knows no primary")
-            self.doubt()
+            self.doubt(asked)
         raise redis_errors.ConnectionError("; ".join(said))
 
-    def doubt(self) -> None:
-        """Ask another server first from now on: this one is away, or its answer was wrong."""
-        self._servers.rotate(-1)
+    def doubt(self, asked: Address) -> None:
+        """Ask others first from now on: this one is away, or its answer was wrong."""
+        if self._servers[0] == asked:  # else another connection has said so already
+            self._servers.rotate(-1)
 
     async def _ask(self, server: Redis) -> Address | None:
         if self._seeds.kind == "sentinel":
@@ -145,20 +144,21 @@ class _ToPrimary(Connection):
     def __init__(self, *, finder: Finder, **options: Any) -> None:
         super().__init__(**options)
         self._finder = finder
+        self._named_by = ("", 0)
 
     async def _connect(self) -> None:
-        self.host, self.port = await self._finder.find()
+        (self.host, self.port), self._named_by = await self._finder.find()
         try:
             await super()._connect()  # type: ignore[no-untyped-call]  # redis-py's
-        except BaseException:  # a deadline too: an answer may be out of date
-            self._finder.doubt()
+        except BaseException:  # also a deadline: what was said may be out of date
+            self._finder.doubt(self._named_by)
             raise
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*args, **options)
         except _MOVED as error:
-            self._finder.doubt()
+            self._finder.doubt(self._named_by)
             await self.disconnect()
             raise redis_errors.ConnectionError(f"this server is not the primary: {error}") from error
 
