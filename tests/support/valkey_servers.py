@@ -18,6 +18,16 @@ DATA = ("--save", "", "--repl-diskless-sync-delay", "0")
 """Options of servers with data. By default a replica waits five seconds for its first copy."""
 
 
+_MANUAL = Path(__file__).parents[2] / "docs" / "shared-state.md"
+
+
+def restricted(prefix: str, password: str) -> list[str]:
+    """The documentation's command that creates a user who may do what Florin needs, and no more."""
+    words = _MANUAL.read_text().partition("\nACL SETUSER ")[2].partition("```")[0].split()
+    command = " ".join(words).replace("~{florin}", f"~{{{prefix}}}").replace("PASSWORD", password)
+    return ["ACL", "SETUSER", *command.replace("florin on", f"{prefix} on", 1).split()]
+
+
 class Servers:
     """Processes by port. Mutable."""
 
