@@ -18,6 +18,8 @@ DATA = ("--save", "", "--repl-diskless-sync-delay", "0")
 """Options of servers with data. By default a replica waits five seconds for its first copy."""
 
 
+_HURRY = [word for period in ("INFO", "PUBLISH", "PING", "ASK") for word in (f"{period}-PERIOD", "100")]
+"""Milliseconds, for Sentinels."""
 _MANUAL = Path(__file__).parents[2] / "docs" / "shared-state.md"
 
 
@@ -84,6 +86,7 @@ def start_sentinels(running: Servers, directory: Path) -> tuple[int, int, list[i
     """Ports of a primary, its replica, and three Sentinels that fail over within a second."""
     primary = running.start(*DATA)
     replica = running.start(*DATA, "--replicaof", f"127.0.0.1 {primary}")
+    eventually(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
     sentinels = []
     for number in range(3):
         file = directory / f"sentinel-{number}.conf"
@@ -92,7 +95,8 @@ def start_sentinels(running: Servers, directory: Path) -> tuple[int, int, list[i
             "sentinel failover-timeout main 2000\n"
         )
         sentinels.append(running.start(first=(str(file), "--sentinel")))
-    eventually(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
+    for port in sentinels:  # by default they speak every two seconds, and look for replicas every ten
+        eventually(lambda port=port: ask(port, "SENTINEL", "DEBUG", *_HURRY))
     for port in sentinels:
         eventually(lambda port=port: _sees(port))
     return primary, replica, sentinels
