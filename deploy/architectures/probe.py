@@ -46,9 +46,7 @@ def _table(names: list[str]) -> dict[str, Any]:
         try:
             made[name] = rows.row(name, capable.kind)
         except Exception as error:  # noqa: BLE001  # whatever a model does when it is built
-            unknown[name] = (
-                f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
-            )
+            unknown[name] = engine_models.in_short(error)
     return {
         "vllm": vllm.__version__,
         "transformers": transformers.__version__,

@@ -33,10 +33,10 @@ MaxError = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote to --out.")]
 
 
-@command(app, "convert")
+@command(app, "convert", local=True)
 def convert(
     session: Session,
-    path: Annotated[Path, typer.Argument(help="The adapter's directory.")],
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The adapter's directory.")],
     *,
     base: Annotated[Path, typer.Option(help="Directory of the base model, not quantized, in safetensors.")],
     out: Out,
@@ -68,7 +68,7 @@ def convert(
         _finish(session, "convert", result, source, [path], out=out, max_error=max_error, force=force)
 
 
-@command(app, "merge")
+@command(app, "merge", local=True)
 def merge(
     session: Session,
     parts: Annotated[
@@ -123,7 +123,7 @@ def merge(
     )
 
 
-@command(app, "compress")
+@command(app, "compress", local=True)
 def compress(
     session: Session,
     path: Annotated[Path, typer.Argument(help="The adapter's directory: plain LoRA.")],

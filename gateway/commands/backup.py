@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@command(app, "backup")
+@command(app, "backup", local=True)
 def backup(
     session: Session,
     *,
@@ -47,7 +47,7 @@ def backup(
     session.result({"file": str(out.absolute()), "bytes": size, **_summary(manifest)}, _taken)
 
 
-@command(app, "restore")
+@command(app, "restore", local=True)
 def restore(
     session: Session,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that florin backup wrote.")],

@@ -110,16 +110,18 @@ class Session:
 
 
 def command(
-    app: typer.Typer, name: str, *, key_file: Any = KeyFile
+    app: typer.Typer, name: str, *, key_file: Any = KeyFile, local: bool = False
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[..., None]]:
+    """`local`: the command never asks a gateway, and has no options for one."""
+
     def register(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(
             context: typer.Context,
             *args: Any,
-            gateway: str,
-            operator_key: str,
-            key_file: Path | None,
+            gateway: str = "",
+            operator_key: str = "",
+            key_file: Path | None = None,
             as_json: bool,
             **kwargs: Any,
         ) -> None:
@@ -133,12 +135,12 @@ def command(
         signature = inspect.signature(function, eval_str=True)
         own = list(signature.parameters.values())[1:]
         context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY, annotation=typer.Context)
-        common = [
+        of_gateway = [
             _option("gateway", Gateway, "http://127.0.0.1:8080"),
             _option("operator_key", OperatorKey, ""),
             _option("key_file", key_file, None),
-            _option("as_json", AsJson, default=False),
         ]
+        common = [*([] if local else of_gateway), _option("as_json", AsJson, default=False)]
         run.__signature__ = signature.replace(parameters=[context, *own, *common])  # type: ignore[attr-defined]  # inspect's protocol
         run.__annotations__ = {p.name: p.annotation for p in (context, *own, *common)} | {"return": None}
         app.command(name)(run)
