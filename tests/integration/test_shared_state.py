@@ -28,6 +28,7 @@ async def test_the_primarys_death_costs_no_request(tmp_path: Path):
             await gateway.add_engine("a1", engine.url)
             key = await gateway.add_tenant("acme")
             await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
+            await gateway.add_adapter("acme/cold", fake_adapter(tmp_path / "cold"))
             assert await asyncio.to_thread(Traffic(gateway.url, key).ask) == "acme/support@v1"
         with serving(tmp_path / "state", FLORIN_REDIS_URL=url, FLORIN_WORKERS="2") as served:
             traffic = Traffic(served.url, key)
@@ -42,4 +43,6 @@ async def test_the_primarys_death_costs_no_request(tmp_path: Path):
                 traffic.more()
             assert traffic.failed == []
             assert set(traffic.answered) == {"acme/support@v1"}
+            cold = {"model": "cold", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+            assert ask(served, "POST", "/v1/chat/completions", key=key, body=cold).status_code == 200
             assert ask(served, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
