@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from adapters.sources.url_policy import Allowed
+from adapters.store.redis.discovery import Seeds
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
 TENANT_SOURCES = frozenset({"https", "http", "hf", "private", "s3", "file"})
@@ -30,7 +31,9 @@ class StorageSettings(BaseModel):
     )
     redis_url: str = Field(
         "",
-        description="redis://, rediss:// or unix:// URL. Empty: an embedded Valkey in the state directory.",
+        description="redis://, rediss:// or unix:// URL; `redis+sentinel://HOST,HOST,HOST/SERVICE` for the "
+        "primary that Sentinels name, `redis+cluster://HOST,HOST` for a Cluster, both with `rediss+…` for "
+        "TLS. Empty: an embedded Valkey in the state directory.",
     )
     redis_prefix: str = Field(
         "florin",
@@ -117,8 +120,9 @@ class StorageSettings(BaseModel):
     @field_validator("redis_url")
     @classmethod
     def _redis_scheme(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            msg = "must begin with redis://, rediss:// or unix://"
+        if url and not Seeds.of(url) and not url.startswith(("redis://", "rediss://", "unix://")):
+            msg = "must begin with redis://, rediss:// or unix://, or be redis+sentinel://HOST,HOST/SERVICE "
+            msg += "or redis+cluster://HOST,HOST"
             raise ValueError(msg)
         return url
 

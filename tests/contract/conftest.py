@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 from adapters.store.protocol import Store
 from adapters.store.redis import RedisStore
 from tests.doubles.memory_store import MemoryStore
+from tests.support.valkey_servers import restricted
 
 
 @dataclass
 class StoreInstallation:
-    """One installation: `store` and, as another worker sees it, `other`."""
+    """One installation: `store` and, as another worker sees it, `other`. They are logged in as the user that the
+    documentation recommends."""
 
     kind: str
     url: str = ""
@@ -30,7 +33,10 @@ class StoreInstallation:
         if self.kind == "memory":
             store: Store = self.opened[0] if self.opened else MemoryStore(clock=lambda: self.now)
         else:
-            store = RedisStore(self.url, prefix=self.prefix, clock=lambda: self.now)
+            with BlockingRedis.from_url(self.url) as server:
+                server.execute_command(*restricted(self.prefix, "secret"))
+            url = self.url.replace("unix://", f"unix://{self.prefix}:secret@")
+            store = RedisStore(url, prefix=self.prefix, clock=lambda: self.now)
         self.opened.append(store)
         return store
 

@@ -46,8 +46,9 @@ class RedisStore(RedisRegistry, RedisPlacement, RedisCoordination, RedisLimits, 
     Any task on the store's event loop may call any method. Mutable state: the trusted position and the
     connections.
 
-    `url`: redis://, rediss:// or unix://. Connects on the first call. `timeout`: seconds for any call except
-    a snapshot, including connecting. `clock`: returns ms, instead of the server's clock; for tests.
+    `url`: redis://, rediss:// or unix://, or several servers (see `discovery`). Connects on the first call.
+    `timeout`: seconds for any call except a snapshot, including connecting. `clock`: returns ms, instead of
+    the server's clock; for tests.
     """
 
     def __repr__(self) -> str:

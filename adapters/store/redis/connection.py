@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from adapters.errors import StoreUnavailableError
+from adapters.store.redis.discovery import Seeds
 
 _PAUSED_SECONDS = 0.25
 """A timer that fires so late shows that the process was not running."""
@@ -71,22 +72,26 @@ class _Pool(BlockingConnectionPool):
         await super().ensure_connection(connection)
 
 
-def client(url: str, timeout: float, connections: int) -> Redis:
-    """A client without retries: after a broken connection there is no telling whether a script ran."""
-    pool = _Pool.from_url(
-        url,
-        max_connections=connections,
-        timeout=timeout,
-        socket_timeout=None,  # `bounded` ends what takes too long
-        socket_connect_timeout=timeout,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
-        protocol=2,
-    )
-    return Redis.from_pool(pool)
+def client(url: str, timeout: float, connections: int, *, tag: str) -> Redis:
+    """A client without retries: after a broken connection there is no telling whether a script ran. `tag`:
+    the hash tag of all keys."""
+    options: dict[str, Any] = {
+        "max_connections": connections,
+        "timeout": timeout,
+        "socket_timeout": None,  # `bounded` ends what takes too long
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": True,
+        "protocol": 2,
+    }
+    seeds = Seeds.of(url)
+    if seeds is None:
+        return Redis.from_pool(_Pool.from_url(url, **options))
+    finder = seeds.finder(tag, timeout / 4)  # so that others can be asked, and the primary called, in time
+    return Redis.from_pool(_Pool(finder=finder, **{**options, **seeds.options}))
 
 
-UNFIT = ("MISCONF", "NOREPLICAS", "BUSY ")
+UNFIT = ("MISCONF", "NOREPLICAS", "BUSY ", "UNBLOCKED ")
 """Prefixes of error replies that concern the server's state, not the command."""
 _CONDITIONS = (redis_errors.OutOfMemoryError, redis_errors.NoPermissionError)
 """The same, for errors that have a class in redis-py, which drops the prefix."""
@@ -116,5 +121,6 @@ def unavailable() -> Iterator[None]:
 
 
 def without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
+    """Without the query too, which may have one."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -86,7 +86,8 @@ class RedisRegistry(RedisServer):
 
     async def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
         feed = self._key("feed")
-        redis = client(self._url, self._timeout, 1)  # a dedicated connection, because its reads block
+        # a dedicated connection, because its reads block
+        redis = client(self._url, self._timeout, 1, tag=self._tag)
         mark = self._known.mark if self._known.seq == after else ""
         found = 0.0
         try:

@@ -58,7 +58,7 @@ class RedisServer:
         self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
         """Receives the duration of each call, failed or not, by operation: a script's name, `activity`,
         `read` or `snapshot`."""
-        self._redis = client(url, timeout, CONNECTIONS)
+        self._redis = client(url, timeout, CONNECTIONS, tag=self._tag)
         self._scripts = {name: _Script(name) for name in SCRIPTS}
         self._known = Position()  # mutable: the trusted position, set by `RedisRegistry.trust`
 

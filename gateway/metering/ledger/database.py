@@ -29,6 +29,9 @@ _POSTGRESQL = {
     "tcp_user_timeout": 20_000,
     "application_name": "florin",
 }
+_PSYCOPG = {"prepare_threshold": None}
+"""Prepares no statements in the server: behind PgBouncer in transaction mode, each transaction may run on
+another server connection, which does not have them."""
 
 
 class LedgerUnavailableError(Exception):
@@ -47,7 +50,8 @@ REFUSALS = (LedgerUnavailableError, StatementError, ValueError, TypeError, Overf
 def open_engine(url: URL) -> Engine:
     """Does not connect yet. Raises OSError, or errors of sqlite3 and the driver."""
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True, connect_args=_POSTGRESQL)
+        own = _PSYCOPG if url.get_driver_name() == "psycopg" else {}
+        return create_engine(url, pool_pre_ping=True, connect_args=_POSTGRESQL | own)
     if url.database and url.database != ":memory:":
         with suppress(OSError):  # connecting reports the error
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)

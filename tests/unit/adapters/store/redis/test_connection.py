@@ -42,7 +42,7 @@ def test_other_defects_are_not_taken_for_it():
 
 
 async def _ping(url: str, proxy: ResettingProxy) -> None:
-    redis = client(url, 2.0, 4)
+    redis = client(url, 2.0, 4, tag="{t}")
     try:
         for _ in range(3):
             assert await bounded(redis.ping(), 2.0)
@@ -100,7 +100,7 @@ def test_a_connection_that_was_reset_is_made_anew_before_it_is_used(valkey_url):
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_a_reply_that_came_while_the_process_stood_still_counts(valkey_url, run):
     async def paused() -> None:
-        redis = client(valkey_url, 0.5, 1)
+        redis = client(valkey_url, 0.5, 1, tag="{t}")
         try:
             await bounded(redis.ping(), 0.5)
             asked = asyncio.create_task(bounded(redis.blpop("nothing", 0.3), 0.5))
@@ -116,7 +116,7 @@ def test_a_reply_that_came_while_the_process_stood_still_counts(valkey_url, run)
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_a_reply_that_does_not_come_is_given_up(valkey_url, run):
     async def waiting() -> None:
-        redis = client(valkey_url, 0.2, 1)
+        redis = client(valkey_url, 0.2, 1, tag="{t}")
         began = time.monotonic()
         try:
             with pytest.raises(StoreUnavailableError, match="Redis timed out"):

@@ -123,3 +123,11 @@ def test_a_reader_sees_one_state_to_the_end(ledger):
         assert connection.execute(query).scalar() == before
     with ledger.read() as connection:
         assert connection.execute(query).scalar() == before + 1
+
+
+def test_postgresql_keeps_no_prepared_statements(postgresql_ledger):
+    """Behind PgBouncer in transaction mode, the next transaction may be on another server's connection."""
+    with postgresql_ledger.read() as connection:
+        for _ in range(10):
+            connection.execute(select(func.count()).select_from(usage_records))
+        assert connection.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar() == 0
