@@ -22,6 +22,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- ternary "https" "http" (ne .Values.gateway.tlsSecretName "") -}}
 {{- end -}}
 
+{{- define "florin.adminUrl" -}}
+{{ include "florin.scheme" . }}://{{ include "florin.name" . }}-admin.{{ .Release.Namespace }}.svc:8081
+{{- end -}}
+
 {{- define "florin.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ . }}
