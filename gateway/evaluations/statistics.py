@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEVEL: Final = 0.95
 RESAMPLES: Final = 2000
@@ -60,6 +61,8 @@ def bootstrap(values: Sequence[float], *, seed: int = SEED) -> Interval:
     """Interval of the mean: the percentile bootstrap of Efron & Tibshirani, "An Introduction to the
     Bootstrap" (1993), chapter 13. With differences of paired scores it is the paired bootstrap. With few
     cases it is too narrow; with none, everything is possible."""
+    import numpy as np  # noqa: PLC0415  # a worker that never evaluates need not load it
+
     if not values:
         return Interval(-math.inf, math.inf)
     found = np.asarray(values, dtype=np.float64)

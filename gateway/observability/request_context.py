@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from adapters.model import Engine
+if TYPE_CHECKING:  # commands log, too, and need not wait for the registry's documents
+    from adapters.model import Engine
 
 CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 """Valid request ids of clients. Others are ignored, because ids go into logs and headers."""

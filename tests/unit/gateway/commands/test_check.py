@@ -43,7 +43,7 @@ def test_a_broken_one_is_refused_with_each_finding_and_its_remedy(fake, tmp_path
     result = fake.florin("adapter", "check", str(adapter), "--base", base)
     assert result.exit_code == 1
     assert "2 checks failed" in result.stderr
-    for text in ("unsupported_feature", "alpha_invalid", "Train it without DoRA.", "remedy"):
+    for text in ("unsupported_feature", "alpha_invalid", "florin adapter convert", "remedy"):
         assert text in result.stderr
     refused = fake.florin("adapter", "check", str(adapter), "--base", base, "--json")
     assert refused.exit_code == 1
