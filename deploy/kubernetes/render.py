@@ -16,7 +16,38 @@ import yaml
 
 ERROR = 3
 VERSIONS = ("1.30", "1.37")
-"""Of Kubernetes: the chart's oldest, and the newest that is known. Older schemas may be the nearest at hand."""
+"""Of Kubernetes: the chart's oldest, and the newest with a schema."""
+
+
+ENGINE = {
+    "name": "a", "baseModel": "m/a", "gpuType": "L4", "gpus": 1, "replicas": 1, "resources": {},
+}  # fmt: skip
+REFUSED: dict[str, dict[str, Any]] = {
+    "an unknown value": {"gateway": {"replica": 3}},
+    "a setting that the chart sets": {"gateway": {"settings": {"FLORIN_LAME_DUCK": "1"}}},
+    "an engine without a GPU type": {"engines": [{**ENGINE, "gpuType": ""}]},
+    "a setting of Florin's for vLLM": {"engines": [{**ENGINE, "env": {"FLORIN_OPERATOR_KEY": "x"}}]},
+    "a secret in place of a reference": {"secretName": "redis://user:password@host"},
+    "KEDA without a Prometheus": {
+        "engines": [
+            {**ENGINE, "autoscaling": {"enabled": True, "with": "keda", "minReplicas": 1, "maxReplicas": 2}}
+        ]
+    },
+    "a label with a slash": {
+        "engines": [
+            {**ENGINE, "autoscaling": {"enabled": True, "with": "hpa", "minReplicas": 1, "maxReplicas": 2}}
+        ]
+    },
+    "scaling to zero": {
+        "engines": [
+            {
+                **ENGINE,
+                "baseModel": "a",
+                "autoscaling": {"enabled": True, "with": "hpa", "minReplicas": 0, "maxReplicas": 2},
+            }
+        ]
+    },
+}
 
 
 def objects(chart: Path, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -45,9 +76,22 @@ def check(chart: Path, name: str, values: dict[str, Any]) -> list[dict[str, Any]
     return found
 
 
+def refuse(chart: Path) -> None:
+    """Raises SystemExit if Helm accepts what it must not."""
+    check(chart, "one engine", {"engines": [ENGINE]})  # it is what is added that is wrong
+    for name, values in REFUSED.items():
+        try:
+            list(objects(chart, values))
+        except helm_python.HelmError:
+            print(f"refused: {name}")  # noqa: T201  # its output
+        else:
+            raise SystemExit(f"accepted: {name}")
+
+
 def main() -> None:
     chart, out, stamp = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     check(chart, "values.yaml", {})
+    refuse(chart)
     full = chart / "ci" / "full-values.yaml"
     found = check(chart, full.name, yaml.safe_load(full.read_text()))
     text = yaml.safe_dump_all(found, sort_keys=False, width=110)

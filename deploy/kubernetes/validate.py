@@ -34,10 +34,19 @@ def _install(directory: Path) -> None:
     subprocess.run([*pip, "-r", str(REQUIREMENTS)], check=True)  # noqa: S603  # as above
 
 
-def main() -> int:
+def check(rendered: Path) -> subprocess.CompletedProcess[str]:
+    """Writes what the chart renders to; the output says what was checked, or what is wrong. Raises
+    CalledProcessError if the environment cannot be built."""
     render = Path(__file__).with_name("render.py")
-    command = [str(build() / "bin" / "python"), str(render), str(CHART), str(RENDERED), stamp()]
-    return subprocess.run(command, check=False).returncode  # noqa: S603  # our own command
+    command = [str(build() / "bin" / "python"), str(render), str(CHART), str(rendered), stamp()]
+    return subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own command
+
+
+def main() -> int:
+    done = check(RENDERED)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode
 
 
 if __name__ == "__main__":
