@@ -57,6 +57,12 @@ LOCKS = (
         ("--universal", "--python-version", "3.12"),
         "The FOCUS validator's environment; it needs Python 3.12 or newer, and is no part of Florin's own.",
     ),
+    Lock(
+        "deploy/kubernetes/requirements.txt",
+        "deploy/kubernetes/requirements.in",
+        ("--universal", "--python-version", "3.11"),
+        "What checks the Helm chart; no part of Florin's own environment.",
+    ),
     *(
         Lock(
             f"loadtests/overhead/requirements/{peer}.txt",
