@@ -1,5 +1,6 @@
+{{/* A StatefulSet's name of more than 52 characters makes a label that is too long: 34, a dash, and 17 of an engine. */}}
 {{- define "florin.name" -}}
-{{- printf "%s" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 34 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "florin.selector" -}}
