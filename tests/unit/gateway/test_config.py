@@ -45,6 +45,8 @@ def test_relative_directories_become_absolute(elsewhere: Path, monkeypatch: pyte
         ("a: [", "florin.yaml cannot be read"),
         ("- port", "florin.yaml cannot be read"),
         ("wal_full: maybe", "FLORIN_WAL_FULL"),
+        ("redis_url: http://a", "FLORIN_REDIS_URL"),
+        ("redis_url: redis+sentinel://a,b", "FLORIN_REDIS_URL"),
     ],
 )
 def test_a_wrong_file_is_told_in_words(elsewhere: Path, text: str, words: str):
