@@ -83,7 +83,8 @@ async def test_no_request_waits_for_a_load_during_a_drain(deployment: Deployment
         assert held(deployment, "b") == names  # loaded before the routing moved
         calls = len(deployment.a.state.calls)
         await until(lambda: not held(deployment, "a"), 20)
-    assert max(seconds for _, seconds in answers) < LOAD_SECONDS / 2
+    # Callers ask all the time: one would have met a load at its beginning, and waited for nearly all of it.
+    assert max(seconds for _, seconds in answers) < 0.8 * LOAD_SECONDS
     assert len(deployment.a.state.calls) <= calls + len(TENANTS)
     assert deployment.a.state.adapters == {}  # unloaded
     assert [engine for engine, _ in deployment.loads()] == ["a", "a", "b", "b"]
