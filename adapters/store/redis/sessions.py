@@ -18,6 +18,7 @@ class RedisSessions(RedisServer):
     async def take_session(self, digest: str) -> str | None:
         key = self._key("session", digest)
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.get(key).delete(key)
+            pipe.get(key)
+            pipe.delete(key)
             found: list[str | None] = await self._bounded(pipe.execute())
         return found[0]
