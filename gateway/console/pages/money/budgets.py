@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.console.pages.money.shared import Json, amount, choices, month_of, tabs
+from gateway.console.formats import money
+from gateway.console.pages.money.shared import Json, amount, choices, month_of, tabs, tenant_link
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
 
@@ -30,25 +31,12 @@ async def budgets(visit: Visit) -> Response:
     )
     currency = forecast["currency"] or ""
     columns = [
-        Column(
-            "tenant", "Tenant", lambda r: Cell(r["tenant"], href=f"/console/tenants/{quote(r['tenant'])}")
-        ),
+        Column("tenant", "Tenant", tenant_link),
         Column("so_far", "So far", lambda r: r["so_far"], "money"),
-        Column(
-            "expected",
-            "Expected",
-            lambda r: Cell(r["expected"], note=_between(r)),
-            "money",
-            "By the end of the month, with the interval that holds in 80 of 100 months.",
-        ),
+        Column("expected", "Expected", _expected, "money", "By the month's end, and between which amounts."),
         Column("budget", "Budget", lambda r: r["budget"], "money"),
         Column("used_percent", "Used %", lambda r: r["used_percent"], "money"),
-        Column(
-            "status",
-            "Status",
-            lambda r: Cell(r["status"], tone=_TONES.get(r["status"] or "", "warn")),
-            "badge",
-        ),
+        Column("status", "Status", _status, "badge"),
     ]
     table = visit.table(columns, forecast["rows"], sort="-expected")
     if found := visit.export(table, f"budgets-{month}"):
@@ -61,8 +49,8 @@ async def budgets(visit: Visit) -> Response:
         forecast=forecast,
         currency=currency,
         table=table,
-        alerts=alerts["data"],
-        anomalies=anomalies["data"],
+        alerts=[(alert, _about(alert["data"])) for alert in alerts["data"]],
+        anomalies=[(anomaly, _about(anomaly)) for anomaly in anomalies["data"]],
         whole=forecast.get("whole"),
         share=_share(forecast.get("whole")),
     )
@@ -82,6 +70,16 @@ def _status(row: Json) -> Cell | None:
     return Cell(row["status"], text=text, tone=tone) if text else None
 
 
+def _about(data: Json) -> str:
+    """What an alert or anomaly is about, in a sentence."""
+    if "budget" in data:
+        return f"{data['month']}: {money(data['so_far'], data['currency'])} of {money(data['budget'])} used"
+    if data["kind"] == "engine":
+        return f"engine {data['subject']} was idle for {float(data['ratio']):.0%} of {data['day']}"
+    habit = f", {float(data['ratio']):.1f} times the usual" if data["ratio"] else ""
+    return f"{data['kind']} {data['subject']} cost {money(data['cost'])} on {data['day']}{habit}"
+
+
 def _share(whole: Any) -> float | None:
     """How much of the installation's budget is used; None: it has none."""
     if not whole or not whole.get("budget") or not amount(whole["budget"]):
@@ -98,11 +96,7 @@ async def put(visit: Visit) -> Response:
         body["warn_percent"] = int(percent) if percent.isascii() and percent.isdigit() else percent
     await visit.api.put("/finance/v1/budgets", body)
     whose = tenant or "the whole installation"
-    said = (
-        f"The budget of {whose} is {body['amount']}."
-        if body["amount"]
-        else f"The budget of {whose} is removed."
-    )
+    said = f"The budget of {whose} is {body['amount'] or 'removed'}."
     return visit.see("/console/money/budgets", said)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from gateway.console.pages.money.shared import (
     daily,
     month_of,
     tabs,
+    tenant_link,
     utilisation_by_day,
 )
 from gateway.console.tables import Cell, Column
@@ -102,13 +104,7 @@ def _columns(dimensions: list[str], currency: str, report: Json, *, gpu: bool) -
     columns += [
         Column("requests", "Requests", lambda row: row["requests"], "number"),
         Column("prompt_tokens", "Input tokens", lambda row: row["prompt_tokens"], "number"),
-        Column(
-            "cached_tokens",
-            "Cached",
-            lambda row: row["cached_tokens"],
-            "number",
-            "Input tokens that the engine had in its cache.",
-        ),
+        Column("cached_tokens", "Cached", lambda row: row["cached_tokens"], "number", "Read from a cache."),
         Column("completion_tokens", "Output tokens", lambda row: row["completion_tokens"], "number"),
     ]
     if gpu:
@@ -126,20 +122,14 @@ def _tiles(report: Json, currency: str) -> list[tuple[str, Any, str]]:
     totals = report["totals"]
     cost = totals["cost"]
     found = [
-        (
-            "Cost of requests" if "whole" in report else "Cost",
-            (cost, currency),
-            "" if cost else "some GPU time has no price",
-        ),
+        ("Cost of requests", (cost, currency), "" if cost else "some GPU time has no price"),
         ("Requests", totals["requests"], ""),
         ("Input tokens", totals["prompt_tokens"], f"{totals['cached_tokens']:,} of them cached"),
         ("Output tokens", totals["completion_tokens"], ""),
     ]
     if "whole" in report:
-        found.insert(
-            0,
-            ("GPUs cost in all", (report["whole"]["cost"], currency), "with idle time and repeated requests"),
-        )
+        whole = (report["whole"]["cost"], currency)
+        found.insert(0, ("GPUs cost in all", whole, "with idle time and repeated requests"))
     return found
 
 
@@ -163,10 +153,14 @@ def _outside(report: Json) -> list[tuple[str, str, Any, Any]]:
 
 def _days_table(visit: Visit, days: list[str], lines: list[tuple[str, list[float]]], currency: str) -> Any:
     """What the chart shows, for those who cannot see it."""
+
+    def of(n: int) -> Callable[[Any], str]:
+        return lambda row: f"{row[n]:.2f}"
+
     columns = [Column("day", "Day", lambda row: row[0])]
     columns += [
-        Column(f"g{n}", f"{name} {currency}".rstrip(), lambda row, n=n: f"{row[n + 1]:.2f}", "money")
-        for n, (name, _) in enumerate(lines)
+        Column(f"g{n}", f"{name} {currency}".rstrip(), of(n), "money")
+        for n, (name, _) in enumerate(lines, start=1)
     ]
     rows = [(day, *(values[n] for _, values in lines)) for n, day in enumerate(days)]
     return visit.table(columns, rows, name="days", size=31)
@@ -218,19 +212,10 @@ async def margin(visit: Visit) -> Response:
         return Column(name, title, lambda row: row.get(name), "money", about)
 
     columns = [
-        Column(
-            "tenant",
-            "Tenant",
-            lambda row: Cell(row["tenant"], href=f"/console/tenants/{quote(row['tenant'])}"),
-        ),
-        *([Column("adapter", "Adapter", lambda row: row["adapter"])] if by == "adapter" else []),
-        *(
-            []
-            if by == "adapter"
-            else [
-                Column("rate_card", "Rate card", lambda row: row.get("rate_card") or Cell("", text="at cost"))
-            ]
-        ),
+        Column("tenant", "Tenant", tenant_link),
+        Column("adapter", "Adapter", lambda row: row["adapter"])
+        if by == "adapter"
+        else Column("rate_card", "Rate card", lambda row: row.get("rate_card") or Cell("", text="at cost")),
         money("price", "Price"),
         money("cost", "Cost"),
         money("margin", "Margin"),

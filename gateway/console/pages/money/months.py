@@ -9,7 +9,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.money.shared import Json, cents, month_name, tabs
+from gateway.console.pages.money.shared import Json, cents, month_name, short_seal, tabs
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Forwarded, Route, Visit
 
@@ -27,28 +27,21 @@ _BUCKETS: Final = {
 async def months(visit: Visit) -> Response:
     periods = (await visit.api.get("/finance/v1/periods"))["data"]
     columns = [
-        Column(
-            "month",
-            "Month",
-            lambda p: Cell(
-                p["month"], href=f"/console/money/months/{p['month']}", text=month_name(p["month"])
-            ),
-        ),
+        Column("month", "Month", _link),
         Column("state", "State", lambda p: Cell(p["state"], tone=_TONES[p["state"]]), "badge"),
         Column("closed_at", "Closed", lambda p: (p.get("closed_at") or "")[:10] or None),
         *([Column("closed_by", "By", lambda p: p.get("closed_by"))] if visit.tenant is None else []),
-        Column(
-            "seal",
-            "Seal",
-            lambda p: Cell(p["seal"], text=p["seal"][:16] + "…") if p.get("seal") else None,
-            "code",
-            "SHA-256 over the month and the seal of the month before.",
-        ),
+        Column("seal", "Seal", short_seal, "code", "Covers the month, and the seal of the month before."),
     ]
     table = visit.table(columns, periods, sort="-month")
     if found := visit.export(table, "months"):
         return found
     return visit.page("money_months.html.j2", tabs=tabs(visit, ""), table=table)
+
+
+def _link(period: Json) -> Cell:
+    name = period["month"]
+    return Cell(name, href=f"/console/money/months/{name}", text=month_name(name))
 
 
 async def month(visit: Visit) -> Response:
@@ -78,12 +71,8 @@ async def month(visit: Visit) -> Response:
 
 def _statements(visit: Visit, month: str, currency: str) -> list[Column]:
     def link(row: Json) -> Cell:
-        whose = row["tenant"]
-        return Cell(
-            whose,
-            href=f"/console/money/months/{month}/statements/{quote(whose)}",
-            text=f"Statement of {whose}",
-        )
+        there = f"/console/money/months/{month}/statements/{quote(row['tenant'])}"
+        return Cell(row["tenant"], href=there, text=f"Statement of {row['tenant']}")
 
     def charged(row: Json) -> Any:
         found = row.get("charged_cents")
@@ -95,12 +84,7 @@ def _statements(visit: Visit, month: str, currency: str) -> list[Column]:
     columns += [
         Column("amount", f"Charged {currency}".rstrip(), charged, "money"),
         Column("records", "Records", lambda row: row.get("records"), "number"),
-        Column(
-            "seal",
-            "Seal of its records",
-            lambda row: Cell(row["seal"], text=row["seal"][:16] + "…") if row.get("seal") else None,
-            "code",
-        ),
+        Column("seal", "Seal of its records", short_seal, "code"),
     ]
     return columns
 
@@ -184,12 +168,7 @@ async def reconciliation(visit: Visit) -> Response:
         Column("record_tokens", "Recorded", lambda c: c["record_tokens"], "number"),
         Column("difference", "Difference", lambda c: c["difference"], "number"),
         Column("unexplained", "Unexplained", lambda c: c["unexplained"], "number"),
-        Column(
-            "verdict",
-            "Verdict",
-            lambda c: Cell(c["verdict"], tone="good" if c["verdict"] == "matched" else "warn"),
-            "badge",
-        ),
+        Column("verdict", "Verdict", _verdict, "badge"),
     ]
     table = visit.table(columns, found["tokens"]["checks"])
     if file := visit.export(table, f"reconciliation-{name}"):
@@ -202,6 +181,10 @@ async def reconciliation(visit: Visit) -> Response:
         bills=bills["data"],
         table=table,
     )
+
+
+def _verdict(check: Json) -> Cell:
+    return Cell(check["verdict"], tone="good" if check["verdict"] == "matched" else "warn")
 
 
 ROUTES = (

@@ -31,11 +31,7 @@ async def prices(visit: Visit) -> Response:
         Column("from", "From", lambda p: _day(p["valid_from"])),
         Column("to", "To", lambda p: _day(p["valid_to"])),
         Column("state", "State", _state, "badge"),
-        Column(
-            "id",
-            "Number",
-            lambda p: Cell(p["id"], href=f"/console/money/prices/{p['id']}", text=f"No. {p['id']}"),
-        ),
+        Column("id", "Number", _number),
     ]
     table = visit.table(columns, book["data"], sort="gpu_type")
     if found := visit.export(table, "prices"):
@@ -51,6 +47,10 @@ async def prices(visit: Visit) -> Response:
         purchases=_PURCHASES,
         gpu_type=visit.query.get("gpu_type", "")[:63],
     )
+
+
+def _number(price: Json) -> Cell:
+    return Cell(price["id"], href=f"/console/money/prices/{price['id']}", text=f"No. {price['id']}")
 
 
 def _day(at: str | None) -> str | None:
@@ -87,9 +87,8 @@ async def show(visit: Visit) -> Response:
     found: Any = next((p for p in book["data"] if p["id"] == number), None)
     if found is None:
         return visit.see("/console/money/prices", f"There is no price no. {number}.")
-    return visit.page(
-        "money_price.html.j2", tabs=tabs(visit, month_of(visit)), price=found, state=_state(found)
-    )
+    shown = tabs(visit, month_of(visit))
+    return visit.page("money_price.html.j2", tabs=shown, price=found, state=_state(found))
 
 
 async def correct(visit: Visit) -> Response:
