@@ -6,7 +6,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from gateway.dataplane.asgi import AsgiRequest
+from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest
 from gateway.dataplane.exchange import Exchange
 from gateway.operations.authorization import Authority, actor_of, check_own_engine, check_role
 from gateway.operations.state import State
@@ -22,7 +22,8 @@ StateDep = Annotated[State, Depends(get_state)]
 
 
 def _require(request: Request, state: State, *roles: Role) -> Key:
-    exchange = Exchange(AsgiRequest(request.scope, request.receive, _no_send))
+    transport = AsgiRequest(request.scope, request.receive, _no_send)
+    exchange = Exchange(transport, session_key=request.scope.get(SESSION_KEY))
     return check_role(authenticate(exchange, state.directory, state.follower), *roles)
 
 

@@ -17,7 +17,7 @@ from gateway.api.responses import IDLE_SECONDS, ChunkedResponse, ClientStalledEr
 from gateway.api.security_headers import security_headers
 from gateway.api.tenant_queues import tenant_queues
 from gateway.config import Settings
-from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
+from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.operations.authorization import check_role
@@ -42,7 +42,7 @@ class Gate:
             await self._api(scope, receive, send)
             return
         rule = rule_for(self._rules, scope["path"], scope["method"])
-        exchange = Exchange(AsgiRequest(scope, receive, send))
+        exchange = Exchange(AsgiRequest(scope, receive, send), session_key=scope.get(SESSION_KEY))
         try:
             key = self._key(exchange, rule)
             receive = await _body(exchange, rule, receive)

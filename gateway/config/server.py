@@ -60,6 +60,13 @@ class ServerSettings(BaseModel):
         False,
         description="A proxy in front terminates TLS, so do not warn about plain HTTP on a public address.",
     )
+    console: bool = Field(
+        True,
+        description="Serve the console for browsers at `/console`. It is part of the admin and finance API.",
+    )
+    console_session: PositiveFloat = Field(
+        43_200, description="Seconds after which a browser must sign in to the console again."
+    )
     api_docs: bool = Field(
         False, description="Serve `/docs`, `/redoc` and `/openapi.json`, without authentication."
     )

@@ -1,0 +1,20 @@
+"""The console's sessions in Redis. See the protocol of the same name."""
+
+from __future__ import annotations
+
+from adapters.store.redis.server import RedisServer
+
+
+class RedisSessions(RedisServer):
+    """`SessionStore` in Redis: one string for each, which expires."""
+
+    async def put_session(self, digest: str, text: str, *, ttl_ms: int) -> None:
+        await self._bounded(self._redis.set(self._key("session", digest), text, px=ttl_ms))
+
+    async def session(self, digest: str) -> str | None:
+        found: str | None = await self._bounded(self._redis.get(self._key("session", digest)))
+        return found
+
+    async def take_session(self, digest: str) -> str | None:
+        found: str | None = await self._bounded(self._redis.getdel(self._key("session", digest)))
+        return found
