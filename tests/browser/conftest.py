@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
+from adapters.store.embedded import EmbeddedValkey
 from deploy.browser import environment
 from tests.browser.watching import Watched, new_context, watched
+from tests.browser.world import World, lived_in_world
 from tests.support.missing import missing
 
 
@@ -44,3 +46,10 @@ async def browser(installed: environment.Browser) -> AsyncIterator[Browser]:
 async def tab(browser: Browser) -> AsyncIterator[Watched]:
     async with new_context(browser) as context, watched(context) as page:
         yield page
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def world(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """For looking only: all tests share it."""
+    async with lived_in_world(valkey, f"console-{os.getpid()}", tmp_path_factory.mktemp("world")) as made:
+        yield made

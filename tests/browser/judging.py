@@ -41,6 +41,13 @@ _FOCUSABLE = """
   return names;
 }
 """
+_TO_THE_TOP = """
+() => {
+  document.body.tabIndex = -1;
+  document.body.focus();  // Tab goes on from the last place that had it, even after blur()
+  document.body.removeAttribute('tabindex');
+}
+"""
 _LOOK = """
   const look = element => {
     const style = getComputedStyle(element);
@@ -103,7 +110,7 @@ async def accessible(page: Page, axe: str) -> list[str]:
 async def operable_by_keyboard(page: Page) -> list[str]:
     """Tab reaches everything that can be operated, shows where it is, and gets out again."""
     names: list[str] = await page.evaluate(_FOCUSABLE)
-    await page.evaluate("() => { document.activeElement?.blur(); getSelection().removeAllRanges(); }")
+    await page.evaluate(_TO_THE_TOP)
     reached: dict[int, str] = {}
     wrong = []
     for _ in range(2 * len(names) + 20):
