@@ -96,10 +96,10 @@ def without_trouble(tab: Watched) -> list[str]:
     return [*tab.troubles, *heavy]
 
 
-async def accessible(page: Page, axe: str) -> list[str]:
-    """WCAG 2.2 A and AA, as far as axe-core can tell, in light and in dark. `axe`: its source."""
+async def accessible(page: Page, axe: str, schemes: tuple[str, ...] = ("light", "dark")) -> list[str]:
+    """WCAG 2.2 A and AA, as far as axe-core can tell. `axe`: its source."""
     found = []
-    for scheme in ("light", "dark"):
+    for scheme in schemes:
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         await page.evaluate(axe)  # as a debugger's code: no content security policy holds it
         found += [f"{scheme}: {text}" for text in await page.evaluate(_RUN_AXE, _STANDARD)]
@@ -145,4 +145,24 @@ async def fits(page: Page) -> list[str]:
         if wide := await page.evaluate(_WIDER):
             wrong.append(f"width {width}: {', '.join(wide)} does not fit")
     await page.set_viewport_size(size)
+    return wrong
+
+
+async def dialogs_work(page: Page, axe: str) -> list[str]:
+    """Each opens with the keyboard, takes the focus, is accessible itself, and Escape closes it and returns the
+    focus to where it was."""
+    wrong = []
+    for opener in await page.locator("[data-dialog]:visible").all():
+        name = f"dialog of “{(await opener.inner_text()).strip()}”"
+        await opener.focus()
+        await page.keyboard.press("Enter")
+        if not await page.evaluate("() => !!document.activeElement.closest('dialog[open]')"):
+            wrong.append(f"{name}: does not open, or does not take the focus")
+            continue
+        wrong += [f"{name}: {text}" for text in await accessible(page, axe, ("light",))]
+        await page.keyboard.press("Escape")
+        if await page.locator("dialog[open]").count():
+            wrong.append(f"{name}: Escape does not close it")
+        elif not await opener.evaluate("element => element === document.activeElement"):
+            wrong.append(f"{name}: the focus does not return")
     return wrong

@@ -8,7 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.browser.judging import WEIGHT, accessible, fits, operable_by_keyboard, without_trouble
+from tests.browser.judging import (
+    WEIGHT,
+    accessible,
+    fits,
+    operable_by_keyboard,
+    without_trouble,
+)
 from tests.browser.watching import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -26,6 +32,16 @@ body { color: #222; background: #fff; } p { color: #222 } a { color: #06c; }
 """
 TRAP = """document.addEventListener('keydown', event =>
   event.key === 'Tab' && event.target.tagName === 'INPUT' && event.preventDefault())"""
+STUBBORN = """
+const opener = document.createElement('button'), dialog = document.createElement('dialog');
+opener.dataset.dialog = 'd';
+opener.textContent = 'Ask';
+dialog.ariaLabel = 'Stubborn';
+dialog.innerHTML = '<button>No</button>';
+dialog.addEventListener('keydown', event => event.preventDefault());
+opener.addEventListener('click', () => dialog.showModal());
+document.querySelector('main').append(opener, dialog);
+"""
 HEAD, BODY = 0, 1
 FAULTS = {
     "console": (HEAD, '<script src="/complains.js"></script>', "console: that was wrong"),
@@ -41,6 +57,8 @@ FAULTS = {
     "contrast in the dark": (BODY, '<p class="dusky">dusky</p>', "dark: color-contrast"),
     "no focus ring": (BODY, '<button class="ringless">Do it</button>', "keyboard: focus is not visible"),
     "trap": (HEAD, '<script src="/trap.js"></script>', "keyboard: Tab"),
+    "deaf opener": (BODY, '<button data-dialog="none">Ask</button>', "dialog of “Ask”: does not open"),
+    "stubborn dialog": (HEAD, '<script src="/stubborn.js" defer></script>', "dialog of “Ask”: Escape does not close"),
     "wide": (BODY, '<p class="wide">wide</p>', "width 390: "),
 }  # fmt: skip
 FILES = {
@@ -49,6 +67,7 @@ FILES = {
     "/complains.js": ("text/javascript", "console.error('that was wrong')"),
     "/throws.js": ("text/javascript", "throw new Error('thrown')"),
     "/trap.js": ("text/javascript", TRAP),
+    "/stubborn.js": ("text/javascript", STUBBORN),
     "/heavy.svg": ("image/svg+xml", f"<svg xmlns='http://www.w3.org/2000/svg'><!--{'x' * WEIGHT}--></svg>"),
 }  # fmt: skip
 
