@@ -90,6 +90,13 @@ _WIDER = """
 """
 
 
+async def judged(tab: Watched, axe: str) -> list[str]:
+    """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source."""
+    found = without_trouble(tab) + await fits(tab.page)
+    found += await accessible(tab.page, axe) + await operable_by_keyboard(tab.page)
+    return found + await dialogs_work(tab.page, axe)
+
+
 def without_trouble(tab: Watched) -> list[str]:
     """Console, content security policy, other hosts, failed requests, and weight. A first visit just ended."""
     heavy = [f"weight: {tab.received:,} bytes"] if tab.received > WEIGHT else []
@@ -97,7 +104,7 @@ def without_trouble(tab: Watched) -> list[str]:
 
 
 async def accessible(page: Page, axe: str, schemes: tuple[str, ...] = ("light", "dark")) -> list[str]:
-    """WCAG 2.2 A and AA, as far as axe-core can tell. `axe`: its source."""
+    """WCAG 2.2 A and AA, as far as axe-core can tell."""
     found = []
     for scheme in schemes:
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -8,13 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.browser.judging import (
-    WEIGHT,
-    accessible,
-    fits,
-    operable_by_keyboard,
-    without_trouble,
-)
+from tests.browser.judging import WEIGHT, judged
 from tests.browser.watching import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -101,23 +95,14 @@ def pages() -> Iterator[str]:
         thread.join()
 
 
-async def _judge(tab: Watched, url: str, axe: str) -> list[str]:
-    await tab.visit(url)
-    found = without_trouble(tab)
-    return [
-        *found,
-        *await fits(tab.page),
-        *await accessible(tab.page, axe),
-        *await operable_by_keyboard(tab.page),
-    ]
-
-
 async def test_a_sound_page_passes(tab: Watched, pages: str, axe: str) -> None:
-    assert await _judge(tab, pages + "sound", axe) == []
+    await tab.visit(pages + "sound")
+    assert await judged(tab, axe) == []
     assert 0 < tab.received < 3000
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_is_found(tab: Watched, pages: str, axe: str, fault: str) -> None:
-    found = await _judge(tab, pages + fault, axe)
+    await tab.visit(pages + fault)
+    found = await judged(tab, axe)
     assert [text for text in found if text.startswith(FAULTS[fault][2])], found

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.console.pages import ROUTES
 from tests.browser.crawling import crawl
-from tests.browser.judging import accessible, dialogs_work, fits, operable_by_keyboard, without_trouble
+from tests.browser.judging import judged
 from tests.browser.watching import Watched
 from tests.browser.world import World
 
@@ -15,13 +15,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ROLES = {"operator": "operator", "finance": "finance", "acme": "tenant-admin", "acme-tenant": "tenant"}
 NO_PAGES = ("/live/", "/search")
 """Routes that no link leads to: parts of pages, and what a form asks for."""
-
-
-async def judged(tab: Watched, axe: str) -> list[str]:
-    """What is wrong with the page that the tab shows after a first visit."""
-    found = without_trouble(tab) + await fits(tab.page)
-    found += await accessible(tab.page, axe) + await operable_by_keyboard(tab.page)
-    return found + await dialogs_work(tab.page, axe)
 
 
 @pytest.mark.parametrize("who", ROLES)
