@@ -108,9 +108,9 @@ async def lived_in_world(valkey: EmbeddedValkey, prefix: str, tmp: Path) -> Asyn
             for name, _ in adapters:
                 await world.add_adapter(f"{tenant}/{name}", fill=len(world.gateway.keys))
         await world.add_key("finance", "finance")
-        await world.add_adapter("acme/support", fill=11)
+        await world.add_adapter("acme/sales", fill=11)
         live = {"version": "v2", "weight": 30, "guard": GUARD}
-        await world.admin("PUT", "adapters/acme/support/live", live)
+        await world.admin("PUT", "adapters/acme/sales/live", live)
         await _live_in(world)
         yield world
 
@@ -123,7 +123,7 @@ async def _live_in(world: World) -> None:
     for engine in world.engines.values():
         engine.faults.update({"status": 500, "message": "CUDA error: out of memory", "marker": "poison"})
     for turn in range(3):
-        await world.ask("acme", "support", "poison", user=f"user-{turn}")
+        await world.ask("acme", "sales", "poison", user=f"user-{turn}")
     await world.ask("bolt", "no-such-adapter")
     for engine in world.engines.values():
         engine.faults.update({"status": 0, "marker": ""})
