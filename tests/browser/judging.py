@@ -92,7 +92,7 @@ _WIDER = """
 
 async def judged(tab: Watched, axe: str) -> list[str]:
     """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source."""
-    found = without_trouble(tab) + await fits(tab.page)
+    found = without_trouble(tab) + await fits(tab)
     found += await accessible(tab.page, axe) + await operable_by_keyboard(tab.page)
     return found + await dialogs_work(tab.page, axe)
 
@@ -142,16 +142,19 @@ async def operable_by_keyboard(page: Page) -> list[str]:
     return [*wrong, *(f"keyboard: Tab does not reach {name}" for name in missed)]
 
 
-async def fits(page: Page) -> list[str]:
-    """Nothing has to be scrolled sideways, but for what scrolls in a frame of its own."""
-    size = page.viewport_size
+async def fits(tab: Watched) -> list[str]:
+    """Nothing has to be scrolled sideways, but for what scrolls in a frame of its own. Loads the page anew where
+    it does not fit at once: charts measure their place then."""
+    size = tab.page.viewport_size
     assert size is not None
     wrong = []
     for width in WIDTHS:
-        await page.set_viewport_size({"width": width, "height": size["height"]})
-        if wide := await page.evaluate(_WIDER):
+        await tab.page.set_viewport_size({"width": width, "height": size["height"]})
+        if await tab.page.evaluate(_WIDER):
+            await tab.visit(tab.page.url)
+        if wide := await tab.page.evaluate(_WIDER):
             wrong.append(f"width {width}: {', '.join(wide)} does not fit")
-    await page.set_viewport_size(size)
+    await tab.page.set_viewport_size(size)
     return wrong
 
 

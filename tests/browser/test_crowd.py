@@ -28,7 +28,7 @@ async def test_each_page_is_light(crowd: World, tab: Watched, who: str) -> None:
     await crowd.sign_in(tab, who)
     wrong = []
     async for _ in crawl(tab, crowd.url):
-        wrong += [f"{tab.page.url}: {text}" for text in without_trouble(tab) + await fits(tab.page)]
+        wrong += [f"{tab.page.url}: {text}" for text in without_trouble(tab) + await fits(tab)]
     assert wrong == []
 
 

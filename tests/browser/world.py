@@ -128,3 +128,5 @@ async def _live_in(world: World) -> None:
     for engine in world.engines.values():
         engine.faults.update({"status": 0, "marker": ""})
     await world.gateway.usage()
+    async with world.gateway.http() as http:  # the ledger sums up what is new; a page would wait for it
+        await http.get("/finance/v1/costs", timeout=120)
