@@ -74,7 +74,9 @@ async def new(visit: Visit) -> Response:
     found = await adapter(visit)
     versions = list(reversed(found["versions"]))
     others = [("", "Nothing"), ("live", "The live version"), ("base", "The base model")]
-    wanted = visit.query.get("version") or next((v for v in versions if v != found["live"]), found["live"])
+    canary = (found["canary"] or {}).get("version")
+    newest = next((v for v in versions if v != found["live"]), found["live"])
+    wanted = visit.query.get("version") or canary or newest
     return visit.page(
         "adapter_evaluate.html.j2",
         adapter=found,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from starlette.responses import Response
 
@@ -22,6 +23,13 @@ from gateway.console.pages.adapters.common import (
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
 
 
+_GUARDS: Final = [
+    ("rollback", "Roll it back"),
+    ("hold", "Hold its share"),
+    ("none", "Nothing: there is no guard"),
+]
+
+
 def promotion(text: Callable[[str], str]) -> Json:
     """The body of a promotion, from the fields of its form. Raises ApiError. Pure."""
     weight = whole(text("weight") or "100", "weight", "Share of calls") or 0
@@ -33,7 +41,7 @@ def promotion(text: Callable[[str], str]) -> Json:
     if text("require_eval") or text("require_eval_of"):
         body |= {"require_eval": True, "require_eval_of": text("require_eval_of").lower()}
     action = text("guard")
-    if weight == 100 or action == "keep":
+    if weight == 100:
         return body
     if action in {"", "none"}:
         return body | {"guard": None}
@@ -69,16 +77,15 @@ async def promote_page(visit: Visit) -> Response:
     able = [v["version"] for v in reversed(found["version_details"]) if v["state"] != "retired"]
     able = [v for v in able if v != found["live"]]
     wanted = visit.query.get("version") or (canary["version"] if canary else next(iter(able), ""))
-    guards = [("rollback", "Roll it back"), ("hold", "Hold its share"), ("none", "Do nothing: no guard")]
-    if canary and canary["guard"]:
-        guards.insert(0, ("keep", "As it is watched now"))
     return visit.page(
         "adapter_promote.html.j2",
         adapter=found,
         name=name,
         able=able,
         wanted=wanted,
-        guards=guards,
+        guards=_GUARDS,
+        guard=(canary or {}).get("guard") or {},
+        action=(canary["guard"] or {"action": "none"})["action"] if canary else "rollback",
         tabs=tabs(visit, name),
         cli=command("adapter", "promote", name, wanted or "v2", "--weight", "10", "--guard", "rollback"),
     )

@@ -83,24 +83,29 @@ def columns(
 
 
 def state_cell(adapter: Json) -> Cell:
-    """The most urgent thing to know of an adapter."""
-    for trouble in adapter["trouble"]:
-        return Cell(trouble["state"], tone="bad", note=f"{trouble['version']}: {trouble['reason']}")
+    """How its live version is served, and what else is to be known of it."""
     canary = adapter["canary"]
+    notes = [f"{t['version']} is {t['state']}: {t['reason']}" for t in adapter["trouble"]]
     if canary and canary["held"]:
-        return Cell("canary held", tone="warn", note=canary["held"])
-    if adapter["live"] is None:
-        return Cell("no live version", tone="warn")
+        notes.append(f"{canary['version']} is held: {canary['held']}")
+    text, tone = "not loaded", ""
     if adapter["loaded"]:
-        return Cell("loaded", tone="good")
-    return Cell("not loaded", note="The next request loads it.")
+        text, tone = "loaded", "good"
+    if adapter["live"] is None:
+        text, tone = "no live version", "warn"
+    if notes:
+        tone = "warn"
+    for trouble in adapter["trouble"]:
+        if trouble["version"] == adapter["live"]:
+            text, tone = trouble["state"], "bad"
+    return Cell(text, tone=tone, note=" ".join(notes))
 
 
 def canary_cell(adapter: Json) -> Cell:
     canary = adapter["canary"]
     if canary is None:
         return Cell(None)
-    return Cell(canary["version"], text=f"{canary['version']} · {canary['weight']} %")
+    return Cell(canary["version"], text=f"{canary['version']} · {canary['weight']}\N{NO-BREAK SPACE}%")
 
 
 def resident(placed: Iterable[Json]) -> list[str]:
@@ -128,7 +133,7 @@ def version_state(adapter: Json, version: Json) -> Cell:
     canary, state = adapter["canary"], version["state"]
     text = state
     if canary and version["version"] == canary["version"]:
-        text = f"canary · {canary['weight']} %" if state == "canary" else f"canary, {state}"
+        text = f"canary · {canary['weight']}\N{NO-BREAK SPACE}%" if state == "canary" else f"canary, {state}"
     elif version["version"] == adapter["live"] and state != "live":
         text = f"live, {state}"
     return Cell(state, tone=TONES.get(state, ""), text=text)
@@ -148,7 +153,12 @@ def version_columns(adapter: Json, *, operator: bool) -> list[Column]:
         Column("source", "Source", lambda v: v["source"]),
         Column("rank", "Rank", lambda v: v["rank"], "number"),
         Column("size", "Size", lambda v: v["size_bytes"], "bytes"),
-        Column("digest", "Digest", lambda v: Cell(v["digest"], text=v["digest"][:19]), "code"),
+        Column(
+            "digest",
+            "Digest",
+            lambda v: Cell(v["digest"], text=v["digest"].removeprefix("sha256:")[:12]),
+            "code",
+        ),
         Column("evaluation", "Last evaluation", lambda v: evaluation_cell(v.get("evaluation")), "badge"),
     ]
     if operator:
