@@ -22,7 +22,6 @@ from gateway.console.pages.adapters.common import (
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
 
-
 _GUARDS: Final = [
     ("rollback", "Roll it back"),
     ("hold", "Hold its share"),
