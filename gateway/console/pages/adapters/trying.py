@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Final
 
 import orjson
@@ -12,7 +13,6 @@ from gateway.console.pages.adapters.common import (
     VISITORS,
     adapter,
     api_of,
-    command,
     full_name,
     tabs,
     wrong,
@@ -45,8 +45,22 @@ async def try_page(visit: Visit) -> Response:
         chat=chat,
         paid_by=name.partition("/")[0],
         tabs=tabs(visit, name),
-        cli=command("adapter", "show", name),
+        cli=_curl(visit, name, (found or {}).get("live") or "", chat=chat),
     )
+
+
+def _curl(visit: Visit, name: str, version: str, *, chat: bool) -> str:
+    """The command that asks the same."""
+    asked: dict[str, Any] = (
+        {"messages": [{"role": "user", "content": "Hello"}]} if chat else {"prompt": "Hello"}
+    )
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    if visit.role is Role.OPERATOR:
+        path = api_of(name, "versions", version or "v1", "try")
+    else:
+        asked = {"model": name + (f"@{version}" if version else ""), "stream": True} | asked
+    proof = '-H "Authorization: Bearer $FLORIN_KEY" -H "content-type: application/json"'
+    return f'curl -N "$FLORIN_URL"{path} {proof} -d {shlex.quote(orjson.dumps(asked).decode())}'
 
 
 def _versions(found: Json) -> list[tuple[str, str]]:
