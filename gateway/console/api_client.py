@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -84,18 +85,22 @@ class ApiClient:
         self, method: str, path: str, body: object = None, *, query: Mapping[str, Any] | None = None
     ) -> Answer:
         content = b"" if body is None else orjson.dumps(body)
-        sent = False
+        sent, over = False, asyncio.Event()
 
         async def receive() -> Message:
             nonlocal sent
             if sent:
+                await over.wait()  # a disconnect would cancel the request
                 return {"type": "http.disconnect"}
             sent = True
             return {"type": "http.request", "body": content, "more_body": False}
 
         headers = [] if body is None else [(b"content-type", b"application/json")]
         headers.append((b"content-length", b"%d" % len(content)))
-        return await self.stream(method, path, receive, headers, query=query)
+        try:
+            return await self.stream(method, path, receive, headers, query=query)
+        finally:
+            over.set()
 
     async def stream(
         self,
