@@ -66,7 +66,7 @@ PATHS = [
     ("PUT", "adapters/acme/x/evaluation-policy"), ("POST", "adapters/acme/x/versions/v1/evaluations"),
     ("GET", "adapters/acme/x/evaluations"), ("GET", "adapters/acme/x/evaluations/{evaluation_id}"),
     ("POST", "adapters/acme/x/rollback"), ("POST", "adapters/acme/x/versions/v1/release"),
-    ("POST", "adapters/acme/x/versions/v1/retire"),
+    ("POST", "adapters/acme/x/versions/v1/retire"), ("POST", "adapters/acme/x/versions/v1/try"),
     ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("POST", "engines/a1/trust"), ("GET", "engines/a1/drain"), ("POST", "engines/a1/drain"), ("POST", "engines/a1/restart"), ("DELETE", "engines/a1"),
     ("PUT", "engines/a1/heartbeat"), ("PUT", "engines/a1/stopping"), ("GET", "artifacts/{digest}/{file}"),
     ("GET", "bases"), ("GET", "placement"), ("GET", "explain/acme/x"), ("GET", "explain/x"),

@@ -237,11 +237,12 @@ ELSEWHERE = {
     "POST /finance/v1/invoices",
     f"POST {ADMIN}/batches/{{batch_id}}/cancel",
     f"POST {ROUTE}/versions/{{version}}/evaluations",
+    f"POST {ROUTE}/versions/{{version}}/try",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
 asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
 an hour that is set aside: in those of lying engines. Then one needs a statement: in those of rate cards. The next
-needs a batch: in those of batches. The last needs engines that answer: in those of evaluations."""
+needs a batch: in those of batches. The last two need engines that answer: in those of evaluations and of the console's adapters."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):

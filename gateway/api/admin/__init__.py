@@ -27,6 +27,7 @@ from gateway.api.admin import (
     placement,
     registry,
     tenants,
+    trials,
     uploads,
 )
 
@@ -41,6 +42,7 @@ for noun in (
     uploads,
     adapters,
     evaluations,
+    trials,
     engines,
     draining,
     engine_registration,

@@ -57,6 +57,7 @@ ACTIONS: dict[str, str] = {
     "adapter.promote": "A version was made live.",
     "adapter.canary": "A version was given a share of the requests.",
     "adapter.rollback": "A canary was ended, or an earlier version was made live again.",
+    "adapter.try": "An operator sent a request to a version, as its tenant.",
     "adapter.evaluate": "An evaluation of a version was started.",
     "adapter.evaluated": "An evaluation of a version ended, and passed, failed, or had nothing to pass.",
     "adapter.eval_policy": "It was changed whether an adapter's versions need a passing evaluation.",
