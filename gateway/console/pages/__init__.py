@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import fleet
+from gateway.console.pages import audit, fleet, health, settings, tenants
 from gateway.console.visit import Entry, Route
 
-ROUTES: Final[tuple[Route, ...]] = (*fleet.ROUTES,)
-ENTRIES: Final[tuple[Entry, ...]] = (*fleet.ENTRIES,)
+ROUTES: Final[tuple[Route, ...]] = (
+    *fleet.ROUTES,
+    *tenants.ROUTES,
+    *health.ROUTES,
+    *audit.ROUTES,
+    *settings.ROUTES,
+)
+ENTRIES: Final[tuple[Entry, ...]] = (
+    *fleet.ENTRIES,
+    *tenants.ENTRIES,
+    *health.ENTRIES,
+    *audit.ENTRIES,
+    *settings.ENTRIES,
+)
 """The navigation. A role's first entry is its first page."""
