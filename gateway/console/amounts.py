@@ -19,7 +19,7 @@ def count(name: str, text: str) -> int | None:
         return None
     if (found := _COUNT.fullmatch(plain)) is None:
         raise _bad(name, text, "a whole number such as 600, 100k or 2M")
-    return int(found[1]) * 1000 ** _POWERS[found[2]]
+    return int(found[1]) * _scale(1000, found[2])
 
 
 def size(name: str, text: str) -> int | None:
@@ -29,7 +29,7 @@ def size(name: str, text: str) -> int | None:
     if (found := _SIZE.fullmatch(plain)) is None:
         raise _bad(name, text, "a size such as 10 GB or 512 MiB")
     base = 1024 if found[3] else 1000
-    return int(found[1]) * base ** _POWERS[found[2] or ""]
+    return int(found[1]) * _scale(base, found[2] or "")
 
 
 def money(name: str, text: str) -> str | None:
@@ -63,6 +63,10 @@ def labels(name: str, text: str) -> dict[str, str]:
             raise _bad(name, word, "LABEL=VALUE, such as region=eu, with each label once")
         found[label] = value
     return found
+
+
+def _scale(base: int, prefix: str) -> int:
+    return int(base ** _POWERS[prefix])
 
 
 def _plain(text: str) -> str:

@@ -200,6 +200,14 @@ def _request(request_id: str) -> str:
     return f"/console/requests/{quote(request_id, safe='')}"
 
 
+def _adapter(name: str) -> Cell:
+    return Cell(name, href=f"/console/adapters/{quote(name)}")
+
+
+def _problems(adapter: Json) -> str | None:
+    return ", ".join(f"{one['version']} is {one['state']}" for one in adapter["trouble"]) or None
+
+
 ADAPTERS: Final = [
     Column("adapter", "Adapter", lambda a: _adapter(a["adapter"])),
     Column("live", "Live", lambda a: a["live"]),
@@ -210,14 +218,7 @@ ADAPTERS: Final = [
     ),
     Column("versions", "Versions", lambda a: len(a["versions"]), "number"),
     Column("loaded", "Loaded", lambda a: Cell("yes" if a["loaded"] else "no"), "text"),
-    Column(
-        "trouble",
-        "Problems",
-        lambda a: Cell(
-            ", ".join(f"{t['version']} is {t['state']}" for t in a["trouble"]) or None, tone="bad"
-        ),
-        "badge",
-    ),
+    Column("trouble", "Problems", lambda a: Cell(_problems(a), tone="bad"), "badge"),
 ]
 
 
