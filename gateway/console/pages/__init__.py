@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import audit, fleet, health, settings, tenants
+from gateway.console.pages import audit, fleet, health, money, settings, tenants
 from gateway.console.visit import Entry, Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *fleet.ROUTES,
     *tenants.ROUTES,
+    *money.ROUTES,
     *health.ROUTES,
     *audit.ROUTES,
     *settings.ROUTES,
@@ -17,6 +18,7 @@ ROUTES: Final[tuple[Route, ...]] = (
 ENTRIES: Final[tuple[Entry, ...]] = (
     *fleet.ENTRIES,
     *tenants.ENTRIES,
+    *money.ENTRIES,
     *health.ENTRIES,
     *audit.ENTRIES,
     *settings.ENTRIES,

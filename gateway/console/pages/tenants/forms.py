@@ -17,6 +17,14 @@ Text = Callable[[str], str]
 """A field of the form, see `Visit.text`."""
 
 
+def _size(value: int) -> str:
+    """As people type it: `10 GB` where that is exact."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB")):
+        if value and value % 1000**power == 0:
+            return f"{value // 1000**power} {unit}"
+    return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     section: str
@@ -24,7 +32,7 @@ class Field:
     label: str
     help: str = ""
     parse: Callable[[str, str], Any] = amounts.count
-    placeholder: str = "no limit"
+    show: Callable[[Any], str] = str
 
     @property
     def form_name(self) -> str:
@@ -48,7 +56,7 @@ BUDGETS: Final = (
 QUOTAS: Final = (
     Field("quotas", "adapters", "Adapters"),
     Field("quotas", "versions", "Versions of one adapter"),
-    Field("quotas", "bytes", "Size of all versions", "Such as 10 GB.", amounts.size),
+    Field("quotas", "bytes", "Size of all versions", "Such as 10 GB.", amounts.size, _size),
     Field("quotas", "max_rank", "Rank of an adapter"),
     Field("quotas", "uploads_per_hour", "Uploads per hour"),
     Field("quotas", "keys", "Valid keys"),
@@ -63,7 +71,7 @@ def values(document: Json) -> Mapping[str, str]:
     shown = {}
     for name, field in _FIELDS.items():
         value = document.get(field.section, {}).get(field.name)
-        shown[name] = "" if value is None else str(value)
+        shown[name] = "" if value is None else field.show(value)
     return shown
 
 
