@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from gateway.console.api_client import ApiError, maybe
 from gateway.console.pages.tenants import forms, rows
+from gateway.console.tables import view
 from gateway.console.visit import CUSTOMERS, OPERATORS, Route, Visit
 from gateway.tenants.directory import Role
 
@@ -27,61 +28,80 @@ async def tenants(visit: Visit) -> Response:
 
 async def tenant(visit: Visit) -> Response:
     name = visit.params["name"]
-    return await _show(visit, name, f"{_API}/{_segment(name)}", None)
+    found, (prices, _) = await asyncio.gather(
+        visit.api.get(f"{_API}/{_segment(name)}"), maybe(visit.api.get("/admin/v1/prices"))
+    )
+    currency = next((row["currency"] for row in (prices or {"data": []})["data"]), "")
+    return await _show(visit, found, found["keys"], _page(name), currency)
 
 
 async def account(visit: Visit) -> Response:
     """The same page with a tenant's own walls."""
-    keys = "/admin/v1/keys" if visit.role is Role.TENANT_ADMIN else "/admin/v1/me"
-    return await _show(visit, visit.tenant or "", "/admin/v1/account", keys)
+    managed = visit.role is Role.TENANT_ADMIN
+    found, own = await asyncio.gather(
+        visit.api.get("/admin/v1/account"), visit.api.get("/admin/v1/keys" if managed else "/admin/v1/me")
+    )
+    return await _show(visit, found, own["data"] if managed else [own], "/console/account", "")
 
 
-async def _show(visit: Visit, name: str, path: str, keys: str | None) -> Response:
-    """`keys`: where the keys are, if not in what `path` has."""
-    today = datetime.fromtimestamp(visit.now // 1_000_000, UTC).date()
-    within = {"from": f"{today - timedelta(days=rows.DAYS - 1)}", "to": f"{today + timedelta(days=1)}"}
-    found, own, (costs, missing), (ahead, _), (month, _) = await asyncio.gather(
-        visit.api.get(path),
-        visit.api.get(keys) if keys else _nothing(),
-        maybe(visit.api.get("/finance/v1/costs", by="day", tenant=name, **within)),
-        maybe(visit.api.get("/finance/v1/forecast", tenant=name)),
-        maybe(visit.api.get("/finance/v1/costs", by="tenant", tenant=name)),
-    )
-    forecast = rows.forecast(ahead, name)
-    currency = (month or {}).get("currency") or ""
-    days = visit.table(
-        rows.day_columns(currency), (costs or {"rows": []})["rows"], sort="-day", name="days", size=31
-    )
-    shown_keys = found["keys"] if keys is None else own.get("data", [own])
+async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency: str) -> Response:
+    name = found["name"]
+    valid = [_whole(key) for key in keys if key.get("revoked") is None]
     columns = rows.key_columns(visit.now, tenants=False)
-    key_rows = [key for key in shown_keys if key.get("revoked") is None] or shown_keys
-    key_table = visit.table(columns, [_whole(key) for key in key_rows], sort="-last_used", name="keys")
-    errors = visit.table(rows.ERRORS, found["errors"], name="errors", size=20)
-    adapters = visit.table(rows.ADAPTERS, found.get("adapters", []), sort="adapter", name="adapters", size=20)
-    for table in (days, key_table, errors, adapters):
-        if (export := visit.export(table, f"{name}-{table.name}")) is not None:
-            return export
+    tables = {
+        "keys": visit.table(columns, valid, sort="-last_used", name="keys"),
+        "errors": visit.table(rows.ERRORS, found["errors"], name="errors", size=20),
+        "adapters": visit.table(
+            rows.ADAPTERS, found.get("adapters", []), sort="adapter", name="adapters", size=20
+        ),
+    }
+    asked = visit.query.get("format", "").partition(":")[2]
+    if asked == "days":
+        tables["days"] = (await _spend(visit, name, path))["days"]
+    if asked in tables and (export := visit.export(tables[asked], f"{name}-{asked}")) is not None:
+        return export
     return visit.page(
         "tenant.html.j2",
         tenant=found,
         staff=visit.tenant is None,
         uses=rows.uses(found, currency),
         quotas=rows.quota_rows(found["quota_use"]),
-        budgets=[(f, forms.values(found)[f.form_name]) for f in forms.BUDGETS],
-        days=days,
-        chart=rows.days(costs, visit.now) if costs and costs["rows"] else None,
-        missing=missing,
-        month=month,
-        forecast=forecast,
-        currency=currency,
-        keys=key_table,
-        revoked=len(shown_keys) - len(key_rows),
-        errors=errors,
-        adapters=adapters,
+        budgets=forms.BUDGETS,
+        revoked=len(keys) - len(valid),
         labels=rows.shown_labels(found.get("requires", {})),
         quoted=shlex.quote(name),
-        path=f"/console/tenants/{_segment(name)}",
+        path=path,
+        spend=f"{path}/spend?{visit.request.url.query}",
+        keys=tables["keys"],
+        errors=tables["errors"],
+        adapters=tables["adapters"],
     )
+
+
+async def spend(visit: Visit) -> Response:
+    """The part of the page that asks the ledger, which may take a second."""
+    name = visit.tenant or visit.params["name"]
+    path = "/console/account" if visit.tenant else _page(name)
+    return visit.page("tenant_spend.html.j2", **await _spend(visit, name, path))
+
+
+async def _spend(visit: Visit, name: str, path: str) -> Json:
+    today = datetime.fromtimestamp(visit.now // 1_000_000, UTC).date()
+    within = {"from": f"{today - timedelta(days=rows.DAYS - 1)}", "to": f"{today + timedelta(days=1)}"}
+    costs, month, (ahead, _) = await asyncio.gather(
+        visit.api.get("/finance/v1/costs", by="day", tenant=name, **within),
+        visit.api.get("/finance/v1/costs", by="tenant", tenant=name),
+        maybe(visit.api.get("/finance/v1/forecast", tenant=name)),
+    )
+    currency = month["currency"] or ""
+    options: Json = {"path": path, "sort": "-day", "name": "days", "size": rows.DAYS}
+    return {
+        "days": view(rows.day_columns(currency), costs["rows"], visit.query, **options),
+        "chart": rows.days(costs, visit.now) if costs["rows"] else None,
+        "totals": month["totals"],
+        "forecast": rows.forecast(ahead, name),
+        "currency": currency,
+    }
 
 
 async def new(visit: Visit) -> Response:
@@ -169,10 +189,6 @@ def _whole(key: Json) -> Json:
     return {"revoked": None, "replaced_by": "", "last_used": None} | key
 
 
-async def _nothing() -> Json:
-    return {}
-
-
 ROUTES = (
     Route("/tenants", tenants, OPERATORS),
     Route("/tenants", add, OPERATORS, "POST"),
@@ -184,5 +200,7 @@ ROUTES = (
     Route("/tenants/{name}/suspend", suspend, OPERATORS, "POST"),
     Route("/tenants/{name}/resume", resume, OPERATORS, "POST"),
     Route("/tenants/{name}/remove", remove, OPERATORS, "POST"),
+    Route("/tenants/{name}/spend", spend, OPERATORS),
     Route("/account", account, CUSTOMERS),
+    Route("/account/spend", spend, CUSTOMERS),
 )
