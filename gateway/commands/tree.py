@@ -67,6 +67,12 @@ def _whoami() -> typer.Typer:
     return whoami.app
 
 
+def _console() -> typer.Typer:
+    from gateway.commands import console
+
+    return console.app
+
+
 def _adapter() -> Sequence[typer.Typer]:
     from gateway.commands import (
         adapter_add,
@@ -227,6 +233,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         "Show the key in use: its role, scopes and limits, and a customer's quotas.",
         _whoami,
     ),
+    "console": _Command("Print a link that signs a browser in to the console as this key.", _console),
     "adapter": _Group("LoRA adapters: register, promote, roll back.", _adapter),
     "engine": _Group("vLLM engines that serve the adapters.", _engine),
     "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),

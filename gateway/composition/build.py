@@ -55,6 +55,7 @@ from gateway.runtime.clock import Clock
 from gateway.runtime.disk_space import DiskSpace
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.activity import Activity
+from gateway.tenants.sessions import Sessions
 
 UPLOADS = 4
 """Uploads that one worker accepts at a time: each may fill the disk up to the limit."""
@@ -215,6 +216,7 @@ async def build(
             conditions=conditions,
             keeper=snapshot_writer,
             clock=clock,
+            sessions=Sessions(store, registry.directory, lifetime=settings.console_session, clock=clock.now),
         )
         canary_watch = CanaryWatch(state, worker)
         conditions.add(canary_watch.conditions)

@@ -23,7 +23,10 @@ from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.tracing import TracingSettings
 
-_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
+SECRET: Final = frozenset(
+    {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
+)
+"""Settings that may contain passwords: their values are never shown."""
 
 
 class SettingsError(Exception):
@@ -83,7 +86,7 @@ def load_settings(**overrides: Any) -> Settings:
 def _describe(error: Any) -> str:
     """One line for an invalid setting. Values that may contain passwords are left out."""
     name = str(error["loc"][0])
-    shown = "" if name in _SECRET else f" (got {error['input']!r})"
+    shown = "" if name in SECRET else f" (got {error['input']!r})"
     known = name in Settings.model_fields
     where = f"FLORIN_{name.upper()}" if known else f"florin.yaml: {name}"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}"

@@ -19,11 +19,12 @@ from gateway.config import Settings
 from gateway.console.api_client import ApiClient, ApiError, Asgi
 from gateway.console.pages import ENTRIES, ROUTES
 from gateway.console.rendering import Renderer
-from gateway.console.sessions import Session, Sessions
 from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
+from gateway.errors import CODES, FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
+from gateway.tenants.sessions import Session
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +63,7 @@ class Console:
         self._api = api
         self._models = models
         self._clock = state.clock.now
-        self.sessions = Sessions(
-            state.store, state.directory, lifetime=settings.console_session, clock=state.clock.now
-        )
+        self.sessions = state.sessions
         self._renderer = Renderer(ENTRIES, state.clock.now)
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
@@ -211,11 +210,14 @@ class Console:
         if not length.isdigit() or int(length) > 16_384:
             raise ApiError(413, "body_too_large", "This is no key.")
         form = await request.form(max_files=0, max_fields=10)
+        then = str(form.get("next", ""))
         try:
-            key = await self._key_of(form, request)
+            return await self.signed_in(request, await self._key_of(form, request), then)
         except ApiError as error:
-            return self._sign_in(request, error, str(form.get("next", "")))
-        return await self.signed_in(request, key, str(form.get("next", "")))
+            return self._sign_in(request, error, then)
+        except FlorinError as error:
+            refused = ApiError(CODES[error.code].status, error.code, error.message)
+            return self._sign_in(request, refused, then)
 
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):

@@ -32,6 +32,7 @@ from gateway.routing.router import Router
 from gateway.runtime.clock import Clock
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.directory import Directory
+from gateway.tenants.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +79,6 @@ class State:
     conditions: Conditions
     keeper: SnapshotWriter
     clock: Clock
+    sessions: Sessions
     readiness_asked: float | None = None
     """When readiness was last asked for, monotonic seconds."""

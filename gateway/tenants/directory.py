@@ -51,6 +51,8 @@ class Role(StrEnum):
 
 TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
 """Roles whose keys belong to a tenant and see nothing of the others."""
+CONSOLE_ROLES = frozenset({Role.OPERATOR, Role.FINANCE, *TENANT_ROLES})
+"""The roles that have a console."""
 EVALUATION = "evaluation:"
 """Begins the id of the key under which an operator's evaluation of a tenant's adapter runs. No stored key's
 id has a colon."""

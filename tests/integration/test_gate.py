@@ -81,6 +81,10 @@ def allowed(method: str, path: str) -> set[Role]:
         return {Role.OPERATOR, Role.FINANCE}
     if path == "/admin/v1/me":
         return set(Role) - {Role.ENROLMENT}
+    if path == "/admin/v1/account":
+        return {Role.TENANT, Role.TENANT_ADMIN}
+    if path == "/admin/v1/sign-in-links":
+        return {Role.OPERATOR, Role.FINANCE, Role.TENANT, Role.TENANT_ADMIN}
     if (method, path) in OF_TENANT_ADMINS:
         return {Role.OPERATOR, Role.TENANT_ADMIN}
     if path == "/metrics":

@@ -7,6 +7,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.admin import (
+    account,
     adapter_registration,
     adapters,
     artifacts,
@@ -26,6 +27,8 @@ from gateway.api.admin import (
     me,
     placement,
     registry,
+    settings,
+    sign_in_links,
     tenants,
     trials,
     uploads,
@@ -55,5 +58,8 @@ for noun in (
     doctor,
     declarative,
     registry,
+    settings,
+    account,
+    sign_in_links,
 ):
     router.include_router(noun.router)

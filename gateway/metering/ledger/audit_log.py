@@ -37,6 +37,7 @@ ACTIONS: dict[str, str] = {
     "key.update": "A key was changed.",
     "key.rotate": "A key was replaced by a new one, and expires once the overlap is over.",
     "key.revoke": "A key was revoked.",
+    "key.sign_in_link": "A link that signs in to the console once was created.",
     "token.create": "An enrolment token, valid once, was created for the host of an engine.",
     "token.use": "A host was enrolled: it got its own key, and the engine's earlier keys were revoked.",
     "base.add": "A base model was added.",

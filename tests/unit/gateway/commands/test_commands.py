@@ -284,6 +284,12 @@ CASES = [
         {"tenant": "acme", "removed": False, "exists": False, "obstacles": []}, "nothing to do",
     ),
     (("whoami",), "GET", "/admin/v1/me", None, ME, "uploads_per_hour"),
+    (
+        ("console",),
+        "POST", "/admin/v1/sign-in-links", None,
+        {"id": "k1", "url": "/console/sign-in#link=s3cret", "expires": 1_800_000_000_000_000},
+        "/console/sign-in#link=s3cret\n",
+    ),
     (("tenant", "list"), "GET", "/admin/v1/tenants", None, {"data": [TENANT]}, "acme"),
     (
         ("tenant", "show", "acme"),
