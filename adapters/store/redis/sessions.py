@@ -16,5 +16,9 @@ class RedisSessions(RedisServer):
         return found
 
     async def take_session(self, digest: str) -> str | None:
-        found: str | None = await self._bounded(self._redis.getdel(self._key("session", digest)))
-        return found
+        key = self._key("session", digest)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(key)
+            pipe.delete(key)
+            found: list[str | None] = await self._bounded(pipe.execute())
+        return found[0]
