@@ -153,4 +153,5 @@ def _slot(state: State, engine: Engine, version: str, age_ms: int | None, leases
         "version": known.id if known else f"{version} (removed)",
         "in_flight": max(use.in_flight if use else 0, leases),
         "idle_seconds": None if age_ms is None else round(age_ms / 1000, 1),
+        "pinned": version in state.catalog.pins,
     }
