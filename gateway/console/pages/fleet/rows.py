@@ -48,7 +48,8 @@ class Slot:
 
     @property
     def href(self) -> str:
-        return f"/console/adapters/{quote(self.adapter)}"
+        """Empty if the registry no longer has it."""
+        return f"/console/adapters/{quote(self.adapter)}" if self.number else ""
 
     @property
     def busy(self) -> bool:
@@ -142,9 +143,8 @@ def state_of(engine: Json) -> str:
 
 
 def _slot(entry: Json) -> Slot:
-    return Slot(
-        entry["version"], entry["state"], entry["in_flight"], idle(entry["idle_seconds"]), entry["pinned"]
-    )
+    used = idle(entry["idle_seconds"])
+    return Slot(entry["version"], entry["state"], entry["in_flight"], used, entry["pinned"])
 
 
 def idle(seconds: float | None) -> str:
@@ -283,8 +283,8 @@ def _line(change: Json) -> FeedLine:
         change["at"],
         change["version"],
         f"/console/adapters/{quote(adapter)}" if "/" in adapter else "",
-        _TOLD.get(change["kind"], change["kind"]),
+        ", ".join(text for text in (took, change["why"] or "") if text),
         change["engine"],
-        ", ".join(filter(None, (took, change["why"]))),
+        ", ".join(text for text in (took, change["why"]) if text),
         _CHANGE_TONES.get(change["kind"], ""),
     )
