@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import fleet
+from gateway.console.pages import fleet, requests, search
 from gateway.console.visit import Entry, Route
 
-ROUTES: Final[tuple[Route, ...]] = (*fleet.ROUTES,)
-ENTRIES: Final[tuple[Entry, ...]] = (*fleet.ENTRIES,)
+ROUTES: Final[tuple[Route, ...]] = (
+    *fleet.ROUTES,
+    *requests.ROUTES,
+    *search.ROUTES,
+)
+ENTRIES: Final[tuple[Entry, ...]] = (
+    *fleet.ENTRIES,
+    *requests.ENTRIES,
+)
 """The navigation. A role's first entry is its first page."""

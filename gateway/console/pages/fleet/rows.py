@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.console import formats
+
 Json = dict[str, Any]
 
 STATE_TONES: Final = {"active": "good", "cordoned": "warn", "draining": "warn", "stopping": "warn"}
@@ -277,7 +279,7 @@ def feed(changes: Sequence[Json], *, most: int) -> list[FeedLine]:
 
 
 def _line(change: Json) -> FeedLine:
-    took = "" if change["seconds"] is None else f"{change['seconds']:.1f} s"
+    took = "" if change["seconds"] is None else formats.seconds(change["seconds"])
     adapter = change["version"].partition("@")[0]
     return FeedLine(
         change["at"],
