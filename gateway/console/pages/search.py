@@ -80,8 +80,7 @@ def group(title: str, hits: Sequence[Hit]) -> Group:
 
 
 def only_exact(groups: Iterable[Group]) -> str | None:
-    """Where the one exact hit leads; None: there is none, or several. An adapter that is named in full is what
-    is meant, whatever else has such a name."""
+    """Where the one exact hit leads; None: there is none, or several."""
     exact = [hit.href for one in groups for hit in one.hits if hit.exact]
     return exact[0] if len(exact) == 1 else None
 

@@ -27,8 +27,10 @@ OUTCOMES: Final = {
     "failover": (
         "warn",
         "failed over",
-        "The engine failed before the first byte, so the request went to another one. The client noticed "
-        "nothing but the time.",
+        (
+            "The engine failed before the first byte, so the request went to another one. The client noticed "
+            "nothing but the time."
+        ),
     ),
     "engine_error": (
         "bad",
@@ -38,8 +40,10 @@ OUTCOMES: Final = {
     "resumed_cut": (
         "bad",
         "cut off",
-        "It continued a stream that another engine had begun, but did not complete it: the client left, or "
-        "this engine failed too. Send the request again.",
+        (
+            "It continued a stream that another engine had begun, but did not complete it: the client left, or "
+            "this engine failed too. Send the request again."
+        ),
     ),
     "rejected": (
         "bad",
@@ -49,8 +53,10 @@ OUTCOMES: Final = {
     "orphaned": (
         "bad",
         "orphaned",
-        "The gateway's worker stopped while it ran. What was delivered is unknown, so it is not billed. Send "
-        "the request again.",
+        (
+            "The gateway's worker stopped while it ran. What was delivered is unknown, so it is not billed. Send "
+            "the request again."
+        ),
     ),
 }
 """Outcome → tone, word, and what it means and what to do."""
@@ -170,7 +176,7 @@ def _attempt(record: Json, decision: Decision | None, began: int, whole: int) ->
         cached=record["cached_tokens"],
         completion=record["completion_tokens"],
         reasoning=record["reasoning_tokens"],
-        counts=_SOURCES.get(record["usage_source"], record["usage_source"]),
+        counts=str(_SOURCES.get(record["usage_source"], record["usage_source"])),
         at=record["dispatched"],
         first=None if first is None else (first - record["dispatched"]) / 1e6,
         total=(record["ended"] - record["dispatched"]) / 1e6,
@@ -188,14 +194,9 @@ def _parts(record: Json, decision: Decision | None, began: int, whole: int) -> t
         marks.append(("On the engine", sent, ended, "run"))
     else:
         marks += [("Until the first token", sent, first, "first"), ("Answer", first, ended, "run")]
+    scale = 100 / whole
     return tuple(
-        Part(
-            name,
-            (start - began) * 100 / whole,
-            max(0.4, (end - start) * 100 / whole),
-            (end - start) / 1e6,
-            tone,
-        )
+        Part(name, (start - began) * scale, max(0.4, (end - start) * scale), (end - start) / 1e6, tone)
         for name, start, end, tone in marks
         if end > start
     )
