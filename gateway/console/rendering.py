@@ -21,7 +21,14 @@ _MEDIA: Final = {
 }
 BUNDLES: Final = {
     "console.js": ("vendor/htmx.js", "vendor/htmx-sse.js", "vendor/idiomorph.js", "console.js"),
-    "console.css": ("tokens.css", "layout.css", "components.css", "fleet.css", "requests.css"),
+    "console.css": (
+        "tokens.css",
+        "layout.css",
+        "components.css",
+        "fleet.css",
+        "requests.css",
+        "money.css",
+    ),
     "charts.js": ("vendor/uplot.js", "charts.js"),
     "charts.css": ("vendor/uplot.css",),
     "icons.svg": ("icons.svg",),

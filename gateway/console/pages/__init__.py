@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import fleet, requests, search
+from gateway.console.pages import fleet, money, requests, search
 from gateway.console.visit import Entry, Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *fleet.ROUTES,
     *requests.ROUTES,
+    *money.ROUTES,
     *search.ROUTES,
 )
 ENTRIES: Final[tuple[Entry, ...]] = (
     *fleet.ENTRIES,
     *requests.ENTRIES,
+    *money.ENTRIES,
 )
 """The navigation. A role's first entry is its first page."""
