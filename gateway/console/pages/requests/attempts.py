@@ -41,8 +41,8 @@ OUTCOMES: Final = {
         "bad",
         "cut off",
         (
-            "It continued a stream that another engine had begun, but did not complete it: the client left, or "
-            "this engine failed too. Send the request again."
+            "It continued a stream that another engine had begun, but did not complete it: the client left, "
+            "or this engine failed too. Send the request again."
         ),
     ),
     "rejected": (
@@ -54,8 +54,8 @@ OUTCOMES: Final = {
         "bad",
         "orphaned",
         (
-            "The gateway's worker stopped while it ran. What was delivered is unknown, so it is not billed. Send "
-            "the request again."
+            "The gateway's worker stopped while it ran. What was delivered is unknown, so it is not billed. "
+            "Send the request again."
         ),
     ),
 }

@@ -17,6 +17,8 @@ from gateway.console.visit import ALL, Route, Visit
 from gateway.tenants.directory import Role
 
 _LONGEST: Final = 200
+_PATIENCE: Final = 3.0
+"""Seconds that the page waits for the cost."""
 
 
 async def request(visit: Visit) -> Response:
@@ -70,13 +72,16 @@ async def _cost(visit: Visit, records: list[dict[str, Any]]) -> Cost | None:
     by = "adapter" if visit.tenant else "adapter,gpu_type"
     tenant = records[-1]["tenant"]
     try:
-        costs = await visit.api.get(
-            "/finance/v1/costs",
-            by=by,
-            tenant=tenant,
-            to=formats.iso(end),
-            **{"from": formats.iso(start)},
-        )
+        async with asyncio.timeout(_PATIENCE):
+            costs = await visit.api.get(
+                "/finance/v1/costs",
+                by=by,
+                tenant=tenant,
+                to=formats.iso(end),
+                **{"from": formats.iso(start)},
+            )
+    except TimeoutError:
+        return Cost(None, "", "The ledger is busy. Look again in a moment.")
     except ApiError as error:
         return Cost(None, "", error.message)
     return cost(records, costs)
