@@ -193,6 +193,7 @@ async def build(
             directory=registry.directory,
             catalog=registry.catalog,
             residency=registry.residency,
+            placement_log=registry.placement_log,
             follower=registry.follower,
             control=engines.control,
             registrar=_registrar(settings, registry, artifacts),

@@ -27,6 +27,8 @@ BUNDLES: Final = {
         "components.css",
         "adapters.css",
         "tenants.css",
+        "fleet.css",
+        "requests.css",
         "money.css",
     ),
     "charts.js": ("vendor/uplot.js", "charts.js"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adapters.placement.engine_client import EngineClient
+from adapters.placement.placement_log import PlacementLog
 from adapters.placement.residency import Residency
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
@@ -56,6 +57,7 @@ class State:
     directory: Directory
     catalog: Catalog
     residency: Residency
+    placement_log: PlacementLog
     follower: Follower
     control: EngineClient
     registrar: Registrar

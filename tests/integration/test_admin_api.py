@@ -69,7 +69,7 @@ PATHS = [
     ("POST", "adapters/acme/x/versions/v1/retire"), ("POST", "adapters/acme/x/versions/v1/try"),
     ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("POST", "engines/a1/trust"), ("GET", "engines/a1/drain"), ("POST", "engines/a1/drain"), ("POST", "engines/a1/restart"), ("DELETE", "engines/a1"),
     ("PUT", "engines/a1/heartbeat"), ("PUT", "engines/a1/stopping"), ("GET", "artifacts/{digest}/{file}"),
-    ("GET", "bases"), ("GET", "placement"), ("GET", "explain/acme/x"), ("GET", "explain/x"),
+    ("GET", "bases"), ("GET", "placement"), ("GET", "placement/changes"), ("GET", "explain/acme/x"), ("GET", "explain/x"),
     ("GET", "calibrations"), ("POST", "calibrations"), ("GET", "export"), ("POST", "apply"),
     ("GET", "engines/a1"), ("POST", "enrolment-tokens"), ("POST", "enrol"),
     ("GET", "registry"), ("POST", "registry/restore"), ("POST", "registry/accept"),

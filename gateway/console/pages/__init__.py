@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import adapters, audit, fleet, health, money, settings, tenants
+from gateway.console.pages import (
+    adapters,
+    audit,
+    fleet,
+    health,
+    money,
+    requests,
+    search,
+    settings,
+    tenants,
+)
 from gateway.console.visit import Entry, Route
 
-_PAGES: Final = (fleet, adapters, tenants, money, health, audit, settings)
-ROUTES: Final[tuple[Route, ...]] = tuple(route for page in _PAGES for route in page.ROUTES)
+_PAGES: Final = (fleet, adapters, tenants, requests, money, health, audit, settings)
+ROUTES: Final[tuple[Route, ...]] = (
+    *(route for page in _PAGES for route in page.ROUTES),
+    *search.ROUTES,
+)
 ENTRIES: Final[tuple[Entry, ...]] = tuple(entry for page in _PAGES for entry in page.ENTRIES)
 """The navigation. A role's first entry is its first page."""
