@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from gateway.admission.complexity import check
 from gateway.api.access_rules import AccessRule, Queue, access_rules, rule_for
+from gateway.api.dependencies import VERIFIED_PERSON
 from gateway.api.responses import IDLE_SECONDS, ChunkedResponse, ClientStalledError
 from gateway.api.security_headers import security_headers
 from gateway.api.tenant_queues import tenant_queues
@@ -24,6 +25,7 @@ from gateway.operations.authorization import check_role
 from gateway.operations.state import State
 from gateway.tenants.authentication import authenticate
 from gateway.tenants.directory import Key
+from gateway.tenants.people.tokens import looks_like_token
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -44,7 +46,7 @@ class Gate:
         rule = rule_for(self._rules, scope["path"], scope["method"])
         exchange = Exchange(AsgiRequest(scope, receive, send))
         try:
-            key = self._key(exchange, rule)
+            key = await self._key(exchange, rule, scope)
             receive = await _body(exchange, rule, receive)
             response = ChunkedResponse(exchange, send, idle=self.idle)
             if rule.queue is Queue.REPORTS:
@@ -67,14 +69,26 @@ class Gate:
             return nullcontext()
         return self.queues[rule.queue].turn(key.own_tenant, response)
 
-    def _key(self, exchange: Exchange, rule: AccessRule) -> Key | None:
+    async def _key(self, exchange: Exchange, rule: AccessRule, scope: Scope) -> Key | None:
         if rule.roles is None:
             return None
         state: State = self._api.state.florin
-        key = authenticate(exchange, state.directory, state.follower)
+        person = await self._person(exchange, state)
+        key = person or authenticate(exchange, state.directory, state.follower)
         check_role(key, *sorted(rule.roles))
-        state.lifecycle.activity.used(key.id)
+        if person is None:
+            state.lifecycle.activity.used(key.id)
+        else:
+            scope[VERIFIED_PERSON] = person
+            exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
         return key
+
+    async def _person(self, exchange: Exchange, state: State) -> Key | None:
+        """Who signed in and sends this request; None: it has a key, or nothing."""
+        bearer = exchange.bearer()
+        if state.people is None or not looks_like_token(bearer) or state.directory.find(bearer):
+            return None
+        return await state.people.identify(bearer)
 
 
 async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Receive:

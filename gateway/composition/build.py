@@ -24,6 +24,7 @@ from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
+from gateway.composition.people import open_people
 from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
 from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.tracing import open_tracing
@@ -186,6 +187,9 @@ async def build(
         )
         if settings.ledger_warm_up:
             run_in_background(stack, partial(warm_up, metering.ledger_process, clock.now))
+        people = open_people(context, registry)
+        if people is not None:
+            run_in_background(stack, people.run)
         state = State(
             settings=settings,
             store=store,
@@ -215,6 +219,7 @@ async def build(
             conditions=conditions,
             keeper=snapshot_writer,
             clock=clock,
+            people=people,
         )
         canary_watch = CanaryWatch(state, worker)
         conditions.add(canary_watch.conditions)

@@ -17,13 +17,22 @@ from gateway.config.alerts import AlertSettings
 from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
 from gateway.config.exports import ExportSettings
+from gateway.config.identity import IdentitySettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.tracing import TracingSettings
 
-_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
+_SECRET = {
+    "redis_url",
+    "ledger_url",
+    "operator_key",
+    "oidc_client_secret",
+    "budget_webhook",
+    "cost_webhook",
+    "cost_webhook_secret",
+}
 
 
 class SettingsError(Exception):
@@ -36,6 +45,7 @@ class Settings(
     BatchSettings,
     EngineSettings,
     ExportSettings,
+    IdentitySettings,
     LimitSettings,
     RequestSettings,
     ServerSettings,

@@ -32,6 +32,7 @@ from gateway.routing.router import Router
 from gateway.runtime.clock import Clock
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.directory import Directory
+from gateway.tenants.people.verification import People
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +79,7 @@ class State:
     conditions: Conditions
     keeper: SnapshotWriter
     clock: Clock
+    people: People | None
+    """None: nobody can sign in, only keys are accepted."""
     readiness_asked: float | None = None
     """When readiness was last asked for, monotonic seconds."""

@@ -1,0 +1,20 @@
+"""Opens what verifies people's sign-ins, if FLORIN_OIDC_ISSUER is set."""
+
+from __future__ import annotations
+
+from adapters.security.tls import TlsError
+from gateway.composition.context import WorkerContext
+from gateway.composition.registry import Registry
+from gateway.config import SettingsError
+from gateway.tenants.people.verification import People
+
+
+def open_people(context: WorkerContext, registry: Registry) -> People | None:
+    if not context.settings.oidc_issuer:
+        return None
+    try:
+        people = People(context.settings, registry.directory, context.clock.now)
+    except TlsError as error:
+        raise SettingsError(f"FLORIN_OIDC_CA: {error}") from error
+    context.stack.push_async_callback(people.issuer.close)
+    return people
