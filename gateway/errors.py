@@ -142,8 +142,8 @@ CODES: dict[str, Code] = {
     "invalid_token": Code(
         401,
         "authentication_error",
-        "The token of a person who signed in is not valid here: another issuer's or audience's, not signed by "
-        "the issuer's keys, or not for signing in.",
+        "The token of a person who signed in is not valid here: another issuer's or audience's, not signed "
+        "by the issuer's keys, or not for signing in.",
         "Sign in again: `florin login`. The message says what is wrong with the token.",
     ),
     "expired_token": Code(

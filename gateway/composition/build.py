@@ -153,8 +153,10 @@ async def build(
             capacity=settings.engine_capacity,
             slo_ttft=settings.slo_ttft,
         )
+        people = open_people(context, registry)
         run_in_background(
             stack,
+            *((people.run,) if people else ()),
             engines.leases.run,
             engines.leases.turns.run,
             limiter.run,
@@ -187,9 +189,6 @@ async def build(
         )
         if settings.ledger_warm_up:
             run_in_background(stack, partial(warm_up, metering.ledger_process, clock.now))
-        people = open_people(context, registry)
-        if people is not None:
-            run_in_background(stack, people.run)
         state = State(
             settings=settings,
             store=store,

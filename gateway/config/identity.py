@@ -20,7 +20,8 @@ class IdentitySettings(BaseModel):
     oidc_issuer: str = Field(
         "",
         description="URL of the OpenID Connect issuer whose people may sign in, exactly as it names itself "
-        "(`issuer` of `/.well-known/openid-configuration`): https, or http on this machine. Empty: only keys.",
+        "(`issuer` of `/.well-known/openid-configuration`): https, or http on this machine. Empty: only keys "
+        "are accepted.",
     )
     oidc_client_id: str = Field(
         "",
@@ -42,8 +43,8 @@ class IdentitySettings(BaseModel):
     )
     oidc_scopes: str = Field(
         "openid profile email offline_access",
-        description="Scopes that a sign-in asks for, separated by spaces. `offline_access` is left out if the "
-        "issuer does not list it.",
+        description="Scopes that a sign-in asks for, separated by spaces. `offline_access` is left out if "
+        "the issuer does not list it.",
     )
     oidc_roles_claim: str = Field(
         "groups",

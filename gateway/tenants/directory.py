@@ -52,8 +52,8 @@ class Role(StrEnum):
 TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
 """Roles whose keys belong to a tenant and see nothing of the others."""
 PERSON = ("oidc:", "oidc@")
-"""Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of a
-tenant. No stored key's id has a colon."""
+"""Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of
+a tenant. No stored key's id has a colon."""
 EVALUATION = "evaluation:"
 """Begins the id of the key under which an operator's evaluation of a tenant's adapter runs. No stored key's
 id has a colon."""

@@ -18,7 +18,15 @@ from gateway.tenants.directory import TENANT_ROLES, Role
 from tests.integration.uploading import Wire
 from tests.support.harness import OPERATOR_KEY, Gateway
 
-OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+OPEN = {
+    "/admin/v1/sign-in",
+    "/healthz",
+    "/readyz",
+    "/docs",
+    "/docs/oauth2-redirect",
+    "/redoc",
+    "/openapi.json",
+}
 APPLY = "/admin/v1/apply"
 OF_HOSTS = {
     ("POST", "/admin/v1/engines"),

@@ -26,6 +26,7 @@ from gateway.api.admin import (
     me,
     placement,
     registry,
+    sign_in,
     tenants,
     uploads,
 )
@@ -35,6 +36,7 @@ for noun in (
     tenants,
     keys,
     me,
+    sign_in,
     enrolment,
     adapter_registration,
     artifacts,

@@ -45,13 +45,12 @@ class RoleRules:
 
 
 def check_times(claims: Claims, now: int) -> int:
-    """When the token expires, Unix microseconds. `now`: likewise. Raises FlorinError unless it is valid now."""
+    """When the token expires, Unix microseconds. `now`: likewise. Raises FlorinError unless it is valid
+    now."""
     seconds = now / 1e6
     expires = _time(claims, "exp")
     if expires is None:
-        raise FlorinError(
-            "invalid_token", "The token never expires (no `exp`): such tokens are not accepted."
-        )
+        raise FlorinError("invalid_token", "The token never expires (no `exp`), so it is not accepted.")
     if expires + LEEWAY <= seconds:
         raise FlorinError("expired_token", "Your sign-in has expired. Sign in again: florin login")
     for name in ("nbf", "iat"):

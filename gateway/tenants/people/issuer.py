@@ -1,7 +1,8 @@
 """What is known of the issuer: its endpoints and its public keys, fetched when needed and kept.
 
 Keys that were fetched are used while the issuer does not answer, for a day. A token with a key that is not
-known makes the issuer be asked again, but not more often than every few seconds: anybody can send such tokens.
+known makes the issuer be asked again, but not more often than every few seconds: anybody can send such
+tokens.
 """
 
 from __future__ import annotations
@@ -159,21 +160,24 @@ class Issuer:
         )
 
 
-async def read(session: aiohttp.ClientSession, url: str, form: Mapping[str, str] | None = None) -> bytes:
-    """GET, or POST the form. Raises IssuerError, also for an answer that is no success."""
-    status, body = await ask(session, url, form)
+async def read(session: aiohttp.ClientSession, url: str) -> bytes:
+    """Raises IssuerError, also for an answer that is no success."""
+    status, body = await ask(session, url)
     if status != 200:
         raise IssuerError(f"{url} answered HTTP {status}.")
     return body
 
 
 async def ask(
-    session: aiohttp.ClientSession, url: str, form: Mapping[str, str] | None = None
+    session: aiohttp.ClientSession,
+    url: str,
+    form: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """Status and body; redirects are not followed. Raises IssuerError."""
     method = "GET" if form is None else "POST"
     try:
-        async with session.request(method, url, data=form, allow_redirects=False) as answer:
+        async with session.request(method, url, data=form, headers=headers, allow_redirects=False) as answer:
             body = b""
             async for part in answer.content.iter_chunked(64 * 1024):
                 body += part
@@ -192,16 +196,16 @@ def _document(body: bytes, issuer: str) -> Endpoints:
     if not isinstance(found, dict) or found.get("issuer") != issuer:
         named = found.get("issuer") if isinstance(found, dict) else None
         raise IssuerError(
-            f"The issuer names itself {str(named)[:200]!r}, but FLORIN_OIDC_ISSUER is {issuer!r}: they must be equal."
+            f"The issuer names itself {str(named)[:200]!r}, but FLORIN_OIDC_ISSUER is {issuer!r}: they must "
+            "be equal."
         )
     scopes = found.get("scopes_supported")
+    listed = scopes if isinstance(scopes, list) else []
     return Endpoints(
         _endpoint(found, "authorization_endpoint"),
         _endpoint(found, "token_endpoint"),
         _endpoint(found, "jwks_uri", required=True),
-        frozenset(scope for scope in scopes if isinstance(scope, str))
-        if isinstance(scopes, list)
-        else frozenset(),
+        frozenset(scope for scope in listed if isinstance(scope, str)),
     )
 
 

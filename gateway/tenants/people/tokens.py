@@ -82,8 +82,8 @@ def key_for(header: Header, keys: Sequence[Jwk]) -> Jwk | None:
 def verified(
     token: str, header: Header, key: Jwk, *, issuer: str, audience: Collection[str]
 ) -> dict[str, Any]:
-    """The claims of a token that this key signed, for this audience (any of them), by this issuer. Their times
-    are not checked. Raises FlorinError."""
+    """The claims of a token that this key signed, for this audience (any of them), by this issuer. Their
+    times are not checked. Raises FlorinError."""
     if ALGORITHMS[header.algorithm] != key["kty"] or key.get("alg", header.algorithm) != header.algorithm:
         raise _invalid(f"its key is not one for {header.algorithm}")
     try:
