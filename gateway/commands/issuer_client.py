@@ -6,12 +6,13 @@ import base64
 import binascii
 import json
 import os
-import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adapters.security.tls import TlsError, client_context
 from gateway.commands.client import Json, UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 _SECONDS = 30.0
 
@@ -76,11 +77,15 @@ def payload(token: str) -> Json:
 
 def _trust() -> ssl.SSLContext:
     """The system's CAs and FLORIN_CA_FILE, which often signs an installation's own issuer, too."""
+    import ssl
+
+    from adapters.security.tls import client_context
+
     ca = os.environ.get("FLORIN_CA_FILE")
     context = client_context(None)
     if ca:
         try:
             context.load_verify_locations(ca)
-        except (OSError, ssl.SSLError, TlsError) as error:
+        except (OSError, ssl.SSLError) as error:
             raise UsageError(f"FLORIN_CA_FILE: {ca} cannot be used: {error}.") from error
     return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ from typing import Annotated, Final
 import typer
 
 from gateway.commands import sign_ins
-from gateway.commands.callback_server import listening
 from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError
 from gateway.commands.issuer_client import IssuerRefusalError, ask, discover, endpoint, payload
 from gateway.commands.output import clean, note, say, when
@@ -106,6 +106,8 @@ def _refusals() -> Iterator[None]:
 
 def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> Json:
     """The token endpoint's answer to a code. Raises IssuerRefusalError, UnreachableError, UsageError."""
+    from gateway.commands.callback_server import listening  # with a web server
+
     request = Request.new()
     with listening(port) as callback:
         callback.state = request.state
@@ -116,8 +118,9 @@ def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> J
             scopes=_scopes(offer, document),
             audience=offer["audience"],
         )
-        opened = browser and webbrowser.open(url)
-        note(f"{'If no browser opens, go to' if opened else 'Go to'} {url}")
+        note(f"{'If no browser opens, go to' if browser else 'Go to'} {url}")
+        if browser:  # in a thread: a browser in the terminal runs until it has come back to us
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         code = callback.wait(offer["issuer"], _WAIT_SECONDS)
         redirect = callback.url
     answer = ask(
