@@ -23,9 +23,8 @@ from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.operations.authorization import check_role
 from gateway.operations.state import State
-from gateway.tenants.authentication import authenticate
+from gateway.tenants.authentication import authenticate, looks_like_token
 from gateway.tenants.directory import Key
-from gateway.tenants.people.tokens import looks_like_token
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 

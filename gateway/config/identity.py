@@ -1,4 +1,4 @@
-"""Settings of people who sign in with an OpenID Connect issuer, besides keys."""
+"""Settings of who is who: people who sign in with an OpenID Connect issuer, and tenants' cached prompts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, NonNegativeFloat, SecretStr, ValidationInfo, field_validator
 
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
 PERSON_ROLES: Final = ("operator", "finance", "tenant-admin", "tenant")
 """Roles that a person can have, from the one that goes before all others to the last."""
+LEAST_CACHE_SECRET: Final = 32
 _OF_TENANTS: Final = frozenset({"tenant-admin", "tenant"})
 
 
@@ -77,6 +78,19 @@ class IdentitySettings(BaseModel):
         "another person; `email` is easier to read.",
         json_schema_extra=RELOAD,
     )
+    cache_secret: str = Field(
+        "",
+        description="Secret of at least 32 characters, from which each tenant's salt of the engines' prefix "
+        "caches is made; the same on all hosts. Change it to rotate it: see `FLORIN_CACHE_SECRET_SPREAD`. "
+        "Empty: one that Florin makes and keeps in Redis.",
+        json_schema_extra=RELOAD,
+    )
+    cache_secret_spread: NonNegativeFloat = Field(
+        600.0,
+        description="Seconds over which tenants take up a new cache secret, one after the other. Each then "
+        "begins with a cold prefix cache. 0: all at once.",
+        json_schema_extra=RELOAD,
+    )
     oidc_ca: AbsolutePath | None = Field(
         None, description="The only CA certificates (PEM) to verify the issuer with. Empty: the system's."
     )
@@ -86,6 +100,14 @@ class IdentitySettings(BaseModel):
     def _issuer_url(cls, text: str) -> str:
         if text and not safe_url(text):
             msg = "must be an https:// URL without query and fragment (http:// on this machine only)"
+            raise ValueError(msg)
+        return text
+
+    @field_validator("cache_secret")
+    @classmethod
+    def _long(cls, text: str) -> str:
+        if text and len(text) < LEAST_CACHE_SECRET:
+            msg = f"must have at least {LEAST_CACHE_SECRET} characters: make one with `openssl rand -hex 32`"
             raise ValueError(msg)
         return text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.residency import Residency
@@ -32,7 +33,9 @@ from gateway.routing.router import Router
 from gateway.runtime.clock import Clock
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.directory import Directory
-from gateway.tenants.people.verification import People
+
+if TYPE_CHECKING:  # it imports cryptography: only who has an issuer pays
+    from gateway.tenants.people.verification import People
 
 
 @dataclass(frozen=True, slots=True)

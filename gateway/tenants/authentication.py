@@ -40,6 +40,11 @@ def authenticate(
     return key
 
 
+def looks_like_token(bearer: bytes) -> bool:
+    """Whether a bearer is the token of a person (a JWT) rather than a key."""
+    return bearer.startswith(b"eyJ") and bearer.count(b".") == 2
+
+
 def check_tenant(directory: Directory, key: Key) -> None:
     """Raises FlorinError for a key of a suspended tenant."""
     if key.role in TENANT_ROLES and directory.suspended(key.tenant):

@@ -42,11 +42,6 @@ class Header:
     """Empty: not said."""
 
 
-def looks_like_token(text: bytes) -> bool:
-    """Whether a bearer is a JWT rather than one of Florin's keys."""
-    return text.startswith(b"eyJ") and text.count(b".") == 2
-
-
 def header_of(token: str) -> Header:
     """Raises FlorinError."""
     if len(token) > LONGEST:
