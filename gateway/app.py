@@ -23,12 +23,13 @@ from gateway.composition.build import build
 from gateway.composition.reconfigure import ReloadTargets
 from gateway.config import Settings, load_settings
 from gateway.dataplane import access_log
-from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
+from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import Exchange
 from gateway.dialects.endpoints import ENDPOINTS, dialect_of
 from gateway.errors import FlorinError
 from gateway.observability.conditions import Condition
 from gateway.observability.process_metrics import ProcessValues
+from gateway.operations.state import State
 from gateway.runtime.settings_reload import Reload
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.transport.connection_limits import Connections, connection_limits
@@ -80,6 +81,7 @@ class Florin:
         data_plane_openapi.describe(self.api)
         self.gate = Gate(self.api, settings)
         self._framework: Asgi = self.gate
+        self._console: Asgi | None = None
         if settings.cors_admin and settings.allowed_origins:
             self._framework = CORSMiddleware(
                 self.gate,
@@ -156,10 +158,25 @@ class Florin:
     async def _dispatch(self, app: Asgi, scope: Scope, receive: Receive, send: Send) -> None:
         if self._stopping:
             send = _closing(send)
+        if app is self._framework and self.settings.console and _of_console(scope):
+            app = self._console = self._console or self._make_console()
         if self.settings.access_log:
             await access_log.logged(app, scope, receive, send)
         else:
             await app(scope, receive, send)
+
+    def _make_console(self) -> Asgi:
+        from gateway.console.console import Console  # noqa: PLC0415  # few workers ever need it
+
+        state: State = self.api.state.florin
+        return Console(self.settings, state, self.gate, self._models, lambda: self._stopping)
+
+    async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The data plane for the console, under the key of its session."""
+        if self.data_plane is None:
+            await _nothing_here(scope, receive, send)
+        else:
+            await self.data_plane.serve(AsgiRequest(scope, receive, send), scope[SESSION_KEY])
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
@@ -208,6 +225,11 @@ class AdminPort:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._florin.serve_admin(scope, receive, send)
+
+
+def _of_console(scope: Scope) -> bool:
+    path: str = scope.get("path", "")
+    return scope["type"] == "http" and (path == "/console" or path.startswith("/console/"))
 
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, cast
+from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from gateway.dataplane.asgi import AsgiRequest
+from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest
 from gateway.dataplane.exchange import Exchange
 from gateway.operations.authorization import Authority, actor_of, check_own_engine, check_role
 from gateway.operations.state import State
 from gateway.tenants.authentication import authenticate
 from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Key, Role
-
-VERIFIED_PERSON: Final = "florin.person"
-"""In the ASGI scope: the person whose token the gate has verified. No header leads there."""
 
 
 def get_state(request: Request) -> State:
@@ -25,10 +22,8 @@ StateDep = Annotated[State, Depends(get_state)]
 
 
 def _require(request: Request, state: State, *roles: Role) -> Key:
-    person: Key | None = request.scope.get(VERIFIED_PERSON)
-    if person is not None:
-        return check_role(person, *roles)
-    exchange = Exchange(AsgiRequest(request.scope, request.receive, _no_send))
+    transport = AsgiRequest(request.scope, request.receive, _no_send)
+    exchange = Exchange(transport, session_key=request.scope.get(SESSION_KEY))
     return check_role(authenticate(exchange, state.directory, state.follower), *roles)
 
 

@@ -13,12 +13,11 @@ from fastapi import FastAPI
 
 from gateway.admission.complexity import check
 from gateway.api.access_rules import AccessRule, Queue, access_rules, rule_for
-from gateway.api.dependencies import VERIFIED_PERSON
 from gateway.api.responses import IDLE_SECONDS, ChunkedResponse, ClientStalledError
 from gateway.api.security_headers import security_headers
 from gateway.api.tenant_queues import tenant_queues
 from gateway.config import Settings
-from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
+from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.operations.authorization import check_role
@@ -43,7 +42,7 @@ class Gate:
             await self._api(scope, receive, send)
             return
         rule = rule_for(self._rules, scope["path"], scope["method"])
-        exchange = Exchange(AsgiRequest(scope, receive, send))
+        exchange = Exchange(AsgiRequest(scope, receive, send), session_key=scope.get(SESSION_KEY))
         try:
             key = await self._key(exchange, rule, scope)
             receive = await _body(exchange, rule, receive)
@@ -72,22 +71,14 @@ class Gate:
         if rule.roles is None:
             return None
         state: State = self._api.state.florin
-        person = await self._person(exchange, state)
-        key = person or authenticate(exchange, state.directory, state.follower)
-        check_role(key, *sorted(rule.roles))
-        if person is None:
-            state.lifecycle.activity.used(key.id)
-        else:
-            scope[VERIFIED_PERSON] = person
-            exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
-        return key
-
-    async def _person(self, exchange: Exchange, state: State) -> Key | None:
-        """Who signed in and sends this request; None: it has a key, or nothing."""
         bearer = exchange.bearer()
-        if state.people is None or not looks_like_token(bearer) or state.directory.find(bearer):
-            return None
-        return await state.people.identify(bearer)
+        if state.people is not None and looks_like_token(bearer) and not state.directory.find(bearer):
+            exchange.session_key = scope[SESSION_KEY] = await state.people.identify(bearer)
+        key = authenticate(exchange, state.directory, state.follower)
+        check_role(key, *sorted(rule.roles))
+        if not key.is_person:
+            state.lifecycle.activity.used(key.id)
+        return key
 
 
 async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Receive:

@@ -54,8 +54,9 @@ class DataPlane:
         origins = lifecycle.settings.allowed_origins
         self._cors = Cors(origins) if origins else None
 
-    async def serve(self, transport: RequestTransport) -> None:
-        exchange = Exchange(transport)
+    async def serve(self, transport: RequestTransport, session_key: object = None) -> None:
+        """`session_key`: see `Exchange`."""
+        exchange = Exchange(transport, session_key=session_key)
         exchange.introduce()
         if self._cors is not None:
             exchange.context.cors = self._cors.headers(transport.headers)

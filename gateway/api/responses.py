@@ -43,7 +43,10 @@ class ChunkedResponse:
         if message["type"] == "http.response.start":
             self.on_start()
             self._exchange.started = True
-            headers = [*message.get("headers", ()), *security_headers(self._exchange.transport.path)]
+            own = [(name.lower(), value) for name, value in message.get("headers", ())]
+            named = {name for name, _ in own}  # browsers apply both of two policies
+            default = security_headers(self._exchange.transport.path)
+            headers = [*own, *((name, value) for name, value in default if name not in named)]
             if self._exchange.leaves_unread() and not any(name == b"connection" for name, _ in headers):
                 headers.append((b"connection", b"close"))
             await self._send({**message, "headers": headers})

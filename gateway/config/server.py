@@ -77,6 +77,13 @@ class ServerSettings(BaseModel):
         "client wrote it.",
         json_schema_extra=RELOAD,
     )
+    console: bool = Field(
+        True,
+        description="Serve the console for browsers at `/console`. It is part of the admin and finance API.",
+    )
+    console_session: PositiveFloat = Field(
+        43_200, description="Seconds after which a browser must sign in to the console again."
+    )
     api_docs: bool = Field(
         False, description="Serve `/docs`, `/redoc` and `/openapi.json`, without authentication."
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 
+SESSION_KEY: Final = "florin.session_key"
+"""In the scope of a request from the console: the key of the session (`tenants.directory.Key`), and of
+one with a token: the person whom the gate has verified. A scope that came from a socket never has it."""
 _NOTICE_SECONDS = 1.0
 
 

@@ -102,9 +102,13 @@ class Exchange:
     `close` on every path; it releases the reservation and the ticket, and is idempotent.
     """
 
-    def __init__(self, transport: RequestTransport, batch: BatchLine | None = None) -> None:
+    def __init__(
+        self, transport: RequestTransport, batch: BatchLine | None = None, session_key: object = None
+    ) -> None:
+        """`session_key`: the `tenants.directory.Key` of a request that comes from the console."""
         self.transport = transport
         self.batch = batch
+        self.session_key = session_key
         self.write_now = transport.write_now
         """Sends part of the stream if the client has room for it. Returns whether it did."""
         self._headers = transport.headers

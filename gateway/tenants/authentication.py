@@ -19,8 +19,11 @@ def authenticate(
 ) -> Key:
     """The request's key: known, not revoked, not expired, and not of a suspended tenant. `api_key`: it may
     come as `x-api-key`. Raises FlorinError."""
+    key: Key | None
     if exchange.batch is not None:
         key = directory.batch_key(exchange.batch.key_id)
+    elif isinstance(exchange.session_key, Key):
+        key = exchange.session_key
     else:
         text = _either(exchange) if api_key else exchange.bearer()
         if not text:

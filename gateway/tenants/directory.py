@@ -244,6 +244,12 @@ class Directory:
         nothing about the keys."""
         return self._by_digest.get(hashlib.sha256(text).hexdigest())
 
+    def by_id(self, key_id: str) -> Key | None:
+        """The key with this id, even if revoked or expired."""
+        if self._bootstrap is not None and key_id == self._bootstrap.id:
+            return self._bootstrap
+        return self.keys.get(key_id)
+
     def batch_key(self, key_id: str) -> Key | None:
         """The key under which a batch runs: its creator's, or that of a tenant's evaluation, which exists as
         long as the tenant does."""

@@ -37,12 +37,14 @@ class AsgiCycle(RequestResponseCycle):
     _until_close = False
 
     async def send(self, message: Any) -> None:
-        """HTTP/1.0 knows no chunks: what has no length ends with the connection."""
+        """HTTP/1.0 knows no chunks: what has no length ends with the connection. A header of the response
+        goes before the default of that name."""
         if self.waiting_for_100_continue and self.more:
             self.keep_alive = False  # the client may or may not send the body
-        if message["type"] == "http.response.start" and self.scope["http_version"] == "1.0":
+        if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message.get("headers", ())}
-            self._until_close = b"content-length" not in names
+            self.default_headers = [header for header in self.default_headers if header[0] not in names]
+            self._until_close = self.scope["http_version"] == "1.0" and b"content-length" not in names
             if self._until_close:
                 self.chunked_encoding, self.expected_content_length = False, sys.maxsize
         elif self._until_close and not message.get("more_body"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from adapters.store.protocol import activity
 from adapters.store.protocol.activity import KEPT_ERRORS
 
@@ -49,3 +51,16 @@ async def test_counts_of_canaries_are_added_over_workers_and_kept_apart(installa
     assert await installation.other.canary_counts("a:1") == {"0 live n": 5, "0 canary n": 1}
     assert await installation.store.canary_counts("b:1") == {"0 live n": 9}
     assert await installation.store.canary_counts("c:1") == {}
+
+
+async def test_a_session_is_read_by_all_ends_once_and_expires(installation):
+    await installation.store.put_session("d1", "text", ttl_ms=60_000)
+    await installation.store.put_session("d2", "short", ttl_ms=1)
+    assert await installation.other.session("d1") == "text"
+    assert await installation.other.session("d3") is None
+    assert await installation.other.take_session("d1") == "text"
+    assert await installation.store.take_session("d1") is None
+    assert await installation.store.session("d1") is None
+    installation.advance(10)  # the memory store's clock; Valkey has its own
+    await asyncio.sleep(0.01)
+    assert await installation.store.session("d2") is None

@@ -1,4 +1,4 @@
-"""The memory store's last uses and errors, and counts of canaries."""
+"""The memory store's last uses and errors, counts of canaries, and sessions of the console."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class MemoryActivity(MemoryCoordination):
         self._uses: dict[str, int] = {}
         self._errors: dict[str, deque[str]] = {}
         self._canaries: dict[str, dict[str, int]] = {}
+        self._sessions: dict[str, tuple[str, int]] = {}
 
     async def report_activity(self, uses: Mapping[str, int], errors: Mapping[str, Sequence[str]]) -> None:
         self._now()
@@ -43,3 +44,15 @@ class MemoryActivity(MemoryCoordination):
     async def canary_counts(self, comparison: str) -> dict[str, int]:
         self._now()
         return dict(self._canaries.get(comparison, {}))
+
+    async def put_session(self, digest: str, text: str, *, ttl_ms: int) -> None:
+        self._sessions[digest] = (text, self._now() + ttl_ms)
+
+    async def session(self, digest: str) -> str | None:
+        text, until = self._sessions.get(digest, ("", 0))
+        return text if self._now() < until else None
+
+    async def take_session(self, digest: str) -> str | None:
+        found = await self.session(digest)
+        self._sessions.pop(digest, None)
+        return found

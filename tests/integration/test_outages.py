@@ -230,6 +230,7 @@ async def test_sigterm_lets_streams_finish_and_leaves_nothing(tmp_path: Path, mo
         assert await asyncio.to_thread(served.process.wait, 20) == 0
         with pytest.raises(httpx.ConnectError):
             served.http.get("/healthz")
+        await asyncio.to_thread(psutil.wait_procs, family, 5)  # Python's own helper ends after its parent
         assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
         assert not list((tmp_path / "state").rglob("*.sock"))
         again = Served(tmp_path / "state")  # no lock is left, and nothing metered was lost

@@ -252,6 +252,55 @@ async def test_a_browser_signs_in_once_with_what_it_began(gateway: Gateway, issu
         await finish(people, third, whose, back)
 
 
+async def test_the_console_lets_people_in(tmp_path, valkey_url, prefix, issuer: OidcIssuer):
+    trusted = {"trusted_proxies": "127.0.0.1"}
+    async with (
+        signing_in(tmp_path, valkey_url, prefix, issuer, **trusted) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=20) as browser,
+        httpx.AsyncClient(base_url=gateway.url, timeout=20) as another,
+    ):
+        page = await browser.get("/console/sign-in?next=/console/fleet")
+        assert 'href="/console/sign-in/oidc?next=/console/fleet"' in page.text
+        gone = await browser.get("/console/sign-in/oidc?next=/console/fleet")
+        assert {"HttpOnly", "SameSite=lax", "Path=/console/sign-in/oidc"} <= set(
+            gone.headers["set-cookie"].split("; ")
+        )
+        back = (await browser.get(gone.headers["location"])).headers["location"]
+        assert back.startswith(f"{gateway.url}/console/sign-in/oidc/callback?code=")
+        stranger = await another.get(back)  # a link that somebody was sent
+        assert (stranger.status_code, "This browser has begun no sign-in" in stranger.text) == (401, True)
+        done = await browser.get(back)
+        assert (done.status_code, done.headers["location"]) == (303, "/console/fleet"), done.text
+        [session] = [c for c in done.headers.get_list("set-cookie") if c.startswith("florin_session=")]
+        assert 0 < int(session.partition("Max-Age=")[2].partition(";")[0]) <= issuer.lifetime + 31
+        assert (await browser.get("/console/fleet")).status_code == 200
+        again = await browser.get(back)  # the code and the cookie are used up
+        assert again.status_code == 401
+
+        # The session ends with the token: the gateway's clock is put forward.
+        directory, sessions = gateway.state.directory, gateway.app._console.sessions
+        later = time.time_ns() // 1000 + (issuer.lifetime + 40) * 1_000_000
+        directory._clock = sessions._clock = lambda: later
+        assert (await browser.get("/console/fleet")).headers["location"].startswith("/console/sign-in")
+        directory._clock = sessions._clock = gateway.state.clock.now
+
+        issuer.person["groups"] = ["nobodies"]
+        behind = {"x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9"}
+        gone = await another.get("/console/sign-in/oidc", headers=behind)
+        assert "Secure" in gone.headers["set-cookie"]
+        assert "redirect_uri=https%3A%2F%2F127.0.0.1" in gone.headers["location"]
+        gone = await another.get("/console/sign-in/oidc")
+        refused = await another.get((await another.get(gone.headers["location"])).headers["location"])
+        assert (refused.status_code, "nobodies" in refused.text) == (403, True)
+        assert "florin_session" not in str(refused.headers)
+        for query in ("?state=x&code=y", "", "?error=access_denied"):
+            assert (await another.get(f"/console/sign-in/oidc/callback{query}")).status_code == 401
+    async with running_gateway(tmp_path / "plain", valkey_url, prefix) as gateway, gateway.http() as http:
+        assert "/console/sign-in/oidc" not in (await http.get("/console/sign-in")).text
+        assert (await http.get("/console/sign-in/oidc")).status_code == 404
+        assert (await http.get("/admin/v1/sign-in")).json() == {"oidc": None}
+
+
 # -- the command line
 
 

@@ -21,6 +21,7 @@ All keys carry the installation's hash tag, so that they share one slot of a Red
     {florin}:limit:<subject>    string  what is used of a tenant's or key's limits, see lua/limits.lua
     {florin}:once:<name>        string  claims of what is done once, such as a budget's warning
     {florin}:secret:<name>      string
+    {florin}:session:<digest>   string  JSON: a session of the console, or a link that begins one
     {florin}:epoch              string  JSON: its number, and the installations that this one replaced
 
 Times come from the server's clock, so the workers' clocks do not matter.
@@ -35,9 +36,18 @@ from adapters.store.redis.coordination import RedisCoordination
 from adapters.store.redis.limits import RedisLimits
 from adapters.store.redis.placement import RedisPlacement
 from adapters.store.redis.registry import RedisRegistry
+from adapters.store.redis.sessions import RedisSessions
 
 
-class RedisStore(RedisRegistry, RedisPlacement, RedisCoordination, RedisLimits, RedisActivity, RedisCanaries):
+class RedisStore(
+    RedisRegistry,
+    RedisPlacement,
+    RedisCoordination,
+    RedisLimits,
+    RedisActivity,
+    RedisCanaries,
+    RedisSessions,
+):
     """`adapters.store.protocol.Store` on one Redis or Valkey server (or the primary behind a service name).
 
     Invariants: a call is never retried, because a lost reply does not tell whether the command ran; every

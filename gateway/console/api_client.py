@@ -1,0 +1,154 @@
+"""The admin and finance API and the data plane, called in this process on behalf of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import orjson
+
+from gateway.dataplane.asgi import SESSION_KEY, Message, Receive, Scope, Send
+from gateway.errors import CODES
+from gateway.tenants.directory import Key
+
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+Json = dict[str, Any]
+
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""Of one answer that a page reads whole."""
+
+
+class ApiError(Exception):
+    """The API refused. `remedy` is what the error's code says to do."""
+
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, findings: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.findings = findings
+
+    @property
+    def remedy(self) -> str:
+        known = CODES.get(self.code)
+        return known.remedy if known else ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Mutable while it arrives."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+
+    def json(self) -> Any:
+        return orjson.loads(self.body) if self.body else None
+
+
+class ApiClient:
+    """Calls `app` as if the session's key had been sent. Raises ApiError for anything but success."""
+
+    def __init__(
+        self, app: Asgi, key: Key | None, client: tuple[str, int] | None = None, authorization: bytes = b""
+    ) -> None:
+        """`key`: of the session; None: `authorization` is sent instead. `client`: address and port of the
+        browser, for the access log."""
+        self._app = app
+        self._key = key
+        self._client = client
+        self._authorization = authorization
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """The JSON of the answer. Parameters that are None are left out; lists are repeated."""
+        return (await self.call("GET", path, query=query)).json()
+
+    async def post(self, path: str, body: object = None, **query: Any) -> Any:
+        return (await self.call("POST", path, body, query=query)).json()
+
+    async def put(self, path: str, body: object = None, **query: Any) -> Any:
+        return (await self.call("PUT", path, body, query=query)).json()
+
+    async def patch(self, path: str, body: object = None, **query: Any) -> Any:
+        return (await self.call("PATCH", path, body, query=query)).json()
+
+    async def delete(self, path: str, **query: Any) -> Any:
+        return (await self.call("DELETE", path, query=query)).json()
+
+    async def call(
+        self, method: str, path: str, body: object = None, *, query: Mapping[str, Any] | None = None
+    ) -> Answer:
+        content = b"" if body is None else orjson.dumps(body)
+        answer, sent = Answer(), False
+
+        async def receive() -> Message:
+            nonlocal sent
+            if sent:
+                return {"type": "http.disconnect"}
+            sent = True
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                answer.body += message.get("body", b"")
+                if len(answer.body) > _MOST_BYTES:
+                    raise ApiError(500, "internal_error", "The answer is too long for a page. Use the API.")
+
+        headers = [] if body is None else [(b"content-type", b"application/json")]
+        headers.append((b"content-length", b"%d" % len(content)))
+        await self._app(self._scope(method, path, query, headers), receive, send)
+        if answer.status >= 400:
+            raise _error(answer)
+        return answer
+
+    async def forward(
+        self,
+        method: str,
+        path: str,
+        receive: Receive,
+        send: Send,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        """Let the API answer the browser itself: downloads, streams and uploads, whatever their size."""
+        await self._app(self._scope(method, path, query, headers or []), receive, send)
+
+    def _scope(
+        self, method: str, path: str, query: Mapping[str, Any] | None, headers: list[tuple[bytes, bytes]]
+    ) -> Scope:
+        if self._authorization:
+            headers = [*headers, (b"authorization", self._authorization)]
+        given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": urlencode(given, doseq=True).encode(),
+            "root_path": "",
+            "headers": headers,
+            "client": self._client,
+            "server": None,
+            SESSION_KEY: self._key,
+        }
+
+
+def _error(answer: Answer) -> ApiError:
+    try:
+        found = orjson.loads(answer.body)["error"]
+        findings = tuple(found.get("findings") or ())
+        return ApiError(answer.status, found["code"], found["message"], found.get("param"), findings)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return ApiError(answer.status, "internal_error", f"The API answered with status {answer.status}.")

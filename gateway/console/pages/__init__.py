@@ -1,0 +1,12 @@
+"""The pages: one module per subject, each with its ROUTES. Their order here is that of the navigation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.console.pages import fleet
+from gateway.console.visit import Entry, Route
+
+ROUTES: Final[tuple[Route, ...]] = (*fleet.ROUTES,)
+ENTRIES: Final[tuple[Entry, ...]] = (*fleet.ENTRIES,)
+"""The navigation. A role's first entry is its first page."""
