@@ -207,13 +207,13 @@ async def test_behind_a_trusted_proxy_the_client_is_who_the_proxy_says(tmp_path,
     try:
         for trusted, client in (("127.0.0.0/8", "203.0.113.9"), ("10.0.0.0/8", "127.0.0.1")):
             settings = {"trusted_proxies": trusted, "access_log": True}
-            async with running_gateway(tmp_path / trusted[:2], valkey_url, prefix, **settings) as gateway:
-                async with gateway.http() as http:
-                    for path in ("/v1/models", "/admin/v1/me"):
-                        caplog.clear()
-                        await http.get(path, headers=forwarded)
-                        assert [r.fields["client"] for r in caplog.records if hasattr(r, "fields")] == [
-                            client
-                        ]
+            async with (
+                running_gateway(tmp_path / trusted[:2], valkey_url, prefix, **settings) as gateway,
+                gateway.http() as http,
+            ):
+                for path in ("/v1/models", "/admin/v1/me"):
+                    caplog.clear()
+                    await http.get(path, headers=forwarded)
+                    assert [r.fields["client"] for r in caplog.records if hasattr(r, "fields")] == [client]
     finally:
         logger.removeHandler(caplog.handler)
