@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -84,11 +85,12 @@ class ApiClient:
         self, method: str, path: str, body: object = None, *, query: Mapping[str, Any] | None = None
     ) -> Answer:
         content = b"" if body is None else orjson.dumps(body)
-        answer, sent = Answer(), False
+        answer, sent, over = Answer(), False, asyncio.Event()
 
         async def receive() -> Message:
             nonlocal sent
             if sent:
+                await over.wait()  # a disconnect would cancel the request
                 return {"type": "http.disconnect"}
             sent = True
             return {"type": "http.request", "body": content, "more_body": False}
@@ -104,7 +106,10 @@ class ApiClient:
 
         headers = [] if body is None else [(b"content-type", b"application/json")]
         headers.append((b"content-length", b"%d" % len(content)))
-        await self._app(self._scope(method, path, query, headers), receive, send)
+        try:
+            await self._app(self._scope(method, path, query, headers), receive, send)
+        finally:
+            over.set()
         if answer.status >= 400:
             raise _error(answer)
         return answer

@@ -21,7 +21,7 @@ _MEDIA: Final = {
 }
 BUNDLES: Final = {
     "console.js": ("vendor/htmx.js", "vendor/htmx-sse.js", "vendor/idiomorph.js", "console.js"),
-    "console.css": ("tokens.css", "layout.css", "components.css"),
+    "console.css": ("tokens.css", "layout.css", "components.css", "money.css"),
     "charts.js": ("vendor/uplot.js", "charts.js"),
     "charts.css": ("vendor/uplot.css",),
     "icons.svg": ("icons.svg",),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import fleet
+from gateway.console.pages import fleet, money
 from gateway.console.visit import Entry, Route
 
-ROUTES: Final[tuple[Route, ...]] = (*fleet.ROUTES,)
-ENTRIES: Final[tuple[Entry, ...]] = (*fleet.ENTRIES,)
+ROUTES: Final[tuple[Route, ...]] = (*fleet.ROUTES, *money.ROUTES)
+ENTRIES: Final[tuple[Entry, ...]] = (*fleet.ENTRIES, *money.ENTRIES)
 """The navigation. A role's first entry is its first page."""

@@ -30,9 +30,12 @@
         value: (_, v, s, i) => (i == null ? "–" : `${(one.values[i] ?? 0).toLocaleString()} ${one.unit ?? ""}`),
       });
     }
+    const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+    const half = data.x.length > 1 ? (data.x[1] - data.x[0]) / 2 : 43200;
     const axis = { stroke: ink, grid: { stroke: style("--c6") + "33", width: 1 }, ticks: { show: false } };
-    new uPlot({ width: Math.max(place.clientWidth, 240), height: 220, series, axes: [axis, { ...axis, size: 64 }],
-      scales: { y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] } },
+    new uPlot({ width: Math.max(place.clientWidth, 240), height: 220, series, 
+      axes: [{ ...axis, values: (_, splits) => splits.map((at) => day.format(new Date(at * 1e3))) }, { ...axis, size: 64 }],
+      scales: { x: { range: (_, min, max) => [min - half, max + half] }, y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] } },
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"), legend: { live: true } }, columns, place);
   };
   const all = () => document.querySelectorAll("[data-chart]").forEach(draw);

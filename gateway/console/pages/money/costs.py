@@ -1,0 +1,244 @@
+"""What each customer used and cost in a month, how busy the GPUs were, and what is earned."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from gateway.console.api_client import ApiError
+from gateway.console.pages.money.shared import (
+    Json,
+    amount,
+    chart,
+    choices,
+    daily,
+    month_of,
+    tabs,
+    tenant_link,
+    utilisation_by_day,
+)
+from gateway.console.tables import Cell, Column
+from gateway.console.visit import STAFF, Route, Visit
+
+_GROUPS: Final = {
+    "tenant": "Tenant",
+    "adapter": "Adapter",
+    "gpu_type": "GPU type",
+    "tenant,adapter,gpu_type": "Tenant, adapter and GPU type",
+    "day": "Day",
+    "cost_centre": "Cost centre",
+    "key": "Key",
+}
+_HIDDEN: Final = frozenset({"gpu_type", "tenant,adapter,gpu_type", "tenant"})
+"""Groups that say nothing to a tenant, or that it does not see."""
+_TITLES: Final = {
+    "tenant": "Tenant",
+    "adapter": "Adapter",
+    "gpu_type": "GPU type",
+    "day": "Day",
+    "cost_centre": "Cost centre",
+    "key": "Key",
+}
+
+
+async def overview(visit: Visit) -> Response:
+    month = month_of(visit)
+    tenant = visit.tenant is not None
+    groups = {name: title for name, title in _GROUPS.items() if not (tenant and name in _HIDDEN)}
+    by = visit.query.get("by", "adapter" if tenant else "tenant")
+    if by not in groups:
+        raise ApiError(400, "invalid_value", f"Costs cannot be grouped by {by[:60]!r} here.", "by")
+    over = "adapter" if tenant else "tenant"
+    report, days, periods = await asyncio.gather(
+        visit.api.get("/finance/v1/costs", month=month, by=by, limit=10_000),
+        visit.api.get("/finance/v1/costs", month=month, by=f"day,{over}", limit=10_000),
+        visit.api.get("/finance/v1/periods"),
+    )
+    currency = report["currency"] or ""
+    table = visit.table(
+        _columns(by.split(","), currency, report, gpu=not tenant), report["rows"], sort="-cost", size=25
+    )
+    if found := visit.export(table, f"costs-{month}"):
+        return found
+    names, lines = daily(days["rows"], over, "cost")
+    return visit.page(
+        "money_costs.html.j2",
+        tabs=tabs(visit, month),
+        month=month,
+        months=choices((p["month"] for p in periods["data"]), month, visit.now),
+        by=by,
+        groups=list(groups.items()),
+        report=report,
+        currency=currency,
+        table=table,
+        tiles=_tiles(report, currency),
+        outside=[] if tenant else _outside(report),
+        chart=chart(names, lines, currency, "bars") if any(sum(values) for _, values in lines) else None,
+        chart_table=_days_table(visit, names, lines, currency),
+        command=f"florin cost report --month {month} --by {by}",
+    )
+
+
+def _columns(dimensions: list[str], currency: str, report: Json, *, gpu: bool) -> list[Column]:
+    labels = report.get("key_labels") or {}
+
+    def dimension(name: str) -> Column:
+        def value(row: Json) -> Any:
+            found = row[name]
+            if name == "adapter" and found and "/" in found:
+                return Cell(found, href=f"/console/adapters/{quote(found)}")
+            if name == "tenant" and found:
+                return Cell(found, href=f"/console/tenants/{quote(found)}")
+            if name == "key" and found in labels:
+                return Cell(found, note=labels[found])
+            return found or Cell(found, text="(none)")
+
+        return Column(name, _TITLES[name], value)
+
+    columns = [dimension(name) for name in dimensions]
+    columns += [
+        Column("requests", "Requests", lambda row: row["requests"], "number"),
+        Column("prompt_tokens", "Input tokens", lambda row: row["prompt_tokens"], "number"),
+        Column("cached_tokens", "Cached", lambda row: row["cached_tokens"], "number", "Read from a cache."),
+        Column("completion_tokens", "Output tokens", lambda row: row["completion_tokens"], "number"),
+    ]
+    if gpu:
+        columns.append(Column("gpu_hours", "GPU-hours", lambda row: float(row["gpu_hours"]), "number"))
+    columns.append(Column("cost", f"Cost {currency}".rstrip(), lambda row: _cost(row["cost"]), "money"))
+    return columns
+
+
+def _cost(text: str | None) -> Cell:
+    return Cell(None, text="no price") if text is None else Cell(text)
+
+
+def _tiles(report: Json, currency: str) -> list[tuple[str, Any, str]]:
+    """(label, value, note)."""
+    totals = report["totals"]
+    cost = totals["cost"]
+    found = [
+        ("Cost of requests", (cost, currency), "" if cost else "some GPU time has no price"),
+        ("Requests", totals["requests"], ""),
+        ("Input tokens", totals["prompt_tokens"], f"{totals['cached_tokens']:,} of them cached"),
+        ("Output tokens", totals["completion_tokens"], ""),
+    ]
+    if "whole" in report:
+        whole = (report["whole"]["cost"], currency)
+        found.insert(0, ("GPUs cost in all", whole, "with idle time and repeated requests"))
+    return found
+
+
+def _outside(report: Json) -> list[tuple[str, str, Any, Any]]:
+    """What no request of a customer cost: (name, meaning, GPU-hours, cost). With the requests' cost they sum
+    to the whole."""
+    parts = (
+        ("retry_waste", "Repeated requests", "Attempts whose answer was not delivered."),
+        ("corrections", "Corrections", "Changes to months that are closed."),
+        ("headroom", "Spare capacity", "Engines that were kept free on purpose."),
+        ("startup", "Start-up", "Engines that were starting."),
+        ("idle", "Idle time", "Engines that waited for work."),
+    )
+    found = []
+    for name, title, meaning in parts:
+        totals = report[name]["totals"]
+        if totals["nano_gpu_hours"] or totals["cost"] is None or amount(totals["cost"]):
+            found.append((title, meaning, float(totals["gpu_hours"]), totals["cost"]))
+    return found
+
+
+def _days_table(visit: Visit, days: list[str], lines: list[tuple[str, list[float]]], currency: str) -> Any:
+    """What the chart shows, for those who cannot see it."""
+
+    def of(n: int) -> Callable[[Any], str]:
+        return lambda row: f"{row[n]:.2f}"
+
+    columns = [Column("day", "Day", lambda row: row[0])]
+    columns += [
+        Column(f"g{n}", f"{name} {currency}".rstrip(), of(n), "money")
+        for n, (name, _) in enumerate(lines, start=1)
+    ]
+    rows = [(day, *(values[n] for _, values in lines)) for n, day in enumerate(days)]
+    return visit.table(columns, rows, name="days", size=31)
+
+
+async def utilisation(visit: Visit) -> Response:
+    month = month_of(visit)
+    report, periods = await asyncio.gather(
+        visit.api.get("/finance/v1/costs", month=month, by="day,gpu_type", limit=10_000),
+        visit.api.get("/finance/v1/periods"),
+    )
+    currency = report["currency"] or ""
+    rows = utilisation_by_day(report)
+    columns = [
+        Column("day", "Day", lambda row: row["day"]),
+        Column("gpu_type", "GPU type", lambda row: row["gpu_type"]),
+        Column("provisioned", "Provisioned GPU-hours", lambda row: row["provisioned"], "number"),
+        Column("busy", "Busy GPU-hours", lambda row: row["busy"], "number"),
+        Column("share", "Utilisation", lambda row: row["share"], "percent"),
+        Column("unused_cost", f"Unused {currency}".rstrip(), lambda row: row["unused_cost"], "money"),
+    ]
+    table = visit.table(columns, rows, sort="-day", size=31)
+    if found := visit.export(table, f"utilisation-{month}"):
+        return found
+    shares = [{**row, "percent": 100 * (row["share"] or 0)} for row in rows]
+    days, lines = daily(shares, "gpu_type", "percent")
+    return visit.page(
+        "money_utilisation.html.j2",
+        tabs=tabs(visit, month),
+        month=month,
+        months=choices((p["month"] for p in periods["data"]), month, visit.now),
+        types=report["utilisation"],
+        currency=currency,
+        table=table,
+        chart=chart(days, lines, "%", "lines") if days else None,
+    )
+
+
+async def margin(visit: Visit) -> Response:
+    month = month_of(visit)
+    by = "adapter" if visit.query.get("by") == "adapter" else "tenant"
+    found, periods = await asyncio.gather(
+        visit.api.get("/finance/v1/margin", month=month, by=by), visit.api.get("/finance/v1/periods")
+    )
+    currency = found["currency"] or ""
+    rows = found["adapters"] if by == "adapter" else found["rows"]
+
+    def money(name: str, title: str, about: str = "") -> Column:
+        return Column(name, title, lambda row: row.get(name), "money", about)
+
+    columns = [
+        Column("tenant", "Tenant", tenant_link),
+        Column("adapter", "Adapter", lambda row: row["adapter"])
+        if by == "adapter"
+        else Column("rate_card", "Rate card", lambda row: row.get("rate_card") or Cell("", text="at cost")),
+        money("price", "Price"),
+        money("cost", "Cost"),
+        money("margin", "Margin"),
+        Column("margin_percent", "Margin %", lambda row: row.get("margin_percent"), "money"),
+    ]
+    table = visit.table(columns, rows, sort="-margin")
+    if file := visit.export(table, f"margin-{month}"):
+        return file
+    return visit.page(
+        "money_margin.html.j2",
+        tabs=tabs(visit, month),
+        month=month,
+        months=choices((p["month"] for p in periods["data"]), month, visit.now),
+        by=by,
+        found=found,
+        currency=currency,
+        table=table,
+        command=f"florin cost margin --month {shlex.quote(month)} --by {by}",
+    )
+
+
+ROUTES = (
+    Route("/money", overview),
+    Route("/money/utilisation", utilisation, STAFF),
+    Route("/money/margin", margin, STAFF),
+)
