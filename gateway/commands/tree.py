@@ -73,6 +73,12 @@ def _console() -> typer.Typer:
     return console.app
 
 
+def _login() -> typer.Typer:
+    from gateway.commands import login
+
+    return login.app
+
+
 def _adapter() -> Sequence[typer.Typer]:
     from gateway.commands import (
         adapter_add,
@@ -234,6 +240,11 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         _whoami,
     ),
     "console": _Command("Print a link that signs a browser in to the console as this key.", _console),
+    "login": _Command(
+        "Sign in as yourself, with the gateway's OpenID Connect issuer. Other commands then need no key.",
+        _login,
+    ),
+    "logout": _Command("End the sign-in at this gateway: revoke its refresh token, and forget it.", _login),
     "adapter": _Group("LoRA adapters: register, promote, roll back.", _adapter),
     "engine": _Group("vLLM engines that serve the adapters.", _engine),
     "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),

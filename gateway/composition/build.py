@@ -24,6 +24,7 @@ from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
+from gateway.composition.people import open_people
 from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
 from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.tracing import open_tracing
@@ -153,8 +154,10 @@ async def build(
             capacity=settings.engine_capacity,
             slo_ttft=settings.slo_ttft,
         )
+        people = open_people(context, registry)
         run_in_background(
             stack,
+            *((people.run,) if people else ()),
             engines.leases.run,
             engines.leases.turns.run,
             limiter.run,
@@ -218,6 +221,7 @@ async def build(
             keeper=snapshot_writer,
             clock=clock,
             sessions=Sessions(store, registry.directory, lifetime=settings.console_session, clock=clock.now),
+            people=people,
         )
         canary_watch = CanaryWatch(state, worker)
         conditions.add(canary_watch.conditions)

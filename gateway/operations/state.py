@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.placement_log import PlacementLog
@@ -34,6 +35,9 @@ from gateway.runtime.clock import Clock
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.directory import Directory
 from gateway.tenants.sessions import Sessions
+
+if TYPE_CHECKING:  # it imports cryptography: only who has an issuer pays
+    from gateway.tenants.people.verification import People
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +86,7 @@ class State:
     keeper: SnapshotWriter
     clock: Clock
     sessions: Sessions
+    people: People | None
+    """None: nobody can sign in, only keys are accepted."""
     readiness_asked: float | None = None
     """When readiness was last asked for, monotonic seconds."""

@@ -136,7 +136,7 @@ async def running_gateway(
     )
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on",
-        timeout_graceful_shutdown=5, http=ClientConnection, headers=HEADERS,
+        timeout_graceful_shutdown=5, http=ClientConnection, headers=HEADERS, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -478,6 +478,7 @@ ALL = dict(leaves(typer.main.get_command(tree())))
 
 ELSEWHERE = {
     ("doctor",),
+    *(("login",), ("logout",)),  # tests/integration/test_sign_in
     *(("backup",), ("restore",)),  # tests/integration/test_backup
     *(
         ("adapter", name)
