@@ -12,7 +12,7 @@ import pytest
 
 from loadtests.mock_engine import MockEngine
 from loadtests.postgres import PRIMARY, Postgres
-from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.harness import Load, fake_adapter, running_gateway
 from tests.support.waiting import until
 
 
@@ -36,32 +36,6 @@ def standby(primary: Postgres) -> Iterator[Postgres]:
         yield server
     finally:
         server.stop()
-
-
-class Load:
-    """Customers who call at the same time, each its next request after the last. Mutable: what became of
-    them."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._stop = False
-        self.answered: list[str] = []
-        """Their request ids."""
-
-    async def run(self) -> None:
-        async with self._gateway.client("acme") as client:
-            while not self._stop:
-                answer = await client.chat.completions.with_raw_response.create(
-                    model="support", messages=[{"role": "user", "content": "x"}], max_tokens=2
-                )
-                self.answered.append(answer.headers["x-request-id"])
-
-    async def more(self, count: int) -> None:
-        enough = len(self.answered) + count
-        await until(lambda: len(self.answered) >= enough)
-
-    def stop(self) -> None:
-        self._stop = True
 
 
 def rows(server: Postgres) -> Counter[str]:

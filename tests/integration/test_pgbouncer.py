@@ -24,7 +24,7 @@ from tests.unit.gateway.metering.make import record
 def pooled_url(postgres: Postgres) -> Iterator[str]:
     """The URL of a database without any table."""
     binary = find_pgbouncer()
-    if binary is None:
+    if binary is None:  # it is in no wheel, so CI may lack it, too
         pytest.skip("PgBouncer is not installed (apt install pgbouncer)")
     with pgbouncer(binary, postgres.port) as port, postgres.database() as url:
         yield url.replace(f":{postgres.port}/", f":{port}/")
@@ -74,9 +74,6 @@ async def test_a_gateway_with_its_reports(tmp_path: Path, valkey_url: str, prefi
             )
         await gateway.state.meter.flush()
         async with gateway.http() as http:
-            for route in ("usage", "costs", "reconciliation", "periods", "export"):
-                answer = await http.get(f"/finance/v1/{route}")
-                assert answer.status_code == 200, (route, answer.text)
             costs = (await http.get("/finance/v1/costs", params={"group_by": "tenant"})).json()
             doctor = (await http.get("/admin/v1/doctor")).json()["data"]
         assert [row["requests"] for row in costs["rows"]] == [30]
