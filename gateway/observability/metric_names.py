@@ -73,7 +73,8 @@ METRICS: Final[dict[str, str]] = {
     "are impossible.",
     "florin_in_flight": "Attempts in flight on the engine.",
     "florin_usage_records_total": "Usage records by result: `logged`, `lost`, `shipped`, `duplicate`, "
-    "`quarantined`, `orphaned`, `damaged`, `unrecorded`.",
+    "`quarantined`, `orphaned`, `damaged`, `unrecorded`, `recovered` (lost by the ledger's database after it "
+    "had acknowledged them, and inserted again).",
     "florin_wal_oldest_seconds": "Age of the oldest usage record that is not in the ledger yet.",
     "florin_wal_write_seconds": "Duration of a synced write to the usage log.",
     "florin_disk_free_bytes": "Free space on the file system of a directory: `state`, `artifacts` or "

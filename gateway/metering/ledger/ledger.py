@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from random import getrandbits
 from typing import Any
@@ -18,6 +18,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Engine, and_, make_url, select, text, tuple_, union_all
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from gateway.metering.ledger.continuity import Mark, mark_of
 from gateway.metering.ledger.database import (
     LedgerUnavailableError,
     insert,
@@ -70,6 +71,17 @@ class Inserted:
     new: int = 0
     duplicate: int = 0
     quarantined: int = 0
+    mark: Mark | None = field(default=None, compare=False)
+    """Proves that the stored ones are stored; None: there are none."""
+
+    def __add__(self, other: Inserted) -> Inserted:
+        marks = [mark for mark in (self.mark, other.mark) if mark]
+        return Inserted(
+            self.new + other.new,
+            self.duplicate + other.duplicate,
+            self.quarantined + other.quarantined,
+            max(marks, default=None),
+        )
 
 
 class Ledger:
@@ -149,7 +161,9 @@ class Ledger:
             differing = _differing(connection, rows) if len(new) < len(rows) else []
             to_quarantine(connection, pruned, "pruned")
             to_quarantine(connection, differing, "differs")
-        return Inserted(len(new), len(rows) - len(new) - len(differing), len(differing) + len(pruned))
+            mark = mark_of(connection, [row["id"] for row in rows], new, batch)
+        duplicate = len(rows) - len(new) - len(differing)
+        return Inserted(len(new), duplicate, len(differing) + len(pruned), mark)
 
     def usage(
         self,
