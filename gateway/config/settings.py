@@ -16,6 +16,7 @@ from pydantic_settings import (
 from gateway.config.alerts import AlertSettings
 from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
+from gateway.config.events import EventSettings
 from gateway.config.exports import ExportSettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
@@ -23,7 +24,10 @@ from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.tracing import TracingSettings
 
-_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
+_SECRET = {
+    *("redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"),
+    *("events_secret", "audit_events_to", "audit_events_token", "usage_events_to", "usage_events_token"),
+}
 
 
 class SettingsError(Exception):
@@ -35,6 +39,7 @@ class Settings(
     AlertSettings,
     BatchSettings,
     EngineSettings,
+    EventSettings,
     ExportSettings,
     LimitSettings,
     RequestSettings,
