@@ -20,7 +20,7 @@ from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 log = logging.getLogger("florin.events")
 
 LEASE_MS: Final = 10_000
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
 MOST: Final = 100
 """Events of one post."""
 FIRST_PAUSE: Final = 1.0
