@@ -103,6 +103,9 @@ class EventDelivery:
             return await self._refused(refusal, len(page.events))
         except LedgerUnavailableError:  # others log it
             return self._pause(0.0)
+        except Exception:  # a defect must not come back in a hurry
+            log.exception("Events of %s cannot be delivered", self.stream)
+            return self._pause(0.0)
 
     async def _taken(self, page: Page) -> None:
         await asyncio.to_thread(_commit, self.ledger, self.stream, page, self.clock())

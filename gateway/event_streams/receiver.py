@@ -52,6 +52,7 @@ class Receiver:
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=POST_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
             trust_env=False,
         )
         return self

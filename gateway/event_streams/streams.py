@@ -111,8 +111,8 @@ def read_status(ledger: Ledger, name: StreamName) -> StreamStatus:
 
 
 def replay(ledger: Ledger, name: StreamName, since: int, *, actor: str, now: int) -> int:
-    """Queue what was made since then again. Returns how many entries or records now wait besides those that
-    did, at most COUNTED. Raises LedgerUnavailableError."""
+    """Queue what was made since then again. Returns how many entries, or records (at most COUNTED), wait that
+    did not. Raises LedgerUnavailableError."""
     begin(ledger, name, now)
     with ledger.write() as connection:
         if name == "audit":
@@ -125,7 +125,7 @@ def replay(ledger: Ledger, name: StreamName, since: int, *, actor: str, now: int
 
 
 def skip(ledger: Ledger, name: StreamName, until: int, *, actor: str, now: int) -> int:
-    """Give up what waits and was made before then. Returns how many entries or records, at most COUNTED.
+    """Give up what waits and was made before then. Returns how many entries, or records (at most COUNTED).
     Raises LedgerUnavailableError."""
     begin(ledger, name, now)
     with ledger.write() as connection:

@@ -24,12 +24,12 @@ async def show(state: StateDep) -> Json:
 @router.post("/{stream}/replay")
 async def replay(state: StateDep, stream: StreamName, body: ReplayFrom, key: OperatorKey) -> Json:
     """Send again what was made since then. The events have the ids that they had, so a receiver that has them
-    drops them. `queued` says how many entries or records wait that did not, at most 10,000."""
+    drops them. `queued` says how many entries, or records (counted up to 10,000), wait that did not."""
     return await event_streams.replay_from(state, stream, body, key)
 
 
 @router.post("/{stream}/skip")
 async def skip(state: StateDep, stream: StreamName, body: SkipUntil, key: OperatorKey) -> Json:
     """Give up the events that wait and were made before then: the receiver never gets them, unless they are
-    replayed. `skipped` says how many entries or records, at most 10,000."""
+    replayed. `skipped` says how many entries, or records (counted up to 10,000)."""
     return await event_streams.skip_until(state, stream, body, key)
