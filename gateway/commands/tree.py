@@ -220,6 +220,12 @@ def _audit() -> Sequence[typer.Typer]:
     return (audit.app,)
 
 
+def _events() -> Sequence[typer.Typer]:
+    from gateway.commands import event_streams
+
+    return (event_streams.app,)
+
+
 def _backup() -> typer.Typer:
     from gateway.commands import backup
 
@@ -274,6 +280,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "registry": _Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
     "audit": _Group("The audit log, and which version answered a request.", _audit),
+    "events": _Group("The audit and usage events that Florin sends to other systems.", _events),
     "backup": _Command("Write registry, ledger and adapter files to one file.", _backup),
     "restore": _Command("Restore a backup into an empty installation.", _backup),
     "doctor": _Command("Diagnose this installation and say how to fix it.", _doctor),

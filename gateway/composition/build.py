@@ -22,6 +22,7 @@ from gateway.composition.background import export_conditions, export_waiting, ru
 from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
+from gateway.composition.event_streams import open_event_streams
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
 from gateway.composition.people import open_people
@@ -146,6 +147,7 @@ async def build(
         if exports is not None:
             conditions.add(exports.conditions)
             run_in_background(stack, exports.run)
+        await open_event_streams(context, store, ledger, conditions)
         residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(

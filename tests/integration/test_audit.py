@@ -209,6 +209,14 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.unaccept", closed_month(), "",
             f"{FINANCE}/reconciliation/acceptances/{billed_line()}/withdraw", json=WHY,
         ),
+        Step(
+            f"POST {ADMIN}/events/{{stream}}/replay", "events.replay", "audit", "",
+            f"{ADMIN}/events/audit/replay", json={"since": "2026-05-01"},
+        ),
+        Step(
+            f"POST {ADMIN}/events/{{stream}}/skip", "events.skip", "usage", "",
+            f"{ADMIN}/events/usage/skip", json={"until": "2026-05-01"},
+        ),
         Step(f"POST {FINANCE}/commitments", "commitment.add", "1", json=COMMITMENT, again=True),
         Step(
             f"POST {FINANCE}/commitments/{{number}}/withdraw", "commitment.withdraw", "1", "",
