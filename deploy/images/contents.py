@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ FOLDER: Final = Path(__file__).parent
 REQUIREMENTS: Final = FOLDER / "requirements.txt"
 SBOM: Final = FOLDER / "sbom.cdx.json"
 LOCK: Final = FOLDER.parents[1] / "requirements.lock"
-EXTRAS: Final = ("postgres", "parquet")
+EXTRAS: Final = ("otel", "parquet", "postgres")
+PYTHONS: Final = ("3.11.0", "3.11.99")
+"""Between them, what a package needs on any Python 3.11: Debian 12 has 3.11.2, on which redis needs more."""
 _HEAD = "# What the images install of requirements.lock. Made by `python -m deploy.images.contents`.\n"
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==([^ ;\\]+)")
 
@@ -31,7 +33,8 @@ def pins(lock: str) -> dict[str, tuple[str, str]]:
 
 
 def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
-    """Normalized name → what it requires here, for all that `root` with `extras` needs: as installed."""
+    """Normalized name → what it requires on any Python 3.11, for all that `root` with `extras` needs: as
+    installed, and what is not installed here has no requirements of its own."""
     from packaging.requirements import Requirement  # noqa: PLC0415  # a developer's
 
     found: dict[str, set[str]] = {}
@@ -43,13 +46,26 @@ def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
             continue
         seen.add((name, wanted))
         needed = found.setdefault(_normal(name), set())
-        for text in distribution(name).requires or ():
+        for text in _requires(name):
             requirement = Requirement(text)
             marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in {"", *wanted}):
+            if marker is None or any(marker.evaluate(where) for where in _environments(wanted)):
                 needed.add(_normal(requirement.name))
                 waiting.append((requirement.name, frozenset(requirement.extras)))
     return found
+
+
+def _requires(name: str) -> list[str]:
+    try:
+        return distribution(name).requires or []
+    except PackageNotFoundError:  # another Python 3.11 needs it; its version is in the lock file
+        return []
+
+
+def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
+    return [
+        {"extra": extra, "python_full_version": python} for extra in {"", *extras} for python in PYTHONS
+    ]
 
 
 def requirements() -> str:
@@ -71,6 +87,7 @@ def sbom() -> str:
             "name": name,
             "version": locked[name][0],
             "purl": refs[name],
+            **({"scope": "optional"} if "python_full_version" in locked[name][1] else {}),
             "hashes": [
                 {"alg": "SHA-256", "content": digest}
                 for digest in re.findall(r"sha256:([0-9a-f]{64})", locked[name][1])
