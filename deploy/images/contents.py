@@ -1,5 +1,6 @@
 """What the gateway's image installs: the packages of requirements.lock that Florin needs at run time, with
-their hashes, and the same as an SBOM (CycloneDX 1.6). `python -m deploy.images.contents` writes both.
+their hashes, and the same as an SBOM (CycloneDX 1.6); and what builds its wheel.
+`python -m deploy.images.contents` writes them.
 """
 
 from __future__ import annotations
@@ -7,18 +8,20 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Set
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 FOLDER: Final = Path(__file__).parent
 REQUIREMENTS: Final = FOLDER / "requirements.txt"
+BUILD: Final = FOLDER / "build-requirements.txt"
 SBOM: Final = FOLDER / "sbom.cdx.json"
 LOCK: Final = FOLDER.parents[1] / "requirements.lock"
 EXTRAS: Final = ("otel", "parquet", "postgres")
 PYTHONS: Final = ("3.11.0", "3.11.99")
 """Between them, what a package needs on any Python 3.11: Debian 12 has 3.11.2, on which redis needs more."""
-_HEAD = "# What the images install of requirements.lock. Made by `python -m deploy.images.contents`.\n"
+_HEAD = "# What {what} of requirements.lock. Made by `python -m deploy.images.contents`.\n"
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==([^ ;\\]+)")
 
 
@@ -69,9 +72,16 @@ def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
 
 
 def requirements() -> str:
+    return _locked("the images install", closure("florin-gateway", EXTRAS).keys() - {"florin-gateway"})
+
+
+def build_requirements() -> str:
+    return _locked("builds Florin's wheel", closure("hatchling", ()).keys())
+
+
+def _locked(what: str, names: Set[str]) -> str:
     locked = pins(LOCK.read_text())
-    names = sorted(closure("florin-gateway", EXTRAS).keys() - {"florin-gateway"})
-    return _HEAD + "".join(locked[name][1] for name in names)
+    return _HEAD.format(what=what) + "".join(locked[name][1] for name in sorted(names))
 
 
 def sbom() -> str:
@@ -124,5 +134,6 @@ def _normal(name: str) -> str:
 
 if __name__ == "__main__":
     REQUIREMENTS.write_text(requirements())
+    BUILD.write_text(build_requirements())
     SBOM.write_text(sbom())
-    sys.stdout.write(f"{REQUIREMENTS} {SBOM}\n")
+    sys.stdout.write(f"{REQUIREMENTS} {BUILD} {SBOM}\n")

@@ -25,6 +25,9 @@ def test_what_is_installed_is_pinned_with_hashes_and_current():
     assert not {"pytest", "mypy", "locust", "hatchling"} & pins.keys()
     assert all("--hash=sha256:" in entry for _, entry in pins.values())
 
+    assert contents.BUILD.read_text() == contents.build_requirements(), "run python -m deploy.images.contents"
+    assert contents.closure("hatchling", ()).keys() == contents.pins(contents.BUILD.read_text()).keys()
+
 
 def test_the_bill_of_materials_is_current_and_complete():
     text = contents.SBOM.read_text()
