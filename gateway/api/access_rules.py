@@ -85,6 +85,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     fleet = BodyRule(16 * MIB, Complexity(values=1_000_000, containers=200_000, depth=64))  # 25,000 adapters
     return (
         AccessRule("/metrics", operator | {Role.METRICS}),
+        AccessRule("/admin/v1/sign-in", None, BodyRule(0, complexity=None), methods=READING),
         AccessRule("/admin/v1/enrol", frozenset({Role.ENROLMENT}), BodyRule(64 * 1024)),
         AccessRule(engines, host, methods=frozenset({"POST"}), rest=""),
         AccessRule(engines, host, methods=READING, rest="/[^/]+"),

@@ -21,9 +21,20 @@ _MEDIA: Final = {
 }
 BUNDLES: Final = {
     "console.js": ("vendor/htmx.js", "vendor/htmx-sse.js", "vendor/idiomorph.js", "console.js"),
-    "console.css": ("tokens.css", "layout.css", "components.css", "money.css", "tenants.css"),
+    "console.css": (
+        "tokens.css",
+        "layout.css",
+        "components.css",
+        "adapters.css",
+        "tenants.css",
+        "fleet.css",
+        "requests.css",
+        "money.css",
+    ),
     "charts.js": ("vendor/uplot.js", "charts.js"),
     "charts.css": ("vendor/uplot.css",),
+    "adapters.js": ("adapters.js",),
+    "chat.js": ("chat.js",),
     "icons.svg": ("icons.svg",),
 }
 """What browsers load, and the files in `static/` that it is made of."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.console.pages import audit, fleet, health, money, settings, tenants
+from gateway.console.pages import (
+    adapters,
+    audit,
+    fleet,
+    health,
+    money,
+    requests,
+    search,
+    settings,
+    tenants,
+)
 from gateway.console.visit import Entry, Route
 
+_PAGES: Final = (fleet, adapters, tenants, requests, money, health, audit, settings)
 ROUTES: Final[tuple[Route, ...]] = (
-    *fleet.ROUTES,
-    *tenants.ROUTES,
-    *money.ROUTES,
-    *health.ROUTES,
-    *audit.ROUTES,
-    *settings.ROUTES,
+    *(route for page in _PAGES for route in page.ROUTES),
+    *search.ROUTES,
 )
-ENTRIES: Final[tuple[Entry, ...]] = (
-    *fleet.ENTRIES,
-    *tenants.ENTRIES,
-    *money.ENTRIES,
-    *health.ENTRIES,
-    *audit.ENTRIES,
-    *settings.ENTRIES,
-)
+ENTRIES: Final[tuple[Entry, ...]] = tuple(entry for page in _PAGES for entry in page.ENTRIES)
 """The navigation. A role's first entry is its first page."""

@@ -478,6 +478,7 @@ ALL = dict(leaves(typer.main.get_command(tree())))
 
 ELSEWHERE = {
     ("doctor",),
+    *(("login",), ("logout",)),  # tests/integration/test_sign_in
     *(("backup",), ("restore",)),  # tests/integration/test_backup
     *(
         ("adapter", name)
@@ -507,6 +508,7 @@ ELSEWHERE = {
     ("engine", "run"),  # test_engine_run, and as a process in tests/integration/test_hosts
     *(("cost", name) for name in ("export", "statement")),  # they write files: test_downloads
     *(("audit", name) for name in ("list", "request")),  # test_audit
+    *(("events", name) for name in ("status", "replay", "skip")),  # test_event_streams
     ("calibrate",),  # test_calibrate, and on a real engine in tests/engine
     *(
         ("cost", name)
