@@ -139,6 +139,33 @@ CODES: dict[str, Code] = {
         "The API key or enrolment token has expired.",
         "Ask for a new one.",
     ),
+    "invalid_token": Code(
+        401,
+        "authentication_error",
+        "The token of a person who signed in is not valid here: another issuer's or audience's, not signed "
+        "by the issuer's keys, or not for signing in.",
+        "Sign in again: `florin login`. The message says what is wrong with the token.",
+    ),
+    "expired_token": Code(
+        401,
+        "authentication_error",
+        "The sign-in of a person has expired.",
+        "Sign in again: `florin login`.",
+    ),
+    "no_role": Code(
+        403,
+        "permission_error",
+        "The person signed in, but FLORIN_OIDC_ROLES gives no role to any of their groups, or their tenant "
+        "does not exist.",
+        "Ask the operator to add one of the groups in the message, or ask for a group that has a role.",
+    ),
+    "issuer_unavailable": Code(
+        503,
+        _SERVER,
+        "The issuer of sign-ins (FLORIN_OIDC_ISSUER) does not answer, and its keys were never fetched or are "
+        "too old.",
+        "Check the issuer, and the log for the reason. Keys work meanwhile.",
+    ),
     "insufficient_role": Code(
         403, "permission_error", "The key's role does not permit this.", "Use a key with the required role."
     ),

@@ -10,8 +10,6 @@ Whatever happens, every attempt that reached an engine ends its lease and its us
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import sys
 from collections.abc import Mapping
@@ -52,6 +50,7 @@ from gateway.routing.ticket import ticket_of
 from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
 from gateway.tenants.activity import Activity
 from gateway.tenants.authentication import authenticate_caller
+from gateway.tenants.cache_salts import CacheSalts
 from gateway.tenants.directory import Directory, Key
 from gateway.tenants.limits.grant import Grant
 from gateway.tenants.limits.limiter import Limiter
@@ -111,22 +110,28 @@ class Lifecycle:
     decisions: DecisionLog
     canaries: CanaryCounts
     cache_secret: bytes
-    """Key of the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
+    """The installation's own. It recognises requests that engines die of, and without FLORIN_CACHE_SECRET it
+    makes the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
     tracing: Tracing | None = None
     """None: no spans are made."""
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
-    _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
     _resume_buffer: ResumeBuffer = field(default_factory=ResumeBuffer)
     _policies: RequestPolicies = field(init=False)
+    _salts: CacheSalts = field(init=False)
 
     def __post_init__(self) -> None:
         self._policies = RequestPolicies(policy(self.settings))
+        self._salts = CacheSalts(self._salt_secret(self.settings))
+
+    def _salt_secret(self, settings: Settings) -> bytes:
+        return settings.cache_secret.encode() or self.cache_secret
 
     def reconfigure(self, settings: Settings, *, complexity: Complexity) -> None:
         """Apply new settings to future requests."""
         self.settings, self.complexity = settings, complexity
         self._policies = RequestPolicies(policy(settings))
+        self._salts.rotate(self._salt_secret(settings), settings.cache_secret_spread)
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
@@ -392,11 +397,7 @@ class Lifecycle:
         known = self.directory.tenants.get(tenant)
         group = known.cache_group if known else ""
         owner = f"group/{group}" if group else tenant  # no tenant's name has a slash
-        salt = self._salts.get(owner)
-        if salt is None:
-            digest = hmac.new(self.cache_secret, owner.encode(), hashlib.sha256)
-            salt = self._salts[owner] = digest.hexdigest()
-        return salt
+        return self._salts.of(owner)
 
     def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
         """The usage record of an attempt on this engine."""

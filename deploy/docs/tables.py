@@ -11,6 +11,8 @@ from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMEN
 from adapters.placement.fingerprint import TOP
 from deploy.docs.markdown import code, document, table
 from gateway.config import RELOADABLE, Settings
+from gateway.config.secret_files import SECRETS
+from gateway.config.secret_files import variable as secret_variable
 from gateway.errors import CODES
 from gateway.metering.ledger.audit_log import ACTIONS
 from gateway.observability.conditions import CONDITIONS
@@ -81,8 +83,13 @@ Refused in the engine's environment, unless the value is harmless.
 
 def settings() -> str:
     rows = (
-        (code(variable(name)), shown(name), "yes" if name in RELOADABLE else "", field.description or "")
-        for name, field in Settings.model_fields.items()
+        (
+            code(variable(name)),
+            shown(name),
+            "yes" if name in RELOADABLE else "",
+            meaning(name),
+        )
+        for name in Settings.model_fields
     )
     clients = ((code(name), text) for name, text in CLIENTS.items() if text)
     return document(
@@ -92,6 +99,13 @@ def settings() -> str:
         _CLIENT_SETTINGS,
         table(("variable", "meaning"), clients),
     )
+
+
+def meaning(setting: str) -> str:
+    description = Settings.model_fields[setting].description or ""
+    if setting not in SECRETS:
+        return description
+    return f"{description} May stand in a file: {code(secret_variable(setting))}."
 
 
 def variable(setting: str) -> str:

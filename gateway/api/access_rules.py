@@ -19,7 +19,7 @@ from gateway.config import Settings
 from gateway.costs.reconciliation.bill_files import MAX_BYTES as MAX_BILL_BYTES
 from gateway.evaluations.cases import MOST_BYTES
 from gateway.operations.uploads import PACKING
-from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Role
+from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Role
 
 MIB: Final = 1024 * 1024
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -85,6 +85,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     fleet = BodyRule(16 * MIB, Complexity(values=1_000_000, containers=200_000, depth=64))  # 25,000 adapters
     return (
         AccessRule("/metrics", operator | {Role.METRICS}),
+        AccessRule("/admin/v1/sign-in", None, BodyRule(0, complexity=None), methods=READING),
         AccessRule("/admin/v1/enrol", frozenset({Role.ENROLMENT}), BodyRule(64 * 1024)),
         AccessRule(engines, host, methods=frozenset({"POST"}), rest=""),
         AccessRule(engines, host, methods=READING, rest="/[^/]+"),
@@ -104,6 +105,14 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         ours("/admin/v1/keys"),
         ours("/admin/v1/bases", methods=READING),
         ours("/admin/v1/audit", methods=READING, rest=""),
+        AccessRule("/admin/v1/account", TENANT_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
+        AccessRule(
+            "/admin/v1/sign-in-links",
+            CONSOLE_ROLES,
+            methods=frozenset({"POST"}),
+            rest="",
+            queue=Queue.SELF_SERVICE,
+        ),
         AccessRule("/admin/v1/me", KEY_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
         AccessRule("/admin/v1/apply", operator, fleet),
         AccessRule("/admin", operator),

@@ -22,7 +22,7 @@ from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.operations.authorization import check_role
 from gateway.operations.state import State
-from gateway.tenants.authentication import authenticate
+from gateway.tenants.authentication import authenticate, looks_like_token
 from gateway.tenants.directory import Key
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -44,7 +44,7 @@ class Gate:
         rule = rule_for(self._rules, scope["path"], scope["method"])
         exchange = Exchange(AsgiRequest(scope, receive, send), session_key=scope.get(SESSION_KEY))
         try:
-            key = self._key(exchange, rule)
+            key = await self._key(exchange, rule, scope)
             receive = await _body(exchange, rule, receive)
             response = ChunkedResponse(exchange, send, idle=self.idle)
             if rule.queue is Queue.REPORTS:
@@ -67,13 +67,17 @@ class Gate:
             return nullcontext()
         return self.queues[rule.queue].turn(key.own_tenant, response)
 
-    def _key(self, exchange: Exchange, rule: AccessRule) -> Key | None:
+    async def _key(self, exchange: Exchange, rule: AccessRule, scope: Scope) -> Key | None:
         if rule.roles is None:
             return None
         state: State = self._api.state.florin
+        bearer = exchange.bearer()
+        if state.people is not None and looks_like_token(bearer) and not state.directory.find(bearer):
+            exchange.session_key = scope[SESSION_KEY] = await state.people.identify(bearer)
         key = authenticate(exchange, state.directory, state.follower)
         check_role(key, *sorted(rule.roles))
-        state.lifecycle.activity.used(key.id)
+        if not key.is_person:
+            state.lifecycle.activity.used(key.id)
         return key
 
 

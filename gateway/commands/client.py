@@ -66,8 +66,8 @@ class Api:
             )
         if not key:
             raise UsageError(
-                "No key is set: export yours as FLORIN_KEY (operators: FLORIN_OPERATOR_KEY), or name a file "
-                "that contains it (--key-file)."
+                "No key is set: export yours as FLORIN_KEY (operators: FLORIN_OPERATOR_KEY), name a file "
+                "that contains it (--key-file), or sign in with `florin login`."
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise UsageError("The key contains invalid characters: copy it again.")
@@ -265,7 +265,7 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
 
 
 def _advice(status: int, code: str, url: str) -> str:
-    if status == 401:
+    if status == 401 and code not in {"invalid_token", "expired_token"}:
         return f" Set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key of the gateway at {url}."
     if code == "insufficient_role":
         return f" This key's role does not allow it: ask the operator of the gateway at {url}."

@@ -79,13 +79,20 @@ class Session:
         """Raises UsageError if the URL or the key is malformed. Commands that work without a gateway must not
         access it."""
         if self.key_file is None:
-            return Api.to(self.gateway, self.operator_key)
+            return Api.to(self.gateway, self.operator_key or self._signed_in())
         if self.operator_key:
             raise UsageError("Both a key and a key file are set (FLORIN_KEY, --key-file): use one.")
         try:
             return Api.to(self.gateway, read_key(self.key_file.expanduser()))
         except KeyFileError as error:
             raise UsageError(str(error)) from error
+
+    def _signed_in(self) -> str:
+        """The token of a `florin login` at this gateway; empty if there was none. Raises UsageError,
+        UnreachableError."""
+        from gateway.commands import sign_ins
+
+        return sign_ins.token(self.gateway) if sign_ins.path_of(self.gateway).exists() else ""
 
     def adapter(self, name: str) -> str:
         """`acme/support`, also for `support` with a key of tenant acme. Raises UsageError, ApiError."""

@@ -67,6 +67,18 @@ def _whoami() -> typer.Typer:
     return whoami.app
 
 
+def _console() -> typer.Typer:
+    from gateway.commands import console
+
+    return console.app
+
+
+def _login() -> typer.Typer:
+    from gateway.commands import login
+
+    return login.app
+
+
 def _adapter() -> Sequence[typer.Typer]:
     from gateway.commands import (
         adapter_add,
@@ -208,6 +220,12 @@ def _audit() -> Sequence[typer.Typer]:
     return (audit.app,)
 
 
+def _events() -> Sequence[typer.Typer]:
+    from gateway.commands import event_streams
+
+    return (event_streams.app,)
+
+
 def _backup() -> typer.Typer:
     from gateway.commands import backup
 
@@ -227,6 +245,12 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         "Show the key in use: its role, scopes and limits, and a customer's quotas.",
         _whoami,
     ),
+    "console": _Command("Print a link that signs a browser in to the console as this key.", _console),
+    "login": _Command(
+        "Sign in as yourself, with the gateway's OpenID Connect issuer. Other commands then need no key.",
+        _login,
+    ),
+    "logout": _Command("End the sign-in at this gateway: revoke its refresh token, and forget it.", _login),
     "adapter": _Group("LoRA adapters: register, promote, roll back.", _adapter),
     "engine": _Group("vLLM engines that serve the adapters.", _engine),
     "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),
@@ -256,6 +280,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "registry": _Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
     "audit": _Group("The audit log, and which version answered a request.", _audit),
+    "events": _Group("The audit and usage events that Florin sends to other systems.", _events),
     "backup": _Command("Write registry, ledger and adapter files to one file.", _backup),
     "restore": _Command("Restore a backup into an empty installation.", _backup),
     "doctor": _Command("Diagnose this installation and say how to fix it.", _doctor),

@@ -27,7 +27,7 @@ def _people(body: Json) -> None:
     show(
         facts(
             [
-                ("key", body["id"]),
+                ("signed in as" if body["id"].startswith("oidc") else "key", body["id"]),
                 ("label", body["label"]),
                 ("role", body["role"]),
                 ("tenant", body["tenant"]),

@@ -32,6 +32,8 @@ class ReloadTargets:
         state.lifecycle.reconfigure(settings, complexity=complexity(settings))
         state.lifecycle.in_flight.reconfigure(**limits(settings))
         state.lifecycle.limiter.reconfigure(settings)
+        if state.people is not None:
+            state.people.reconfigure(settings)
         self.limits.settings = self.cost_alerts.settings = settings
         engines.upstream.reconfigure(connect_timeout=settings.connect_timeout)
         engines.leases.turns.limits = queue_limits(settings)

@@ -5,6 +5,6 @@ Each field's description becomes a line of docs/reference/settings.md, which `py
 
 from __future__ import annotations
 
-from gateway.config.settings import RELOADABLE, Settings, SettingsError, load_settings
+from gateway.config.settings import RELOADABLE, SECRET, Settings, SettingsError, load_settings, secret_files
 
-__all__ = ["RELOADABLE", "Settings", "SettingsError", "load_settings"]
+__all__ = ["RELOADABLE", "SECRET", "Settings", "SettingsError", "load_settings", "secret_files"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from pydantic import (
     BaseModel,
@@ -18,6 +19,7 @@ from pydantic import (
 
 from adapters.security.secret_files import KeyFileError, read_key
 from gateway.config.field_types import RELOAD, AbsolutePath, Port, listed
+from gateway.config.trusted_proxies import TrustedProxies
 from gateway.fields.media import HOST
 
 _ORIGIN = re.compile(rf"https?://{HOST}(:[0-9]{{1,5}})?", re.ASCII)
@@ -59,6 +61,21 @@ class ServerSettings(BaseModel):
     behind_proxy: bool = Field(
         False,
         description="A proxy in front terminates TLS, so do not warn about plain HTTP on a public address.",
+    )
+    trusted_proxies: str = Field(
+        "",
+        description="Comma-separated addresses and networks of the proxies in front, such as `10.0.0.0/8`, "
+        "and `unix` for the one on `FLORIN_UDS`. They say who the client is and whether it came by HTTPS, in "
+        "`FLORIN_FORWARDED_HEADER`: for the access log, engines that register, and the console. From others, "
+        "that header counts for nothing.",
+        json_schema_extra=RELOAD,
+    )
+    forwarded_header: Literal["x-forwarded-for", "forwarded"] = Field(
+        "x-forwarded-for",
+        description="The header in which these proxies name the client: `x-forwarded-for`, with "
+        "`x-forwarded-proto`, or `forwarded` (RFC 7239). The other one is ignored: proxies pass it on as a "
+        "client wrote it.",
+        json_schema_extra=RELOAD,
     )
     console: bool = Field(
         True,
@@ -160,6 +177,18 @@ class ServerSettings(BaseModel):
                 msg = f"{entry!r} must be `*`, or `https://host` or `https://host:port` in lower case"
                 raise ValueError(msg)
         return entries
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, entries: str) -> str:
+        TrustedProxies.parse(listed(entries))
+        return entries
+
+    @property
+    def proxies(self) -> TrustedProxies | None:
+        """None: no proxy is trusted."""
+        entries = listed(self.trusted_proxies)
+        return TrustedProxies.parse(entries, self.forwarded_header) if entries else None
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:

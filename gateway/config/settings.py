@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -10,20 +12,29 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
 
 from gateway.config.alerts import AlertSettings
 from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
+from gateway.config.events import EventSettings
 from gateway.config.exports import ExportSettings
+from gateway.config.identity import IdentitySettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
+from gateway.config.secret_files import (
+    SECRETS,
+    EnvironmentFiles,
+    SecretFileError,
+    YamlWithFiles,
+    in_environment,
+)
 from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.tracing import TracingSettings
 
-_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
+SECRET: Final = SECRETS | {"operator_key"}
+"""Settings whose values are never shown."""
 
 
 class SettingsError(Exception):
@@ -35,7 +46,9 @@ class Settings(
     AlertSettings,
     BatchSettings,
     EngineSettings,
+    EventSettings,
     ExportSettings,
+    IdentitySettings,
     LimitSettings,
     RequestSettings,
     ServerSettings,
@@ -59,7 +72,7 @@ class Settings(
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, EnvironmentFiles(settings_cls), YamlWithFiles(settings_cls)
 
 
 RELOADABLE: Final = frozenset(
@@ -76,14 +89,22 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**overrides)
     except ValidationError as error:
         raise SettingsError("\n".join(_describe(e) for e in error.errors())) from None
+    except SecretFileError as error:
+        raise SettingsError(str(error)) from None
     except (yaml.YAMLError, TypeError, ValueError, OSError) as error:
         raise SettingsError(f"florin.yaml cannot be read: {error}") from None
+
+
+def secret_files() -> dict[str, Path]:
+    """Setting → the file that it comes from, as of now. Raises SecretFileError, and what an unreadable
+    florin.yaml raises."""
+    return YamlWithFiles(Settings).files() | in_environment(os.environ)
 
 
 def _describe(error: Any) -> str:
     """One line for an invalid setting. Values that may contain passwords are left out."""
     name = str(error["loc"][0])
-    shown = "" if name in _SECRET else f" (got {error['input']!r})"
+    shown = "" if name in SECRET else f" (got {error['input']!r})"
     known = name in Settings.model_fields
     where = f"FLORIN_{name.upper()}" if known else f"florin.yaml: {name}"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}"

@@ -165,6 +165,14 @@ class ApiClient:
         }
 
 
+async def maybe(asked: Awaitable[Any]) -> tuple[Any, ApiError | None]:
+    """What the API answers, or why it does not: for a part without which a page is still worth showing."""
+    try:
+        return await asked, None
+    except ApiError as error:
+        return None, error
+
+
 def _error(answer: Answer) -> ApiError:
     try:
         found = orjson.loads(answer.body)["error"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import FormData
@@ -16,14 +16,19 @@ from starlette.routing import compile_path
 
 from adapters.errors import StoreUnavailableError
 from gateway.config import Settings
+from gateway.console import issuer_sign_in
 from gateway.console.api_client import ApiClient, ApiError, Asgi
 from gateway.console.pages import ENTRIES, ROUTES
 from gateway.console.rendering import Renderer
-from gateway.console.sessions import Session, Sessions
 from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
+from gateway.errors import CODES, FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
+from gateway.tenants.sessions import Session
+
+if TYPE_CHECKING:
+    from gateway.tenants.people.verification import People
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +67,8 @@ class Console:
         self._api = api
         self._models = models
         self._clock = state.clock.now
-        self.sessions = Sessions(
-            state.store, state.directory, lifetime=settings.console_session, clock=state.clock.now
-        )
+        self.sessions = state.sessions
+        self._issuer = urlsplit(settings.oidc_issuer).hostname or ""
         self._renderer = Renderer(ENTRIES, state.clock.now)
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
@@ -211,11 +215,14 @@ class Console:
         if not length.isdigit() or int(length) > 16_384:
             raise ApiError(413, "body_too_large", "This is no key.")
         form = await request.form(max_files=0, max_fields=10)
+        then = str(form.get("next", ""))
         try:
-            key = await self._key_of(form, request)
+            return await self.signed_in(request, await self._key_of(form, request), then)
         except ApiError as error:
-            return self._sign_in(request, error, str(form.get("next", "")))
-        return await self.signed_in(request, key, str(form.get("next", "")))
+            return self._sign_in(request, error, then)
+        except FlorinError as error:
+            refused = ApiError(CODES[error.code].status, error.code, error.message)
+            return self._sign_in(request, refused, then)
 
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):
@@ -248,13 +255,41 @@ class Console:
             path=PREFIX,
             httponly=True,
             samesite="lax",  # strict would lose it on the way back from an identity provider
-            secure=request.url.scheme == "https" or self._settings.behind_proxy,
+            secure=self._secure(request),
         )
         return response
 
+    async def leave_for_issuer(self, request: Request) -> Response:
+        """GET: to the issuer's page."""
+        then = _inside(request.query_params.get("next", ""))
+        try:
+            return await issuer_sign_in.leave(self._people(), request, then, secure=self._secure(request))
+        except ApiError as error:
+            return self._sign_in(request, error, then)
+
+    async def back_from_issuer(self, request: Request) -> Response:
+        """GET: with the issuer's answer."""
+        try:
+            key, then = await issuer_sign_in.come_back(self._people(), request, secure=self._secure(request))
+            response = await self.signed_in(request, key, then, expires=key.expires)
+        except ApiError as error:
+            response = self._sign_in(request, error)
+        response.delete_cookie(issuer_sign_in.COOKIE, path=issuer_sign_in.PATH)
+        return response
+
+    def _people(self) -> People:
+        if self._state.people is None:
+            raise ApiError(404, "not_found", "This gateway has no issuer to sign in with.")
+        return self._state.people
+
+    def _secure(self, request: Request) -> bool:
+        return request.url.scheme == "https" or self._settings.behind_proxy
+
     def _sign_in(self, request: Request, error: ApiError | None = None, then: str = "") -> Response:
         then = _inside(then or request.query_params.get("next", ""))
-        text = self._renderer.render("sign_in.html.j2", error=error, next=then)
+        text = self._renderer.render(
+            "sign_in.html.j2", error=error, next=then, issuer=self._issuer, path=issuer_sign_in.PATH
+        )
         return HTMLResponse(text, error.status if error else 200)
 
     def _to_sign_in(self, request: Request) -> Response:
@@ -293,6 +328,8 @@ class Console:
 
 _PUBLIC: Final[dict[str, Callable[[Console, Request], Awaitable[Response]]]] = {
     f"{PREFIX}/sign-in": Console.sign_in_page,
+    issuer_sign_in.PATH: Console.leave_for_issuer,
+    issuer_sign_in.CALLBACK: Console.back_from_issuer,
 }
 """Pages without a session."""
 _NO_STORE: Final = "The shared state (Redis) cannot be reached, so nobody can be signed in now. Try again."

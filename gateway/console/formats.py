@@ -83,14 +83,13 @@ def seconds(value: float | None) -> str:
 
 
 def money(value: Any, currency: str = "") -> str:
-    """An amount (Decimal or its text), with at least two places and no more than it has. Its currency comes
-    after it."""
+    """An amount (Decimal or its text) with its currency after it: in cents, or if it is less than one unit,
+    with up to six places. Exports have all places."""
     if value is None or value == "":
         return NONE
     amount = Decimal(str(value))
-    places = max(2, min(6, -int(amount.as_tuple().exponent)))
-    text = f"{amount:,.{places}f}"
-    if places > 2:
-        whole, _, rest = text.partition(".")
+    text = f"{amount:,.2f}"
+    if 0 < abs(amount) < 1:
+        whole, _, rest = f"{amount:.6f}".partition(".")
         text = f"{whole}.{rest[:2]}{rest[2:].rstrip('0')}"
     return f"{text} {currency}".rstrip()

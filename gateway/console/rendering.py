@@ -21,7 +21,16 @@ _MEDIA: Final = {
 }
 BUNDLES: Final = {
     "console.js": ("vendor/htmx.js", "vendor/htmx-sse.js", "vendor/idiomorph.js", "console.js"),
-    "console.css": ("tokens.css", "layout.css", "components.css", "adapters.css", "money.css"),
+    "console.css": (
+        "tokens.css",
+        "layout.css",
+        "components.css",
+        "adapters.css",
+        "tenants.css",
+        "fleet.css",
+        "requests.css",
+        "money.css",
+    ),
     "charts.js": ("vendor/uplot.js", "charts.js"),
     "charts.css": ("vendor/uplot.css",),
     "adapters.js": ("adapters.js",),

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from gateway.console.api_client import ApiClient
-from gateway.console.sessions import Session
 from gateway.console.tables import Column, TableView, exported, view
 from gateway.dataplane.asgi import Message, Receive, Scope, Send
-from gateway.tenants.directory import TENANT_ROLES, Key, Role
+from gateway.tenants.directory import CONSOLE_ROLES, TENANT_ROLES, Key, Role
+from gateway.tenants.sessions import Session
 
 FLASH: Final = "florin_notice"
 """Cookie of what the next page says first: what an action did."""
@@ -26,7 +26,7 @@ _PING_SECONDS: Final = 15.0
 _LIVE_SECONDS: Final = 600.0
 """After which a stream ends, and the browser connects again: a session that ended does not see more."""
 
-ALL: Final = frozenset({Role.OPERATOR, Role.FINANCE, *TENANT_ROLES})
+ALL: Final = CONSOLE_ROLES
 """The roles that have a console."""
 OPERATORS: Final = frozenset({Role.OPERATOR})
 STAFF: Final = frozenset({Role.OPERATOR, Role.FINANCE})

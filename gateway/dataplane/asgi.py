@@ -13,8 +13,8 @@ Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 
 SESSION_KEY: Final = "florin.session_key"
-"""In the scope of a request from the console: the key of the session (`tenants.directory.Key`). Only the
-console sets it; a scope that came from a socket never has it."""
+"""In the scope of a request from the console: the key of the session (`tenants.directory.Key`), and of
+one with a token: the person whom the gate has verified. A scope that came from a socket never has it."""
 _NOTICE_SECONDS = 1.0
 
 

@@ -35,9 +35,11 @@ class RequestTransport(Protocol):
     query: bytes
     """After the path's `?`."""
     headers: list[tuple[bytes, bytes]]
-    client: str
-    """Address of the peer: the client, or a proxy."""
     ticket: object
+
+    @property
+    def client(self) -> str:
+        """Address of the client, or of a proxy that is not trusted."""
 
     def arrived(self) -> bytes | None:
         """Take the whole body if it has arrived; None: `read` it."""

@@ -98,4 +98,4 @@ def check_own_engine(key: Key, engine: str) -> None:
 
 def actor_of(key: Key) -> str:
     """Who acts, as the audit names it."""
-    return "bootstrap" if key.id == "bootstrap" else f"key:{key.id}"
+    return key.id if key.id == "bootstrap" or key.is_person else f"key:{key.id}"

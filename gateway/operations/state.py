@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from adapters.placement.engine_client import EngineClient
+from adapters.placement.placement_log import PlacementLog
 from adapters.placement.residency import Residency
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
@@ -32,6 +34,10 @@ from gateway.routing.router import Router
 from gateway.runtime.clock import Clock
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.directory import Directory
+from gateway.tenants.sessions import Sessions
+
+if TYPE_CHECKING:  # it imports cryptography: only who has an issuer pays
+    from gateway.tenants.people.verification import People
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class State:
     directory: Directory
     catalog: Catalog
     residency: Residency
+    placement_log: PlacementLog
     follower: Follower
     control: EngineClient
     registrar: Registrar
@@ -78,5 +85,8 @@ class State:
     conditions: Conditions
     keeper: SnapshotWriter
     clock: Clock
+    sessions: Sessions
+    people: People | None
+    """None: nobody can sign in, only keys are accepted."""
     readiness_asked: float | None = None
     """When readiness was last asked for, monotonic seconds."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from adapters.model import Engine
 from adapters.reconcile import exposure
 from adapters.reconcile.diagnosis import Diagnosis
 from adapters.security.renewal import Identity
-from gateway.config import Settings
+from gateway.config import Settings, secret_files
+from gateway.config.secret_files import open_to_others, variable
 
 REMEDY = (
     "Set FLORIN_TLS_CERT and FLORIN_TLS_KEY. If a proxy in front terminates TLS and nothing else can reach "
@@ -43,7 +44,23 @@ def exposure_of(
         *exposure.of_engines(engines),
         *exposure.of_docs(_docs_host(settings), served=settings.api_docs),
         *exposure.of_state(settings.state_dir),
+        *of_secret_files(),
     ]
+
+
+def of_secret_files() -> Iterator[Diagnosis]:
+    """Whether other users can read files with secrets. Blocking."""
+    try:
+        files = secret_files()
+    except Exception as error:  # noqa: BLE001  # florin.yaml was changed since the start, and may be anything
+        yield Diagnosis("secret_file", "warning", "", f"The settings cannot be read again: {error}", "")
+        return
+    for name, path, mode in open_to_others(files):
+        yield Diagnosis(
+            "secret_file", "warning", str(path),
+            f"All users of this machine can read the file of {variable(name)} (mode {mode:04o}).",
+            f"chmod 400 {path}, or `defaultMode: 0400` for a secret that Kubernetes mounts.",
+        )  # fmt: skip
 
 
 def _docs_host(settings: Settings) -> str:

@@ -1,4 +1,5 @@
-"""Reloads settings from `florin.yaml` on SIGHUP. (A process's environment cannot change.)
+"""Reloads settings from `florin.yaml` on SIGHUP, and secrets when the file that holds one changes. (The
+environment of a process cannot change, but the files that it names can.)
 
 Changes to settings marked `RELOAD` in `gateway.config` take effect; for others, a warning says that they need
 a restart. An invalid file changes nothing.
@@ -6,13 +7,20 @@ a restart. An invalid file changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from gateway.config import RELOADABLE, Settings, SettingsError, load_settings
+from gateway.config import RELOADABLE, SECRET, Settings, SettingsError, load_settings, secret_files
 
 log = logging.getLogger(__name__)
+
+SECRET_SECONDS: Final = 2.0
+"""Between two looks at the files of secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +46,62 @@ def received(current: Settings, message: dict[str, Any]) -> Reload:
     return Reload(current.model_copy(update=changed), tuple(changed), refused=message["refused"])
 
 
-def reread(current: Settings) -> Reload:
-    """Read the settings and log what has changed since `current`. Blocks."""
+class SecretWatch:
+    """Notices when a file that holds a secret was changed, or replaced as Kubernetes does. Mutable: what was
+    seen last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._files: tuple[Path, ...] = ()
+        self._seen: dict[Path, tuple[int, ...]] = {}
+        self._due = 0.0
+        self.follow()
+
+    def follow(self) -> None:
+        """Watch the files that the settings name now."""
+        with contextlib.suppress(Exception):  # whatever is wrong with florin.yaml: the reload tells
+            self._files = tuple(secret_files().values())
+        self._seen = {path: _stamp(path) for path in self._files}
+
+    def changed(self) -> bool:
+        """Whether one has changed since it last was asked. Looks every few seconds at most."""
+        now = self._clock()
+        if not self._files or now < self._due:
+            return False
+        self._due = now + SECRET_SECONDS
+        before, self._seen = self._seen, {path: _stamp(path) for path in self._files}
+        return self._seen != before
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def reread(current: Settings, *, only: Collection[str] = Settings.model_fields) -> Reload:
+    """Read the settings and log what has changed of `only` since `current`. Blocks."""
     try:
         found = load_settings()
     except SettingsError as error:
         log.error("Settings not reloaded: %s", error)
         return Reload(current, refused=str(error))
-    reload = compare(current, found)
+    reload = compare(current, found, only)
     for name in reload.changed:
-        old, new = getattr(current, name), getattr(found, name)
-        log.info("%s changed from %r to %r", variable(name), old, new)
+        if name in SECRET:
+            log.info("%s changed", variable(name))
+        else:
+            log.info("%s changed from %r to %r", variable(name), getattr(current, name), getattr(found, name))
     if reload.waiting:
         log.warning("Changed settings that need a restart: %s", ", ".join(map(variable, reload.waiting)))
     log.info("Settings reloaded: %d changed", len(reload.changed))
     return reload
 
 
-def compare(current: Settings, found: Settings) -> Reload:
-    differ = [name for name in Settings.model_fields if getattr(current, name) != getattr(found, name)]
+def compare(current: Settings, found: Settings, only: Collection[str] = Settings.model_fields) -> Reload:
+    differ = [name for name in only if getattr(current, name) != getattr(found, name)]
     if not found.redis_url:  # `current` has the embedded server's URL
         differ = [name for name in differ if name != "redis_url"]
     changed = tuple(name for name in differ if name in RELOADABLE)

@@ -40,8 +40,10 @@ def unknown(names: Iterable[str]) -> Iterator[str]:
     if not asked:
         return
     from gateway.config import Settings  # noqa: PLC0415  # slow to import, and rarely needed
+    from gateway.config.secret_files import SECRETS, variable  # noqa: PLC0415  # likewise
 
     known = CLIENTS.keys() | {f"FLORIN_{name.upper()}" for name in Settings.model_fields}
+    known |= {variable(name) for name in SECRETS}
     for name in sorted(asked):
         if name.upper() not in known:  # as pydantic-settings reads them, in any case
             close = difflib.get_close_matches(name, sorted(known - {"FLORIN_HANDED_OVER"}), n=1, cutoff=0.7)

@@ -33,9 +33,9 @@ import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
 from adapters.errors import AdaptersError
-from gateway.config import Settings, SettingsError
+from gateway.config import SECRET, Settings, SettingsError
 from gateway.observability.logs import log_to_stderr
-from gateway.runtime.settings_reload import Reload, reread
+from gateway.runtime.settings_reload import Reload, SecretWatch, reread
 from gateway.serving.acceptor import Acceptor, Peers
 from gateway.serving.terminal import has_terminal
 from gateway.transport.client_connection import ClientConnection
@@ -186,6 +186,7 @@ class _Server(uvicorn.Server):
         """When the listener closes; None: no shutdown was requested."""
         self._heard = 0
         self._reloads = 0
+        self._secrets = SecretWatch()
         self._closing = False
 
     @contextlib.contextmanager
@@ -225,6 +226,9 @@ class _Server(uvicorn.Server):
             if self._stop.reloads > self._reloads:
                 self._reloads = self._stop.reloads
                 self._app.apply(await asyncio.to_thread(reread, self._app.settings))
+                self._secrets.follow()
+            elif self._app.settings.workers == 1 and self._secrets.changed():  # else, the parent looks
+                self._app.apply(await asyncio.to_thread(reread, self._app.settings, only=SECRET))
 
     def _over(self) -> bool:
         return self._leaves_at is not None and time.monotonic() >= self._leaves_at

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from adapters.security import state_directory
 from adapters.store.embedded import EmbeddedError, EmbeddedValkey
 from gateway.config import Settings, SettingsError, load_settings
+from gateway.config.secret_files import SecretFileError, export_others
 from gateway.observability.logs import is_json, log_to_stderr
 from gateway.runtime.exposure import of_listeners
 from gateway.runtime.transport_security import TransportSecurity
@@ -51,6 +52,7 @@ def serve() -> int:
     log_to_stderr()
     try:
         with ExitStack() as stack:
+            export_others(os.environ)
             settings = load_settings()
             log_to_stderr(settings.log_format, settings.log_level)
             for warning in unknown(os.environ):
@@ -72,7 +74,7 @@ def serve() -> int:
 
             valkey.wait_until_ready()
             return _run(settings.model_copy(update={"redis_url": valkey.url}), listeners, stop, valkey)
-    except SettingsError as error:
+    except (SettingsError, SecretFileError) as error:
         return _report(error, BAD_SETTINGS)
     except ServerStartError as error:
         return _report(error, FAILED)

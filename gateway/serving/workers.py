@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-from gateway.config import Settings, SettingsError
+from gateway.config import SECRET, Settings, SettingsError
 from gateway.metering.wal.insertion_process import InsertionProcess
-from gateway.runtime.settings_reload import Reload, received, reread
+from gateway.runtime.settings_reload import Reload, SecretWatch, received, reread
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.runtime.worker_watch import WorkerWatch
 from gateway.serving.acceptor import Peers
@@ -156,6 +156,7 @@ class WorkerGroup:
         self._stop = stop
         self._detach = detach
         self._reloads = 0
+        self._secrets = SecretWatch()
         self._watch = watch
         self.insertion = InsertionProcess(settings.ledger, self._fork_inserter)
         self._workers = [_Worker(self._fork_worker, watch) for _ in range(settings.workers)]
@@ -188,12 +189,14 @@ class WorkerGroup:
             self.insertion.ensure_running()
             if self._stop.reloads > self._reloads:
                 self._reloads = self._stop.reloads
-                self._reload()
+                self._reload(reread(self._settings))
+                self._secrets.follow()
+            elif self._secrets.changed():
+                self._reload(reread(self._settings, only=SECRET))
             time.sleep(_CHECK_SECONDS)
         return 0
 
-    def _reload(self) -> None:
-        reload = reread(self._settings)
+    def _reload(self, reload: Reload) -> None:
         self._settings = reload.settings
         self._refused = reload if reload.refused else None
         for worker in self._workers:

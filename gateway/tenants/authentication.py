@@ -39,9 +39,19 @@ def authenticate(
         raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
     if directory.expired(key):
         raise FlorinError("expired_api_key", "This key or token has expired.")
+    check_tenant(directory, key)
+    return key
+
+
+def looks_like_token(bearer: bytes) -> bool:
+    """Whether a bearer is the token of a person (a JWT) rather than a key."""
+    return bearer.startswith(b"eyJ") and bearer.count(b".") == 2
+
+
+def check_tenant(directory: Directory, key: Key) -> None:
+    """Raises FlorinError for a key of a suspended tenant."""
     if key.role in TENANT_ROLES and directory.suspended(key.tenant):
         raise FlorinError("tenant_suspended", "This account is suspended. Contact its operator.")
-    return key
 
 
 def _either(exchange: Exchange) -> bytes:

@@ -51,6 +51,11 @@ class Role(StrEnum):
 
 TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
 """Roles whose keys belong to a tenant and see nothing of the others."""
+CONSOLE_ROLES = frozenset({Role.OPERATOR, Role.FINANCE, *TENANT_ROLES})
+"""The roles that have a console."""
+PERSON = ("oidc:", "oidc@")
+"""Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of
+a tenant. No stored key's id has a colon."""
 EVALUATION = "evaluation:"
 """Begins the id of the key under which an operator's evaluation of a tenant's adapter runs. No stored key's
 id has a colon."""
@@ -131,6 +136,11 @@ class Key:
     def evaluates(self) -> bool:
         """Whether it is that of an operator's evaluation: it may call the base model, to compare with it."""
         return self.id.startswith(EVALUATION)
+
+    @property
+    def is_person(self) -> bool:
+        """Whether it stands for a person who signed in, and is in no registry."""
+        return self.id.startswith(PERSON)
 
     @property
     def own_tenant(self) -> str | None:

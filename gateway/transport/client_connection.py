@@ -31,6 +31,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from gateway.config.trusted_proxies import TrustedProxies
 from gateway.errors import FlorinError
 from gateway.transport.asgi_cycle import AsgiCycle, asgi_cycle
 from gateway.transport.connection_limits import Connections, Mark, Phase
@@ -107,6 +108,8 @@ class ClientConnection(asyncio.Protocol):
         self.flow = cast("FlowControl", None)
         self.address = ""
         """The peer's: the client, or a proxy."""
+        self._proxies: TrustedProxies | None = None
+        """Set if the peer is a trusted proxy."""
         self.mark: Mark | None = None
         self._written = 0
         self._requests = 0
@@ -139,6 +142,18 @@ class ClientConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         return f"<ClientConnection {self.address} requests={self._requests}>"
 
+    def client(self, headers: Headers) -> str:
+        """Address of the client of a request with these headers."""
+        return self._proxies.client(self.address, headers).address if self._proxies else self.address
+
+    def _forwarded(self, headers: Headers) -> dict[str, Any]:
+        """What of a request's ASGI scope a trusted proxy knows better than we do."""
+        if self._proxies is None:
+            return {}
+        client = self._proxies.client(self.address, headers)
+        known: dict[str, Any] = {"client": (client.address, 0)}
+        return known | {"scheme": client.scheme} if client.scheme else known
+
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -146,6 +161,9 @@ class ClientConnection(asyncio.Protocol):
         self.flow = FlowControl(transport)
         remote = get_remote_addr(transport)
         self.address = remote[0] if remote else ""
+        proxies = self._connections.limits.proxies
+        if proxies is not None and proxies.trusts(self.address):
+            self._proxies = proxies
         self.gone = disconnect_check(transport)
         if not self._connections.admit(self):
             self._refuse("too_many_connections", "Too many connections.")
@@ -323,6 +341,7 @@ class ClientConnection(asyncio.Protocol):
                     "path": head.path,
                     "raw_path": head.raw_path,
                     "query_string": head.query,
+                    **self._forwarded(head.headers),
                 },
                 self._transport,
                 sender=self,

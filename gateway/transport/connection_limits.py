@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from gateway.config import Settings
+from gateway.config.trusted_proxies import TrustedProxies
 
 SWEEP_SECONDS: Final = 1.0
 CLOSE_REASONS: Final = (
@@ -55,6 +56,8 @@ class ConnectionLimits:
     body_timeout: float
     write_timeout: float
     keep_alive: float
+    proxies: TrustedProxies | None = None
+    """Their connections are those of many clients, so their addresses have no limit of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
         body_timeout=settings.body_timeout,
         write_timeout=settings.write_timeout,
         keep_alive=settings.keep_alive,
+        proxies=settings.proxies,
     )
 
 
@@ -150,7 +154,7 @@ class Connections:
     def set_up(self, address: str, *, capped: bool) -> bool:
         """Count a connection whose set-up begins. False if `capped` and there are too many already."""
         network = network_of(address)
-        if capped and self._excessive(network, self._arriving, self._setting_up[network]):
+        if capped and self._excessive(address, network, self._arriving, self._setting_up[network]):
             return False
         self._setting_up[network] += 1
         self._arriving += 1
@@ -166,7 +170,7 @@ class Connections:
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many already."""
         network = network_of(connection.address)
-        if self._excessive(network, 0, 0):
+        if self._excessive(connection.address, network, 0, 0):
             return False
         self.open.add(connection)
         self._by_network[network] += 1
@@ -182,11 +186,13 @@ class Connections:
             _decrease(self._by_network, network_of(connection.address))
             self._changed()
 
-    def _excessive(self, network: str | bytes, others: int, others_of_network: int) -> bool:
+    def _excessive(self, address: str, network: str | bytes, others: int, others_of_network: int) -> bool:
         if len(self.open) + others >= self.limits.connections:
             self.on_close("too_many")
             return True
         if network and self._by_network[network] + others_of_network >= self.limits.connections_per_address:
+            if self.limits.proxies is not None and self.limits.proxies.trusts(address):
+                return False
             self.on_close("too_many_from_address")
             return True
         return False

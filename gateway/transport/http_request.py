@@ -27,6 +27,8 @@ class Connection(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def client(self, headers: Headers) -> str: ...
+
     def default_head(self) -> bytes: ...
 
     def response_complete(self, request: HttpRequest) -> None: ...
@@ -47,7 +49,6 @@ class HttpRequest:
         "_parts",
         "_reader",
         "_unread",
-        "client",
         "disconnected",
         "head",
         "headers",
@@ -70,7 +71,6 @@ class HttpRequest:
         self.path = head.path
         self.query = head.query
         self.headers = head.headers
-        self.client = connection.address
         self.version = head.version
         self.keep_alive = head.keep_alive
         self.ticket = ticket
@@ -90,6 +90,11 @@ class HttpRequest:
         self._chunked = False
         self.response_started = False
         self.response_complete = False
+
+    @property
+    def client(self) -> str:
+        """Address of the client, as far as it is known."""
+        return self._connection.client(self.headers)
 
     # -- what the connection tells
 

@@ -122,6 +122,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"PATCH {ADMIN}/keys/{{key_id}}", "key.update", None, json={"label": "checkout"}, again=True),
         Step(f"POST {ADMIN}/keys/{{key_id}}/rotate", "key.rotate", None, json={}),
         Step(f"DELETE {ADMIN}/keys/{{key_id}}", "key.revoke", None, again=True),
+        Step(f"POST {ADMIN}/sign-in-links", "key.sign_in_link", None),
         Step(f"POST {ADMIN}/enrolment-tokens", "token.create", "gpu1", json={"engine": "gpu1"}),
         Step(f"POST {ADMIN}/engines", "engine.add", "a1", json=engine, again=True),
         Step(f"POST {ADMIN}/engines", "engine.update", "a1", json=engine | {"slots": 3}, again=True),
@@ -207,6 +208,14 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(
             f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.unaccept", closed_month(), "",
             f"{FINANCE}/reconciliation/acceptances/{billed_line()}/withdraw", json=WHY,
+        ),
+        Step(
+            f"POST {ADMIN}/events/{{stream}}/replay", "events.replay", "audit", "",
+            f"{ADMIN}/events/audit/replay", json={"since": "2026-05-01"},
+        ),
+        Step(
+            f"POST {ADMIN}/events/{{stream}}/skip", "events.skip", "usage", "",
+            f"{ADMIN}/events/usage/skip", json={"until": "2026-05-01"},
         ),
         Step(f"POST {FINANCE}/commitments", "commitment.add", "1", json=COMMITMENT, again=True),
         Step(

@@ -244,3 +244,32 @@ async def test_client_disconnect_frees_the_engine(deployment: Deployment):
     assert first.usage_source == "engine_partial"
     assert 1 <= first.completion_tokens < 100
     assert sum(state.in_flight for state in deployment.gateway.state.pool.states()) == 0
+
+
+async def test_the_cache_secret_is_rotated_by_a_reload_and_no_request_fails(deployment: Deployment):
+    """Every tenant gets another salt, each its own."""
+    lifecycle, running = deployment.gateway.state.lifecycle, deployment.gateway.app._running
+
+    async def ask(tenant: str) -> str:
+        """What a stream says."""
+        async with deployment.gateway.client(tenant) as client:
+            stream = await client.chat.completions.create(model="support", messages=HELLO, stream=True)
+            return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
+
+    async def salts() -> list[str]:
+        asked = len(deployment.calls())
+        answers = await asyncio.gather(ask("acme"), ask("bolt"))
+        assert all(answers)
+        calls = sorted(deployment.calls(), key=lambda call: call.began)[asked:]
+        return sorted(call.body["cache_salt"] for call in calls)
+
+    before = await salts()
+    changed = lifecycle.settings.model_copy(update={"cache_secret": "n" * 32, "cache_secret_spread": 0.0})
+    under_way = [asyncio.create_task(ask(tenant)) for tenant in ("acme", "bolt") * 8]
+    await asyncio.sleep(0)
+    running.reconfigure(changed)
+    assert all(await asyncio.gather(*under_way))
+    after = await salts()
+    assert len({*before, *after}) == 4
+    running.reconfigure(changed.model_copy(update={"cache_secret": ""}))
+    assert await salts() == before  # back to the installation's own

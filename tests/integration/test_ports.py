@@ -196,3 +196,18 @@ async def test_security_headers(gateway: Gateway):
             policy = headers["content-security-policy"]
             assert "frame-ancestors 'none'" in policy
             assert ("script-src" in policy) == (path in ("/docs", "/redoc"))
+
+
+async def test_behind_a_trusted_proxy_the_client_is_who_the_proxy_says(tmp_path, valkey_url, prefix, caplog):
+    """Over real sockets, on the data plane and the admin API; from others, the same header counts for nothing."""
+    forwarded = {"x-forwarded-for": "6.6.6.6, 203.0.113.9", "x-forwarded-proto": "https"}
+    for trusted, client in (("127.0.0.0/8", "203.0.113.9"), ("10.0.0.0/8", "127.0.0.1")):
+        settings = {"trusted_proxies": trusted, "access_log": True}
+        async with (
+            running_gateway(tmp_path / trusted[:2], valkey_url, prefix, **settings) as gateway,
+            gateway.http() as http,
+        ):
+            for path in ("/v1/models", "/admin/v1/me"):
+                caplog.clear()
+                await http.get(path, headers=forwarded)
+                assert [r.fields["client"] for r in caplog.records if hasattr(r, "fields")] == [client]

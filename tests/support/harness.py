@@ -27,6 +27,7 @@ from gateway.serving.runner import HEADERS
 from gateway.tenants import directory
 from gateway.transport.client_connection import ClientConnection
 from tests.support.empty_ledgers import put_sqlite
+from tests.support.waiting import until
 
 OPERATOR_KEY = "operator-key-of-the-tests"
 
@@ -114,6 +115,32 @@ class Gateway:
         return list(page)
 
 
+class Load:
+    """Calls of acme's adapter `support`, none tried twice. Mutable: what was answered."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._stop = False
+        self.answered: list[str] = []
+        """Their request ids."""
+
+    async def run(self) -> None:
+        """One after the other, until `stop`. Raises what a client raises."""
+        async with self._gateway.client("acme") as client:
+            while not self._stop:
+                answer = await client.chat.completions.with_raw_response.create(
+                    model="support", messages=[{"role": "user", "content": "x"}], max_tokens=2
+                )
+                self.answered.append(answer.headers["x-request-id"])
+
+    async def more(self, count: int) -> None:
+        enough = len(self.answered) + count
+        await until(lambda: len(self.answered) >= enough)
+
+    def stop(self) -> None:
+        self._stop = True
+
+
 @contextlib.asynccontextmanager
 async def running_gateway(
     state_dir: Path, redis_url: str, prefix: str, **settings: Any
@@ -136,7 +163,7 @@ async def running_gateway(
     )
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on",
-        timeout_graceful_shutdown=5, http=ClientConnection, headers=HEADERS,
+        timeout_graceful_shutdown=5, http=ClientConnection, headers=HEADERS, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.admin import (
+    account,
     adapter_registration,
     adapters,
     artifacts,
@@ -22,10 +23,14 @@ from gateway.api.admin import (
     engines,
     enrolment,
     evaluations,
+    event_streams,
     keys,
     me,
     placement,
     registry,
+    settings,
+    sign_in,
+    sign_in_links,
     tenants,
     trials,
     uploads,
@@ -36,6 +41,7 @@ for noun in (
     tenants,
     keys,
     me,
+    sign_in,
     enrolment,
     adapter_registration,
     artifacts,
@@ -52,8 +58,12 @@ for noun in (
     calibrations,
     batches,
     audit,
+    event_streams,
     doctor,
     declarative,
     registry,
+    settings,
+    account,
+    sign_in_links,
 ):
     router.include_router(noun.router)

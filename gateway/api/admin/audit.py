@@ -18,7 +18,7 @@ from gateway.metering.records import UsageRecord
 from gateway.operations import audit
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
-from gateway.tenants.directory import TENANT_ROLES
+from gateway.tenants.directory import PERSON, TENANT_ROLES
 
 router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Managed])
 
@@ -101,9 +101,10 @@ def _entry_json(state: State, entry: Logged) -> Json:
 def _own_entry_json(state: State, entry: Logged) -> Json:
     """For the tenant itself: nothing about operators, engines and hosts."""
     whole = _entry_json(state, entry)
-    own = whole["actor_key"] is not None and whole["actor_key"]["role"] in TENANT_ROLES
+    key = whole["actor_key"]
+    own = entry.actor.startswith("oidc@") if key is None else key["role"] in TENANT_ROLES
     if not own:
-        staff = entry.actor == "bootstrap" or entry.actor.startswith("key:")
+        staff = entry.actor == "bootstrap" or entry.actor.startswith(("key:", *PERSON))
         whole |= {"actor": "operator" if staff else "florin", "actor_key": None}
     details = {name: value for name, value in entry.details.items() if name in _OWN_DETAILS}
     if "source" in details:

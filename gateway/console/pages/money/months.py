@@ -14,6 +14,10 @@ from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Forwarded, Route, Visit
 
 _TONES: Final = {"closed": "good", "closing": "info", "open": ""}
+_ABSENT: Final[Json] = dict.fromkeys(
+    ("closed_at", "closed_by", "seal", "previous_seal", "records", "progress")
+)
+"""Fields that an open month has not."""
 _BUCKETS: Final = {
     "usage": "Requests",
     "retry_waste": "Repeated requests",
@@ -46,7 +50,7 @@ def _link(period: Json) -> Cell:
 
 async def month(visit: Visit) -> Response:
     name = visit.params["month"]
-    period = await visit.api.get(f"/finance/v1/periods/{quote(name)}")
+    period = _ABSENT | await visit.api.get(f"/finance/v1/periods/{quote(name)}")
     preview = None
     if visit.tenant is None and period["state"] == "open":
         preview = await visit.api.get(f"/finance/v1/periods/{quote(name)}/preview")
@@ -119,7 +123,7 @@ async def progress(visit: Visit) -> Response:
     name = quote(visit.params["month"])
 
     async def draw() -> str:
-        period = await visit.api.get(f"/finance/v1/periods/{name}")
+        period = _ABSENT | await visit.api.get(f"/finance/v1/periods/{name}")
         return visit.renderer.render("money_progress.html.j2", visit=visit, period=period)
 
     return await visit.live(draw)

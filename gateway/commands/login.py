@@ -1,0 +1,174 @@
+"""florin login, florin logout."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final
+
+import typer
+
+from gateway.commands import sign_ins
+from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError
+from gateway.commands.issuer_client import IssuerRefusalError, ask, discover, endpoint, payload
+from gateway.commands.output import clean, note, say, when
+from gateway.commands.session import Session, command
+from gateway.tenants.people.pkce import Request, scopes_for
+
+app = typer.Typer()
+
+_WAIT_SECONDS: Final = 300.0
+_DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+
+
+@command(app, "login")
+def login(
+    session: Session,
+    *,
+    device: Annotated[
+        bool, typer.Option("--device", help="Sign in with a browser on another machine, by a short code.")
+    ] = False,
+    browser: Annotated[bool, typer.Option(help="Open a browser; otherwise, only print the URL.")] = True,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port for the browser's return; 0 picks a free one.")
+    ] = 0,
+) -> None:
+    """Sign in as yourself, with the gateway's OpenID Connect issuer. Other commands then need no key.
+
+    Example: florin login --gateway https://florin.example.com
+    """
+    gateway = session.gateway.rstrip("/")
+    offer = Api.to(gateway, "none").get("/admin/v1/sign-in").get("oidc")
+    if not isinstance(offer, dict):
+        raise UsageError(f"The gateway at {gateway} has no issuer to sign in with: use a key.")
+    with _refusals():
+        document = discover(offer["issuer"])
+        answer = (
+            _with_device(offer, document) if device else _with_browser(offer, document, port, browser=browser)
+        )
+        made = sign_ins.of_answer(
+            answer,
+            gateway=gateway,
+            issuer=offer["issuer"],
+            client_id=offer["client_id"],
+            kind=offer["token"],
+            now=time.time(),
+        )
+    me = Api.to(gateway, made.token).get("/admin/v1/me")
+    sign_ins.write(made)
+    session.result(me, _signed_in)
+    if session.operator_key or session.key_file:
+        note("A key is set (FLORIN_KEY or FLORIN_OPERATOR_KEY): commands use it, and not this sign-in.")
+
+
+@command(app, "logout")
+def logout(session: Session) -> None:
+    """End the sign-in at this gateway: revoke its refresh token, and forget it.
+
+    Example: florin logout
+    """
+    gateway = session.gateway.rstrip("/")
+    found, revoked = None, False
+    with contextlib.suppress(UsageError):  # what cannot be read is removed all the same
+        found = sign_ins.read(gateway)
+    sign_ins.forget(gateway)
+    if found is not None and found.refresh_token:
+        with contextlib.suppress(IssuerRefusalError, UnreachableError, UsageError):
+            where = endpoint(discover(found.issuer), "revocation_endpoint")
+            ask(where, {"token": found.refresh_token, "client_id": found.client_id})
+            revoked = True
+    body = {"gateway": gateway, "signed_out": found is not None, "revoked": revoked}
+    session.result(body, _signed_out)
+
+
+def _signed_in(me: Json) -> None:
+    of = f" of {me['tenant']}" if me["tenant"] else ""
+    say(f"Signed in as {clean(me['label'] or me['id'])} ({clean(me['id'])}), role {me['role']}{of}.")
+    say(f"This token is valid until {when(me['expires'])}; commands renew it.")
+
+
+def _signed_out(body: Json) -> None:
+    say("Signed out." if body["signed_out"] else f"Nobody was signed in at {body['gateway']}.")
+    if body["signed_out"] and not body["revoked"]:
+        note("The issuer has not revoked anything: its session in your browser may go on.")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except IssuerRefusalError as error:
+        raise ApiError(0, str(error), error.code) from error
+
+
+def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> Json:
+    """The token endpoint's answer to a code. Raises IssuerRefusalError, UnreachableError, UsageError."""
+    from gateway.commands.callback_server import listening  # with a web server
+
+    request = Request.new()
+    with listening(port) as callback:
+        callback.state = request.state
+        url = request.url(
+            endpoint(document, "authorization_endpoint"),
+            client_id=offer["client_id"],
+            redirect=callback.url,
+            scopes=_scopes(offer, document),
+            audience=offer["audience"],
+        )
+        note(f"{'If no browser opens, go to' if browser else 'Go to'} {url}")
+        if browser:  # in a thread: a browser in the terminal runs until it has come back to us
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        code = callback.wait(offer["issuer"], _WAIT_SECONDS)
+        redirect = callback.url
+    answer = ask(
+        endpoint(document, "token_endpoint"),
+        {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect,
+            "client_id": offer["client_id"],
+            "code_verifier": request.verifier,
+        },
+    )
+    if payload(str(answer.get("id_token"))).get("nonce") != request.nonce:
+        raise IssuerRefusalError("", "The issuer's token was not made for this sign-in.")
+    return answer
+
+
+def _with_device(offer: Json, document: Json, sleep: Callable[[float], None] = time.sleep) -> Json:
+    """The token endpoint's answer once somebody has entered the code (RFC 8628). Raises IssuerRefusalError,
+    UnreachableError, UsageError."""
+    form = {"client_id": offer["client_id"], "scope": " ".join(_scopes(offer, document))}
+    if offer["audience"]:
+        form["audience"] = offer["audience"]
+    begun = ask(endpoint(document, "device_authorization_endpoint"), form)
+    where = begun.get("verification_uri_complete") or begun.get("verification_uri")
+    note(f"Go to {clean(where)} and enter the code {clean(begun.get('user_code'))}")
+    poll = {
+        "grant_type": _DEVICE_GRANT,
+        "device_code": str(begun.get("device_code")),
+        "client_id": offer["client_id"],
+    }
+    interval = _number(begun.get("interval"), 5.0)
+    until = time.monotonic() + min(_number(begun.get("expires_in"), _WAIT_SECONDS), 1800.0)
+    while time.monotonic() < until:
+        sleep(interval)
+        try:
+            return ask(endpoint(document, "token_endpoint"), poll)
+        except IssuerRefusalError as refusal:
+            if refusal.code == "slow_down":
+                interval += 5
+            elif refusal.code != "authorization_pending":
+                raise
+    raise UsageError("Nobody entered the code in time.")
+
+
+def _number(found: object, default: float) -> float:
+    return float(found) if isinstance(found, int | float) and found >= 0 else default
+
+
+def _scopes(offer: Json, document: Json) -> list[str]:
+    return scopes_for(offer["scopes"], document.get("scopes_supported") or ())

@@ -1,0 +1,169 @@
+"""Settings of who is who: people who sign in with an OpenID Connect issuer, and tenants' cached prompts."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, NonNegativeFloat, SecretStr, ValidationInfo, field_validator
+
+from gateway.config.field_types import RELOAD, AbsolutePath, listed
+
+PERSON_ROLES: Final = ("operator", "finance", "tenant-admin", "tenant")
+"""Roles that a person can have, from the one that goes before all others to the last."""
+LEAST_CACHE_SECRET: Final = 32
+_OF_TENANTS: Final = frozenset({"tenant-admin", "tenant"})
+
+
+class IdentitySettings(BaseModel):
+    oidc_issuer: str = Field(
+        "",
+        description="URL of the OpenID Connect issuer whose people may sign in, exactly as it names itself "
+        "(`issuer` of `/.well-known/openid-configuration`): https, or http on this machine. Empty: only keys "
+        "are accepted.",
+    )
+    oidc_client_id: str = Field(
+        "",
+        validate_default=True,
+        description="Florin's client id at the issuer. Required with `FLORIN_OIDC_ISSUER`.",
+    )
+    oidc_client_secret: SecretStr = Field(
+        SecretStr(""), description="Secret of that client, if it has one. The command line never gets it."
+    )
+    oidc_cli_client_id: str = Field(
+        "",
+        description="Client id with which `florin login` signs in: a public client without a secret. Empty: "
+        "`FLORIN_OIDC_CLIENT_ID`.",
+    )
+    oidc_audience: str = Field(
+        "",
+        description="Audience (`aud`) of the access tokens that are accepted. Empty: ID tokens are accepted, "
+        "whose audience is the client id; choose that if the issuer's access tokens are not JWTs.",
+    )
+    oidc_scopes: str = Field(
+        "openid profile email offline_access",
+        description="Scopes that a sign-in asks for, separated by spaces. `offline_access` is left out if "
+        "the issuer does not list it.",
+    )
+    oidc_roles_claim: str = Field(
+        "groups",
+        min_length=1,
+        max_length=200,
+        description="Claim with a person's roles or groups, a text or a list; `realm_access.roles` looks "
+        "inside an object.",
+        json_schema_extra=RELOAD,
+    )
+    oidc_roles: str = Field(
+        "",
+        validate_default=True,
+        description="Comma-separated `VALUE=ROLE`: which value of that claim gives which role of `operator`, "
+        "`finance`, `tenant-admin` and `tenant`. `VALUE=tenant-admin:acme` also names the tenant. Required "
+        "with `FLORIN_OIDC_ISSUER`; a person with several values has the first role in this order.",
+        json_schema_extra=RELOAD,
+    )
+    oidc_tenant_claim: str = Field(
+        "",
+        max_length=200,
+        description="Claim with the name of the tenant to which a person of a tenant's role belongs, unless "
+        "`FLORIN_OIDC_ROLES` names it.",
+        json_schema_extra=RELOAD,
+    )
+    oidc_person_claim: str = Field(
+        "sub",
+        min_length=1,
+        max_length=200,
+        description="Claim that names a person in the audit log, as `oidc:VALUE`. `sub` is never given to "
+        "another person; `email` is easier to read.",
+        json_schema_extra=RELOAD,
+    )
+    cache_secret: str = Field(
+        "",
+        description="Secret of at least 32 characters, from which each tenant's salt of the engines' prefix "
+        "caches is made; the same on all hosts. Change it to rotate it: see `FLORIN_CACHE_SECRET_SPREAD`. "
+        "Empty: one that Florin makes and keeps in Redis.",
+        json_schema_extra=RELOAD,
+    )
+    cache_secret_spread: NonNegativeFloat = Field(
+        600.0,
+        description="Seconds over which tenants take up a new cache secret, one after the other. Each then "
+        "begins with a cold prefix cache. 0: all at once.",
+        json_schema_extra=RELOAD,
+    )
+    oidc_ca: AbsolutePath | None = Field(
+        None, description="The only CA certificates (PEM) to verify the issuer with. Empty: the system's."
+    )
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _issuer_url(cls, text: str) -> str:
+        if text and not safe_url(text):
+            msg = "must be an https:// URL without query and fragment (http:// on this machine only)"
+            raise ValueError(msg)
+        return text
+
+    @field_validator("cache_secret")
+    @classmethod
+    def _long(cls, text: str) -> str:
+        if text and len(text) < LEAST_CACHE_SECRET:
+            msg = f"must have at least {LEAST_CACHE_SECRET} characters: make one with `openssl rand -hex 32`"
+            raise ValueError(msg)
+        return text
+
+    @field_validator("oidc_client_id")
+    @classmethod
+    def _client(cls, text: str, info: ValidationInfo) -> str:
+        if not text and info.data.get("oidc_issuer"):
+            raise ValueError("is required with FLORIN_OIDC_ISSUER")
+        return text
+
+    @field_validator("oidc_roles")
+    @classmethod
+    def _roles(cls, text: str, info: ValidationInfo) -> str:
+        entries = role_entries(text)
+        if not entries and info.data.get("oidc_issuer"):
+            raise ValueError("is required with FLORIN_OIDC_ISSUER: nobody would have a role")
+        return text
+
+    @field_validator("oidc_ca")
+    @classmethod
+    def _readable(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():
+            raise ValueError("is not a file")
+        return path
+
+
+def role_entries(text: str) -> list[tuple[str, str, str]]:
+    """(value of the claim, role, tenant or "") of each entry. Raises ValueError."""
+    found = []
+    for entry in listed(text):
+        value, _, given = entry.rpartition("=")
+        role, _, tenant = given.partition(":")
+        if not value or role not in PERSON_ROLES:
+            msg = f"{entry!r} must be VALUE=ROLE, and ROLE one of {', '.join(PERSON_ROLES)}"
+            raise ValueError(msg)
+        if tenant and role not in _OF_TENANTS:
+            msg = f"{entry!r} names a tenant, but role {role} belongs to none"
+            raise ValueError(msg)
+        found.append((value, role, tenant))
+    return found
+
+
+def safe_url(text: str) -> bool:
+    """Whether nobody between here and there can change what this URL answers."""
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname or "", url.port
+    except ValueError:
+        return False
+    if not host or url.username is not None or url.query or url.fragment or not text.isprintable():
+        return False
+    return url.scheme == "https" or (url.scheme == "http" and _is_local(host))
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

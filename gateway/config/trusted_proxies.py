@@ -1,0 +1,115 @@
+"""Who the client is if a proxy passes its requests on. Pure.
+
+Only what a trusted proxy says counts. Each proxy appends the address that it was called from, so the entries
+are read from the right: the first address that is no trusted proxy's is the client's. What stands further
+left came from the client, who may write anything.
+
+One header is read, the one that the proxies set: they pass on the other one as the client wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, Literal, Self
+
+UNIX: Final = "unix"
+_MOST_HOPS: Final = 32
+"""Entries that are read, so that a long header costs little."""
+_ELEMENT: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+_PAIR: Final = re.compile(r'\s*([A-Za-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*(?:;|$)')
+
+Headers = list[tuple[bytes, bytes]]
+HeaderName = Literal["x-forwarded-for", "forwarded"]
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedClient:
+    address: str
+    scheme: str
+    """`http`, `https`, or empty: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProxies:
+    networks: tuple[IPv4Network | IPv6Network, ...]
+    unix: bool
+    """Whether who connects over the Unix socket is one."""
+    header: HeaderName = "x-forwarded-for"
+
+    @classmethod
+    def parse(cls, entries: Iterable[str], header: HeaderName = "x-forwarded-for") -> Self:
+        """`10.0.0.0/8`, `192.0.2.7`, `unix`. Raises ValueError."""
+        names = list(entries)
+        networks = tuple(ip_network(name) for name in names if name != UNIX)
+        if any(network.prefixlen == 0 for network in networks):
+            raise ValueError("a network of all addresses would let every client say who it is")
+        return cls(networks, UNIX in names, header)
+
+    def trusts(self, address: str) -> bool:
+        """`address`: of a peer; empty for a Unix socket."""
+        if not address:
+            return self.unix
+        found = _address(address)
+        return found is not None and self._trusts(found)
+
+    def _trusts(self, address: Address) -> bool:
+        return any(address in network for network in self.networks)
+
+    def client(self, peer: str, headers: Headers) -> ForwardedClient:
+        """The client of a request that came from the trusted `peer`. An entry that is no address ends the
+        search: who passed it on is the last one known."""
+        address, scheme = peer, ""
+        hops = _forwarded(headers) if self.header == "forwarded" else _x_forwarded(headers)
+        for index, (hop, proto) in enumerate(hops):
+            if index == 0:
+                scheme = proto  # as the proxy next to us was called
+            found = _address(hop)
+            if found is None or index >= _MOST_HOPS:
+                break
+            address = str(found)
+            if not self._trusts(found):
+                break
+        return ForwardedClient(address, scheme)
+
+
+def _x_forwarded(headers: Headers) -> Iterator[tuple[str, str]]:
+    """(address, scheme) of each hop, nearest first. Only the nearest scheme is known."""
+    proto = _last(headers, b"x-forwarded-proto").rpartition(",")[2].strip().lower()
+    scheme = proto if proto in {"http", "https"} else ""
+    lines = [value for name, value in headers if name == b"x-forwarded-for"]
+    for line in reversed(lines):
+        for hop in reversed(line.decode("latin-1").rsplit(",", _MOST_HOPS)):
+            yield hop.strip(), scheme
+    if not lines:
+        yield "", scheme
+
+
+def _forwarded(headers: Headers) -> Iterator[tuple[str, str]]:
+    """The same of RFC 7239."""
+    for line in reversed([value for name, value in headers if name == b"forwarded"]):
+        for element in reversed(_ELEMENT.findall(line.decode("latin-1"))):
+            pairs = {m[1].lower(): m[2] or m[3] or "" for m in _PAIR.finditer(element)}
+            proto = pairs.get("proto", "").lower()
+            yield pairs.get("for", ""), proto if proto in {"http", "https"} else ""
+
+
+def _last(headers: Headers, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in reversed(headers) if name == wanted), "")
+
+
+def _address(text: str) -> Address | None:
+    """An address, also with a port (`1.2.3.4:80`, `[::1]:80`) or of IPv4 in IPv6; None: it is none."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found

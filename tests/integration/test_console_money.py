@@ -1,0 +1,153 @@
+"""The console's pages about money, on the made-up month of `florin cost sample`."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import re
+import shutil
+from collections.abc import AsyncIterator
+from decimal import Decimal
+
+import httpx
+import pytest
+
+from adapters.store.protocol.registry import Change
+from gateway.tenants import directory
+from gateway.tenants.directory import Role
+from loadtests.ledger.sample import write
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+
+MONTH = "2026-10"
+
+
+@pytest.fixture(scope="module")
+def october(tmp_path_factory):
+    directory_ = tmp_path_factory.mktemp("october") / "month"
+    write(directory_)
+    return directory_ / "ledger.db"
+
+
+@pytest.fixture
+async def gateway(tmp_path, october, valkey_url, prefix):
+    (tmp_path / "state").mkdir()
+    shutil.copy(october, tmp_path / "state" / "ledger.db")
+    async with running_gateway(tmp_path / "state", valkey_url, prefix) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def signed_in(
+    gateway: Gateway, role: Role = Role.OPERATOR, tenant: str = ""
+) -> AsyncIterator[httpx.AsyncClient]:
+    text = OPERATOR_KEY
+    if role is not Role.OPERATOR:
+        key, text = directory.mint(tenant, role, gateway.state.clock.now())
+        await gateway.commit(Change("key", key.id, directory.dump(key)))
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+        began = await client.post("/console/sign-in", data={"key": text})
+        assert began.status_code == 303
+        yield client
+
+
+def token(page: httpx.Response) -> str:
+    return re.search(r'name="csrf" value="([^"]+)"', page.text)[1]
+
+
+async def test_a_finance_analysts_day(gateway):
+    async with signed_in(gateway, Role.FINANCE) as analyst:
+        assert (await analyst.get("/console")).headers["location"] == "/console/money"
+        page = await analyst.get(f"/console/money?month={MONTH}")
+        assert page.status_code == 200
+        for figure in ("2,958.15 USD", "1,432.14", "780.74", "How it adds up"):
+            assert figure in page.text
+        # The file has every digit, and adds up to the ledger's total.
+        file = await analyst.get(f"/console/money?month={MONTH}&by=tenant,adapter,gpu_type&format=csv")
+        rows = list(csv.DictReader(io.StringIO(file.text)))
+        assert {row["tenant"] for row in rows} == {"acme", "bolt", "corgi"}
+        assert sum(Decimal(row["cost"]) for row in rows) == Decimal("1432.1398238761")
+        assert "54.9 %" in (await analyst.get(f"/console/money/utilisation?month={MONTH}")).text
+        assert "-1,526.01 USD" in (await analyst.get(f"/console/money/margin?month={MONTH}")).text
+
+        month = await analyst.get(f"/console/money/months/{MONTH}")
+        assert "Close the month" in month.text
+        there = f"/console/money/months/{MONTH}"
+        proof = {"csrf": token(month)}
+        unsure = await analyst.post(f"{there}/close", data={**proof, "confirm": "october"})
+        assert unsure.status_code == 400
+        assert "type 2026-10" in unsure.text
+        closed = await analyst.post(f"{there}/close", data={**proof, "confirm": MONTH}, follow_redirects=True)
+        assert "figures never change again" in closed.text or "is being closed" in closed.text
+        while "closing</span>" in closed.text:
+            closed = await analyst.get(there)
+        assert "closed</span>" in closed.text
+        verified = await analyst.post(f"{there}/verify", data=proof)
+        assert "The month is as it was closed." in verified.text
+        statement = await analyst.get(f"{there}/statements/acme")
+        assert "780.74" in statement.text
+        assert statement.headers.get_list("content-security-policy") == [
+            "default-src 'none'; style-src 'unsafe-inline'"
+        ]
+        assert (await analyst.get(f"{there}/proofs/acme")).json()["statement"]["tenant"] == "acme"
+        focus = await analyst.get(f"{there}/export?format=focus-1.2&granularity=daily")
+        assert "BilledCost" in focus.text.splitlines()[0]
+        assert (await analyst.get(f"{there}/reconciliation")).status_code == 200
+
+
+async def test_prices_and_budgets_are_set_in_forms(gateway):
+    async with signed_in(gateway) as operator:
+        page = await operator.get("/console/money/prices")
+        price = {"csrf": token(page), "gpu_type": "B200", "rate": "two", "currency": "usd"}
+        refused = await operator.post("/console/money/prices", data=price, headers={"hx-request": "true"})
+        assert refused.status_code == 400
+        assert "is not a rate" in refused.text
+        assert "<html" not in refused.text  # a part, for beside the form
+        added = await operator.post(
+            "/console/money/prices", data=price | {"rate": "6.25"}, follow_redirects=True
+        )
+        assert "B200 costs 6.25 USD per GPU-hour." in added.text
+        number = max(int(found) for found in re.findall(r"/console/money/prices/(\d+)", added.text))
+        wrong = {"csrf": price["csrf"], "rate": "6.50", "reason": "typed wrongly"}
+        corrected = await operator.post(f"/console/money/prices/{number}", data=wrong, follow_redirects=True)
+        assert "is corrected" in corrected.text
+        assert "corrected</span>" in (await operator.get("/console/money/prices?history=1")).text
+        budget = {"csrf": price["csrf"], "tenant": "", "amount": "5000", "from": MONTH}
+        put = await operator.post("/console/money/budgets", data=budget, follow_redirects=True)
+        assert "The budget of the whole installation is 5000." in put.text
+        async with gateway.http() as api:
+            (row,) = (await api.get("/finance/v1/budgets", params={"month": MONTH})).json()["data"]
+            assert Decimal(row["amount"] if "amount" in row else row["budget"]) == 5000
+
+
+async def test_a_customer_sees_its_own_costs_and_no_more(gateway):
+    await gateway.add_tenant("acme")
+    async with signed_in(gateway, Role.TENANT_ADMIN, "acme") as customer:
+        page = await customer.get(f"/console/money?month={MONTH}")
+        assert page.status_code == 200
+        assert "acme/support" in page.text
+        for secret in ("bolt", "corgi", "GPU-hours", "H100", "Margin", "2,958"):
+            assert secret not in page.text
+        for staff in ("utilisation", "margin", "prices", f"months/{MONTH}/reconciliation"):
+            assert (await customer.get(f"/console/money/{staff}")).status_code == 403
+        month = await customer.get(f"/console/money/months/{MONTH}")
+        assert "Close the month" not in month.text
+        assert "bolt" not in month.text
+        assert (await customer.get(f"/console/money/months/{MONTH}/statements/acme")).status_code == 200
+        assert (await customer.get(f"/console/money/months/{MONTH}/statements/bolt")).status_code in {
+            403,
+            404,
+        }
+        closing = {"csrf": token(month), "confirm": MONTH}
+        refused = await customer.post(f"/console/money/months/{MONTH}/close", data=closing)
+        assert refused.status_code == 403
+        budget = {"csrf": token(month), "tenant": "bolt", "amount": "1"}
+        assert (await customer.post("/console/money/budgets", data=budget)).status_code == 403
+
+
+@pytest.mark.parametrize("query", ["month=2026-13", "month=<script>", "by=engine,password"])
+async def test_a_wrong_url_is_told_and_never_echoed_as_html(gateway, query):
+    async with signed_in(gateway) as operator:
+        page = await operator.get(f"/console/money?{query}")
+        assert page.status_code == 400
+        assert "<script>" not in page.text.replace("<script src", "")

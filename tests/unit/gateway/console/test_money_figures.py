@@ -1,0 +1,66 @@
+"""What the pages about money compute from the API's answers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from gateway.console.formats import NONE, money
+from gateway.console.pages.money.shared import chart, choices, daily, utilisation_by_day
+
+NOV = 1_795_442_400_000_000
+
+
+def row(day: str, name: str, cost: str | None) -> dict:
+    return {"day": day, "tenant": name, "cost": cost}
+
+
+def test_the_largest_groups_have_lines_of_their_own_and_the_rest_is_one():
+    rows = [row("2026-10-02", "a", "1"), row("2026-10-01", "a", "2"), row("2026-10-01", "b", "9")]
+    rows += [row("2026-10-02", "c", "0.5"), row("2026-10-02", "d", None)]
+    days, lines = daily(rows, "tenant", "cost", most=2)
+    assert days == ["2026-10-01", "2026-10-02"]
+    assert lines == [("b", [9.0, 0.0]), ("a", [2.0, 1.0]), ("2 more", [0.0, 0.5])]
+    drawn = chart(days, lines, "USD", "bars")
+    assert drawn["x"] == [1790812800, 1790899200]
+    assert daily([], "tenant", "cost") == ([], [])
+
+
+def test_utilisation_counts_repeated_requests_as_busy_and_prices_only_the_rest():
+    def part(nano: int, cost: str | None) -> dict:
+        return {"day": "2026-10-01", "gpu_type": "H100", "nano_gpu_hours": nano, "cost": cost}
+
+    nothing: dict = {"rows": []}
+    report = {
+        "rows": [part(6_000_000_000, "6")],
+        "retry_waste": {"rows": [part(2_000_000_000, "2")]},
+        "headroom": nothing,
+        "startup": {"rows": [part(1_000_000_000, "1.25")]},
+        "idle": {"rows": [part(1_000_000_000, "1")]},
+    }
+    (found,) = utilisation_by_day(report)
+    assert (found["provisioned"], found["busy"], found["share"]) == (10.0, 8.0, 0.8)
+    assert found["unused_cost"] == Decimal("2.25")
+    report["idle"] = {"rows": [part(1_000_000_000, None)]}
+    assert utilisation_by_day(report)[0]["unused_cost"] is None
+
+
+def test_this_month_can_always_be_chosen():
+    assert [value for value, _ in choices(["2026-09"], "2026-10", NOV)] == ["2026-11", "2026-10", "2026-09"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        ("1432.1398238761", "1,432.14 USD"),
+        ("0.16583333466", "0.165833 USD"),
+        ("0.10", "0.10 USD"),
+        ("-1526.01", "-1,526.01 USD"),
+        (Decimal("-0.000001"), "-0.000001 USD"),
+        (0, "0.00 USD"),
+        (None, NONE),
+    ],
+)
+def test_money_is_in_cents_unless_there_are_few(amount, shown):
+    assert money(amount, "USD") == shown
