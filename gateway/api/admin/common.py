@@ -39,7 +39,7 @@ async def _current(request: Request, state: State) -> None:
 
 
 def as_it_is(body: Json) -> Response:
-    """For long answers that are asked for often: FastAPI's encoder takes milliseconds for each thousand fields,
+    """For long answers that are asked for often: FastAPI's encoder takes milliseconds for a thousand fields,
     in which the worker serves nobody."""
     return Response(orjson.dumps(body), media_type="application/json")
 
