@@ -66,9 +66,7 @@ def _requires(name: str) -> list[str]:
 
 
 def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
-    return [
-        {"extra": extra, "python_full_version": python} for extra in {"", *extras} for python in PYTHONS
-    ]
+    return [{"extra": extra, "python_full_version": python} for extra in {"", *extras} for python in PYTHONS]
 
 
 def requirements() -> str:
