@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from gateway.console import formats
 from gateway.console.visit import Entry, Visit
@@ -38,6 +40,9 @@ BUNDLES: Final = {
     "icons.svg": ("icons.svg",),
 }
 """What browsers load, and the files in `static/` that it is made of."""
+
+
+_TICKED: Final = re.compile(r"`([^`]+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,9 @@ class Renderer:
             "percent": formats.percent,
             "seconds": formats.seconds,
             "money": formats.money,
+            "prose": prose,
         }
-        env.filters |= filters
+        env.filters |= {**filters, "ticked": ticked}
         env.globals |= {"asset": self._url, "entries": entries}
         self._env = env
 
@@ -84,6 +90,21 @@ class Renderer:
 
     def _url(self, name: str) -> str:
         return f"/console/static/{self.assets[name].version}/{name}"
+
+
+def prose(text: str) -> Markup:
+    """A sentence of the API's, in which `names` stand between backticks."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one backtick is only that
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
+    )
+
+
+def ticked(text: object) -> Markup:
+    """What stands between backticks in messages as code."""
+    return Markup(_TICKED.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped before
 
 
 def _asset(name: str, parts: tuple[str, ...]) -> Asset:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.model import Adapter, dump
+from adapters.model import Adapter, BaseModel, dump
 from adapters.store.protocol.registry import Change
 from gateway.tenants import directory
 from gateway.tenants.directory import Role, evaluation_key_id
@@ -217,6 +217,7 @@ async def test_each_sees_and_changes_only_its_own(deployment, browser):
     for action in ("rollback", "remove", "cost-centre"):
         status, _ = await browser.refused(f"/console/adapters/bolt/support/{action}", confirm="bolt/support")
         assert status == 404, action
+    assert "bolt/support" in gateway.state.catalog.adapters
     for action in ("pin", "replicas", "evaluation-policy", "versions/v1/release"):
         assert (await browser.refused(f"{ONE}/{action}"))[0] == 403, action
     assert (await browser.chat(version="v1")).status_code == 200
@@ -238,11 +239,8 @@ async def test_each_sees_and_changes_only_its_own(deployment, browser):
 async def test_files_are_uploaded_and_what_is_wrong_with_them_is_told(gateway, browser, engine, tmp_path):
     await gateway.add_tenant("acme")
     assert "No adapters yet" in await browser.get("/console/adapters")
-    async with gateway.http() as http:
-        made = {"name": "a", "url": engine.url, "base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8}
-        made |= {"config": LLAMA.config, "verify": False}
-        added = await http.post("/admin/v1/engines", json=made)
-    assert added.status_code == 201, added.text
+    await gateway.add_engine("a", engine.url)
+    await gateway.commit(Change("base", "base", dump(BaseModel("base", (), LLAMA.config))))
     files = adapter_files(tmp_path)
     proof = {"x-csrf-token": browser.token, "hx-request": "true"}
     path = "/console/adapters/upload?tenant=acme&name=support&file_name=x.tar"
@@ -298,7 +296,6 @@ async def test_an_evaluation_is_started_and_watched(deployment, browser):
         while "sse-connect" in (page := await browser.get(begun.headers["location"])):
             await asyncio.sleep(0.05)
     assert "not passed" in page
-    assert (await start(data=cases)).status_code == 400 if False else True
     assert begun.headers["location"].rpartition("/")[2] in await browser.get(f"{path}?format=csv")
     assert "not passed" in await browser.get(f"{ONE}/versions/v2")
 

@@ -115,20 +115,24 @@ async def start(visit: Visit) -> Response:
     length = visit.request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()) or int(length) > _MOST_BYTES:
         raise ApiError(413, "body_too_large", f"The cases may have up to {_MOST_BYTES:,} bytes.")
-    visit.form = await visit.request.form(max_files=1, max_fields=50, max_part_size=_MOST_BYTES)
-    data = visit.text("data")
-    file = visit.form.get("file")
-    if isinstance(file, UploadFile) and file.size:
-        try:
-            data = (await file.read()).decode()
-        except UnicodeDecodeError:
-            raise wrong("data", "Cases: the file is not text in UTF-8.") from None
-    body = plan(visit.text, data)
+    async with visit.request.form(max_files=1, max_fields=50, max_part_size=_MOST_BYTES) as visit.form:
+        body = plan(visit.text, await _cases(visit))
     version = visit.text("version")
     made = await visit.api.post(api_of(name, "versions", version, "evaluations"), body)
     return visit.see(
         page_of(name, "evaluations", made["id"]), f"The evaluation of {name}@{version} has begun."
     )
+
+
+async def _cases(visit: Visit) -> str:
+    """Of the file, or pasted. Raises ApiError."""
+    file = visit.form.get("file")
+    if not (isinstance(file, UploadFile) and file.size):
+        return visit.text("data")
+    try:
+        return (await file.read()).decode()
+    except UnicodeDecodeError:
+        raise wrong("data", "Cases: the file is not text in UTF-8.") from None
 
 
 async def evaluation(visit: Visit) -> Response:

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError, Json
 from gateway.console.pages.adapters.common import command, known, page_of, wrong
 from gateway.console.visit import MANAGERS, Route, Visit
+from gateway.dataplane.asgi import Message, Receive
 from gateway.tenants.directory import Role
 
 _MOST_DRAINED: Final = 64 * 1024 * 1024
@@ -79,17 +79,18 @@ async def upload(visit: Visit) -> Response:
     for flag in ("assume_base", "unverified_shapes"):
         if visit.query.get(flag):
             query[flag] = "true"
+    body = _Body(visit.request.receive)
     try:
         name = _name(visit.query.get("tenant", ""), visit.query.get("name", ""))
         answer = await visit.api.stream(
             "POST",
             "/admin/v1/adapters/upload",
-            visit.request.receive,
+            body.receive,
             headers,
             query=query | {"adapter": name},
         )
     except ApiError:
-        await _drain(visit)
+        await body.drain()
         raise
     done = answer.json()
     return visit.page("adapter_registered_part.html.j2", done=done, said=registered(done))
@@ -113,16 +114,25 @@ def registered(done: Json) -> str:
     return f"{label} is registered. Live is still {done['live']}, until it is promoted."
 
 
-async def _drain(visit: Visit) -> None:
-    """Read what is left of a refused upload, up to a bound."""
-    size = 0
-    with suppress(TimeoutError, ClientDisconnect, RuntimeError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while size < _MOST_DRAINED:
-                message = await visit.request.receive()
-                size += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return
+class _Body:
+    """The browser's body as it comes. Mutable: whether it has ended."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._ended = message["type"] != "http.request" or not message.get("more_body")
+        return message
+
+    async def drain(self) -> None:
+        """Read what is left of a refused upload, up to a bound."""
+        size = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while not self._ended and size < _MOST_DRAINED:
+                    size += len((await self.receive()).get("body", b""))
 
 
 ROUTES = (

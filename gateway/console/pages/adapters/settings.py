@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters.common import (
     adapter,
     api_of,
@@ -68,7 +69,9 @@ async def policy(visit: Visit) -> Response:
 async def remove(visit: Visit) -> Response:
     name = full_name(visit)
     confirmed(visit, name)
-    await visit.api.delete(api_of(name))
+    done = await visit.api.delete(api_of(name))
+    if not done["removed"]:
+        raise ApiError(404, "not_found", f"There is no adapter {name}.")
     return visit.see("/console/adapters", f"{name} is removed, with all its versions.")
 
 
