@@ -67,15 +67,11 @@ def _requires(name: str) -> list[str]:
 
 
 def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
-<<<<<<< HEAD
-    return [{"extra": extra, "python_full_version": python} for extra in {"", *extras} for python in PYTHONS]
-=======
     return [
         {"extra": extra, "python_full_version": python, "python_version": python.rpartition(".")[0]}
         for extra in {"", *extras}
         for python in PYTHONS
     ]
->>>>>>> main
 
 
 def requirements() -> str:

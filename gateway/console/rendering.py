@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -42,9 +41,6 @@ BUNDLES: Final = {
 """What browsers load, and the files in `static/` that it is made of."""
 
 
-_TICKED: Final = re.compile(r"`([^`]+)`")
-
-
 @dataclass(frozen=True, slots=True)
 class Asset:
     body: bytes
@@ -80,7 +76,7 @@ class Renderer:
             "money": formats.money,
             "prose": prose,
         }
-        env.filters |= {**filters, "ticked": ticked}
+        env.filters |= filters
         env.globals |= {"asset": self._url, "entries": entries}
         self._env = env
 
@@ -100,11 +96,6 @@ def prose(text: str) -> Markup:
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
     )
-
-
-def ticked(text: object) -> Markup:
-    """What stands between backticks in messages as code."""
-    return Markup(_TICKED.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped before
 
 
 def _asset(name: str, parts: tuple[str, ...]) -> Asset:

@@ -102,5 +102,8 @@ def test_audit_entries_lead_to_their_object_and_read_as_words():
     assert href({**entry, "action": "adapter.remove"}) == ""
     assert href({**entry, "action": "price.add", "subject": "7"}) == ""
     assert href({**entry, "action": "tenant.add", "subject": "a?b"}) == "/console/tenants/a%3Fb"
+    assert in_words({"digest": "ab" * 32, "created": 1_795_443_262_000_000, "tenant": ""}) == (
+        "digest: abababababab; created: 2026-11-23 14:14:22 UTC"
+    )
     details = {"limits.concurrent": {"old": None, "new": 4}, "label": "x", "why": "y" * 99}
     assert in_words(details) == f"limits.concurrent: none → 4; label: x; why: {'y' * 79}…"
