@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +19,9 @@ BUILD: Final = FOLDER / "build-requirements.txt"
 SBOM: Final = FOLDER / "sbom.cdx.json"
 LOCK: Final = FOLDER.parents[1] / "requirements.lock"
 EXTRAS: Final = ("otel", "parquet", "postgres")
-PYTHONS: Final = ("3.11.0", "3.11.99")
-"""Between them, what a package needs on any Python 3.11: Debian 12 has 3.11.2, on which redis needs more."""
+PYTHONS: Final = ("3.11.0", "3.11.99", "3.12.99")
+"""Between them, what a package needs on any Python 3.11, and on the 3.12 of vLLM's image. Debian 12 has
+3.11.2, on which redis needs more."""
 _HEAD = "# What {what} of requirements.lock. Made by `python -m deploy.images.contents`.\n"
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==([^ ;\\]+)")
 
@@ -36,7 +37,7 @@ def pins(lock: str) -> dict[str, tuple[str, str]]:
 
 
 def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
-    """Normalized name → what it requires on any Python 3.11, for all that `root` with `extras` needs: as
+    """Normalized name → what it requires on any of PYTHONS, for all that `root` with `extras` needs: as
     installed, and what is not installed here has no requirements of its own."""
     from packaging.requirements import Requirement  # noqa: PLC0415  # a developer's
 
@@ -61,13 +62,15 @@ def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
 def _requires(name: str) -> list[str]:
     try:
         return distribution(name).requires or []
-    except PackageNotFoundError:  # another Python 3.11 needs it; its version is in the lock file
+    except PackageNotFoundError:  # another Python needs it; its version is in the lock file
         return []
 
 
 def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
     return [
-        {"extra": extra, "python_full_version": python} for extra in {"", *extras} for python in PYTHONS
+        {"extra": extra, "python_full_version": python, "python_version": python.rpartition(".")[0]}
+        for extra in {"", *extras}
+        for python in PYTHONS
     ]
 
 
@@ -79,7 +82,7 @@ def build_requirements() -> str:
     return _locked("builds Florin's wheel", closure("hatchling", ()).keys())
 
 
-def _locked(what: str, names: Set[str]) -> str:
+def _locked(what: str, names: AbstractSet[str]) -> str:
     locked = pins(LOCK.read_text())
     return _HEAD.format(what=what) + "".join(locked[name][1] for name in sorted(names))
 

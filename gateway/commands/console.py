@@ -19,20 +19,22 @@ def console(
     *,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
 ) -> None:
-    """Print a link that signs a browser in to the console as this key: once, within ten minutes. Whoever has
-    the link has the key's rights.
+    """Print a link that signs a browser in to the console as this key.
+
+    It works once, within ten minutes. Whoever has it has the key's rights until the session ends. With
+    --json, `url` is a path of the gateway.
 
     Example: florin console --open
     """
     if session.gateway.startswith("unix:"):
         raise UsageError("A browser needs an address: set FLORIN_URL to that of the gateway or its proxy.")
     body = session.api.post("/admin/v1/sign-in-links")
-    link = body | {"url": session.gateway.rstrip("/") + body["url"]}
+    url = session.gateway.rstrip("/") + body["url"]
     if open_:
-        typer.launch(link["url"])
-    session.result(link, _people)
+        typer.launch(url)
+    session.result(body, lambda shown: _people(url, shown))
 
 
-def _people(body: Json) -> None:
-    say(body["url"])
+def _people(url: str, body: Json) -> None:
+    say(url)
     note(f"It works once, until {when(body['expires'])}.")

@@ -7,6 +7,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -59,7 +60,7 @@ def login(
         )
     me = Api.to(gateway, made.token).get("/admin/v1/me")
     sign_ins.write(made)
-    session.result(me, _signed_in)
+    session.result(me, partial(_signed_in, renewed=bool(made.refresh_token)))
     if session.operator_key or session.key_file:
         note("A key is set (FLORIN_KEY or FLORIN_OPERATOR_KEY): commands use it, and not this sign-in.")
 
@@ -84,10 +85,11 @@ def logout(session: Session) -> None:
     session.result(body, _signed_out)
 
 
-def _signed_in(me: Json) -> None:
+def _signed_in(me: Json, *, renewed: bool) -> None:
     of = f" of {me['tenant']}" if me["tenant"] else ""
     say(f"Signed in as {clean(me['label'] or me['id'])} ({clean(me['id'])}), role {me['role']}{of}.")
-    say(f"This token is valid until {when(me['expires'])}; commands renew it.")
+    after = "; commands renew it" if renewed else ", and cannot be renewed: the issuer sent no refresh token"
+    say(f"This token is valid until {when(me['expires'])}{after}.")
 
 
 def _signed_out(body: Json) -> None:

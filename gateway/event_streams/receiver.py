@@ -85,7 +85,7 @@ class Receiver:
         """Headers and body. The message's id is the same whenever the same events are posted. Pure."""
         body = orjson.dumps(list(events))
         ids = "\n".join(event["id"] for event in events)
-        headers = {"content-type": CONTENT_TYPE, "user-agent": "florin"}
+        headers = {"content-type": CONTENT_TYPE, "user-agent": "florin", "accept-encoding": "identity"}
         if self._secrets:
             message = f"msg_{hashlib.sha256(ids.encode()).hexdigest()[:32]}"
             headers |= signature(message, at, body, self._secrets)

@@ -88,9 +88,9 @@ def note_failure(ledger: Ledger, name: StreamName, failure: str) -> None:
         connection.execute(update(event_streams).where(_STREAM.name == name).values(failure=failure))
 
 
-def advanced(connection: Connection, name: StreamName, now: int) -> None:
-    """The receiver has taken something, or an operator has decided what waits."""
-    values = {"advanced_at": now, "failure": ""}
+def advanced(connection: Connection, name: StreamName, now: int, *, taken: bool = True) -> None:
+    """The receiver has taken something or, if not `taken`, an operator has decided what waits."""
+    values: dict[str, Any] = {"advanced_at": now} | ({"failure": ""} if taken else {})
     connection.execute(update(event_streams).where(_STREAM.name == name).values(values))
 
 
@@ -119,7 +119,7 @@ def replay(ledger: Ledger, name: StreamName, since: int, *, actor: str, now: int
             count = outbox.queue_since(connection, since)
         else:
             count = _move(connection, _position_at(connection, since), back=True)
-        advanced(connection, name, now)
+        advanced(connection, name, now, taken=False)
         record(connection, actor, "events.replay", name, {"since": iso(since), "events": count}, now)
     return count
 
@@ -133,7 +133,7 @@ def skip(ledger: Ledger, name: StreamName, until: int, *, actor: str, now: int) 
             count = outbox.drop_before(connection, until)
         else:
             count = _move(connection, _position_at(connection, until), back=False)
-        advanced(connection, name, now)
+        advanced(connection, name, now, taken=False)
         record(connection, actor, "events.skip", name, {"until": iso(until), "events": count}, now)
     return count
 

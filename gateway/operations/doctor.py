@@ -18,13 +18,14 @@ from gateway.operations.limits import without_prices
 from gateway.operations.state import State
 from gateway.operations.tenants import unmet
 
+_SIGNED_IN = "Who has signed in before stays so for a day at most."
 _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 
 
 async def diagnose(state: State) -> list[Diagnosis]:
     """The result of every check, worst first. Queries each engine."""
     store, ledger, disk, exposed, view = await asyncio.gather(
-        of_store(state.store),
+        of_store(state.store, fails_over=state.settings.redis_fails_over),
         of_ledger(state),
         asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
         of_exposure(state),
@@ -40,6 +41,7 @@ async def diagnose(state: State) -> list[Diagnosis]:
         *of_suspects(state),
         *of_requirements(state),
         *of_budgets(state),
+        *of_issuer(state),
         *exposed,
     ]
     return sorted(found, key=lambda d: _ORDER[d.status])
@@ -56,6 +58,23 @@ def of_suspects(state: State) -> list[Diagnosis]:
             "Until then the tenant must not send it.",
         )
         for (tenant, adapter), (deaths, left) in sorted(state.deaths.suspects.refusals().items())
+    ]
+
+
+def of_issuer(state: State) -> list[Diagnosis]:
+    if state.people is None:
+        return []
+    issuer = state.people.issuer
+    if not issuer.trouble:
+        return [Diagnosis("issuer", "ok", issuer.url, "People can sign in.")]
+    return [
+        Diagnosis(
+            "issuer",
+            "warning",
+            issuer.url,
+            f"The issuer of sign-ins cannot be used: {issuer.trouble} {_SIGNED_IN}",
+            "Check FLORIN_OIDC_ISSUER, FLORIN_OIDC_CA and the way there. Keys work meanwhile.",
+        )
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,6 +13,7 @@ from playwright.async_api import Browser, async_playwright
 
 from adapters.store.embedded import EmbeddedValkey
 from deploy.browser import environment
+from loadtests.ledger import sample
 from tests.browser.watching import Watched, new_context, watched
 from tests.browser.world import World, lived_in_world
 from tests.support.missing import missing
@@ -48,8 +50,18 @@ async def tab(browser: Browser) -> AsyncIterator[Watched]:
         yield page
 
 
+@pytest.fixture(scope="session")
+def october(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of the sample month. Filling one takes 4 s, so that worlds get copies."""
+    directory = tmp_path_factory.mktemp("october") / "state"
+    sample.write(directory)
+    return directory / "ledger.db"
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def world(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(
+    valkey: EmbeddedValkey, october: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
     """For looking only: all tests share it."""
-    async with lived_in_world(valkey, f"console-{os.getpid()}", tmp_path_factory.mktemp("world")) as made:
+    async with lived_in_world(valkey, "world", tmp_path_factory.mktemp("world"), october) as made:
         yield made

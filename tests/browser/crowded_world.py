@@ -18,7 +18,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants import directory
 from loadtests.ledger import sample
 from loadtests.mock_engine import MockEngine
-from tests.browser.world import World
+from tests.browser.world import World, put_ledger
 from tests.support.harness import engine_document, running_gateway
 
 ENGINES, ADAPTERS, TENANTS = 64, 300, 40
@@ -59,8 +59,7 @@ def _changes(url: str, now: int) -> list[Change]:
 
 def _use(path: Path) -> None:
     """One hour's requests of the sample month, of every adapter."""
-    sample.write(path)
-    ledger = Ledger(f"sqlite:///{path / 'ledger.db'}")
+    ledger = Ledger(f"sqlite:///{path}")
     some = [record for _, record in zip(range(ADAPTERS), sample.records(), strict=False)]
     ledger.insert(
         [
@@ -79,8 +78,9 @@ def _use(path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def crowded_world(valkey: EmbeddedValkey, prefix: str, tmp: Path) -> AsyncIterator[World]:
-    await asyncio.to_thread(_use, tmp / "state")
+async def crowded_world(valkey: EmbeddedValkey, prefix: str, tmp: Path, ledger: Path) -> AsyncIterator[World]:
+    """`ledger`: the sample month's, of which it gets a copy."""
+    await asyncio.to_thread(_use, put_ledger(ledger, tmp / "state"))
     async with (
         MockEngine(base=sample.MODEL) as engine,
         running_gateway(tmp / "state", valkey.url, prefix, probe_interval=10.0) as gateway,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -18,8 +19,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def crowd(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with crowded_world(valkey, "crowd", tmp_path_factory.mktemp("crowd")) as made:
+async def crowd(
+    valkey: EmbeddedValkey, october: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    async with crowded_world(valkey, "crowd", tmp_path_factory.mktemp("crowd"), october) as made:
         yield made
 
 

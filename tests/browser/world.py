@@ -3,9 +3,9 @@ month (October 2026, not closed yet), a canary, and requests of which some faile
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,12 @@ class World:
         await tab.settled()
 
 
+def put_ledger(source: Path, state: Path) -> Path:
+    """A copy of a ledger as that of the gateway with this state directory."""
+    state.mkdir(mode=0o700)
+    return shutil.copy(source, state / "ledger.db")
+
+
 @contextlib.asynccontextmanager
 async def bare_world(valkey: EmbeddedValkey, prefix: str, tmp: Path) -> AsyncIterator[World]:
     """Engines and nothing else: no customer, no adapter, no usage."""
@@ -98,8 +104,11 @@ async def bare_world(valkey: EmbeddedValkey, prefix: str, tmp: Path) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def lived_in_world(valkey: EmbeddedValkey, prefix: str, tmp: Path) -> AsyncIterator[World]:
-    await asyncio.to_thread(sample.write, tmp / "state")
+async def lived_in_world(
+    valkey: EmbeddedValkey, prefix: str, tmp: Path, ledger: Path
+) -> AsyncIterator[World]:
+    """`ledger`: the sample month's, of which it gets a copy."""
+    put_ledger(ledger, tmp / "state")
     async with bare_world(valkey, prefix, tmp) as world:
         for tenant, adapters in sample.CUSTOMERS.items():
             await world.admin("POST", "tenants", {"name": tenant})

@@ -379,3 +379,49 @@ async def test_client_certificate_is_required_if_configured(ca, pair, tmp_path, 
                     model="base", messages=[{"role": "user", "content": "x"}]
                 )
                 assert answer.choices[0].message.content
+
+
+async def test_the_certificate_shown_to_engines_is_changed_under_streams_and_no_request_fails(
+    ca, tmp_path, valkey_url, prefix
+):
+    """It moves to another CA, which the second engine alone trusts: who is connected to the first stays so."""
+    another = Authority.at(tmp_path / "another")
+    (tmp_path / "both.pem").write_bytes(ca.file.read_bytes() + another.file.read_bytes())
+    put(tmp_path / "token", b"engine-secret")
+    ours, pair = ca.issue("caller", "florin"), ca.issue("engine")
+    first, second = (
+        server_context(read_pair(pair.cert, pair.key), trust)
+        for trust in (tmp_path / "both.pem", another.file)
+    )
+    side = {"engine_ca": ca.file, "engine_cert": ours.cert, "engine_key": ours.key}
+    question = {"model": "base", "messages": [{"role": "user", "content": "x"}]}
+    async with (
+        MockEngine(tls=first, api_key="engine-secret", answer_tokens=40) as a,
+        MockEngine(tls=second, api_key="engine-secret") as b,
+        running_gateway(
+            tmp_path / "state", valkey_url, prefix, **side, engine_token_file=tmp_path / "token"
+        ) as gateway,
+        gateway.http() as http,
+    ):
+        body = {"base": "base", "gpu_type": "h100", "slots": 2, "max_rank": 8}
+        assert (await http.post("/admin/v1/engines", json={"name": "a", "url": a.url, **body})).is_success
+        await gateway.add_tenant("acme", base_access=True)
+        async with gateway.client("acme") as client:
+            a.faults.event_delay = 0.2
+            streams = [await client.chat.completions.create(**question, stream=True) for _ in range(4)]
+            refused = await http.post("/admin/v1/engines", json={"name": "b", "url": b.url, **body})
+            assert "may require a client certificate" in refused.text
+            ours.put(another.leaf("florin"))
+            [identity] = [i for i in gateway.state.security.identities if i.name == "engine client"]
+            before, answered = identity.pair, 0
+            while identity.pair is before:  # requests go on meanwhile
+                answered += bool(
+                    (await client.chat.completions.create(**question | {"max_tokens": 1})).choices
+                )
+            assert (await http.post("/admin/v1/engines", json={"name": "b", "url": b.url, **body})).is_success
+            assert answered
+            assert sum(a.state.running.values()) == len(streams)
+            a.faults.event_delay = 0.0
+            for stream in streams:
+                *_, last = [event async for event in stream]
+                assert last.choices[0].finish_reason == "stop"

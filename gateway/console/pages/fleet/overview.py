@@ -33,6 +33,7 @@ _COLUMNS = [
     Column("waiting", "Waiting", lambda row: row.waiting, "number", "As the engine reports"),
     Column("kv_usage", "KV cache", lambda row: row.kv_usage, "percent"),
     Column("region", "Region", lambda row: row.region),
+    Column("url", "URL", lambda row: row.url),
 ]
 
 

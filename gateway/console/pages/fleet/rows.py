@@ -225,14 +225,11 @@ def tiles(rows: Sequence[EngineRow], changes: Iterable[Json], now: int) -> list[
     lately = [change for change in changes if change["at"] > now - _MINUTE]
     loads = sum(change["kind"] in {"loaded", "activated"} for change in lately)
     evictions = sum(change["kind"] in {"evicted", "unloaded"} for change in lately)
+    cached = sum(len(row.cached) for row in rows)
     drains = sum(row.state in {"draining", "cordoned", "stopping"} for row in rows)
     return [
-        Tile(
-            "Engines up", f"{up} of {len(rows)}", "" if up == len(rows) else "see below", _of(up, len(rows))
-        ),
-        Tile(
-            "Slots in use", f"{used} of {slots}", f"{sum(len(row.cached) for row in rows)} more in CPU memory"
-        ),
+        Tile("Engines up", f"{up} of {len(rows)}", tone=_of(up, len(rows))),
+        Tile("Slots in use", f"{used} of {slots}", f"{cached:,} more in CPU memory"),
         Tile(
             "Requests in flight",
             f"{sum(row.in_flight for row in rows):,}",
@@ -285,8 +282,8 @@ def _line(change: Json) -> FeedLine:
         change["at"],
         change["version"],
         f"/console/adapters/{quote(adapter)}" if "/" in adapter else "",
-        ", ".join(text for text in (took, change["why"] or "") if text),
+        str(_TOLD.get(change["kind"], change["kind"])),
         change["engine"],
-        ", ".join(text for text in (took, change["why"]) if text),
+        ", ".join(text for text in (took, change["why"] or "") if text),
         _CHANGE_TONES.get(change["kind"], ""),
     )

@@ -120,6 +120,8 @@ def test_a_page_that_was_not_taken_comes_again(ledger, name):
     first = read_page(ledger, name, source="s", limit=2)
     note_failure(ledger, name, "status 503")
     assert read_status(ledger, name).failure == "status 503"
+    replay(ledger, name, 0, actor="", now=NOW)
+    assert read_status(ledger, name).failure == "status 503"  # of the last attempt, still
     assert read_page(ledger, name, source="s", limit=2).events == first.events
     assert first.more
     take(ledger, name)
