@@ -229,6 +229,7 @@ async def test_each_sees_and_changes_only_its_own(deployment, browser):
     assert "bolt" not in models
     assert (await browser.client.get(ONE)).headers["location"] == f"{ONE}/try"
     assert (await browser.chat()).status_code == 200
+    assert (await browser.client.get("/console/adapters/bolt/support/try")).status_code == 404
     for path in (f"{ONE}/settings", f"{ONE}/promote", "/console/adapters/new", "/console/bases"):
         assert (await browser.client.get(path)).status_code == 403, path
     assert {r.key_id for r in await gateway.usage("acme")} <= set(gateway.state.directory.keys)
