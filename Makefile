@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
-FAST := tests/unit tests/contract tests/property tests/integration
+FAST := tests/unit tests/contract tests/property tests/integration tests/browser
 # Most fast tests wait for most of their time: more of them than processors run at once. What is left of a worker's
 # tests when another has none goes to that one, so that the slow ones at the end are shared.
 WORKERS ?= 3

@@ -33,13 +33,16 @@ _FAST = {
     "full_page_writes": "off",
     "autovacuum": "off",
 }
+PRIMARY = _FAST | {"wal_level": "replica", "max_wal_senders": 4, "wal_keep_size": "64MB"}
+"""Settings of a server that has a standby, and of the standby."""
 _names = itertools.count(1)
 
 
 class Postgres:
     """A server. Mutable: running from `start` to `stop`."""
 
-    def __init__(self, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, object] | None = None, *, of: Postgres | None = None) -> None:
+        """`of`: make it a standby of this running server, which needs the settings PRIMARY."""
         self._settings = _FAST if settings is None else settings
         self._account = _account()
         self._directory = Path(tempfile.mkdtemp(prefix="florin-test-pg-"))
@@ -49,9 +52,13 @@ class Postgres:
             self.bin = _binaries(self._directory, self._account)
             if self._account:
                 os.chown(self._directory, self._account.pw_uid, self._account.pw_gid)
-            self._run(
-                "initdb", "-D", "data", "-U", "florin", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"
-            )
+            if of is None:
+                self._run(
+                    "initdb", "-D", "data", "-U", "florin", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"
+                )
+            else:
+                copied = f"host=127.0.0.1 port={of.port} user=florin"
+                self._run("pg_basebackup", "-d", copied, "-D", "data", "-R", "-c", "fast", "-N")
         except BaseException:
             shutil.rmtree(self._directory)
             raise
@@ -113,6 +120,11 @@ class Postgres:
         self._process.kill()
         self._process.wait()
         self._process = None
+
+    def promote(self) -> None:
+        """Make a standby the primary, and wait until it accepts writes."""
+        with self.connect() as connection:
+            connection.execute("SELECT pg_promote(wait => true)")
 
     def stop(self) -> None:
         if self._process is not None:

@@ -115,6 +115,8 @@ class Metrics:
     prompt_tokens: str = ""
     cached_tokens: str = ""
     generation_tokens: str = ""
+    kv_usage: str = ""
+    """Part of its KV cache that is in use, 0 to 1."""
     ready: str = ""
     """When its counters were created, Unix seconds."""
     moving: tuple[str, ...] = ()

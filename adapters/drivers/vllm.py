@@ -43,6 +43,7 @@ class Vllm(Driver):
         prompt_tokens="vllm:prompt_tokens_total",
         cached_tokens="vllm:prompt_tokens_cached_total",
         generation_tokens="vllm:generation_tokens_total",
+        kv_usage="vllm:kv_cache_usage_perc",
         ready="vllm:prompt_tokens_created",
         # The last is the time of the latest step, which also changes during a long prefill.
         moving=(

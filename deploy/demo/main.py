@@ -73,6 +73,8 @@ def _run(console: Console, *, exit_after: bool, env_file: Path | None) -> int:
         console.print(f"Ready after {time.monotonic() - began:.0f} s: {gateway.url}/v1")
         if exit_after and env_file:
             installation.write_env(env_file)
+        console.print(f"Watch it in a browser: {gateway.url}/console", markup=False, soft_wrap=True)
+        console.print(f"  {_sign_in_link(gateway)}   (signs in once)", markup=False, soft_wrap=True)
         transcript = Transcript(installation, console)
         right = transcript.play()
         _verdict(console, transcript)
@@ -116,6 +118,11 @@ def labels(env: EngineEnv) -> str:
     )
 
 
+def _sign_in_link(gateway: Gateway) -> str:
+    """A link to the console as the operator."""
+    return f"{gateway.url}{gateway.call('POST', '/admin/v1/sign-in-links')['url']}"
+
+
 def _repair(console: Console, installation: Installation) -> None:
     """Restart the engine that the transcript killed, and check that every customer gets an answer again."""
     dead = [engine for engine in installation.fleet.engines if not engine.alive]
@@ -156,6 +163,7 @@ def _stay(console: Console, installation: Installation, env_file: Path | None) -
         f"  export FLORIN_URL={gateway.url} FLORIN_OPERATOR_KEY={gateway.operator_key}",
         "  .venv/bin/florin placement",
         "  .venv/bin/florin cost report",
+        "  .venv/bin/florin console --open     # the same in a browser",
         f"  curl {gateway.url}/v1/chat/completions -H 'authorization: Bearer {customer.key}' \\",
         "    -H 'content-type: application/json' \\",
         """    -d '{"model": "support", "temperature": 0,""",

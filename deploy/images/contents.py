@@ -1,5 +1,6 @@
 """What the gateway's image installs: the packages of requirements.lock that Florin needs at run time, with
-their hashes, and the same as an SBOM (CycloneDX 1.6). `python -m deploy.images.contents` writes both.
+their hashes, and the same as an SBOM (CycloneDX 1.6); and what builds its wheel.
+`python -m deploy.images.contents` writes them.
 """
 
 from __future__ import annotations
@@ -7,16 +8,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from importlib.metadata import distribution
+from collections.abc import Set as AbstractSet
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 FOLDER: Final = Path(__file__).parent
 REQUIREMENTS: Final = FOLDER / "requirements.txt"
+BUILD: Final = FOLDER / "build-requirements.txt"
 SBOM: Final = FOLDER / "sbom.cdx.json"
 LOCK: Final = FOLDER.parents[1] / "requirements.lock"
-EXTRAS: Final = ("postgres", "parquet")
-_HEAD = "# What the images install of requirements.lock. Made by `python -m deploy.images.contents`.\n"
+EXTRAS: Final = ("otel", "parquet", "postgres")
+PYTHONS: Final = ("3.11.0", "3.11.99", "3.12.99")
+"""Between them, what a package needs on any Python 3.11, and on the 3.12 of vLLM's image. Debian 12 has
+3.11.2, on which redis needs more."""
+_HEAD = "# What {what} of requirements.lock. Made by `python -m deploy.images.contents`.\n"
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==([^ ;\\]+)")
 
 
@@ -31,7 +37,8 @@ def pins(lock: str) -> dict[str, tuple[str, str]]:
 
 
 def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
-    """Normalized name → what it requires here, for all that `root` with `extras` needs: as installed."""
+    """Normalized name → what it requires on any of PYTHONS, for all that `root` with `extras` needs: as
+    installed, and what is not installed here has no requirements of its own."""
     from packaging.requirements import Requirement  # noqa: PLC0415  # a developer's
 
     found: dict[str, set[str]] = {}
@@ -43,19 +50,41 @@ def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
             continue
         seen.add((name, wanted))
         needed = found.setdefault(_normal(name), set())
-        for text in distribution(name).requires or ():
+        for text in _requires(name):
             requirement = Requirement(text)
             marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in {"", *wanted}):
+            if marker is None or any(marker.evaluate(where) for where in _environments(wanted)):
                 needed.add(_normal(requirement.name))
                 waiting.append((requirement.name, frozenset(requirement.extras)))
     return found
 
 
+def _requires(name: str) -> list[str]:
+    try:
+        return distribution(name).requires or []
+    except PackageNotFoundError:  # another Python needs it; its version is in the lock file
+        return []
+
+
+def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
+    return [
+        {"extra": extra, "python_full_version": python, "python_version": python.rpartition(".")[0]}
+        for extra in {"", *extras}
+        for python in PYTHONS
+    ]
+
+
 def requirements() -> str:
+    return _locked("the images install", closure("florin-gateway", EXTRAS).keys() - {"florin-gateway"})
+
+
+def build_requirements() -> str:
+    return _locked("builds Florin's wheel", closure("hatchling", ()).keys())
+
+
+def _locked(what: str, names: AbstractSet[str]) -> str:
     locked = pins(LOCK.read_text())
-    names = sorted(closure("florin-gateway", EXTRAS).keys() - {"florin-gateway"})
-    return _HEAD + "".join(locked[name][1] for name in names)
+    return _HEAD.format(what=what) + "".join(locked[name][1] for name in sorted(names))
 
 
 def sbom() -> str:
@@ -71,6 +100,7 @@ def sbom() -> str:
             "name": name,
             "version": locked[name][0],
             "purl": refs[name],
+            **({"scope": "optional"} if "python_full_version" in locked[name][1] else {}),
             "hashes": [
                 {"alg": "SHA-256", "content": digest}
                 for digest in re.findall(r"sha256:([0-9a-f]{64})", locked[name][1])
@@ -107,5 +137,6 @@ def _normal(name: str) -> str:
 
 if __name__ == "__main__":
     REQUIREMENTS.write_text(requirements())
+    BUILD.write_text(build_requirements())
     SBOM.write_text(sbom())
-    sys.stdout.write(f"{REQUIREMENTS} {SBOM}\n")
+    sys.stdout.write(f"{REQUIREMENTS} {BUILD} {SBOM}\n")

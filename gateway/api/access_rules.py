@@ -19,7 +19,7 @@ from gateway.config import Settings
 from gateway.costs.reconciliation.bill_files import MAX_BYTES as MAX_BILL_BYTES
 from gateway.evaluations.cases import MOST_BYTES
 from gateway.operations.uploads import PACKING
-from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Role
+from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Role
 
 MIB: Final = 1024 * 1024
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -105,6 +105,14 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         ours("/admin/v1/keys"),
         ours("/admin/v1/bases", methods=READING),
         ours("/admin/v1/audit", methods=READING, rest=""),
+        AccessRule("/admin/v1/account", TENANT_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
+        AccessRule(
+            "/admin/v1/sign-in-links",
+            CONSOLE_ROLES,
+            methods=frozenset({"POST"}),
+            rest="",
+            queue=Queue.SELF_SERVICE,
+        ),
         AccessRule("/admin/v1/me", KEY_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
         AccessRule("/admin/v1/apply", operator, fleet),
         AccessRule("/admin", operator),

@@ -11,7 +11,7 @@ from gateway.dataplane.exchange import Exchange
 from gateway.operations.authorization import Authority, actor_of, check_own_engine, check_role
 from gateway.operations.state import State
 from gateway.tenants.authentication import authenticate
-from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Key, Role
+from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Key, Role
 
 
 def get_state(request: Request) -> State:
@@ -59,6 +59,16 @@ def require_finance(request: Request, state: StateDep) -> Key:
     return _require(request, state, Role.FINANCE, Role.OPERATOR, *TENANT_ROLES)
 
 
+def require_console(request: Request, state: StateDep) -> Key:
+    """A key of a role that has a console."""
+    return _require(request, state, *CONSOLE_ROLES)
+
+
+def require_customer(request: Request, state: StateDep) -> Key:
+    """A tenant's key."""
+    return _require(request, state, *TENANT_ROLES)
+
+
 def require_any(request: Request, state: StateDep) -> Key:
     """A key of any role. An enrolment token is no key yet."""
     return _require(request, state, *KEY_ROLES)
@@ -82,6 +92,8 @@ EnrolmentKey = Annotated[Key, Depends(require_enrolment)]
 MetricsKey = Annotated[Key, Depends(require_metrics)]
 StaffKey = Annotated[Key, Depends(require_staff)]
 FinanceKey = Annotated[Key, Depends(require_finance)]
+ConsoleKey = Annotated[Key, Depends(require_console)]
+CustomerKey = Annotated[Key, Depends(require_customer)]
 AnyKey = Annotated[Key, Depends(require_any)]
 Manager = Annotated[Authority, Depends(require_manager)]
 

@@ -67,6 +67,12 @@ def _whoami() -> typer.Typer:
     return whoami.app
 
 
+def _console() -> typer.Typer:
+    from gateway.commands import console
+
+    return console.app
+
+
 def _login() -> typer.Typer:
     from gateway.commands import login
 
@@ -214,6 +220,12 @@ def _audit() -> Sequence[typer.Typer]:
     return (audit.app,)
 
 
+def _events() -> Sequence[typer.Typer]:
+    from gateway.commands import event_streams
+
+    return (event_streams.app,)
+
+
 def _backup() -> typer.Typer:
     from gateway.commands import backup
 
@@ -233,6 +245,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         "Show the key in use: its role, scopes and limits, and a customer's quotas.",
         _whoami,
     ),
+    "console": _Command("Print a link that signs a browser in to the console as this key.", _console),
     "login": _Command(
         "Sign in as yourself, with the gateway's OpenID Connect issuer. Other commands then need no key.",
         _login,
@@ -267,6 +280,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "registry": _Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
     "audit": _Group("The audit log, and which version answered a request.", _audit),
+    "events": _Group("The audit and usage events that Florin sends to other systems.", _events),
     "backup": _Command("Write registry, ledger and adapter files to one file.", _backup),
     "restore": _Command("Restore a backup into an empty installation.", _backup),
     "doctor": _Command("Diagnose this installation and say how to fix it.", _doctor),

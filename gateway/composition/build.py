@@ -22,6 +22,7 @@ from gateway.composition.background import export_conditions, export_waiting, ru
 from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
+from gateway.composition.event_streams import open_event_streams
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
 from gateway.composition.people import open_people
@@ -56,6 +57,7 @@ from gateway.runtime.clock import Clock
 from gateway.runtime.disk_space import DiskSpace
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.activity import Activity
+from gateway.tenants.sessions import Sessions
 
 UPLOADS = 4
 """Uploads that one worker accepts at a time: each may fill the disk up to the limit."""
@@ -145,6 +147,7 @@ async def build(
         if exports is not None:
             conditions.add(exports.conditions)
             run_in_background(stack, exports.run)
+        await open_event_streams(context, store, ledger, conditions)
         residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
@@ -195,6 +198,7 @@ async def build(
             directory=registry.directory,
             catalog=registry.catalog,
             residency=registry.residency,
+            placement_log=registry.placement_log,
             follower=registry.follower,
             control=engines.control,
             registrar=_registrar(settings, registry, artifacts),
@@ -218,6 +222,7 @@ async def build(
             conditions=conditions,
             keeper=snapshot_writer,
             clock=clock,
+            sessions=Sessions(store, registry.directory, lifetime=settings.console_session, clock=clock.now),
             people=people,
         )
         canary_watch = CanaryWatch(state, worker)

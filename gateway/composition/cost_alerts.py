@@ -8,10 +8,7 @@ and body. An alert counts as delivered when the receiver has answered with 2xx a
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
 import logging
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -27,10 +24,10 @@ from adapters.sources.url_policy import Allowed
 from adapters.sources.web_client import guarded_connector
 from adapters.store.protocol.coordination import CoordinationStore
 from gateway.config import Settings
-from gateway.config.alerts import SECRET_PREFIX
 from gateway.costs.forecasting.alerts import Alert, mark_delivered, undelivered
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.runtime.clock import Clock
+from gateway.runtime.standard_webhooks import signature
 
 log = logging.getLogger("florin.costs")
 
@@ -45,17 +42,8 @@ _POST_SECONDS: Final = 10.0
 def signed(alert: Alert, secret: str, at: int) -> tuple[dict[str, str], bytes]:
     """Headers and body of a post. `secret`: as in the setting; `at`: Unix seconds. Pure."""
     body = orjson.dumps(alert.json())
-    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
-    content = b".".join((alert.id.encode(), str(at).encode(), body))
-    signature = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
-    headers = {
-        "content-type": "application/json",
-        "user-agent": "florin",
-        "webhook-id": alert.id,
-        "webhook-timestamp": str(at),
-        "webhook-signature": f"v1,{signature}",
-    }
-    return headers, body
+    headers = {"content-type": "application/json", "user-agent": "florin"}
+    return headers | signature(alert.id, at, body, secret), body
 
 
 @dataclass(slots=True)

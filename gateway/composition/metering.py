@@ -46,6 +46,7 @@ async def open_metering(context: WorkerContext, entrance: socket.socket | None) 
         serve_when_full=settings.wal_full == "serve",
         clock=context.clock,
         inserter=inserter,
+        kept_seconds=0.0 if settings.ledger.startswith("sqlite") else settings.usage_kept_seconds,
     )
     await meter.start()
     stack.push_async_callback(meter.close)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+from adapters.placement.placement_log import PlacementLog
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog
 from adapters.store import snapshot_writer
@@ -26,6 +27,7 @@ class Registry:
     directory: Directory
     catalog: Catalog
     residency: Residency
+    placement_log: PlacementLog
     deaths: DeathTracker
     hang_reports: DeathTracker
     follower: Follower
@@ -54,12 +56,15 @@ async def open_registry(context: WorkerContext) -> Registry:
     store.observe = metrics.redis_call
     directory = Directory(settings.bootstrap_key, context.clock.now)
     catalog, residency = Catalog(), Residency()
+    placement_log = PlacementLog(residency, catalog, context.clock.now)
     deaths = DeathTracker(store, worker, metrics.engine_death)
     hang_reports = DeathTracker(store, worker, lambda *_: None, hangs=True)
     saved = await asyncio.to_thread(snapshot_writer.read, settings.state_dir)
-    views: list[View] = [directory, catalog, residency, deaths, hang_reports]
+    views: list[View] = [directory, catalog, placement_log, residency, deaths, hang_reports]
     follower = Follower(store, views, saved.snapshot if saved else None)
-    return Registry(store, directory, catalog, residency, deaths, hang_reports, follower, saved)
+    return Registry(
+        store, directory, catalog, residency, placement_log, deaths, hang_reports, follower, saved
+    )
 
 
 async def follow(context: WorkerContext, registry: Registry) -> tuple[SnapshotWriter, dict[str, str]]:

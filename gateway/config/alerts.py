@@ -49,11 +49,15 @@ class AlertSettings(BaseModel):
                 msg += "`echo whsec_$(openssl rand -base64 32)`"
                 raise ValueError(msg)
             return text
-        try:
-            secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
-        except binascii.Error:
-            secret = b""
-        if not text.startswith(SECRET_PREFIX) or len(secret) < _LEAST:
-            msg = "must be whsec_ and base64 of at least 24 bytes"
-            raise ValueError(msg)
+        check_secret(text)
         return text
+
+
+def check_secret(text: str) -> None:
+    """Raises ValueError unless it is a secret as Standard Webhooks writes them."""
+    try:
+        secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        secret = b""
+    if not text.startswith(SECRET_PREFIX) or len(secret) < _LEAST:
+        raise ValueError("must be whsec_ and base64 of at least 24 bytes")

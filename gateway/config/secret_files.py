@@ -20,6 +20,7 @@ SECRETS: Final = frozenset(
     {
         *("redis_url", "ledger_url", "cache_secret", "oidc_client_secret"),
         *("budget_webhook", "cost_webhook", "cost_webhook_secret"),
+        *("events_secret", "audit_events_to", "audit_events_token", "usage_events_to", "usage_events_token"),
     }
 )
 """Settings that may stand in a file. (The bootstrap key and engines' token have their own settings.)"""

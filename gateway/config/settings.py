@@ -17,6 +17,7 @@ from pydantic_settings import (
 from gateway.config.alerts import AlertSettings
 from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
+from gateway.config.events import EventSettings
 from gateway.config.exports import ExportSettings
 from gateway.config.identity import IdentitySettings
 from gateway.config.limits import LimitSettings
@@ -45,6 +46,7 @@ class Settings(
     AlertSettings,
     BatchSettings,
     EngineSettings,
+    EventSettings,
     ExportSettings,
     IdentitySettings,
     LimitSettings,

@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from adapters.sources.url_policy import Allowed
 from adapters.store.redis.discovery import Seeds
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
+from gateway.config.ledger_url import sqlalchemy_url
 
 TENANT_SOURCES = frozenset({"https", "http", "hf", "private", "s3", "file"})
 
@@ -41,7 +42,14 @@ class StorageSettings(BaseModel):
         description="Hash tag of every key, so that several installations can share one Redis.",
     )
     ledger_url: str = Field(
-        "", description="SQLAlchemy URL of the ledger. Empty: SQLite in the state directory."
+        "",
+        description="SQLAlchemy URL of the ledger; `postgresql+psycopg://USER@HOST:PORT,HOST:PORT/DATABASE` "
+        "for whichever of several PostgreSQL servers accepts writes. Empty: SQLite in the state directory.",
+    )
+    usage_kept_seconds: NonNegativeFloat = Field(
+        1800.0,
+        description="Seconds for which usage that a PostgreSQL ledger has acknowledged stays in the usage "
+        "log, so that it can be inserted again if a failover loses it. 0: it is deleted at once.",
     )
     retention_days: NonNegativeInt = Field(
         400,
@@ -146,6 +154,7 @@ class StorageSettings(BaseModel):
         """Check the driver now: otherwise a background thread would fail hours later."""
         if url:
             try:
+                url = sqlalchemy_url(url)
                 make_url(url).get_dialect().import_dbapi()
             except ImportError as error:
                 msg = f"needs a driver that is not installed ({error.name}); for PostgreSQL: "
@@ -155,6 +164,11 @@ class StorageSettings(BaseModel):
                 msg = "must be an SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"
                 raise ValueError(msg) from error
         return url
+
+    @property
+    def redis_fails_over(self) -> bool:
+        """Whether the URL is of several servers, of which one is the primary."""
+        return Seeds.of(self.redis_url) is not None
 
     @property
     def allowed_sources(self) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class ApiClient:
         self, method: str, path: str, body: object = None, *, query: Mapping[str, Any] | None = None
     ) -> Answer:
         content = b"" if body is None else orjson.dumps(body)
-        answer, sent, over = Answer(), False, asyncio.Event()
+        sent, over = False, asyncio.Event()
 
         async def receive() -> Message:
             nonlocal sent
@@ -94,6 +94,26 @@ class ApiClient:
                 return {"type": "http.disconnect"}
             sent = True
             return {"type": "http.request", "body": content, "more_body": False}
+
+        headers = [] if body is None else [(b"content-type", b"application/json")]
+        headers.append((b"content-length", b"%d" % len(content)))
+        try:
+            return await self.stream(method, path, receive, headers, query=query)
+        finally:
+            over.set()
+
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        receive: Receive,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        query: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """The same with a body of any length, which is read as it comes. A refusal may leave some of it
+        unread."""
+        answer = Answer()
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -104,12 +124,7 @@ class ApiClient:
                 if len(answer.body) > _MOST_BYTES:
                     raise ApiError(500, "internal_error", "The answer is too long for a page. Use the API.")
 
-        headers = [] if body is None else [(b"content-type", b"application/json")]
-        headers.append((b"content-length", b"%d" % len(content)))
-        try:
-            await self._app(self._scope(method, path, query, headers), receive, send)
-        finally:
-            over.set()
+        await self._app(self._scope(method, path, query, headers), receive, send)
         if answer.status >= 400:
             raise _error(answer)
         return answer
@@ -148,6 +163,14 @@ class ApiClient:
             "server": None,
             SESSION_KEY: self._key,
         }
+
+
+async def maybe(asked: Awaitable[Any]) -> tuple[Any, ApiError | None]:
+    """What the API answers, or why it does not: for a part without which a page is still worth showing."""
+    try:
+        return await asked, None
+    except ApiError as error:
+        return None, error
 
 
 def _error(answer: Answer) -> ApiError:

@@ -20,11 +20,12 @@ from gateway.console import issuer_sign_in
 from gateway.console.api_client import ApiClient, ApiError, Asgi
 from gateway.console.pages import ENTRIES, ROUTES
 from gateway.console.rendering import Renderer
-from gateway.console.sessions import Session, Sessions
 from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
+from gateway.errors import CODES, FlorinError
 from gateway.operations.state import State
-from gateway.tenants.directory import Key
+from gateway.tenants.directory import Key, Role
+from gateway.tenants.sessions import Session
 
 if TYPE_CHECKING:
     from gateway.tenants.people.verification import People
@@ -66,10 +67,8 @@ class Console:
         self._api = api
         self._models = models
         self._clock = state.clock.now
+        self.sessions = state.sessions
         self._issuer = urlsplit(settings.oidc_issuer).hostname or ""
-        self.sessions = Sessions(
-            state.store, state.directory, lifetime=settings.console_session, clock=state.clock.now
-        )
         self._renderer = Renderer(ENTRIES, state.clock.now)
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
@@ -107,8 +106,7 @@ class Console:
             return self._to_sign_in(request)
         session, key = signed_in
         if path.rstrip("/") == PREFIX:  # each role has its own first page
-            home = next(entry.path for entry in ENTRIES if key.role in entry.roles)
-            return RedirectResponse(PREFIX + home, 303)
+            return RedirectResponse(PREFIX + _home(key.role), 303)
         visit = self._visit(request, session, key)
         if path == f"{PREFIX}/sign-out" and request.method == "POST":
             await self._read_form(visit)
@@ -175,6 +173,7 @@ class Console:
             self._streams,
             lambda caller: ApiClient(self._models, caller, client),
             self._clock(),
+            _SECTIONS,
         )
 
     def _failure(self, request: Request, visit: Visit | None, error: ApiError) -> Response:
@@ -216,11 +215,14 @@ class Console:
         if not length.isdigit() or int(length) > 16_384:
             raise ApiError(413, "body_too_large", "This is no key.")
         form = await request.form(max_files=0, max_fields=10)
+        then = str(form.get("next", ""))
         try:
-            key = await self._key_of(form, request)
+            return await self.signed_in(request, await self._key_of(form, request), then)
         except ApiError as error:
-            return self._sign_in(request, error, str(form.get("next", "")))
-        return await self.signed_in(request, key, str(form.get("next", "")))
+            return self._sign_in(request, error, then)
+        except FlorinError as error:
+            refused = ApiError(CODES[error.code].status, error.code, error.message)
+            return self._sign_in(request, refused, then)
 
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):
@@ -330,10 +332,16 @@ _PUBLIC: Final[dict[str, Callable[[Console, Request], Awaitable[Response]]]] = {
     issuer_sign_in.CALLBACK: Console.back_from_issuer,
 }
 """Pages without a session."""
+_SECTIONS: Final = {entry.path: entry.roles for entry in ENTRIES}
 _NO_STORE: Final = "The shared state (Redis) cannot be reached, so nobody can be signed in now. Try again."
 _BAD_FORM: Final = "The form cannot be read."
 _CROSS_SITE: Final = "This came from a page of another site, and was not done."
 _NOT_YOURS: Final = "Your key has role {role}, which has no such page."
+
+
+def _home(role: Role) -> str:
+    own = [entry.path for entry in ENTRIES if role in entry.roles]
+    return next((entry.path for entry in ENTRIES if role in entry.first_of), own[0])
 
 
 def _inside(path: str) -> str:

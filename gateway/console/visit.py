@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from gateway.console.api_client import ApiClient
-from gateway.console.sessions import Session
 from gateway.console.tables import Column, TableView, exported, view
 from gateway.dataplane.asgi import Message, Receive, Scope, Send
-from gateway.tenants.directory import TENANT_ROLES, Key, Role
+from gateway.tenants.directory import CONSOLE_ROLES, TENANT_ROLES, Key, Role
+from gateway.tenants.sessions import Session
 
 FLASH: Final = "florin_notice"
 """Cookie of what the next page says first: what an action did."""
@@ -26,7 +26,7 @@ _PING_SECONDS: Final = 15.0
 _LIVE_SECONDS: Final = 600.0
 """After which a stream ends, and the browser connects again: a session that ended does not see more."""
 
-ALL: Final = frozenset({Role.OPERATOR, Role.FINANCE, *TENANT_ROLES})
+ALL: Final = CONSOLE_ROLES
 """The roles that have a console."""
 OPERATORS: Final = frozenset({Role.OPERATOR})
 STAFF: Final = frozenset({Role.OPERATOR, Role.FINANCE})
@@ -52,6 +52,8 @@ class Visit:
     """The data plane, called under this key."""
     now: int
     """Unix microseconds."""
+    sections: Mapping[str, frozenset[Role]]
+    """The navigation: path below /console → who has it."""
     params: Mapping[str, str] = field(default_factory=dict)
     """Those of the path."""
     form: FormData = field(default_factory=FormData)
@@ -69,6 +71,11 @@ class Visit:
     def tenant(self) -> str | None:
         """The only tenant that the visitor sees; None: all."""
         return self.key.own_tenant
+
+    def reaches(self, href: str) -> bool:
+        """Whether the visitor has the part of the console that this leads to. Other pages are not linked."""
+        section = "/" + href.removeprefix("/console/").partition("/")[0].partition("?")[0]
+        return self.role in self.sections.get(section, ALL)
 
     def text(self, name: str) -> str:
         """A field of the form, without surrounding blanks; empty if it is absent or a file."""
@@ -183,6 +190,8 @@ class Entry:
     roles: frozenset[Role]
     icon: str
     """Name of a symbol in static/icons.svg."""
+    first_of: frozenset[Role] = frozenset()
+    """Roles whose first page it is, although others come before it."""
 
 
 class LiveStreams:

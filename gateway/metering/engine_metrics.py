@@ -92,6 +92,8 @@ class _Reading:
         counters = {self.prompt, self.completion, self.cached}
         any_of = b"|".join(re.escape(name) for name in sorted(times | loads | counters) if name)
         self.lines = re.compile(rb"\n(" + any_of + rb")(?:\{[^}\n]*\})? +([^\s]+)")
+        kv_usage = re.escape(names.kv_usage.encode())
+        self.kv_usage = re.compile(rb"\n" + kv_usage + rb"(?:\{[^}\n]*\})? +([0-9.e+-]{1,30})(?=\s)")
         moving = b"|".join(re.escape(name.encode()) for name in names.moving)
         self.moving = re.compile(rb"\n((?:" + moving + rb")[{ ][^\n]*)") if moving else None
 
@@ -117,6 +119,19 @@ def mark(text: bytes, *, names: Metrics = _VLLM) -> int | None:
     pattern = _reading(names).moving
     moving = pattern.findall(b"\n" + text) if pattern else None
     return hash(tuple(moving)) if moving else None
+
+
+def kv_usage(text: bytes, *, names: Metrics = _VLLM) -> float | None:
+    """Part of its KV cache that is in use, 0 to 1, of the fullest rank. None: it does not tell, or tells
+    nonsense, which nothing but a picture depends on."""
+    if not names.kv_usage:
+        return None
+    found = _reading(names).kv_usage.findall(b"\n" + text)
+    try:
+        most = max(map(float, found[:MOST_LINES]), default=-1.0)
+    except ValueError:
+        return None
+    return most if 0 <= most <= 1 else None
 
 
 def read_sample(text: bytes, at: int) -> EngineSample | None:

@@ -14,6 +14,7 @@ from gateway.metering.held_finals import HeldFinals
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import NO_LABELS, Labels, Outcome, UsageRecord, UsageSource, record_id
 from gateway.metering.wal.insertion import Inserter
+from gateway.metering.wal.kept import KeptLog
 from gateway.metering.wal.log import WriteAheadLog
 from gateway.metering.wal.segments import WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
@@ -56,9 +57,11 @@ class Meter:
         segment_bytes: int = 64 * 1024 * 1024,
         clock: Clock | None = None,
         inserter: Inserter | None = None,
+        kept_seconds: float = 0.0,
     ) -> None:
         """`root` is `usage` in the state directory, shared by the workers of this host. `inserter`: see
-        `Shipper`."""
+        `Shipper`. `kept_seconds`: how long to keep records that the ledger has acknowledged."""
+        self._kept_seconds = kept_seconds
         self._inserter = inserter
         self.clock = clock or Clock()
         self._root = root
@@ -105,6 +108,7 @@ class Meter:
             self._metrics,
             now=self.clock.now,
             inserter=self._inserter,
+            kept=KeptLog(self._root, self._kept_seconds) if self._kept_seconds else None,
         )
         self._shipper.start()
 

@@ -91,6 +91,13 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check FLORIN_EXPORT_TO, that the gateway may write there, and the prices that the message names. It "
         "tries again by itself.",
     ),
+    "events_late": Meaning(
+        "warning",
+        "Events wait because their receiver does not take them.",
+        "`florin events status` shows the receiver's answer. Fix the receiver, or correct "
+        "FLORIN_AUDIT_EVENTS_TO or FLORIN_USAGE_EVENTS_TO. Nothing is lost meanwhile: delivery goes on by "
+        "itself where it stopped.",
+    ),
     "disk_low": Meaning(
         "warning",
         "A disk is nearly full.",

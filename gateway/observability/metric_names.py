@@ -73,7 +73,8 @@ METRICS: Final[dict[str, str]] = {
     "are impossible.",
     "florin_in_flight": "Attempts in flight on the engine.",
     "florin_usage_records_total": "Usage records by result: `logged`, `lost`, `shipped`, `duplicate`, "
-    "`quarantined`, `orphaned`, `damaged`, `unrecorded`.",
+    "`quarantined`, `orphaned`, `damaged`, `unrecorded`, `recovered` (lost by the ledger's database after it "
+    "had acknowledged them, and inserted again).",
     "florin_wal_oldest_seconds": "Age of the oldest usage record that is not in the ledger yet.",
     "florin_wal_write_seconds": "Duration of a synced write to the usage log.",
     "florin_disk_free_bytes": "Free space on the file system of a directory: `state`, `artifacts` or "
@@ -102,6 +103,11 @@ METRICS: Final[dict[str, str]] = {
     "florin_unknown_fields_total": "Request fields that were dropped because Florin does not know them.",
     "florin_trace_spans_total": "Spans of traces, by result: `exported`, `failed` (the collector did not "
     "take them), `dropped` (too many were waiting for it).",
+    "florin_event_posts_total": "Posts of events to their receivers, by stream (`audit`, `usage`) and "
+    "result: `delivered`, `failed`.",
+    "florin_events_sent_total": "Events that their receiver has taken, by stream.",
+    "florin_event_lag_seconds": "Age of the oldest event that its receiver has not taken, by stream; 0: none "
+    "waits.",
     "florin_worker_restarts_total": "Workers that crashed and were restarted.",
     "florin_errors_total": "Error responses, by error code.",
     "florin_limit_refusals_total": "Requests refused because of a tenant's or key's limit or budget, by "

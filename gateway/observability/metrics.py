@@ -31,7 +31,7 @@ BASE: Final = "__base__"
 """`adapter` label of requests to a base model."""
 HISTOGRAM_CAP: Final = 250
 """Engines, and adapters, with their own histograms: each has 9 to 18 series."""
-ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined")
+ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined", "recovered")
 """Results of usage records that are exported as 0 from the start, so that the first one shows as an
 increase."""
 UNAUTHENTICATED: Final = ("missing_api_key", "invalid_api_key", "revoked_api_key", "expired_api_key")
@@ -148,6 +148,9 @@ class Metrics:
         self._batches_ended = self._counter("florin_batches_ended_total", "status")
         self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
         self._trace_spans = self._counter("florin_trace_spans_total", "result")
+        self._event_posts = self._counter("florin_event_posts_total", "stream", "result")
+        self._events_sent = self._counter("florin_events_sent_total", "stream")
+        self._event_lag = self._gauge("florin_event_lag_seconds", "livemax", "stream")
         self._counter("florin_worker_restarts_total")  # counted by the parent process
         for code in UNAUTHENTICATED:
             self._errors.labels(code)
@@ -364,6 +367,15 @@ class Metrics:
     def trace_spans(self, result: str, count: int) -> None:
         """`result`: `exported`, `failed`, `dropped`. From any thread."""
         self._trace_spans.labels(result).inc(count)
+
+    def event_post(self, stream: str, result: str, events: int) -> None:
+        """`result`: `delivered`, `failed`."""
+        self._event_posts.labels(stream, result).inc()
+        if result == "delivered":
+            self._events_sent.labels(stream).inc(events)
+
+    def event_lag(self, stream: str, seconds: float) -> None:
+        self._event_lag.labels(stream).set(seconds)
 
     def show_ledger_figures(self, figures: LedgerFigures) -> None:
         """Export these figures until newer ones arrive. Every worker exports the same."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adapters.placement.engine_client import EngineClient
+from adapters.placement.placement_log import PlacementLog
 from adapters.placement.residency import Residency
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
@@ -33,6 +34,7 @@ from gateway.routing.router import Router
 from gateway.runtime.clock import Clock
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.directory import Directory
+from gateway.tenants.sessions import Sessions
 
 if TYPE_CHECKING:  # it imports cryptography: only who has an issuer pays
     from gateway.tenants.people.verification import People
@@ -59,6 +61,7 @@ class State:
     directory: Directory
     catalog: Catalog
     residency: Residency
+    placement_log: PlacementLog
     follower: Follower
     control: EngineClient
     registrar: Registrar
@@ -82,6 +85,7 @@ class State:
     conditions: Conditions
     keeper: SnapshotWriter
     clock: Clock
+    sessions: Sessions
     people: People | None
     """None: nobody can sign in, only keys are accepted."""
     readiness_asked: float | None = None

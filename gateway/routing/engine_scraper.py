@@ -14,6 +14,7 @@ from gateway.metering.engine_metrics import (
     BadSampleError,
     EngineMetrics,
     EngineSample,
+    kv_usage,
     mark,
     read_metrics,
 )
@@ -62,11 +63,13 @@ class EngineScraper:
         except BadSampleError as error:
             self._refuse(state.engine.name, error)
             state.concurrency = state.running = state.waiting = 0
+            state.kv_usage = None
             return None
         if state.engine.name in self._refused:
             log.warning("Engine %s: its metrics are taken again.", state.engine.name)
             self._refused.discard(state.engine.name)
         _record_load(state, reading, known)
+        state.kv_usage = kv_usage(text, names=names)
         state.process_seen((reading.sample and reading.sample.began) or 0)
         return reading.sample
 

@@ -238,6 +238,8 @@ class EngineState:
     """A connection to it failed; the next probe decides."""
     running: int = 0
     waiting: int = 0
+    kv_usage: float | None = None
+    """Part of its KV cache that is in use; None: not known."""
     concurrency: int = 0
     """Requests that it ran while its queue was not empty at two probes in a row; 0: its queue is empty."""
     credit: EngineCredit = field(default_factory=EngineCredit)

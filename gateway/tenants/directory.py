@@ -51,6 +51,8 @@ class Role(StrEnum):
 
 TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
 """Roles whose keys belong to a tenant and see nothing of the others."""
+CONSOLE_ROLES = frozenset({Role.OPERATOR, Role.FINANCE, *TENANT_ROLES})
+"""The roles that have a console."""
 PERSON = ("oidc:", "oidc@")
 """Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of
 a tenant. No stored key's id has a colon."""

@@ -1,4 +1,4 @@
-"""The store behind Sentinels and in a Cluster: the primary is killed, and everything goes on with its replica."""
+"""The store behind Sentinels and in a Cluster, by TLS: the primary is killed, and everything goes on with its replica."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from adapters.store.feed import Follower
 from adapters.store.protocol.registry import Change
 from adapters.store.redis import RedisStore
 from tests.contract.test_outages import Tenants, every_call
-from tests.support.valkey_servers import Servers, servers, start_cluster, start_sentinels
+from tests.support.certificates import Authority
+from tests.support.tls_relay import TlsRelays
+from tests.support.valkey_servers import Servers, servers, slot_owner, start_cluster, start_sentinels
 
 
-def slot_owner(port: int, key: str) -> int:
-    with Redis(port=port) as server:
-        slot = server.execute_command("CLUSTER KEYSLOT", key)
-        for first, last, owner, *_ in server.execute_command("CLUSTER SLOTS"):
-            if first <= slot <= last:
-                return int(owner[1])
-    raise AssertionError
+def deployed(
+    running: Servers, directory: Path, kind: str, silent: int, relays: TlsRelays, options: str
+) -> tuple[str, int]:
+    """The URL, by TLS, and the primary's own port."""
+    ports: dict[int, int] = {}  # of relays: the servers'
 
+    def announced(port: int) -> int:
+        found = relays.open(port)
+        ports[found] = port
+        return found
 
-def deployed(running: Servers, directory: Path, kind: str, silent: int) -> tuple[str, int]:
-    """The URL, and the primary's port."""
     if kind == "sentinel":
-        primary, _, sentinels = start_sentinels(running, directory)
-        hosts = ",".join(f"127.0.0.1:{port}" for port in (silent, *sentinels))
-        return f"redis+sentinel://{hosts}/main", primary
-    nodes = start_cluster(running)
-    seeds = ",".join(f"127.0.0.1:{port}" for port in (silent, *nodes))
-    return f"redis+cluster://{seeds}", slot_owner(nodes[0], "{florin}")
+        primary, _, asked = start_sentinels(running, directory, announced)
+        asked, path = [announced(port) for port in asked], "/main"
+    else:
+        nodes = start_cluster(running, announced)
+        primary, path = ports[slot_owner(nodes[0], "{florin}")], ""
+        asked = list(ports)
+    seeds = ",".join(f"127.0.0.1:{port}" for port in (silent, *asked))
+    return f"rediss+{kind}://{seeds}{path}?{options}", primary
 
 
 @pytest.fixture
@@ -47,8 +51,10 @@ def silent() -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
 async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, silent: int, kind: str):
-    with servers(tmp_path) as running:
-        url, primary = await asyncio.to_thread(deployed, running, tmp_path, kind, silent)
+    authority = Authority.at(tmp_path / "ca")
+    options = f"ssl_ca_certs={authority.file}"
+    with TlsRelays(authority.issue("server")) as relays, servers(tmp_path) as running:
+        url, primary = await asyncio.to_thread(deployed, running, tmp_path, kind, silent, relays, options)
         store = RedisStore(url)
         tenants = Tenants()
         follower = Follower(store, [tenants])
@@ -68,6 +74,7 @@ async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, silen
             assert tenants.known == found.documents["tenant"].keys()
             assert not follower.lost
             assert await unavailable_calls(store) == []
+            assert relays.encrypted
         finally:
             await follower.close()
             await store.close()

@@ -18,6 +18,7 @@ from deploy.demo.cache import cache_home, locked
 from deploy.demo.engine_env import EngineEnv, ensure_engine_env
 from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel, ensure_demo_model
+from tests.support.collector import Collector, collecting
 from tests.support.harness import Gateway, running_gateway
 
 HERE = Path(__file__).parent
@@ -53,15 +54,29 @@ def demo_model(engine_env: EngineEnv) -> DemoModel:
 
 
 @pytest.fixture(scope="session")
+def collector() -> Iterator[Collector]:
+    """Gets the engines' spans of requests that are traced."""
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def fleet(
-    engine_env: EngineEnv, demo_model: DemoModel, tmp_path_factory: pytest.TempPathFactory
+    engine_env: EngineEnv,
+    demo_model: DemoModel,
+    collector: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
     """Two engines of two slots. One fleet per machine at a time: a second run waits for the first."""
     logs = tmp_path_factory.mktemp("engines")
+    extra = (*FLAGS, "--otlp-traces-endpoint", f"{collector.url}/v1/traces")
     with (
+        pytest.MonkeyPatch.context() as patch,
         locked(cache_home() / "engine-tests.lock", on_wait=lambda: None),
-        Fleet(engine_env, demo_model, logs=logs, options=EngineOptions(extra=FLAGS)) as started,
+        Fleet(engine_env, demo_model, logs=logs, options=EngineOptions(extra=extra)) as started,
     ):
+        patch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+        patch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")  # only what the gateway traces
         started.start()
         yield started
 

@@ -122,6 +122,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"PATCH {ADMIN}/keys/{{key_id}}", "key.update", None, json={"label": "checkout"}, again=True),
         Step(f"POST {ADMIN}/keys/{{key_id}}/rotate", "key.rotate", None, json={}),
         Step(f"DELETE {ADMIN}/keys/{{key_id}}", "key.revoke", None, again=True),
+        Step(f"POST {ADMIN}/sign-in-links", "key.sign_in_link", None),
         Step(f"POST {ADMIN}/enrolment-tokens", "token.create", "gpu1", json={"engine": "gpu1"}),
         Step(f"POST {ADMIN}/engines", "engine.add", "a1", json=engine, again=True),
         Step(f"POST {ADMIN}/engines", "engine.update", "a1", json=engine | {"slots": 3}, again=True),
@@ -208,6 +209,14 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.unaccept", closed_month(), "",
             f"{FINANCE}/reconciliation/acceptances/{billed_line()}/withdraw", json=WHY,
         ),
+        Step(
+            f"POST {ADMIN}/events/{{stream}}/replay", "events.replay", "audit", "",
+            f"{ADMIN}/events/audit/replay", json={"since": "2026-05-01"},
+        ),
+        Step(
+            f"POST {ADMIN}/events/{{stream}}/skip", "events.skip", "usage", "",
+            f"{ADMIN}/events/usage/skip", json={"until": "2026-05-01"},
+        ),
         Step(f"POST {FINANCE}/commitments", "commitment.add", "1", json=COMMITMENT, again=True),
         Step(
             f"POST {FINANCE}/commitments/{{number}}/withdraw", "commitment.withdraw", "1", "",
@@ -237,11 +246,12 @@ ELSEWHERE = {
     "POST /finance/v1/invoices",
     f"POST {ADMIN}/batches/{{batch_id}}/cancel",
     f"POST {ROUTE}/versions/{{version}}/evaluations",
+    f"POST {ROUTE}/versions/{{version}}/try",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
 asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
 an hour that is set aside: in those of lying engines. Then one needs a statement: in those of rate cards. The next
-needs a batch: in those of batches. The last needs engines that answer: in those of evaluations."""
+needs a batch: in those of batches. The last two need engines that answer: in those of evaluations and of the console's adapters."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):

@@ -106,9 +106,9 @@ async def test_a_table_is_sorted_filtered_and_exported(gateway, browser):
     for name in ("a", "b", "c"):
         await gateway.add_engine(name, f"http://127.0.0.1:1/{name}")
     await sign_in(browser)
-    page = (await browser.get("/console/fleet?sort=-name&q=h100")).text
+    page = (await browser.get("/console/fleet?view=table&sort=-name&q=h100")).text
     assert re.findall(r'href="/console/fleet/(\w)"', page) == ["c", "b", "a"]
-    found = await browser.get("/console/fleet?format=csv&q=b")
+    found = await browser.get("/console/fleet?format=csv&q=1/b")
     assert found.text.splitlines()[1].startswith("b,active,h100")
     assert "attachment" in found.headers["content-disposition"]
 

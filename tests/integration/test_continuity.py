@@ -18,6 +18,8 @@ from gateway.tenants.directory import Tenant, dump
 from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.valkey_servers import ask as command
+from tests.support.valkey_servers import servers, start_sentinels
 from tests.support.waiting import until
 
 
@@ -77,6 +79,51 @@ async def test_writes_lost_in_a_failover_are_put_back(gateway: Gateway, valkey_u
     assert gateway.state.follower.position.installation == known.installation
     await gateway.add_tenant("dora")
     assert gateway.state.directory.tenants.keys() == {"acme", "bolt", "dora"}
+
+
+async def test_a_real_replica_that_was_behind_is_promoted(tmp_path: Path):
+    """What it lacks, and what a restore puts back: a tenant, an adapter, and a new version."""
+    with servers(tmp_path / "valkey") as running:
+        (tmp_path / "valkey").mkdir()
+        primary, replica, sentinels = await asyncio.to_thread(start_sentinels, running, tmp_path / "valkey")
+        url = "redis+sentinel://" + ",".join(f"127.0.0.1:{port}" for port in sentinels) + "/main"
+        async with (
+            MockEngine() as engine,
+            running_gateway(tmp_path / "state", url, "florin") as gateway,
+            gateway.http() as http,
+        ):
+            await gateway.add_engine("a", engine.url)
+            await gateway.add_tenant("acme")
+            await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "support"))
+            await ask(gateway)
+            doctor = (await http.get("/admin/v1/doctor")).json()["data"]
+            (ready,) = [found for found in doctor if found["check"] == "redis_replicas"]
+            assert ready["message"] == "Replicas that could take over: 1."
+            command(primary, "WAIT", 1, 5000)
+            command(replica, "CONFIG", "SET", "primaryauth", "wrong")  # it does not come back
+            command(replica, "CLIENT", "KILL", "TYPE", "primary")
+            await until(lambda: Redis(port=primary).info("replication")["connected_slaves"] == 0)
+            await gateway.add_tenant("bolt")
+            await gateway.add_adapter("bolt/late", fake_adapter(tmp_path / "late"))
+            await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "two"), number=2)
+            running.kill(primary)
+            await until(lambda: codes(gateway) == ["registry_regressed"])
+            shown = (await http.get("/admin/v1/registry")).json()
+            lost = {
+                kind: found["missing"]["first"]
+                for kind, found in shown["differences"].items()
+                if "missing" in found
+            }
+            assert lost["tenant"] == ["bolt"]
+            assert lost["version"] == ["acme/support@v2", "bolt/late@v1"]
+            assert shown["differences"]["adapter"]["changed"]["first"] == ["acme/support"]
+            await decide(gateway, "restore")
+            async with gateway.client("bolt") as client:
+                late = await client.chat.completions.with_raw_response.create(
+                    model="late", messages=[{"role": "user", "content": "x"}], max_tokens=1
+                )
+            assert late.headers["x-florin-adapter"] == "bolt/late@v1"
+            assert gateway.state.catalog.adapters["acme/support"].live == 2
 
 
 async def test_other_writes_in_the_place_of_lost_ones_are_noticed(

@@ -1,18 +1,24 @@
-"""The gateway as people run it, behind three Sentinels whose primary dies."""
+"""The gateway behind Sentinels, as people run it, and in a Cluster: the primary dies under requests."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import httpx
+from openai import APIStatusError
 from redis import Redis
 
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import serving
 from tests.integration.test_lost_registry import Traffic, all_are, ask
-from tests.support.harness import fake_adapter, running_gateway
-from tests.support.valkey_servers import restricted, servers, start_sentinels
+from tests.support.harness import Load, fake_adapter, running_gateway
+from tests.support.valkey_servers import restricted, servers, slot_owner, start_cluster, start_sentinels
 from tests.support.waiting import until_now
+
+COLD = {"model": "cold", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
 
 
 async def test_the_primarys_death_costs_no_request(tmp_path: Path):
@@ -43,6 +49,51 @@ async def test_the_primarys_death_costs_no_request(tmp_path: Path):
                 traffic.more()
             assert traffic.failed == []
             assert set(traffic.answered) == {"acme/support@v1"}
-            cold = {"model": "cold", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
-            assert ask(served, "POST", "/v1/chat/completions", key=key, body=cold).status_code == 200
+            assert ask(served, "POST", "/v1/chat/completions", key=key, body=COLD).status_code == 200
             assert ask(served, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
+            doctor = ask(served, "GET", "/admin/v1/doctor").json()["data"]
+            (alone,) = [found for found in doctor if found["check"] == "redis_replicas"]
+            assert alone["status"] == "warning"  # the old primary is gone
+            costs = ask(served, "GET", "/finance/v1/costs?group_by=adapter").json()["rows"]
+        assert {row["adapter"]: row["requests"] for row in costs} == {
+            "acme/support": 1 + len(traffic.answered),
+            "acme/cold": 1,
+        }
+
+
+async def test_in_a_cluster_cold_loads_resume_and_everything_is_counted_once(tmp_path: Path):
+    with servers(tmp_path / "valkey") as running, MockProcess() as engine:
+        nodes = await asyncio.to_thread(start_cluster, running)
+        url = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in nodes)
+        primary = slot_owner(nodes[0], "{florin}")
+        async with running_gateway(tmp_path / "state", url, "florin") as gateway:
+            await gateway.add_engine("a1", engine.url)
+            await gateway.add_tenant("acme")
+            for name in ("support", "cold"):
+                await gateway.add_adapter(f"acme/{name}", fake_adapter(tmp_path / name))
+            load, refusals = Load(gateway), list[httpx.Response]()
+            async with asyncio.TaskGroup() as customers, gateway.client("acme") as client:
+                customers.create_task(load.run())  # a request that fails ends the test
+                await load.more(5)
+                await asyncio.to_thread(lambda: Redis(port=primary).execute_command("WAIT", 1, 5000))
+                running.kill(primary)
+                while True:
+                    try:
+                        await client.chat.completions.create(**COLD)  # type: ignore[call-overload]
+                    except APIStatusError as error:
+                        refusals.append(error.response)
+                        await asyncio.sleep(0.05)
+                    else:
+                        break
+                await load.more(5)
+                load.stop()
+            told = {(r.status_code, "retry-after" in r.headers) for r in refusals}
+            assert told == {(503, True)}
+            counted = Counter(record.adapter for record in await gateway.usage())
+            assert counted == {"acme/support": len(load.answered), "acme/cold": 1}
+            assert len(loads(engine)) == 2
+            await gateway.add_tenant("bolt")
+
+
+def loads(engine: MockProcess) -> list[dict[str, Any]]:
+    return [call for call in engine.log()["admin"] if call["status"] == 200]

@@ -3,85 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
+import logging
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from gateway.observability.logs import JsonLines
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_observability import value
+from tests.support.collector import attributes, collecting
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 TRACE, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "the-secret-of-the-prompt"
-
-
-@dataclass
-class Collector:
-    """An OpenTelemetry collector's OTLP/HTTP receiver."""
-
-    url: str
-    bodies: list[bytes] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def spans(self) -> list[Span]:
-        found = (ExportTraceServiceRequest.FromString(body) for body in self.bodies)
-        return [
-            span for each in found for r in each.resource_spans for s in r.scope_spans for span in s.spans
-        ]
-
-    @property
-    def resource(self) -> dict[str, Any]:
-        return attributes(ExportTraceServiceRequest.FromString(self.bodies[0]).resource_spans[0].resource)
-
-    def named(self, name: str) -> list[Span]:
-        return sorted((s for s in self.spans if s.name == name), key=lambda s: s.start_time_unix_nano)
-
-
-def attributes(holder: Any) -> dict[str, Any]:
-    return {
-        each.key: getattr(each.value, each.value.WhichOneof("value") or "string_value")
-        for each in holder.attributes
-    }
-
-
-@contextmanager
-def collecting(status: int = 200) -> Iterator[Collector]:
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            assert self.path == "/v1/traces"
-            collector.bodies.append(gzip.decompress(body))
-            collector.headers.append({name.lower(): text for name, text in self.headers.items()})
-            self.send_response(status)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        server.daemon_threads = False
-        collector = Collector(f"http://127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield collector
-        server.shutdown()
-        thread.join()
 
 
 @asynccontextmanager
@@ -260,20 +202,55 @@ async def test_a_collector_that_fails_delays_and_breaks_nothing(
     assert caplog.text.count("Spans cannot be sent") <= 1
 
 
-async def test_logs_carry_the_ids_of_the_requests_span(
-    tmp_path: Path, valkey_url: str, prefix: str, caplog: pytest.LogCaptureFixture
+async def test_every_log_line_of_a_request_carries_the_ids_of_its_span(
+    tmp_path: Path, valkey_url: str, prefix: str, json_lines: list[dict[str, Any]]
 ):
+    """The access line, and what happens meanwhile, as FLORIN_LOG_FORMAT=json writes it."""
     with collecting() as collector:
         async with (
             MockEngine() as engine,
             serving(
-                tmp_path, valkey_url, prefix, [engine], traces_to=collector.url, access_log=True
+                tmp_path,
+                valkey_url,
+                prefix,
+                [engine],
+                traces_to=collector.url,
+                access_log=True,
+                resume_streams=False,
             ) as gateway,
             gateway.client("acme") as client,
         ):
             await client.chat.completions.create(model="support", messages=HELLO)
-    [span] = collector.named("POST /v1/chat/completions")
-    [line] = [each for each in caplog.records if each.name == "florin.access"]
-    logged = line.__dict__["fields"]
-    assert (logged["trace_id"], logged["span_id"]) == (span.trace_id.hex(), span.span_id.hex())
-    assert json.dumps(logged)
+            engine.faults.update({"stop_at": "events"})
+            with pytest.raises(openai.APIError):
+                async for _ in await client.chat.completions.create(
+                    model="support", messages=HELLO, stream=True
+                ):
+                    pass
+    whole, cut = collector.named("POST /v1/chat/completions")
+    [first, second] = [line for line in json_lines if line["logger"] == "florin.access"]
+    [load] = [line for line in json_lines if " loaded in " in line["message"]]
+    [trouble] = [line for line in json_lines if "stream interrupted" in line["message"]]
+    for line, span in ((first, whole), (load, whole), (second, cut), (trouble, cut)):
+        assert (line["trace_id"], line["span_id"]) == (span.trace_id.hex(), span.span_id.hex()), line
+    [up] = [line for line in json_lines if line["message"] == "Engine e0 up"]
+    assert "trace_id" not in up  # of no request
+
+
+@pytest.fixture
+def json_lines() -> Iterator[list[dict[str, Any]]]:
+    lines: list[dict[str, Any]] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(JsonLines().format(record)))
+
+    handler, names = Lines(), ("gateway", "adapters", "florin")
+    before = {name: logging.getLogger(name).level for name in names}
+    logging.getLogger().addHandler(handler)
+    for name in names:
+        logging.getLogger(name).setLevel(logging.INFO)
+    yield lines
+    logging.getLogger().removeHandler(handler)
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)

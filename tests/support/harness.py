@@ -27,6 +27,7 @@ from gateway.serving.runner import HEADERS
 from gateway.tenants import directory
 from gateway.transport.client_connection import ClientConnection
 from tests.support.empty_ledgers import put_sqlite
+from tests.support.waiting import until
 
 OPERATOR_KEY = "operator-key-of-the-tests"
 
@@ -112,6 +113,32 @@ class Gateway:
             self.state.ledger.usage, start=0, end=1 << 62, tenant=tenant, limit=10_000
         )
         return list(page)
+
+
+class Load:
+    """Calls of acme's adapter `support`, none tried twice. Mutable: what was answered."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._stop = False
+        self.answered: list[str] = []
+        """Their request ids."""
+
+    async def run(self) -> None:
+        """One after the other, until `stop`. Raises what a client raises."""
+        async with self._gateway.client("acme") as client:
+            while not self._stop:
+                answer = await client.chat.completions.with_raw_response.create(
+                    model="support", messages=[{"role": "user", "content": "x"}], max_tokens=2
+                )
+                self.answered.append(answer.headers["x-request-id"])
+
+    async def more(self, count: int) -> None:
+        enough = len(self.answered) + count
+        await until(lambda: len(self.answered) >= enough)
+
+    def stop(self) -> None:
+        self._stop = True
 
 
 @contextlib.asynccontextmanager

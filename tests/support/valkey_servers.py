@@ -18,8 +18,9 @@ DATA = ("--save", "", "--repl-diskless-sync-delay", "0")
 """Options of servers with data. By default a replica waits five seconds for its first copy."""
 
 
-_HURRY = [word for period in ("INFO", "PUBLISH", "PING", "ASK") for word in (f"{period}-PERIOD", "100")]
-"""Milliseconds, for Sentinels."""
+_HURRY = ["INFO-PERIOD", "100", "PUBLISH-PERIOD", "100", "ASK-PERIOD", "100", "PING-PERIOD", "300"]
+"""Milliseconds, for Sentinels. They promote no replica whose last INFO is older than five times the last, and ask
+for it once a second while the primary is down."""
 _MANUAL = Path(__file__).parents[2] / "docs" / "shared-state.md"
 
 
@@ -37,8 +38,8 @@ class Servers:
         self._directory = directory
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, *options: str, first: tuple[str, ...] = ()) -> int:
-        port = free_port()
+    def start(self, *options: str, first: tuple[str, ...] = (), port: int = 0) -> int:
+        port = port or free_port()
         home = self._directory / str(port)
         home.mkdir(parents=True)
         command = [str(_binary()), *first, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home)]
@@ -82,16 +83,29 @@ def servers(directory: Path) -> Iterator[Servers]:
         running.stop()
 
 
-def start_sentinels(running: Servers, directory: Path) -> tuple[int, int, list[int]]:
+Announced = Callable[[int], int]
+"""The port at which clients find a server, by the port on which it listens."""
+
+
+def _as_it_is(port: int) -> int:
+    return port
+
+
+def start_sentinels(
+    running: Servers, directory: Path, announced: Announced = _as_it_is
+) -> tuple[int, int, list[int]]:
     """Ports of a primary, its replica, and three Sentinels that fail over within a second."""
-    primary = running.start(*DATA)
-    replica = running.start(*DATA, "--replicaof", f"127.0.0.1 {primary}")
+    primary, replica = (free_port() for _ in range(2))
+    found = announced(primary)
+    running.start(*DATA, "--replica-announce-port", str(found), port=primary)
+    follows = ("--replicaof", f"127.0.0.1 {primary}", "--replica-announce-port", str(announced(replica)))
+    running.start(*DATA, *follows, port=replica)
     eventually(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
     sentinels = []
     for number in range(3):
         file = directory / f"sentinel-{number}.conf"
         file.write_text(
-            f"sentinel monitor main 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds main 500\n"
+            f"sentinel monitor main 127.0.0.1 {found} 2\nsentinel down-after-milliseconds main 500\n"
             "sentinel failover-timeout main 2000\n"
         )
         sentinels.append(running.start(first=(str(file), "--sentinel")))
@@ -114,7 +128,7 @@ def _raw(port: int, *command: str) -> bytes:
         return bytes(server.execute_command(*command))
 
 
-def start_cluster(running: Servers) -> list[int]:
+def start_cluster(running: Servers, announced: Announced = _as_it_is) -> list[int]:
     """Ports of three primaries and then their replicas."""
     options = (
         *DATA,
@@ -126,7 +140,10 @@ def start_cluster(running: Servers) -> list[int]:
         "0",
     )
     buses = [free_port() for _ in range(6)]  # by default ports 10,000 higher, which there may not be
-    nodes = [running.start(*options, "--cluster-port", str(bus)) for bus in buses]
+    nodes = [free_port() for _ in buses]
+    for node, bus in zip(nodes, buses, strict=True):
+        own = ("--cluster-port", str(bus), "--cluster-announce-port", str(announced(node)))
+        running.start(*options, *own, port=node)
     for node in nodes:
         eventually(lambda node=node: ask(node, "PING"))
     for number, node in enumerate(nodes[:3]):
@@ -145,6 +162,16 @@ def start_cluster(running: Servers) -> list[int]:
     for node in nodes:
         eventually(lambda node=node: _ready(node))
     return nodes
+
+
+def slot_owner(port: int, key: str) -> int:
+    """The port at which clients find the primary of that key."""
+    with Redis(port=port) as server:
+        slot = server.execute_command("CLUSTER KEYSLOT", key)
+        for first, last, owner, *_ in server.execute_command("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return int(owner[1])
+    raise AssertionError
 
 
 def _ready(node: int) -> bool:

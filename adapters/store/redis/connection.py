@@ -9,12 +9,13 @@ from typing import Any, cast
 
 from redis import exceptions as redis_errors
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.redis.discovery import Seeds
+from adapters.store.redis.tls import TlsConnection
 
 _PAUSED_SECONDS = 0.25
 """A timer that fires so late shows that the process was not running."""
@@ -86,7 +87,10 @@ def client(url: str, timeout: float, connections: int, *, tag: str) -> Redis:
     }
     seeds = Seeds.of(url)
     if seeds is None:
-        return Redis.from_pool(_Pool.from_url(url, **options))
+        options |= parse_url(url)
+        if options.get("connection_class") is SSLConnection:
+            options["connection_class"] = TlsConnection
+        return Redis.from_pool(_Pool(**options))
     finder = seeds.finder(tag, timeout / 4)  # so that others can be asked, and the primary called, in time
     return Redis.from_pool(_Pool(finder=finder, **{**options, **seeds.options}))
 

@@ -15,11 +15,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from redis import exceptions as redis_errors
-from redis.asyncio import Redis
-from redis.asyncio.connection import Connection, SSLConnection, parse_url
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+
+from adapters.store.redis.tls import TlsConnection
 
 Address = tuple[str, int]
 
@@ -44,6 +45,7 @@ class Seeds:
     """redis-py's, for connections to the primary."""
     own: Mapping[str, Any]
     """The same, for connections to the servers that are asked."""
+    tls: bool
 
     @classmethod
     def of(cls, url: str) -> Seeds | None:
@@ -71,7 +73,7 @@ class Seeds:
         own = {name: value for name, value in options.items() if name not in {*_LOGIN, "db"}}
         tls = base == "rediss"
         options["connection_class"] = _TlsToPrimary if tls else _ToPrimary
-        return cls(kind, servers, service, options, own | logins | {"ssl": tls})
+        return cls(kind, servers, service, options, own | logins, tls)
 
     def finder(self, tag: str, timeout: float) -> Finder:
         """`tag`: any key. `timeout`: seconds for each server that is asked."""
@@ -100,15 +102,17 @@ class Finder:
         said = []
         for asked in tuple(self._servers):
             host, port = asked
+            server = (TlsConnection if self._seeds.tls else Connection)(host=host, port=port, **self._options)
             try:
-                async with Redis(host=host, port=port, **self._options) as server:
-                    found = await self._ask(server)
+                found = await self._ask(server)
             except _AWAY as error:
                 said.append(f"{host}:{port}: {error}")
             else:
                 if found is not None:
                     return (found[0] or host, found[1]), asked
                 said.append(f"{host}:{port} knows no primary")
+            finally:
+                await _drop(server)
             self.doubt(asked)
         raise redis_errors.ConnectionError("; ".join(said))
 
@@ -117,15 +121,25 @@ class Finder:
         if self._servers[0] == asked:  # else another connection has said so already
             self._servers.rotate(-1)
 
-    async def _ask(self, server: Redis) -> Address | None:
+    async def _ask(self, server: AbstractConnection) -> Address | None:
         if self._seeds.kind == "sentinel":
-            found = await _call(server, "SENTINEL GET-MASTER-ADDR-BY-NAME", self._seeds.service)
+            found = await _call(server, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._seeds.service)
             return (found[0], int(found[1])) if found else None
-        return primary_of(await _call(server, "CLUSTER SLOTS"), self._slot)
+        return primary_of(await _call(server, "CLUSTER", "SLOTS"), self._slot)
 
 
-async def _call(server: Redis, *command: str) -> Any:
-    return await server.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
+async def _drop(server: AbstractConnection) -> None:
+    """Without waiting for the end of TLS."""
+    writer = server._writer  # noqa: SLF001  # it has no public way
+    if writer is not None:
+        writer.transport.abort()
+    await server.disconnect(nowait=True)
+
+
+async def _call(server: AbstractConnection, *command: str) -> Any:
+    await server.connect()  # type: ignore[no-untyped-call]  # redis-py's
+    await server.send_command(*command)
+    return await server.read_response()
 
 
 def primary_of(slots: Sequence[Any], slot: int) -> Address | None:
@@ -163,7 +177,7 @@ class _ToPrimary(Connection):
             raise redis_errors.ConnectionError(f"this server is not the primary: {error}") from error
 
 
-class _TlsToPrimary(_ToPrimary, SSLConnection):
+class _TlsToPrimary(_ToPrimary, TlsConnection):
     """The same by TLS."""
 
 

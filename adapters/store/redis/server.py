@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from redis import exceptions as redis_errors
 
-from adapters.errors import FencedError, RegistryRegressedError
+from adapters.errors import FencedError, RegistryRegressedError, StoreUnavailableError
 from adapters.store.continuity import Position
 from adapters.store.protocol.coordination import Fence
 from adapters.store.redis.connection import bounded, client
@@ -60,7 +60,9 @@ class RedisServer:
         `read` or `snapshot`."""
         self._redis = client(url, timeout, CONNECTIONS, tag=self._tag)
         self._scripts = {name: _Script(name) for name in SCRIPTS}
-        self._known = Position()  # mutable: the trusted position, set by `RedisRegistry.trust`
+        # Mutable: the trusted position, set by `RedisRegistry.trust`, and whether there has been any answer.
+        self._known = Position()
+        self._answered = False
 
     def _key(self, *parts: str) -> str:
         return ":".join((self._tag, *parts))
@@ -100,6 +102,14 @@ class RedisServer:
     async def _bounded(self, reply: object, timeout: float | None = None, operation: str = "read") -> Any:
         began = perf_counter()
         try:
-            return await bounded(reply, timeout or self._timeout)
+            answer = await bounded(reply, timeout or self._timeout)
+        except StoreUnavailableError as error:
+            if self._answered or not self._url.startswith("rediss") or "timed out" not in str(error):
+                raise
+            hint = "It has never answered by TLS; if it has none at this address, use redis:// instead."
+            raise StoreUnavailableError(f"{error} {hint}") from error
+        else:
+            self._answered = True
+            return answer
         finally:
             self.observe(operation, perf_counter() - began)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.admin import (
+    account,
     adapter_registration,
     adapters,
     artifacts,
@@ -22,12 +23,16 @@ from gateway.api.admin import (
     engines,
     enrolment,
     evaluations,
+    event_streams,
     keys,
     me,
     placement,
     registry,
+    settings,
     sign_in,
+    sign_in_links,
     tenants,
+    trials,
     uploads,
 )
 
@@ -43,6 +48,7 @@ for noun in (
     uploads,
     adapters,
     evaluations,
+    trials,
     engines,
     draining,
     engine_registration,
@@ -52,8 +58,12 @@ for noun in (
     calibrations,
     batches,
     audit,
+    event_streams,
     doctor,
     declarative,
     registry,
+    settings,
+    account,
+    sign_in_links,
 ):
     router.include_router(noun.router)

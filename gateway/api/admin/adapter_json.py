@@ -22,7 +22,8 @@ _PUBLIC_SOURCES: Final = frozenset({"upload", "hf"})
 
 def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
     """`versions`: callable versions. `trouble`: those of them that are quarantined or failed. `loaded`:
-    whether an engine holds the live version. `canary.held`: why its guard holds its weight. `outcome`: what
+    whether an engine holds the live version. `base_model`, `rank`, `size_bytes`: those of the live version.
+    `canary.held`: why its guard holds its weight. `outcome`: what
     the last canary's guard decided."""
     versions = [v for v in versions_of(state, adapter) if v.retired is None]
     shown = [_version_json(state, adapter, v) for v in versions]
@@ -40,6 +41,7 @@ def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
         "previous": label(adapter.previous),
         "history": [label(number) for number in adapter.history],
         "versions": [f"v{v.number}" for v in versions],
+        **_of_live(adapter, versions),
         "loaded": any(v["loaded"] for v in shown if v["version"] == label(adapter.live)),
         "pinned": adapter.pinned,
         "min_replicas": adapter.min_replicas,
@@ -115,6 +117,15 @@ def _version_json(state: State, adapter: Adapter, version: Version) -> Json:
         "engine_name": version.engine_name,
         "loaded": any(place["state"] == "resident" for place in placed),
         "placed": placed,
+    }
+
+
+def _of_live(adapter: Adapter, versions: list[Version]) -> Json:
+    live = next((v for v in versions if v.number == adapter.live), None)
+    return {
+        "base_model": live.base_model if live else None,
+        "rank": live.rank if live else None,
+        "size_bytes": live.size_bytes if live else None,
     }
 
 

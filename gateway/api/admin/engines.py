@@ -66,8 +66,10 @@ async def trust(name: str, state: StateDep, actor: Actor) -> Json:
 def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> Json:
     """`heartbeat`: the agent's last report; null without an agent, or if it is silent. `hang`: null while the
     engine works. `lost`: adapters that it held before its restart and that are still to be loaded again.
-    `started`: start of its process, Unix microseconds; 0: unknown. `prompt_scores`: `safe` if requests with
-    `prompt_logprobs`, or `echo` and `logprobs`, are sent there. `capabilities`: of its `driver`."""
+    `reason`: what is wrong with it, in words; null: nothing that this worker knows of. `kv_usage`: part of
+    its KV cache that is in use, 0 to 1; null: unknown. `started`: start of its process, Unix microseconds;
+    0: unknown. `prompt_scores`: `safe` if requests with `prompt_logprobs`, or `echo` and `logprobs`, are sent
+    there. `capabilities`: of its `driver`."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
@@ -78,8 +80,10 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
         "capabilities": capabilities(engine),
         "health": health(state, engine.name),
         "hang": hang(state, engine.name),
+        "reason": reason(state, engine, heartbeat),
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
+        "kv_usage": seen.kv_usage if seen and seen.healthy else None,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
         "lost": sum(1 for s in slots.values() if s is SlotState.LOST),
         "started": (heartbeat or {}).get("started") or (seen.process_started if seen else 0),
@@ -102,6 +106,20 @@ def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", 
     if seen is None or (seen.healthy is None and not seen.suspect):
         return "unknown"
     return "up" if seen.healthy and not seen.suspect else "down"
+
+
+def reason(state: State, engine: Engine, heartbeat: Json | None) -> str | None:
+    """What is wrong with the engine, in words; None: nothing that this worker knows of."""
+    seen = state.pool.state(engine.name)
+    if seen is not None and (hanging := state.hangs.describe(seen)):
+        return hanging
+    if seen is not None and (seen.healthy is False or seen.suspect):
+        return seen.reason or "It does not answer."
+    if (status := state.catalog.serving_statuses.get(engine.name)) is not None:
+        return status.reason
+    if engine.agent and heartbeat is None and state.follower.connected:
+        return f"Its agent at {engine.agent} does not report."
+    return None
 
 
 def hang(state: State, name: str) -> Json | None:

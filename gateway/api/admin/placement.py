@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from adapters.errors import NotFoundError, StoreUnavailableError
 from adapters.model import AdapterName, Engine
+from adapters.placement.placement_log import KEPT
 from adapters.placement.scheduling.view import Score
 from gateway.api.admin.common import Operator
 from gateway.api.admin.engines import hang, health
 from gateway.api.dependencies import StateDep
+from gateway.operations.placement_changes import explained
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 from gateway.routing.decision_log import RECORDS
@@ -28,6 +31,22 @@ async def show_placement(state: StateDep) -> Json:
     in CPU memory; all others hold a slot."""
     engines = [e for _, e in sorted(state.catalog.engines.items())]
     return {"data": await asyncio.gather(*(_engine(state, e) for e in engines))}
+
+
+@router.get("/placement/changes")
+async def show_changes(
+    state: StateDep,
+    engine: Annotated[str | None, Query(max_length=200, description="Only this engine's.")] = None,
+    limit: Annotated[int, Query(ge=1, le=KEPT)] = 100,
+) -> Json:
+    """The latest loads, evictions and other changes of the placement, newest first. Each worker remembers the
+    last 500 since its start. `kind`: `loading`, `loaded`, `not_loaded`, `activated` (from CPU memory),
+    `evicted` (out of its slot, still in CPU memory), `unloaded`, `leaving` and `kept` (see `leaving` in the
+    placement), `lost` (with its engine's process). `seconds`: how long the load took. `why`: for whom a slot
+    was given up, or what the planner said; null: a request or an operator wanted it."""
+    moves = await _recorded_moves(state)
+    told = explained(state.placement_log.latest(), moves)
+    return {"data": [change for change in told if engine in {None, change["engine"]}][:limit]}
 
 
 @router.get("/explain/{tenant}/{name}")
@@ -67,13 +86,18 @@ async def explain_request(request_id: str, state: StateDep) -> Json:
 
 async def _moves(state: State, adapter: str) -> list[Json]:
     """Empty while Redis is unavailable."""
+    moves = await _recorded_moves(state)
+    return [move for move in moves if move["version"].startswith(f"{adapter}@")][:_MOVES]
+
+
+async def _recorded_moves(state: State) -> list[Json]:
+    """Empty while Redis is unavailable."""
     if not state.follower.connected:
         return []
     try:
-        moves = [orjson.loads(record) for record in await state.store.moves()]
+        return [orjson.loads(record) for record in await state.store.moves()]
     except StoreUnavailableError:
         return []
-    return [move for move in moves if move["version"].startswith(f"{adapter}@")][:_MOVES]
 
 
 def _candidate(state: State, score: Score) -> Json:
@@ -129,4 +153,5 @@ def _slot(state: State, engine: Engine, version: str, age_ms: int | None, leases
         "version": known.id if known else f"{version} (removed)",
         "in_flight": max(use.in_flight if use else 0, leases),
         "idle_seconds": None if age_ms is None else round(age_ms / 1000, 1),
+        "pinned": version in state.catalog.pins,
     }

@@ -13,7 +13,7 @@ from gateway.api.admin.adapter_json import adapter_json
 from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import keys_json
 from gateway.api.dependencies import Actor, StateDep
-from gateway.operations import limits, tenants
+from gateway.operations import limits, quotas, tenants
 from gateway.operations.authorization import READER
 from gateway.operations.queues import queue_of
 from gateway.operations.state import State
@@ -89,6 +89,7 @@ async def _page(state: State, tenant: Tenant) -> Json:
     keys = sorted((k for k in state.directory.keys.values() if k.tenant == tenant.name), key=_created)
     return {
         "usage": await _usage(state, tenant),
+        "quota_use": quotas.quotas_json(tenant.quotas, quotas.use(state, tenant.name)),
         "queue": asdict(queue_of(state, tenant.name)),
         "adapters": [adapter_json(state, adapter, READER) for adapter in adapters],
         "keys": await keys_json(state, keys, READER),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import (
@@ -26,8 +26,9 @@ from gateway.api.finance.common import (
     zone_of,
 )
 from gateway.costs.periods import iso
-from gateway.costs.reports.usage_page import usage_page
+from gateway.costs.reports.usage_page import request_page, usage_page
 from gateway.errors import FlorinError
+from gateway.metering.records import Outcome
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -45,6 +46,13 @@ async def usage(
     month: Month = None,
     timezone: Zone = "UTC",
     tenant: Tenant = None,
+    adapter: Annotated[
+        str | None, Query(max_length=200, description="Only this adapter's, by its full name.")
+    ] = None,
+    outcome: Annotated[
+        list[Outcome] | None, Query(max_length=len(Outcome), description="Only these. Repeatable.")
+    ] = None,
+    order: Annotated[Literal["oldest", "newest"], Query(description="Which records come first.")] = "oldest",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
 ) -> Response:
@@ -61,6 +69,9 @@ async def usage(
         tenant=one[0] if one else None,
         after=position,
         limit=limit,
+        adapter=adapter,
+        outcomes=None if outcome is None else frozenset(outcome),
+        newest_first=order == "newest",
         for_tenant=key.own_tenant is not None,
     )
     if key.own_tenant is not None:
@@ -73,6 +84,32 @@ async def usage(
         next=None if last is None else token_of(*last),
         complete=complete,
     )
+
+
+@router.get("/usage/{request_id}", response_model=None)
+async def request_usage(
+    *,
+    request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
+    key: FinanceKey,
+    state: StateDep,
+) -> Response:
+    """The usage records of one request: one for each attempt, in order. A tenant's key hears of others'
+    requests what it hears of those that never were. `complete` is false while records are still arriving in
+    the ledger, which takes a second or two."""
+    complete = await state.meter.flush()
+    own = key.own_tenant
+    asked = partial(request_page, request_id=request_id, tenant=own, for_tenant=own is not None)
+    if own is not None:
+        page, count = await state.ledger_process.for_tenants().run(asked)
+    else:
+        page, count = await asyncio.to_thread(asked, state.ledger)
+    if not count:
+        raise FlorinError(
+            "not_found",
+            f"The ledger has no attempt of request {request_id[:100]!r}. Records arrive a second or two "
+            "after the response; requests that were refused before they reached an engine have none.",
+        )
+    return rendered(page, request_id=request_id, complete=complete)
 
 
 def token_of(ended: int, record_id: str) -> str:

@@ -4,6 +4,10 @@
 (() => {
   "use strict";
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const format = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+  const day = (seconds) => (seconds == null ? "–" : format.format(new Date(seconds * 1e3)));
+  const days = [1, 2, 3, 7, 14, 28].map((n) => n * 86400);
+  const short = (value) => value.toLocaleString(undefined, { maximumSignificantDigits: 3 });
   const draw = (place) => {
     const data = JSON.parse(document.getElementById(place.dataset.chart).textContent);
     place.replaceChildren();
@@ -12,7 +16,7 @@
     place.append(probe);
     const ink = getComputedStyle(probe).color;
     probe.remove();
-    const series = [{}];
+    const series = [{ label: "Day", value: (_, at) => day(at) }];
     const columns = [data.x];
     const stacked = data.kind === "bars";
     let below = data.x.map(() => 0);
@@ -26,15 +30,14 @@
       columns.push(values);
       series.push({
         label: one.name, stroke: colour, width: stacked ? 0 : 2, fill: stacked ? colour : undefined,
-        points: { show: false }, paths: stacked ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined,
+        points: { show: data.x.length < 3 && !stacked }, paths: stacked ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined,
         value: (_, v, s, i) => (i == null ? "–" : `${(one.values[i] ?? 0).toLocaleString()} ${one.unit ?? ""}`),
       });
     }
-    const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
-    const half = data.x.length > 1 ? (data.x[1] - data.x[0]) / 2 : 43200;
+    const half = data.x.length > 1 ? (data.x[1] - data.x[0]) / 2 : 43200;  // a bar is as wide as its day
     const axis = { stroke: ink, grid: { stroke: style("--c6") + "33", width: 1 }, ticks: { show: false } };
-    new uPlot({ width: Math.max(place.clientWidth, 240), height: 220, series, 
-      axes: [{ ...axis, values: (_, splits) => splits.map((at) => day.format(new Date(at * 1e3))) }, { ...axis, size: 64 }],
+    new uPlot({ width: Math.max(place.clientWidth, 240), height: 220, series,
+      axes: [{ ...axis, incrs: days, values: (_, at) => at.map(day) }, { ...axis, size: 64, values: (_, at) => at.map(short) }],
       scales: { x: { range: (_, min, max) => [min - half, max + half] }, y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] } },
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"), legend: { live: true } }, columns, place);
   };

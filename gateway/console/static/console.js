@@ -75,9 +75,18 @@
   document.addEventListener("htmx:beforeHistoryUpdate", (event) => {
     if (event.detail.xhr && event.detail.xhr.status >= 400 && event.detail.requestConfig?.verb !== "get") event.preventDefault();
   });
+  // Charts are loaded by the first page that has one, also if it came in place of another.
+  const charts = () => {
+    const { charts: script, chartsStyle: style } = document.body.dataset;
+    if (!script || !document.querySelector("[data-chart]") || document.querySelector(`script[src="${script}"]`)) return;
+    document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: style }),
+                         Object.assign(document.createElement("script"), { src: script }));
+  };
+  charts();
   document.addEventListener("htmx:sendError", () => announce("The gateway cannot be reached. What is shown may be old."));
   document.addEventListener("htmx:afterSettle", (event) => {
     show();
+    charts();
     if (event.detail.target === document.body) document.getElementById("main")?.focus({ preventScroll: true });
   });
 

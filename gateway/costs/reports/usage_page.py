@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import orjson
 
 from gateway.costs.proofs.merkle import WITHHELD_FIELDS
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.records import UsageRecord
 
 _FIELDS = (
     "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine",
@@ -23,13 +26,38 @@ def usage_page(
     tenant: str | None,
     after: tuple[int, str] | None,
     limit: int,
+    adapter: str | None = None,
+    outcomes: Collection[str] | None = None,
+    newest_first: bool = False,
     for_tenant: bool = False,
 ) -> tuple[bytes, tuple[int, str] | None]:
     """A JSON array of at most `limit` records, with times in Unix microseconds as stored, and the position of
     the last if there are more. `for_tenant`: a tenant's key asks, which does not see the engine. Raises
     LedgerUnavailableError."""
-    found = ledger.usage(start=start, end=end, tenant=tenant, after=after, limit=limit + 1)
+    found = ledger.usage(
+        start=start,
+        end=end,
+        tenant=tenant,
+        after=after,
+        limit=limit + 1,
+        adapter=adapter,
+        outcomes=outcomes,
+        newest_first=newest_first,
+    )
     shown = found[:limit]
     last = (shown[-1].ended or 0, shown[-1].id) if len(found) > limit else None
+    return _rendered(shown, for_tenant=for_tenant), last
+
+
+def request_page(
+    ledger: Ledger, *, request_id: str, tenant: str | None, for_tenant: bool
+) -> tuple[bytes, int]:
+    """A JSON array of the attempts of one request, as in `usage_page`, and how many they are. `tenant`: of
+    another's request nothing is told. Raises LedgerUnavailableError."""
+    found = [r for r in ledger.attempts(request_id) if tenant in {None, r.tenant}]
+    return _rendered(found, for_tenant=for_tenant), len(found)
+
+
+def _rendered(records: Iterable[UsageRecord], *, for_tenant: bool) -> bytes:
     names = [name for name in _FIELDS if not (for_tenant and name in WITHHELD_FIELDS)]
-    return orjson.dumps([{name: getattr(record, name) for name in names} for record in shown]), last
+    return orjson.dumps([{name: getattr(record, name) for name in names} for record in records])

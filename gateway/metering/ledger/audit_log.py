@@ -21,6 +21,7 @@ import orjson
 from sqlalchemy import Column, ColumnElement, Connection, and_, func, or_, select, true, tuple_
 
 from adapters.store.protocol.registry import AuditEntry, AuditNote
+from gateway.metering.ledger import audit_outbox
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import audit_log
@@ -37,6 +38,7 @@ ACTIONS: dict[str, str] = {
     "key.update": "A key was changed.",
     "key.rotate": "A key was replaced by a new one, and expires once the overlap is over.",
     "key.revoke": "A key was revoked.",
+    "key.sign_in_link": "A link that signs in to the console once was created.",
     "token.create": "An enrolment token, valid once, was created for the host of an engine.",
     "token.use": "A host was enrolled: it got its own key, and the engine's earlier keys were revoked.",
     "base.add": "A base model was added.",
@@ -57,6 +59,7 @@ ACTIONS: dict[str, str] = {
     "adapter.promote": "A version was made live.",
     "adapter.canary": "A version was given a share of the requests.",
     "adapter.rollback": "A canary was ended, or an earlier version was made live again.",
+    "adapter.try": "An operator sent a request to a version, as its tenant.",
     "adapter.evaluate": "An evaluation of a version was started.",
     "adapter.evaluated": "An evaluation of a version ended, and passed, failed, or had nothing to pass.",
     "adapter.eval_policy": "It was changed whether an adapter's versions need a passing evaluation.",
@@ -95,6 +98,8 @@ ACTIONS: dict[str, str] = {
     "policy.set": "Who bears unused GPU time was agreed, for the installation or a tenant.",
     "file.delete": "A file of a tenant was deleted.",
     "batch.cancel": "A batch was cancelled.",
+    "events.replay": "Events that had been sent were queued to be sent again.",
+    "events.skip": "Events that waited for their receiver were given up.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }
 """Action → its description. docs/reference/audit.md lists them."""
@@ -184,8 +189,7 @@ def ship(ledger: Ledger, entries: Iterable[Logged]) -> None:
     if rows:
         with ledger.write() as connection:
             for first in range(0, len(rows), _PART):
-                put = insert(connection, audit_log).on_conflict_do_nothing()
-                connection.execute(put, rows[first : first + _PART])
+                _put(connection, rows[first : first + _PART])
 
 
 def held(entry: Logged) -> Logged:
@@ -205,7 +209,7 @@ def record(
     if actor:
         note = AuditNote(actor, action, subject, details=details)
         entry = _logged(f"{now // 1000}-{secrets.token_hex(6)}", now, 0, note)
-        connection.execute(insert(connection, audit_log), [_row(entry)])
+        _put(connection, [_row(entry)])
 
 
 def read(ledger: Ledger, wanted: Wanted, limit: int) -> list[Logged]:
@@ -232,7 +236,7 @@ def read(ledger: Ledger, wanted: Wanted, limit: int) -> list[Logged]:
         where += [or_(adapters, keys), c.at >= own.since]
     query = select(audit_log).where(and_(true(), *where)).order_by(*(p.desc() for p in position)).limit(limit)
     with ledger.read() as connection:
-        return [_read(row) for row in connection.execute(query).mappings()]
+        return [entry_of(row) for row in connection.execute(query).mappings()]
 
 
 def _logged(id_: str, at: int, seq: int, note: AuditNote) -> Logged:
@@ -248,7 +252,13 @@ def _row(entry: Logged) -> dict[str, Any]:
     return {**asdict(entry), "details": orjson.dumps(entry.details).decode()}
 
 
-def _read(row: Mapping[Any, Any]) -> Logged:
+def _put(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    c = audit_log.c
+    put = insert(connection, audit_log).on_conflict_do_nothing().returning(c.id, c.digest, c.at, c.seq)
+    audit_outbox.queue(connection, [dict(row) for row in connection.execute(put, rows).mappings()])
+
+
+def entry_of(row: Mapping[Any, Any]) -> Logged:
     return Logged(**{**row, "details": orjson.loads(row["details"])})
 
 

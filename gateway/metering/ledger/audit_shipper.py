@@ -59,6 +59,7 @@ class AuditShipper:
             if not self._away:
                 log.warning("Audit entries wait in Redis: %s", error)
             self._away = True
+            self._shipped = frozenset()  # whichever server answers next may lack them
         else:
             self._away = False
 
@@ -69,8 +70,8 @@ class AuditShipper:
         count = 0
         async for page in pages(self.store):
             new = [entry for entry in page if (entry.id, entry.digest) not in self._shipped]
-            if new:
-                await asyncio.to_thread(_ship_each, self.ledger, new)
+            if new:  # the others again, in case the ledger's database has lost them since
+                await asyncio.to_thread(_ship_each, self.ledger, page)
                 count += len(new)
             seen += ((entry.id, entry.digest) for entry in page)
         if count:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, Table, create_engine, event
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -33,6 +33,9 @@ _PSYCOPG = {"prepare_threshold": None}
 """Prepares no statements in the server: behind PgBouncer in transaction mode, each transaction may run on
 another server connection, which does not have them."""
 
+_READ_ONLY = "25006"
+"""PostgreSQL's code for a write on a standby, or on a primary that was set to read-only."""
+
 
 class LedgerUnavailableError(Exception):
     """The database is unavailable, locked or full, or this version of Florin cannot use it. Unwritten usage
@@ -51,7 +54,9 @@ def open_engine(url: URL) -> Engine:
     """Does not connect yet. Raises OSError, or errors of sqlite3 and the driver."""
     if url.get_backend_name() != "sqlite":
         own = _PSYCOPG if url.get_driver_name() == "psycopg" else {}
-        return create_engine(url, pool_pre_ping=True, connect_args=_POSTGRESQL | own)
+        engine = create_engine(url, pool_pre_ping=True, connect_args=_POSTGRESQL | own)
+        event.listen(engine, "handle_error", _leave_replica)
+        return engine
     if url.database and url.database != ":memory:":
         with suppress(OSError):  # connecting reports the error
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -109,6 +114,12 @@ def insert(connection: Connection, table: Table) -> Any:
     from sqlalchemy.dialects.postgresql import insert as postgresql_insert  # noqa: PLC0415  # loads slowly
 
     return postgresql_insert(table)
+
+
+def _leave_replica(context: ExceptionContext) -> None:
+    """A server that accepts no writes (any more) answers pings, so its connections would stay in the pool."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _sqlite_connected(connection: sqlite3.Connection, _record: object) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from random import getrandbits
 from typing import Any
@@ -18,6 +18,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Engine, and_, make_url, select, text, tuple_, union_all
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from gateway.metering.ledger.continuity import Mark, mark_of
 from gateway.metering.ledger.database import (
     LedgerUnavailableError,
     insert,
@@ -70,6 +71,17 @@ class Inserted:
     new: int = 0
     duplicate: int = 0
     quarantined: int = 0
+    mark: Mark | None = field(default=None, compare=False)
+    """Proves that the stored ones are stored; None: there are none."""
+
+    def __add__(self, other: Inserted) -> Inserted:
+        marks = [mark for mark in (self.mark, other.mark) if mark]
+        return Inserted(
+            self.new + other.new,
+            self.duplicate + other.duplicate,
+            self.quarantined + other.quarantined,
+            max(marks, default=None),
+        )
 
 
 class Ledger:
@@ -149,7 +161,9 @@ class Ledger:
             differing = _differing(connection, rows) if len(new) < len(rows) else []
             to_quarantine(connection, pruned, "pruned")
             to_quarantine(connection, differing, "differs")
-        return Inserted(len(new), len(rows) - len(new) - len(differing), len(differing) + len(pruned))
+            mark = mark_of(connection, [row["id"] for row in rows], new, batch)
+        duplicate = len(rows) - len(new) - len(differing)
+        return Inserted(len(new), duplicate, len(differing) + len(pruned), mark)
 
     def usage(
         self,
@@ -159,16 +173,30 @@ class Ledger:
         tenant: str | None = None,
         after: tuple[int, str] | None = None,
         limit: int = 100,
+        adapter: str | None = None,
+        outcomes: Collection[str] | None = None,
+        newest_first: bool = False,
     ) -> list[UsageRecord]:
-        """Records that ended in [start, end), in order of (ended, id), those after `after`."""
+        """Records that ended in [start, end), in order of (ended, id) or its reverse, those after `after`."""
         table = usage_records.c
-        # One lower bound only: SQLite uses the first that it is given.
-        where = [table.ended >= (start if after is None else max(start, after[0])), table.ended < end]
+        order = [table.ended, table.id]
+        # One bound of each side only: SQLite uses the first that it is given.
+        if after is not None and newest_first:
+            end = min(end, after[0] + 1)
+        elif after is not None:
+            start = max(start, after[0])
+        where = [table.ended >= start, table.ended < end]
         if tenant is not None:
             where.append(table.tenant == tenant)
+        if adapter is not None:
+            where.append(table.adapter == adapter)
+        if outcomes is not None:
+            where.append(table.outcome.in_(sorted(outcomes)))
         if after is not None:
-            where.append(tuple_(table.ended, table.id) > after)
-        query = select(*_RECORD).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
+            position = tuple_(table.ended, table.id)
+            where.append(position < after if newest_first else position > after)
+        by = [column.desc() for column in order] if newest_first else order
+        query = select(*_RECORD).where(and_(*where)).order_by(*by).limit(limit)
         with self.read() as connection:
             return [UsageRecord(**row) for row in connection.execute(query).mappings()]
 

@@ -68,6 +68,4 @@ def insert_each(ledger: Ledger, records: Sequence[UsageRecord], refused: list[tu
             refused.append((records[0].line(), str(error)))
             return Inserted()
     middle = len(records) // 2
-    one = insert_each(ledger, records[:middle], refused)
-    two = insert_each(ledger, records[middle:], refused)
-    return Inserted(one.new + two.new, one.duplicate + two.duplicate, one.quarantined + two.quarantined)
+    return insert_each(ledger, records[:middle], refused) + insert_each(ledger, records[middle:], refused)

@@ -2,7 +2,8 @@
 
 usage/<worker>/lock             locked (flock) by the live worker, or by the worker that adopts its directory
 usage/<worker>/00000001.jsonl   segments; only the highest one grows
-usage/<worker>/shipped          position up to which the ledger has them: `<segment> <offset>`
+usage/<worker>/shipped          position up to which the ledger has them: `<segment> <offset>`, and a line
+                                for each mark of the last commits: `<batch> <id>`
 usage/refused.jsonl             lines that the ledger cannot store, for a person to examine
 """
 
@@ -12,11 +13,13 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from gateway.metering.ledger.continuity import Mark
 
 CHUNK = 512 * 1024
 """Bytes read at once; bounds the shipper's memory regardless of the backlog."""
@@ -24,7 +27,7 @@ CHUNK = 512 * 1024
 REFUSED = "refused.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Cursor:
     """A position: everything before it is in the ledger."""
 
@@ -129,15 +132,25 @@ class WorkerDirectory:
     def cursor(self) -> Cursor:
         """Where shipping resumes. If the file is lost or damaged, from the start, which only costs time."""
         try:
-            segment, offset = (self.path / "shipped").read_text().split()
+            segment, offset = self._shipped().partition("\n")[0].split()
             return Cursor(int(segment), int(offset))
         except (OSError, ValueError):
             return Cursor()
 
-    def save_cursor(self, cursor: Cursor) -> None:
+    def marks(self) -> list[Mark]:
+        """What the ledger has acknowledged last."""
+        try:
+            return load_marks(self._shipped().partition("\n")[2])
+        except (OSError, ValueError):
+            return []
+
+    def save_cursor(self, cursor: Cursor, marks: Iterable[Mark] = ()) -> None:
         hidden = self.path / ".shipped"
-        hidden.write_text(f"{cursor.segment} {cursor.offset}")
+        hidden.write_text(f"{cursor.segment} {cursor.offset}\n{dump_marks(marks)}")
         hidden.replace(self.path / "shipped")
+
+    def _shipped(self) -> str:
+        return (self.path / "shipped").read_text()
 
     def batches(self, start: Cursor, *, dead: bool) -> Iterator[Batch]:
         """Complete lines from `start` on. An incomplete last line is left for later in the growing segment,
@@ -146,28 +159,41 @@ class WorkerDirectory:
         for number in numbers:
             closed = dead or number != numbers[-1]
             offset = start.offset if number == start.segment else 0
-            yield from self._batches_of(number, offset, closed=closed)
+            for lines, end in read_segment(self.segment(number), offset, closed=closed):
+                yield Batch(lines, Cursor(number, end))
             if closed:
                 yield Batch([], Cursor(number + 1, 0))
-
-    def _batches_of(self, number: int, offset: int, *, closed: bool) -> Iterator[Batch]:
-        with self.segment(number).open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(CHUNK):
-                length = chunk.rfind(b"\n") + 1
-                if not length:
-                    # No newline: still being written, or torn, or, in a full chunk, not a log at all.
-                    if not closed and len(chunk) < CHUNK:
-                        return
-                    length = len(chunk)
-                offset += length
-                file.seek(offset)
-                yield Batch(chunk[:length].splitlines(), Cursor(number, offset))
 
     def delete_before(self, number: int) -> None:
         for old in self.segments():
             if old < number:
                 self.segment(old).unlink(missing_ok=True)
+
+
+def read_segment(path: Path, offset: int, *, closed: bool) -> Iterator[tuple[list[bytes], int]]:
+    """Its complete lines from `offset` on, with the offset of their end; if it is `closed`, the rest, too."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while chunk := file.read(CHUNK):
+            length = chunk.rfind(b"\n") + 1
+            if not length:
+                # No newline: still being written, or torn, or, in a full chunk, not a log at all.
+                if not closed and len(chunk) < CHUNK:
+                    return
+                length = len(chunk)
+            offset += length
+            file.seek(offset)
+            yield chunk[:length].splitlines(), offset
+
+
+def dump_marks(marks: Iterable[Mark]) -> str:
+    return "".join(f"{mark.batch} {mark.id}\n" for mark in marks)
+
+
+def load_marks(text: str) -> list[Mark]:
+    """Raises ValueError."""
+    pairs = [line.split() for line in text.splitlines()]
+    return [Mark(int(batch), id_) for batch, id_ in pairs]
 
 
 def others(root: Path, mine: Path) -> list[Path]:

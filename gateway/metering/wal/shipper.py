@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from gateway.metering.ledger.continuity import Mark, excluded, lost
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
 from gateway.metering.wal.insertion import (
@@ -18,6 +21,7 @@ from gateway.metering.wal.insertion import (
     InserterUnavailableError,
     insert_lines,
 )
+from gateway.metering.wal.kept import KeptLog
 from gateway.metering.wal.segments import Cursor, WorkerDirectory, others, refuse
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import system_time
@@ -31,6 +35,9 @@ _OFFLOAD = 100
 _LONGEST_PAUSE = 15.0
 _LAST_SECONDS = 3.0
 """Seconds that a stopping worker spends on its backlog; its successor ships the rest."""
+_CHECK_SECONDS = 5.0
+_MARKS = 20
+"""Check whether the ledger still has what it acknowledged so often, and after so many transactions."""
 
 
 class _OutOfTimeError(Exception):
@@ -56,7 +63,8 @@ class Shipper:
 
     The position is saved only after the commit. After any interruption, shipping therefore resumes at or
     before the first unshipped record, and the ledger skips the records that it already has: each record is
-    stored exactly once. Shipped segments are deleted.
+    stored exactly once. Shipped segments are deleted, or kept for a while, so that what the ledger's database
+    loses after it has acknowledged it can be shipped again.
 
     It also adopts the directories of workers that died, whose lock is free: it ships their records and closes
     their open attempts as orphaned. Lines that the ledger cannot store go to `refused.jsonl`, so that they do
@@ -76,8 +84,10 @@ class Shipper:
         interval: float = 0.5,
         now: Callable[[], int] = system_time,
         inserter: Inserter | None = None,
+        kept: KeptLog | None = None,
     ) -> None:
-        """`now`: Unix microseconds, by the clock that records use. `inserter`: a process that inserts."""
+        """`now`: Unix microseconds, by the clock that records use. `inserter`: a process that inserts.
+        `kept`: where shipped records stay for a while; None: they are not kept."""
         self._inserter = inserter
         self._now = now
         self._root = root
@@ -92,6 +102,10 @@ class Shipper:
         self._lock = threading.Lock()
         self._pause = interval
         self._oldest: int | None = None
+        self._kept = kept
+        self._marks = sorted(kept.marks()) if kept else list[Mark]()
+        """Commits that the ledger acknowledged since it was last found to have them all, and one before."""
+        self._checked = -math.inf
 
     def start(self) -> None:
         self._thread.start()
@@ -148,15 +162,20 @@ class Shipper:
                     self._adopt(directory, late)
                 finally:
                     directory.release()
+        self._check(late)
         self._oldest = None
 
     def _adopt(self, directory: WorkerDirectory, late: Late) -> None:
         """Ship all of a dead worker's log, close its open attempts, and remove it."""
+        if directory is not self._mine:
+            self._note(*directory.marks())
         self._ship(directory, late, dead=True)
         orphans = [orphaned(last).line() for last in _open_attempts(directory)]
         for start in range(0, len(orphans), _ROWS):
             self._insert(orphans[start : start + _ROWS], late)
         self._metrics.usage_records("orphaned", len(orphans))
+        if self._kept is not None:
+            self._kept.keep_last(directory, orphans, self._marks)
         directory.remove()
 
     def _ship(self, directory: WorkerDirectory, late: Late, *, dead: bool) -> None:
@@ -166,13 +185,71 @@ class Shipper:
             for start in range(0, len(lines), _ROWS):
                 self._insert(lines[start : start + _ROWS], late)
             try:
-                directory.save_cursor(batch.end)
+                directory.save_cursor(batch.end, self._marks)
             except OSError as error:  # the disk is full; deleting segments makes room
                 unnoted = error
+                if self._kept is not None:
+                    self._kept.clear()
             if not dead:  # a dead worker's segments are read again for its open attempts
-                directory.delete_before(min(batch.end.segment, self._wal.synced_segment))
+                done = min(batch.end.segment, self._wal.synced_segment)
+                if self._kept is not None and unnoted is None:
+                    self._kept.keep(directory, before=done)
+                directory.delete_before(done)
+            if len(self._marks) >= _MARKS:
+                self._check(late)
         if unnoted:
             raise unnoted
+
+    def _check(self, late: Late) -> None:
+        """Ship again what the ledger's database has lost."""
+        if self._kept is None:
+            return
+        if len(self._marks) < _MARKS and time.monotonic() - self._checked < _CHECK_SECONDS:
+            return
+        self._kept.expire()
+        if self._marks:
+            with self._ledger.read() as connection:
+                missing = lost(connection, self._marks)
+            if missing:
+                self._ship_again(self._kept, late)
+            else:
+                self._marks = [max(self._marks)]
+        self._checked = time.monotonic()
+
+    def _ship_again(self, kept: KeptLog, late: Late) -> None:
+        """Insert everything that is kept, and what this worker has shipped of its own log. Others find out
+        themselves. Does not touch the position in the log."""
+        known, self._marks = self._marks, []
+        cursor, count = self._mine.cursor(), 0
+        try:
+            for lines in itertools.chain(kept.lines(), _until(cursor, self._mine)):
+                finals = list(filter(is_final, lines))
+                for start in range(0, len(finals), _ROWS):
+                    count += self._insert_again(finals[start : start + _ROWS], late)
+        except BaseException:
+            self._marks = known
+            raise
+        kept.forget_marks()
+        self._mine.save_cursor(cursor, self._marks)
+        self._metrics.usage_records("recovered", count)
+        log.error(
+            "Ledger: its database has lost usage records that it had acknowledged, as after a failover to a "
+            "server that was behind. Inserted %d again from the usage log.",
+            count,
+        )
+
+    def _insert_again(self, lines: Sequence[bytes], late: Late) -> int:
+        if lines and late():
+            raise _OutOfTimeError("Out of time; the rest is shipped later.")
+        records = dict[str, bytes]()
+        for line in lines:
+            with contextlib.suppress(ValueError):  # it was refused before
+                records[parse_line(line).id] = line
+        with self._ledger.read() as connection:
+            gone = excluded(connection, records)
+        done = self._insert_lines([line for id_, line in records.items() if id_ not in gone])
+        self._note(done.inserted.mark)
+        return done.inserted.new
 
     def _insert(self, lines: Sequence[bytes], late: Late) -> None:
         if lines and late():
@@ -181,6 +258,7 @@ class Shipper:
             done = self._insert_lines(lines)
         except LedgerUnavailableError:
             self._oldest = self._oldest or _oldest(lines)
+            self._checked = -math.inf  # whoever answers next may be another server
             raise
         for line, why in done.refused:
             self._refuse(line, why)
@@ -188,6 +266,7 @@ class Shipper:
             self._metrics.usage_records("damaged")
             log.warning("Usage log: skipped a torn line of %d bytes.", length)
         result = done.inserted
+        self._note(result.mark)
         self._metrics.usage_records("shipped", result.new)
         self._metrics.usage_records("duplicate", result.duplicate)
         if result.quarantined:
@@ -206,6 +285,10 @@ class Shipper:
                 return done
         return insert_lines(self._ledger, lines)
 
+    def _note(self, *marks: Mark | None) -> None:
+        if self._kept is not None:
+            self._marks += [mark for mark in marks if mark]
+
     def _refuse(self, line: bytes, why: str) -> None:
         self._metrics.usage_records("damaged")
         log.error("Usage log: moved an unusable line to refused.jsonl: %s", why)
@@ -215,6 +298,14 @@ class Shipper:
     def age(self) -> float:
         """Seconds since the end of the oldest unshipped record; 0 if the ledger accepts records."""
         return 0.0 if self._oldest is None else max(0.0, (self._now() - self._oldest) / 1e6)
+
+
+def _until(end: Cursor, directory: WorkerDirectory) -> Iterator[list[bytes]]:
+    """The lines before that position; maybe some more, up to the end of a chunk."""
+    for batch in directory.batches(Cursor(), dead=False):
+        yield batch.lines
+        if batch.end >= end:
+            return
 
 
 def _after(seconds: float) -> Late:

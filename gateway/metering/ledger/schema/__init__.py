@@ -25,6 +25,7 @@ from gateway.metering.ledger.schema.budgets import (
 )
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
 from gateway.metering.ledger.schema.evaluations import evaluations
+from gateway.metering.ledger.schema.events import audit_outbox, event_streams
 from gateway.metering.ledger.schema.exports import scheduled_exports
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
@@ -49,6 +50,7 @@ from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, qua
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "audit_outbox",
     "batch_results",
     "batches",
     "bill_acceptances",
@@ -63,6 +65,7 @@ __all__ = [
     "engine_probes",
     "engine_spans",
     "evaluations",
+    "event_streams",
     "exchange_rates",
     "file_chunks",
     "files",

@@ -284,6 +284,12 @@ CASES = [
         {"tenant": "acme", "removed": False, "exists": False, "obstacles": []}, "nothing to do",
     ),
     (("whoami",), "GET", "/admin/v1/me", None, ME, "uploads_per_hour"),
+    (
+        ("console",),
+        "POST", "/admin/v1/sign-in-links", None,
+        {"id": "k1", "url": "/console/sign-in#link=s3cret", "expires": 1_800_000_000_000_000},
+        "/console/sign-in#link=s3cret\n",
+    ),
     (("tenant", "list"), "GET", "/admin/v1/tenants", None, {"data": [TENANT]}, "acme"),
     (
         ("tenant", "show", "acme"),
@@ -502,6 +508,7 @@ ELSEWHERE = {
     ("engine", "run"),  # test_engine_run, and as a process in tests/integration/test_hosts
     *(("cost", name) for name in ("export", "statement")),  # they write files: test_downloads
     *(("audit", name) for name in ("list", "request")),  # test_audit
+    *(("events", name) for name in ("status", "replay", "skip")),  # test_event_streams
     ("calibrate",),  # test_calibrate, and on a real engine in tests/engine
     *(
         ("cost", name)

@@ -103,3 +103,21 @@ async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: ProberH
 def test_an_answer_tells_how_wrong_its_hosts_clock_is(date, ahead):
     now = int(datetime(2026, 11, 22, 5, tzinfo=UTC).timestamp()) * 1_000_000
     assert _skew(date, now) == ahead * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n', 0.5),
+        ("vllm:kv_cache_usage_perc 7\n", None),
+        ("vllm:kv_cache_usage_perc 1.2.3\n", None),
+        ("vllm:kv_cache_usage_perc nan\n", None),
+        ("", None),
+    ],
+)
+async def test_the_use_of_the_kv_cache_is_shown_and_costs_no_sample(world: ProberHarness, said, shown):
+    counters = "vllm:prompt_tokens_total 1\nvllm:generation_tokens_total 1\n"
+    world.engine.faults.metrics = counters + said
+    await world.prober.probe(world.pool.state("a"))
+    assert world.pool.state("a").kv_usage == shown
+    assert len(world.time.samples) == 1

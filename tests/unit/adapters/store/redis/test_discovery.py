@@ -25,11 +25,11 @@ def test_sentinels():
     assert (found.kind, found.service) == ("sentinel", "main")
     assert found.servers == (("a", 26379), ("b", 1), ("::1", 2))
     assert (found.options["username"], found.options["password"], found.options["db"]) == ("u", "p@", 3)
-    assert found.own == {"username": "s", "password": "q", "ssl": False}
+    assert found.own == {"username": "s", "password": "q"}
 
 
 def test_the_primarys_password_is_not_told_to_sentinels():
-    assert seeds("redis+sentinel://u:p@a/main").own == {"username": None, "password": None, "ssl": False}
+    assert seeds("redis+sentinel://u:p@a/main").own == {"username": None, "password": None}
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
@@ -38,7 +38,8 @@ def test_a_cluster_by_tls(slash: str):
     assert found.servers == (("a", 6379), ("b", 1))
     assert issubclass(found.options["connection_class"], SSLConnection)
     assert found.options["ssl_ca_certs"] == "/ca.pem"
-    assert found.own == {"username": "u", "password": "p", "ssl": True, "ssl_ca_certs": "/ca.pem"}
+    assert found.own == {"username": "u", "password": "p", "ssl_ca_certs": "/ca.pem"}
+    assert found.tls
 
 
 @pytest.mark.parametrize(

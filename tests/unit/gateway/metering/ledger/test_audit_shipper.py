@@ -58,6 +58,17 @@ async def test_all_are_shipped_once_and_the_newest_stay(store, ledger):
     assert [e.subject for e in await tail(store)] == [*MANY[-2:], "acme/x"]
 
 
+async def test_what_the_ledger_s_database_lost_follows_with_the_next_entry(store, ledger, tmp_path):
+    shipper = AuditShipper(store, ledger, "w")
+    await note(store, *MANY)
+    await shipper.ship()
+    shipper.ledger = behind = Ledger(f"sqlite:///{tmp_path / 'behind.db'}")
+    await note(store, "acme/x")
+    await shipper.ship()
+    assert names(behind) == [*MANY[-3:], "acme/x"]
+    behind.close()
+
+
 async def test_nothing_leaves_the_store_before_the_ledger_has_it(store, ledger, monkeypatch):
     await note(store, *MANY)
 

@@ -61,6 +61,28 @@ def test_pages_of_a_half_open_range(ledger):
     assert len(seen) == 10
 
 
+def test_pages_of_the_newest_first(ledger):
+    ledger.insert([record(f"r{i}", ended=1000 + i // 2) for i in range(10)])
+    newest, after = [], None
+    while page := ledger.usage(start=1001, end=2**62, after=after, limit=3, newest_first=True):
+        newest += page
+        after = (page[-1].ended, page[-1].id)
+    assert newest == everything(ledger)[2:][::-1]
+
+
+def test_records_of_an_adapter_and_with_an_outcome(ledger):
+    ledger.insert(
+        [
+            record("a", adapter="acme/sales"),
+            record("b", outcome="engine_error"),
+            record("c", outcome="failover"),
+        ]
+    )
+    assert [r.request_id for r in everything(ledger, adapter="acme/sales")] == ["a"]
+    assert {r.request_id for r in everything(ledger, outcomes={"engine_error", "failover"})} == {"b", "c"}
+    assert everything(ledger, adapter="acme/sales", outcomes={"failover"}) == []
+
+
 def test_a_tenant_s_records_alone(ledger):
     ledger.insert([record("a"), record("b", tenant="bolt")])
     assert [r.tenant for r in everything(ledger, tenant="bolt")] == ["bolt"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ import orjson
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.sessions import SessionStore
+from gateway.errors import FlorinError
 from gateway.tenants.directory import Directory, Key, as_json, load
 
 LINK_SECONDS: Final = 600.0
@@ -27,6 +29,10 @@ _STALE_SECONDS: Final = 300.0
 """The same while the store cannot be reached."""
 _MOST: Final = 1_000
 """Sessions that a worker remembers."""
+_BEGUN_SECONDS: Final = 600.0
+_BEGUN_MOST: Final = 200
+"""Sessions and links that one tenant, or one key of the staff, may begin in that time at each worker: each
+stays in the store until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +67,12 @@ class Sessions:
         self._clock = clock
         self._monotonic = monotonic
         self._known: dict[str, tuple[float, Session | None]] = {}
+        self._begun: dict[str, deque[float]] = {}
 
     async def begin(self, key: Key, *, expires: int | None = None) -> tuple[str, Session]:
         """The secret for the cookie, and the session. `expires`: when an identity provider's word ends, Unix
-        microseconds. Raises StoreUnavailableError."""
+        microseconds. Raises FlorinError if its owner has begun too many, StoreUnavailableError."""
+        self._admit(key)
         seconds = self._lifetime
         now = self._clock()
         for limit in (expires, key.expires):
@@ -115,13 +123,16 @@ class Sessions:
         """The key as it is now, which may have been revoked; None: it is gone."""
         return session.person or self._directory.by_id(session.key_id)
 
-    async def link(self, key: Key) -> str:
-        """The secret of a link that signs in once, as this key. Raises StoreUnavailableError."""
+    async def link(self, key: Key) -> tuple[str, int]:
+        """The secret of a link that signs in once, as this key, and when it expires, Unix microseconds.
+        Raises FlorinError if the key's owner has begun too many, StoreUnavailableError."""
+        self._admit(key)
         secret = secrets.token_urlsafe(32)
         stored = key.id == "bootstrap" or key.id in self._directory.keys
         text = orjson.dumps({"key": key.id, "person": None if stored else as_json(key)}).decode()
+        expires = self._clock() + int(LINK_SECONDS * 1e6)
         await self._store.put_session(_digest("link " + secret), text, ttl_ms=int(LINK_SECONDS * 1000))
-        return secret
+        return secret, expires
 
     async def follow(self, secret: str) -> Key | None:
         """The key of a link, which works once. None: used, expired, or never made. Raises
@@ -131,6 +142,17 @@ class Sessions:
             return None
         found = orjson.loads(text)
         return _key(found["person"]) or self._directory.by_id(found["key"])
+
+    def _admit(self, key: Key) -> None:
+        owner, now = key.own_tenant or f"key {key.id}", self._monotonic()
+        for known in [name for name, begun in self._begun.items() if begun[-1] <= now - _BEGUN_SECONDS]:
+            del self._begun[known]
+        begun = self._begun.setdefault(owner, deque(maxlen=_BEGUN_MOST))
+        if len(begun) == _BEGUN_MOST and begun[0] > now - _BEGUN_SECONDS:
+            wait = int(begun[0] + _BEGUN_SECONDS - now) + 1
+            message = f"Signed in {_BEGUN_MOST} times in {_BEGUN_SECONDS / 60:.0f} minutes."
+            raise FlorinError("rate_limit_exceeded", message, retry_after=wait)
+        begun.append(now)
 
     def _remember(self, digest: str, session: Session | None) -> None:
         self._known.pop(digest, None)

@@ -1,0 +1,40 @@
+"""florin console"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import note, say, when
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+
+@command(app, "console")
+def console(
+    session: Session,
+    *,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
+) -> None:
+    """Print a link that signs a browser in to the console as this key.
+
+    It works once, within ten minutes. Whoever has it has the key's rights until the session ends. With
+    --json, `url` is a path of the gateway.
+
+    Example: florin console --open
+    """
+    if session.gateway.startswith("unix:"):
+        raise UsageError("A browser needs an address: set FLORIN_URL to that of the gateway or its proxy.")
+    body = session.api.post("/admin/v1/sign-in-links")
+    url = session.gateway.rstrip("/") + body["url"]
+    if open_:
+        typer.launch(url)
+    session.result(body, lambda shown: _people(url, shown))
+
+
+def _people(url: str, body: Json) -> None:
+    say(url)
+    note(f"It works once, until {when(body['expires'])}.")

@@ -1,0 +1,123 @@
+"""All adapters, and the base models that they are trained on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.responses import Response
+
+from gateway.console.api_client import Json
+from gateway.console.pages.adapters import rows
+from gateway.console.pages.adapters.common import VISITORS, command
+from gateway.console.tables import Cell, Column
+from gateway.console.visit import MANAGERS, Entry, Route, Visit
+from gateway.tenants.directory import Role
+
+
+async def adapters(visit: Visit) -> Response:
+    if visit.role is Role.TENANT:
+        return await _models(visit)
+    operator = visit.role is Role.OPERATOR
+    costly = operator and visit.query.get("cost") == "month"
+    found, placed, costs = await asyncio.gather(
+        visit.api.get("/admin/v1/adapters"),
+        visit.api.get("/admin/v1/placement") if operator else _nothing(),
+        visit.api.get("/finance/v1/adapters") if costly else _nothing(),
+    )
+    every = found["data"]
+    used = rows.last_used(placed["data"], visit.now)
+    by_name = {row["adapter"]: row for row in costs["rows"]} if costly else None
+    shown = rows.narrowed(every, visit.query)
+    table = visit.table(rows.columns(operator=operator, used=used, costs=by_name), shown, sort="adapter")
+    tenant = visit.query.get("tenant", "")
+    return visit.export(table, "adapters") or visit.page(
+        "adapters.html.j2",
+        table=table,
+        any=bool(every),
+        tenants=_options(map(rows.tenant_of, every), "All tenants"),
+        bases=_options((a["base_model"] for a in every), "All base models"),
+        shown=rows.SHOWN,
+        costly=costly,
+        currency=costs.get("currency", ""),
+        cli=command("adapter", "list", *(("--tenant", tenant) if tenant else ())),
+    )
+
+
+async def _nothing() -> Json:
+    return {"data": []}
+
+
+def _options(names: Iterable[str | None], every: str) -> list[tuple[str, str]]:
+    return [("", every), *((name, name) for name in sorted({n for n in names if n}))]
+
+
+_MODELS = [
+    Column("model", "Model", lambda m: Cell(m["id"], href=m["href"])),
+    Column("created", "Live since", lambda m: m["created"] * 1_000_000 or None, "time"),
+    Column("owner", "Owner", lambda m: m["owned_by"]),
+]
+
+
+async def _models(visit: Visit) -> Response:
+    """For a key that calls models and manages none: what it may call."""
+    found = (await visit.models(visit.key).get("/v1/models"))["data"]
+    known = [{**m, "href": f"/console/adapters/{m['id']}/try" if "/" in m["id"] else ""} for m in found]
+    table = visit.table(_MODELS, known, sort="model")
+    return visit.export(table, "models") or visit.page(
+        "adapters_models.html.j2", table=table, any=bool(found)
+    )
+
+
+async def bases(visit: Visit) -> Response:
+    """What to train for."""
+    found = (await visit.api.get("/admin/v1/bases"))["data"]
+    table = visit.table(_BASES if visit.role is Role.OPERATOR else _BASES[:-1], found, sort="base_model")
+    return visit.export(table, "bases") or visit.page("bases.html.j2", table=table, any=bool(found))
+
+
+def _config(base: Json, *names: str) -> Any:
+    """The first of these that the model's configuration has, also where it has one per modality."""
+    config = base["config"] or {}
+    for part in (config, config.get("text_config") or {}):
+        for name in names:
+            if part.get(name) is not None:
+                return part[name]
+    return None
+
+
+def _architecture(base: Json) -> Cell:
+    found = _config(base, "architectures") or []
+    return Cell(
+        ", ".join(map(str, found)) or None, note="" if base["config"] else "Its configuration is unknown."
+    )
+
+
+def _template(base: Json) -> Cell:
+    if base["chat_template"] is None:
+        return Cell("unknown")
+    return Cell("yes", tone="good") if base["chat_template"] else Cell("no", note="Use /v1/completions.")
+
+
+_BASES = [
+    Column("base_model", "Base model", lambda b: Cell(b["base_model"], note=", ".join(b["aliases"]))),
+    Column("architecture", "Architecture", _architecture),
+    Column("hidden", "Hidden size", lambda b: _config(b, "hidden_size"), "number"),
+    Column("layers", "Layers", lambda b: _config(b, "num_hidden_layers", "n_layer"), "number"),
+    Column(
+        "rank",
+        "Largest rank",
+        lambda b: max(b["ranks"], default=None),
+        "number",
+        "An adapter of a higher rank is refused",
+    ),
+    Column("chat", "Chat template", _template, "badge"),
+    Column("adapters", "Engines", lambda b: ", ".join(b["engines"])),
+]
+
+ROUTES = (
+    Route("/adapters", adapters, VISITORS),
+    Route("/bases", bases, MANAGERS),
+)
+ENTRIES = (Entry("Adapters", "/adapters", VISITORS, "adapter"),)

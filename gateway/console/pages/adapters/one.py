@@ -1,0 +1,108 @@
+"""One adapter: its versions, its canary beside the live version, and the evidence on each version."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.responses import RedirectResponse, Response
+
+from gateway.console.api_client import ApiError, Json
+from gateway.console.pages.adapters import rows
+from gateway.console.pages.adapters.common import VISITORS, adapter, api_of, command, full_name, page_of, tabs
+from gateway.console.tables import view
+from gateway.console.visit import MANAGERS, Route, Visit
+from gateway.tenants.directory import Role
+
+_EVERY = 2.0
+"""Seconds between two looks of the live part."""
+
+
+async def one(visit: Visit) -> Response:
+    name = full_name(visit)
+    if visit.role is Role.TENANT:
+        return RedirectResponse(page_of(name, "try"), 303)
+    found, context = await _now(visit)
+    table = context["table"]
+    return visit.export(table, name.replace("/", "-")) or visit.page(
+        "adapter.html.j2",
+        **context,
+        live_url=f"/console/live/adapters/{name}" + (f"?{visit.request.url.query}" if visit.query else ""),
+        tabs=tabs(visit, name),
+        promotable=[v["version"] for v in found["version_details"] if v["state"] in {"ready", "canary"}],
+        cli=command("adapter", "show", name),
+    )
+
+
+async def live(visit: Visit) -> Response:
+    """What of the page moves."""
+
+    async def draw() -> str:
+        _, context = await _now(visit)
+        return visit.renderer.render("adapter_now.html.j2", visit=visit, **context)
+
+    return await visit.live(draw, every=_EVERY)
+
+
+async def _now(visit: Visit) -> tuple[Json, dict[str, Any]]:
+    """The adapter, and what both templates show of it. Raises ApiError."""
+    found, placement = await asyncio.gather(adapter(visit), _explained(visit))
+    name = found["adapter"]
+    operator = visit.role is Role.OPERATOR
+    table = view(
+        rows.version_columns(found, operator=operator),
+        list(reversed(found["version_details"])),
+        visit.query,
+        path=page_of(name),
+    )
+    return found, {
+        "adapter": found,
+        "name": name,
+        "state": rows.state_cell(found),
+        "compared": rows.compared(found),
+        "steps": rows.steps(found),
+        "table": table,
+        "placement": placement,
+    }
+
+
+async def _explained(visit: Visit) -> Json | None:
+    """Where a request would go now. None: only operators see that, or nothing is live."""
+    if visit.role is not Role.OPERATOR:
+        return None
+    try:
+        found: Json = await visit.api.get(f"/admin/v1/explain/{full_name(visit)}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return found
+
+
+async def version(visit: Visit) -> Response:
+    name, wanted = full_name(visit), visit.params["version"]
+    found = await adapter(visit)
+    shown = next((v for v in found["version_details"] if v["version"] == wanted), None)
+    if shown is None:
+        raise ApiError(404, "not_found", f"{name} has no version {wanted[:40]}.")
+    single, several = rows.evidence(shown["evidence"])
+    return visit.page(
+        "adapter_version.html.j2",
+        adapter=found,
+        name=name,
+        v=shown,
+        state=rows.version_state(found, shown),
+        evaluation=rows.evaluation_cell(shown.get("evaluation")),
+        single=single,
+        several=several,
+        resident=rows.resident(shown.get("placed", ())),
+        cli=command("adapter", "show", name),
+        api=api_of(name, "versions"),
+    )
+
+
+ROUTES = (
+    Route("/adapters/{tenant}/{name}", one, VISITORS),
+    Route("/adapters/{tenant}/{name}/versions/{version}", version, MANAGERS),
+    Route("/live/adapters/{tenant}/{name}", live, MANAGERS),
+)

@@ -1,0 +1,245 @@
+"""What the API says of adapters, as rows and cells. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from gateway.console.api_client import Json
+from gateway.console.tables import Cell, Column
+
+TONES: Final = {"quarantined": "bad", "failed": "bad", "live": "good", "canary": "info", "retired": ""}
+SHOWN: Final = (
+    ("", "All"),
+    ("canary", "With a canary"),
+    ("loaded", "Loaded"),
+    ("cold", "Not loaded"),
+    ("trouble", "With a problem"),
+)
+"""What the list can be narrowed to."""
+
+
+def narrowed(adapters: Iterable[Json], query: Mapping[str, str]) -> list[Json]:
+    """Those that the URL asks for."""
+    tenant, base, show = (query.get(name, "") for name in ("tenant", "base", "show"))
+    return [
+        a
+        for a in adapters
+        if tenant in ("", tenant_of(a)) and base in ("", a["base_model"]) and _shows(a, show)
+    ]
+
+
+def tenant_of(adapter: Json) -> str:
+    return str(adapter["adapter"]).partition("/")[0]
+
+
+def _shows(adapter: Json, show: str) -> bool:
+    match show:
+        case "canary":
+            return adapter["canary"] is not None
+        case "loaded":
+            return bool(adapter["loaded"])
+        case "cold":
+            return not adapter["loaded"]
+        case "trouble":
+            return bool(adapter["trouble"])
+    return True
+
+
+def columns(
+    *, operator: bool, used: Mapping[str, int] | None = None, costs: Mapping[str, Json] | None = None
+) -> list[Column]:
+    """Of the list. `used`: adapter → when an engine last used it, Unix microseconds. `costs`: adapter → its
+    row of this month's report; None: not asked for."""
+    found = [
+        Column("adapter", "Adapter", lambda a: Cell(a["adapter"], href=f"/console/adapters/{a['adapter']}")),
+        Column("state", "State", state_cell, "badge"),
+        Column("live", "Live", lambda a: a["live"]),
+        Column("canary", "Canary", canary_cell, help="The share of calls that it gets"),
+        Column("base", "Base model", lambda a: a["base_model"]),
+        Column("rank", "Rank", lambda a: a["rank"], "number"),
+        Column("size", "Size", lambda a: a["size_bytes"], "bytes"),
+    ]
+    if operator:
+        last = used or {}
+        found += [
+            Column("engines", "Resident on", lambda a: ", ".join(resident(a["placed"]))),
+            Column(
+                "used",
+                "Last used",
+                lambda a: last.get(a["adapter"]),
+                "time",
+                "On an engine that still has it",
+            ),
+        ]
+    if costs is not None:
+        found += [
+            Column(
+                "requests", "Requests", lambda a: costs.get(a["adapter"], {}).get("requests", 0), "number"
+            ),
+            Column("cost", "Cost", lambda a: costs.get(a["adapter"], {}).get("cost"), "money"),
+        ]
+    return found
+
+
+def state_cell(adapter: Json) -> Cell:
+    """How its live version is served, and what else is to be known of it."""
+    canary = adapter["canary"]
+    notes = [f"{t['version']} is {t['state']}: {t['reason']}" for t in adapter["trouble"]]
+    if canary and canary["held"]:
+        notes.append(f"{canary['version']} is held: {canary['held']}")
+    text, tone = "not loaded", ""
+    if adapter["loaded"]:
+        text, tone = "loaded", "good"
+    if adapter["live"] is None:
+        text, tone = "no live version", "warn"
+    if notes:
+        tone = "warn"
+    for trouble in adapter["trouble"]:
+        if trouble["version"] == adapter["live"]:
+            text, tone = trouble["state"], "bad"
+    return Cell(text, tone=tone, note=" ".join(notes))
+
+
+def canary_cell(adapter: Json) -> Cell:
+    canary = adapter["canary"]
+    if canary is None:
+        return Cell(None)
+    return Cell(canary["version"], text=f"{canary['version']} · {canary['weight']}\N{NO-BREAK SPACE}%")
+
+
+def resident(placed: Iterable[Json]) -> list[str]:
+    """The engines that hold one of its versions, each once; with the state if that is another."""
+    names = (p["engine"] if p["state"] == "resident" else f"{p['engine']} ({p['state']})" for p in placed)
+    return list(dict.fromkeys(names))
+
+
+def last_used(engines: Iterable[Json], now: int) -> dict[str, int]:
+    """Adapter → when it was last used, of what GET /admin/v1/placement says. `now`: Unix microseconds."""
+    found: dict[str, int] = {}
+    for engine in engines:
+        for place in engine["placements"]:
+            name = place["version"].partition("@")[0]
+            at = now if place["in_flight"] else None
+            if at is None and place["idle_seconds"] is not None:
+                at = now - int(place["idle_seconds"] * 1e6)
+            if at is not None:
+                found[name] = max(found.get(name, 0), at)
+    return found
+
+
+def version_state(adapter: Json, version: Json) -> Cell:
+    """`live`, `canary · 10 %`, `ready`, `retired`, `quarantined` or `failed`."""
+    canary, state = adapter["canary"], version["state"]
+    text = state
+    if canary and version["version"] == canary["version"]:
+        text = f"canary · {canary['weight']}\N{NO-BREAK SPACE}%" if state == "canary" else f"canary, {state}"
+    elif version["version"] == adapter["live"] and state != "live":
+        text = f"live, {state}"
+    return Cell(state, tone=TONES.get(state, ""), text=text)
+
+
+def version_columns(adapter: Json, *, operator: bool) -> list[Column]:
+    """Of an adapter's versions."""
+    base = f"/console/adapters/{adapter['adapter']}/versions/"
+
+    def version(v: Json) -> Cell:
+        return Cell(int(v["version"][1:]), href=base + v["version"], text=v["version"])
+
+    found = [
+        Column("version", "Version", version),
+        Column("state", "State", lambda v: version_state(adapter, v), "badge"),
+        Column("created", "Registered", lambda v: v["created"], "time"),
+        Column("source", "Source", lambda v: v["source"]),
+        Column("rank", "Rank", lambda v: v["rank"], "number"),
+        Column("size", "Size", lambda v: v["size_bytes"], "bytes"),
+        Column(
+            "digest",
+            "Digest",
+            lambda v: Cell(v["digest"], text=v["digest"].removeprefix("sha256:")[:12]),
+            "code",
+        ),
+        Column("evaluation", "Last evaluation", lambda v: evaluation_cell(v.get("evaluation")), "badge"),
+    ]
+    if operator:
+        found.append(Column("engines", "Resident on", lambda v: ", ".join(resident(v["placed"]))))
+    return found
+
+
+def evaluation_cell(evaluation: Json | None) -> Cell:
+    """How an evaluation ended."""
+    if evaluation is None:
+        return Cell(None)
+    score = evaluation.get("score")
+    note = "" if score is None else f"{evaluation['metric']} {score:.3f}"
+    if evaluation["status"] in {"answering", "judging"}:
+        return Cell("running", tone="info", note=note)
+    if evaluation["status"] == "failed":
+        return Cell("failed", tone="bad", note=note)
+    words = {True: ("passed", "good"), False: ("not passed", "bad"), None: ("no criterion", "")}
+    text, tone = words[evaluation["passed"]]
+    return Cell(text, tone=tone, note=note)
+
+
+def compared(adapter: Json) -> list[dict[str, Any]]:
+    """The canary beside the live version: rows of {title, kind, live, canary, ratio, tone}. Empty: there is
+    nothing to compare. `tone`: `warn` where the canary is worse than its guard allows, or without one, than
+    guards allow unless told otherwise."""
+    found = adapter.get("comparison")
+    if not found:
+        return []
+    guard = (adapter["canary"] or {}).get("guard") or {}
+    most, ratio = guard.get("max_error_rate", 0.01), guard.get("max_latency_ratio", 1.5)
+    live, canary = found["live"], found["canary"]
+    most = max(most, live["error_rate"] or 0)
+    rows = [
+        _row("Requests", "number", live["requests"], canary["requests"]),
+        _row("Failed", "percent", live["error_rate"], canary["error_rate"], most=most),
+    ]
+    for field, title in (("first_token", "First token"), ("per_token", "Per token")):
+        for quantile, words in (("p50", "median"), ("p95", "95th percentile")):
+            pair = live[field][quantile], canary[field][quantile]
+            rows.append(_row(f"{title}, {words}", "seconds", *pair, most_ratio=ratio))
+    return rows
+
+
+def _row(
+    title: str,
+    kind: str,
+    live: float | None,
+    canary: float | None,
+    *,
+    most: float | None = None,
+    most_ratio: float | None = None,
+) -> dict[str, Any]:
+    ratio = canary / live if kind == "seconds" and live and canary is not None else None
+    worse = canary is not None and most is not None and canary > most
+    worse = worse or (ratio is not None and most_ratio is not None and ratio > most_ratio)
+    shown = {"title": title, "kind": kind, "live": live, "canary": canary, "ratio": ratio}
+    return shown | {"tone": "warn" if worse else ""}
+
+
+def steps(adapter: Json) -> list[tuple[int, str]]:
+    """The canary's weights in order: those before (unknown), now, and those that follow by themselves."""
+    canary = adapter["canary"]
+    if canary is None:
+        return []
+    guard = canary["guard"] or {}
+    later = [weight for weight in guard.get("then", ()) if weight > canary["weight"]]
+    return [(canary["weight"], "now"), *((weight, "later") for weight in later)]
+
+
+def evidence(found: Json | None) -> tuple[list[tuple[str, Any]], list[dict[str, Any]]]:
+    """What a version's verification compared: single values, and tables as {title, columns, rows}."""
+    single, several = [], []
+    for name, value in (found or {}).items():
+        title = name.replace("_", " ").capitalize()
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            names = list(dict.fromkeys(column for row in value for column in row))
+            rows = [[row.get(column) for column in names] for row in value]
+            several.append({"title": title, "columns": [n.replace("_", " ") for n in names], "rows": rows})
+        elif isinstance(value, dict):
+            single.append((title, ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in value.items())))
+        elif value is not None:
+            single.append((title, value))
+    return single, several

@@ -1,0 +1,116 @@
+"""The audit log: who did what to what, and when."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import orjson
+from starlette.responses import Response
+
+from gateway.console.tables import Cell, Column
+from gateway.console.visit import MANAGERS, Entry, Route, Visit
+
+Json = dict[str, Any]
+_PAGE: Final = 100
+_EXPORTED: Final = 10_000
+_FILTERS: Final = ("subject", "actor", "action", "since", "until")
+_KINDS: Final = ("tenant", "key", "adapter", "version", "engine", "price", "period", "bill")
+_PLACES: Final = {
+    "tenant": "/console/tenants/",
+    "key": "/console/keys/",
+    "adapter": "/console/adapters/",
+    "version": "/console/adapters/",
+    "engine": "/console/fleet/",
+}
+_LONG: Final = 80
+
+
+async def audit(visit: Visit) -> Response:
+    asked = {name: visit.query.get(name, "").strip() for name in _FILTERS}
+    if "format" in visit.query:
+        rows = await _all(visit, asked)
+        table = visit.table(_COLUMNS, rows)
+        if (export := visit.export(table, "audit")) is not None:
+            return export
+    body = await visit.api.get("/admin/v1/audit", **asked, limit=_PAGE, cursor=visit.query.get("cursor"))
+    table = visit.table(_COLUMNS, body["data"], size=_PAGE)
+    given = {name: value for name, value in asked.items() if value}
+    return visit.page(
+        "audit.html.j2",
+        table=table,
+        asked=asked,
+        given=given,
+        kinds=_KINDS,
+        complete=body["complete"],
+        older=f"?{urlencode(given | {'cursor': body['next']})}" if body["next"] else "",
+        newest=f"?{urlencode(given)}" if visit.query.get("cursor") else "",
+        command=" ".join(["florin audit list", *(f"--{n} {shlex.quote(v)}" for n, v in given.items())]),
+    )
+
+
+async def _all(visit: Visit, asked: Json) -> list[Json]:
+    """Every matching entry, up to ten thousand."""
+    rows: list[Json] = []
+    cursor = None
+    while len(rows) < _EXPORTED:
+        body = await visit.api.get("/admin/v1/audit", **asked, limit=1000, cursor=cursor)
+        rows += body["data"]
+        cursor = body["next"]
+        if cursor is None:
+            break
+    return rows
+
+
+def href(entry: Json) -> str:
+    """The page of what an entry is about; empty: it has none."""
+    kind = entry["action"].partition(".")[0]
+    place = _PLACES.get(kind, "")
+    subject = entry["subject"].partition("@")[0]
+    if not place or not subject or entry["action"].endswith(".remove"):
+        return ""
+    return place + quote(subject, safe="/" if kind in {"adapter", "version"} else "")
+
+
+def in_words(details: Json) -> str:
+    """`limits.concurrent: 4 → 8; label: checkout`."""
+    return "; ".join(f"{name}: {_value(value)}" for name, value in details.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict) and "new" in value and value.keys() <= {"old", "new"}:
+        new = _value(value["new"])
+        return f"{_value(value['old'])} → {new}" if "old" in value else new
+    text = "none" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
+
+
+def _subject(entry: Json) -> str:
+    version = entry["version"]
+    return f"{entry['subject']}@{version}" if version else str(entry["subject"])
+
+
+def _who(entry: Json) -> Cell:
+    key, actor = entry["actor_key"], entry["actor"]
+    if key is None:
+        return Cell(actor)
+    about = ", ".join(filter(None, (key["tenant"], key["role"], "revoked" if key["revoked"] else "")))
+    return Cell(actor, href=f"/console/keys/{quote(actor.removeprefix('key:'), safe='')}", note=about)
+
+
+def _micros(at: str) -> int:
+    return int(datetime.fromisoformat(at).timestamp() * 1_000_000)
+
+
+_COLUMNS: Final = [
+    Column("at", "When", lambda e: _micros(e["at"]), "time"),
+    Column("actor", "Who", _who),
+    Column("action", "What", lambda e: e["action"], "code"),
+    Column("subject", "To what", lambda e: Cell(_subject(e) or None, href=href(e))),
+    Column("details", "Details", lambda e: Cell(in_words(e["details"]) or None)),
+]
+
+ROUTES = (Route("/audit", audit, MANAGERS),)
+ENTRIES = (Entry("Audit", "/audit", MANAGERS, "audit"),)

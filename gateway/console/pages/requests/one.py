@@ -1,0 +1,99 @@
+"""One request: each attempt, why there, times, tokens and cost."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from gateway.console import formats
+from gateway.console.api_client import ApiError
+from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions, hour_of
+from gateway.console.pages.requests.recent import remedy
+from gateway.console.visit import ALL, Route, Visit
+from gateway.tenants.directory import Role
+
+_LONGEST: Final = 200
+_PATIENCE: Final = 3.0
+"""Seconds that the page waits for the cost."""
+
+
+async def request(visit: Visit) -> Response:
+    request_id = visit.params["request_id"][:_LONGEST]
+    path = quote(request_id, safe="")
+    usage, decided = await asyncio.gather(
+        known(visit, f"/finance/v1/usage/{path}"),
+        known(visit, f"/admin/v1/explain/{path}") if visit.role is Role.OPERATOR else _nothing(),
+    )
+    records = usage["data"] if usage else []
+    why = decisions(decided["data"] if decided else ())
+    error = await _error(visit, records, request_id)
+    if not records and not why and error is None:
+        text = (
+            f"No request {request_id[:100]!r} is known here. Usage arrives a second or two after the "
+            "response; requests that were refused before they reached an engine leave none."
+        )
+        raise ApiError(404, "not_found", text)
+    made = attempts(records, why)
+    return visit.page(
+        "request.html.j2",
+        request_id=request_id,
+        attempts=made,
+        records=records,
+        only_decided=[d for number, d in sorted(why.items()) if number not in {a.number for a in made}],
+        cost=await _cost(visit, records),
+        error=error,
+        cli=shlex.join(("florin", "audit", "request", request_id)),
+    )
+
+
+async def known(visit: Visit, path: str) -> Any:
+    """What the API says; None: it knows nothing of it. Raises ApiError."""
+    try:
+        return await visit.api.get(path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _cost(visit: Visit, records: list[dict[str, Any]]) -> Cost | None:
+    """None: there is nothing to cost."""
+    if not any(record["billable"] for record in records):
+        return None
+    start, end = hour_of(records[-1]["ended"])
+    by = "adapter" if visit.tenant else "adapter,gpu_type"
+    tenant = records[-1]["tenant"]
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            costs = await visit.api.get(
+                "/finance/v1/costs",
+                by=by,
+                tenant=tenant,
+                to=formats.iso(end),
+                **{"from": formats.iso(start)},
+            )
+    except TimeoutError:
+        return Cost(None, "", "The ledger is busy. Look again in a moment.")
+    except ApiError as error:
+        return Cost(None, "", error.message)
+    return cost(records, costs)
+
+
+async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> dict[str, Any] | None:
+    """The error that its client got, if it is among its tenant's last."""
+    if visit.role is not Role.OPERATOR or not records:
+        return None
+    tenant = await known(visit, f"/admin/v1/tenants/{quote(records[-1]['tenant'], safe='')}")
+    found = [e for e in (tenant or {}).get("errors", ()) if e.get("request_id") == request_id]
+    return found[0] | {"remedy": remedy(found[0]["code"])} if found else None
+
+
+ROUTES = (Route("/requests/{request_id}", request, ALL),)

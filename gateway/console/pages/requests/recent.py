@@ -1,0 +1,135 @@
+"""The latest requests, newest first, from the usage records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from starlette.responses import Response
+
+from gateway.console import formats
+from gateway.console.api_client import ApiError
+from gateway.console.pages.requests.attempts import FAILED, OUTCOMES
+from gateway.console.tables import Cell, Column
+from gateway.console.visit import ALL, Route, Visit
+from gateway.errors import CODES
+from gateway.tenants.directory import Role
+
+_FETCHED: Final = 200
+_ERRORS: Final = 20
+_WINDOWS: Final = {"1": "Last hour", "24": "Last 24 hours", "168": "Last 7 days", "744": "Last 31 days"}
+_STATUSES: Final = (
+    ("", "All outcomes"),
+    ("failed", "Everything that failed"),
+    *((outcome, word.capitalize()) for outcome, (_, word, _) in OUTCOMES.items()),
+)
+
+
+def _id(r: dict[str, Any]) -> Cell:
+    note = f"attempt {r['attempt']}" if r["attempt"] > 1 else ""
+    return Cell(r["request_id"], href=f"/console/requests/{quote(r['request_id'], safe='')}", note=note)
+
+
+def _version(r: dict[str, Any]) -> Cell:
+    if not r["adapter"]:
+        return Cell(r["base_model"])
+    return Cell(f"{r['adapter']}@{r['version']}", href=f"/console/adapters/{quote(r['adapter'])}")
+
+
+def _outcome(r: dict[str, Any]) -> Cell:
+    tone, word, _ = OUTCOMES.get(r["outcome"], ("", r["outcome"], ""))
+    return Cell(r["outcome"], tone=tone, text=word)
+
+
+def _first(r: dict[str, Any]) -> float | None:
+    return None if r["first_token"] is None else (r["first_token"] - r["dispatched"]) / 1e6
+
+
+_COLUMNS = [
+    Column("request_id", "Request", _id),
+    Column("ended", "Ended", lambda r: r["ended"], "time"),
+    Column("tenant", "Tenant", lambda r: Cell(r["tenant"], href=f"/console/tenants/{r['tenant']}")),
+    Column("version", "Answered by", _version),
+    Column("engine", "Engine", lambda r: Cell(r["engine"], href=f"/console/fleet/{r['engine']}")),
+    Column("outcome", "Outcome", _outcome, "badge"),
+    Column("prompt_tokens", "Prompt", lambda r: r["prompt_tokens"], "number", "Tokens"),
+    Column("completion_tokens", "Output", lambda r: r["completion_tokens"], "number", "Tokens"),
+    Column("first_token", "First token", _first, "seconds", "From the engine's start to the first token"),
+    Column("seconds", "Took", lambda r: (r["ended"] - r["dispatched"]) / 1e6, "seconds"),
+]
+
+
+async def recent(visit: Visit) -> Response:
+    query = visit.query
+    given = query.get("request", "").strip()
+    if given:
+        return visit.see(f"/console/requests/{quote(given, safe='')}")
+    window = query.get("hours", "24") if query.get("hours", "24") in _WINDOWS else "24"
+    outcome = query.get("outcome", "")
+    usage, errors = await asyncio.gather(
+        visit.api.get(
+            "/finance/v1/usage",
+            order="newest",
+            limit=_FETCHED,
+            after=query.get("after"),
+            tenant=query.get("tenant", "").strip(),
+            adapter=query.get("adapter", "").strip(),
+            outcome=list(FAILED) if outcome == "failed" else outcome,
+            **{"from": formats.iso(visit.now - int(window) * 3_600_000_000)},
+        ),
+        _errors(visit),
+    )
+    table = visit.table(columns_for(visit), usage["data"])
+    export = visit.export(table, "requests")
+    return export or visit.page(
+        "requests.html.j2",
+        table=table,
+        errors=errors,
+        older=_older(visit, usage["next"]),
+        paged=bool(query.get("after")),
+        windows=list(_WINDOWS.items()),
+        statuses=_STATUSES,
+        filters={name: query.get(name, "") for name in ("tenant", "adapter", "outcome")} | {"hours": window},
+        complete=usage["complete"],
+    )
+
+
+def columns_for(visit: Visit) -> list[Column]:
+    """A tenant sees neither engines nor other tenants; an analyst has no page of an engine."""
+    hidden = {"tenant", "engine"} if visit.tenant else set()
+    shown = [column for column in _COLUMNS if column.name not in hidden]
+    if visit.role is not Role.OPERATOR:
+        plain = {
+            "tenant": Column("tenant", "Tenant", lambda r: r["tenant"]),
+            "engine": Column("engine", "Engine", lambda r: r["engine"]),
+        }
+        shown = [plain.get(column.name, column) for column in shown]
+    return shown
+
+
+def _older(visit: Visit, after: str | None) -> str:
+    if after is None:
+        return ""
+    kept = {k: v for k, v in visit.query.items() if k not in {"after", "page", "format"}}
+    return f"/console/requests?{urlencode(kept | {'after': after})}"
+
+
+async def _errors(visit: Visit) -> list[dict[str, Any]] | None:
+    """The last errors of one tenant's requests, refused ones included; None: nobody asked, or may."""
+    tenant = visit.query.get("tenant", "").strip()
+    if visit.role is not Role.OPERATOR or not tenant:
+        return None
+    try:
+        found = (await visit.api.get(f"/admin/v1/tenants/{quote(tenant, safe='')}"))["errors"]
+    except ApiError:
+        return None
+    return [error | {"remedy": remedy(error["code"])} for error in found[:_ERRORS]]
+
+
+def remedy(code: str) -> str:
+    known = CODES.get(code)
+    return known.remedy if known else ""
+
+
+ROUTES = (Route("/requests", recent, ALL),)

@@ -1,0 +1,182 @@
+"""Search: adapters, engines, tenants, keys, request ids and pages, as far as the visitor may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from gateway.console.api_client import ApiError
+from gateway.console.visit import ALL, MANAGERS, Route, Visit
+from gateway.tenants.directory import Role
+
+Json = dict[str, Any]
+
+_MOST: Final = 12
+"""Of each group."""
+_LONGEST: Final = 200
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{7,199}")
+_PAGES: Final = (
+    ("Fleet", "/console/fleet", "engines map slots loads evictions", {Role.OPERATOR}),
+    ("Add an engine", "/console/add-engine", "register vllm url", {Role.OPERATOR}),
+    ("Enrol a host", "/console/enrol-host", "token gpu engine run", {Role.OPERATOR}),
+    ("Requests", "/console/requests", "usage errors latest recent", set(ALL)),
+    ("Where would a request go?", "/console/explain", "explain schedule placement why", {Role.OPERATOR}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    title: str
+    href: str
+    note: str = ""
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    title: str
+    hits: tuple[Hit, ...]
+    more: int
+    """Others that are not shown."""
+
+
+async def search(visit: Visit) -> Response:
+    text = visit.query.get("q", "").strip()[:_LONGEST]
+    if not text:
+        return visit.page("search.html.j2", text="", groups=[])
+    staff = visit.role is Role.OPERATOR
+    manager = visit.role in MANAGERS
+    adapters, engines, tenants, keys, request = await asyncio.gather(
+        _listed(visit, "/admin/v1/adapters", manager),
+        _listed(visit, "/admin/v1/engines", staff),
+        _listed(visit, "/admin/v1/tenants", staff),
+        _listed(visit, "/admin/v1/keys", manager),
+        _request(visit, text),
+    )
+    groups = [
+        group("Requests", request),
+        group("Adapters", adapter_hits(adapters, text)),
+        group("Engines", engine_hits(engines, text)),
+        group("Tenants", tenant_hits(tenants, text)),
+        group("Keys", key_hits(keys, text)),
+        group("Pages", page_hits(visit.role, text)),
+    ]
+    found = [one for one in groups if one.hits]
+    if (target := only_exact(found)) is not None:
+        return visit.see(target)
+    return visit.page("search.html.j2", text=text, groups=found)
+
+
+def group(title: str, hits: Sequence[Hit]) -> Group:
+    """Exact hits first, then in the order given."""
+    ordered = sorted(hits, key=lambda hit: not hit.exact)
+    return Group(title, tuple(ordered[:_MOST]), max(0, len(ordered) - _MOST))
+
+
+def only_exact(groups: Iterable[Group]) -> str | None:
+    """Where the one exact hit leads; None: there is none, or several."""
+    exact = [hit.href for one in groups for hit in one.hits if hit.exact]
+    return exact[0] if len(exact) == 1 else None
+
+
+async def _listed(visit: Visit, path: str, may: bool) -> list[Json]:  # noqa: FBT001  # may: is asked at all
+    if not may:
+        return []
+    found: list[Json] = (await visit.api.get(path))["data"]
+    return found
+
+
+async def _request(visit: Visit, text: str) -> list[Hit]:
+    if not _REQUEST_ID.fullmatch(text):
+        return []
+    path = quote(text, safe="")
+    looks = [f"/finance/v1/usage/{path}"]
+    if visit.role is Role.OPERATOR:
+        looks.append(f"/admin/v1/explain/{path}")  # it may be running
+    for look in looks:
+        try:
+            await visit.api.get(look)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        else:
+            return [Hit(text, f"/console/requests/{path}", "request", exact=True)]
+    return []
+
+
+# -- what matches
+
+
+def _matches(text: str, *fields: str) -> bool:
+    whole = " ".join(fields).lower()
+    return all(word in whole for word in text.lower().split())
+
+
+def adapter_hits(adapters: Iterable[Json], text: str) -> list[Hit]:
+    """`text` may name a version: acme/support@v3."""
+    name, _, version = text.partition("@")
+    return [
+        Hit(
+            a["adapter"],
+            f"/console/adapters/{quote(a['adapter'])}",
+            f"live: {a['live'] or 'none'}",
+            exact=a["adapter"] == name and (not version or version in a["versions"]),
+        )
+        for a in adapters
+        if _matches(name, a["adapter"], *a["versions"])
+    ]
+
+
+def engine_hits(engines: Iterable[Json], text: str) -> list[Hit]:
+    return [
+        Hit(
+            e["name"],
+            f"/console/fleet/{e['name']}",
+            f"{e['gpu_type']}, {e['base']}, {e['health']}",
+            exact=text in {e["name"], e["url"]},
+        )
+        for e in engines
+        if _matches(text, e["name"], e["url"], e["gpu_type"], e["base"], e["region"])
+    ]
+
+
+def tenant_hits(tenants: Iterable[Json], text: str) -> list[Hit]:
+    return [
+        Hit(t["name"], f"/console/tenants/{t['name']}", exact=t["name"] == text)
+        for t in tenants
+        if _matches(text, t["name"])
+    ]
+
+
+def key_hits(keys: Iterable[Json], text: str) -> list[Hit]:
+    """By id or label. A whole key is never looked for: its id is its second part."""
+    ident = text.split("_")[1] if text.startswith("fl_") and text.count("_") >= 2 else text
+    return [
+        Hit(
+            k["label"] or k["id"],
+            f"/console/tenants/{k['tenant']}" if k["tenant"] else "/console/settings",
+            ", ".join(
+                filter(None, (f"key {k['id']}", k["role"], k["tenant"], "revoked" if k["revoked"] else ""))
+            ),
+            exact=k["id"] == ident,
+        )
+        for k in keys
+        if _matches(ident, k["id"], k["label"])
+    ]
+
+
+def page_hits(role: Role, text: str) -> list[Hit]:
+    return [
+        Hit(title, href)
+        for title, href, words, roles in _PAGES
+        if role in roles and _matches(text, title, words)
+    ]
+
+
+ROUTES = (Route("/search", search, ALL),)

@@ -1,0 +1,69 @@
+"""The settings that a gateway works with, and where they come from. Secrets are left out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from gateway.config.settings import RELOADABLE, SECRET, Settings
+from gateway.operations.transaction import Json
+from gateway.runtime.transport_security import TransportSecurity
+
+_SECRET_NAME: Final = re.compile(r".*_(secret|password|token)")
+_CREDENTIALS: Final = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s]*")
+"""The user and the query of a URL."""
+
+
+def effective(settings: Settings, environment: Mapping[str, str]) -> list[Json]:
+    """One row for each setting, in the order of the documentation. `environment`: that of this process."""
+    names = {name.upper() for name, value in environment.items() if value}  # like `env_ignore_empty`
+    return [_row(settings, name, f"FLORIN_{name.upper()}" in names) for name in type(settings).model_fields]
+
+
+def _row(settings: Settings, name: str, in_environment: bool) -> Json:  # noqa: FBT001  # named above
+    field = type(settings).model_fields[name]
+    value = getattr(settings, name)
+    secret = name in SECRET or isinstance(value, SecretStr) or _SECRET_NAME.fullmatch(name) is not None
+    source = "default"
+    if name in settings.model_fields_set:
+        source = "environment" if in_environment else "florin.yaml"
+    return {
+        "name": f"FLORIN_{name.upper()}",
+        "group": _group(name),
+        "value": None if secret else _shown(value),
+        "set": bool(value.get_secret_value() if isinstance(value, SecretStr) else value),
+        "default": None if secret else _shown(field.default),
+        "secret": secret,
+        "source": source,
+        "reloadable": name in RELOADABLE,
+        "description": field.description or "",
+    }
+
+
+def _group(name: str) -> str:
+    """The module of `gateway.config` that declares it."""
+    owner = next(one for one in Settings.__mro__ if name in inspect.get_annotations(one))
+    return owner.__module__.rpartition(".")[2]
+
+
+def _shown(value: Any) -> str | int | float | bool | None:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _CREDENTIALS.sub("", str(value)) if "://" in str(value) else str(value)
+
+
+def certificates(security: TransportSecurity) -> list[Json]:
+    """The certificates in use: `expires` in Unix microseconds, `trouble` of the last renewal."""
+    return [
+        {"name": one.name, "expires": int(one.pair.not_after * 1e6), "trouble": one.trouble or ""}
+        for one in security.identities
+    ]
+
+
+def versions() -> Json:
+    return {name: version(name) for name in ("florin-gateway", "fastapi", "sqlalchemy", "redis")}

@@ -1,0 +1,178 @@
+"""What is asked of every page. Each function returns what is wrong, in words; an empty list is a pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.async_api import Page
+
+from tests.browser.watching import Watched
+
+WEIGHT = 150_000
+"""Bytes that a first visit may transfer."""
+WIDTHS = (1280, 390)
+"""CSS pixels: a laptop's and a telephone's."""
+_STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+_RUN_AXE = """
+async tags => {
+  const found = await axe.run(document, {runOnly: {type: 'tag', values: tags}, resultTypes: ['violations']});
+  return found.violations.flatMap(rule => rule.nodes.map(
+    node => `${rule.id}: ${node.target.join(' ')}: ${node.failureSummary.replace(/\\s+/g, ' ')}`));
+}
+"""
+_FOCUSABLE = """
+() => {
+  const seen = new Set();
+  const wanted = 'a[href], button, input, select, textarea, summary, audio[controls], [tabindex], [contenteditable]';
+  const names = [];
+  let number = 0;
+  for (const element of document.querySelectorAll(wanted)) {
+    if (element.tabIndex < 0 || element.disabled || element.closest('[inert]')) continue;
+    if (!element.checkVisibility({visibilityProperty: true})) continue;
+    if (element.type === 'radio') {  // a group is one stop: its chosen one, or either end
+      const group = `${element.form?.id ?? ''} ${element.name}`;
+      if (seen.has(group)) { element.dataset.tested = names.length - 1; continue; }
+      seen.add(group);
+    }
+    element.dataset.tested = number++;
+    const text = (element.getAttribute('aria-label') || element.innerText || element.name || '').trim();
+    names.push(`${element.tagName.toLowerCase()} "${text.slice(0, 40)}"`);
+  }
+  return names;
+}
+"""
+_TO_THE_TOP = """
+() => {
+  document.body.tabIndex = -1;
+  document.body.focus();  // Tab goes on from the last place that had it, even after blur()
+  document.body.removeAttribute('tabindex');
+}
+"""
+_LOOK = """
+  const look = element => {
+    const style = getComputedStyle(element);
+    return [style.outlineStyle, style.outlineWidth, style.outlineColor, style.boxShadow, style.borderColor,
+            style.backgroundColor, style.textDecorationLine].join(' ');
+  };
+"""
+_AT = (
+    "() => {"
+    + _LOOK
+    + """
+  const element = document.activeElement;
+  if (!element || element === document.body || element === document.documentElement) return null;
+  const focused = look(element);
+  const box = element.getBoundingClientRect();
+  const x = box.left + box.width / 2, y = box.top + box.height / 2;
+  const onScreen = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+  return {number: element.dataset.tested ?? null, look: focused, onScreen,
+          name: element.tagName.toLowerCase() + ' "' + (element.innerText ?? '').trim().slice(0, 40) + '"'};
+}
+"""
+)
+_LOOK_UNFOCUSED = (
+    "number => {"
+    + _LOOK
+    + """
+  const element = document.querySelector(`[data-tested="${number}"]`);
+  return element ? look(element) : null;
+}
+"""
+)
+_WIDER = """
+() => {
+  const room = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= room) return [];
+  const wide = [...document.body.querySelectorAll('*')].filter(
+    element => element.getBoundingClientRect().right > room + 1);
+  return wide.slice(0, 5).map(element => `${element.tagName.toLowerCase()}.${element.className}`);
+}
+"""
+
+
+async def judged(tab: Watched, axe: str) -> list[str]:
+    """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source."""
+    found = without_trouble(tab) + await fits(tab)
+    found += await accessible(tab.page, axe) + await operable_by_keyboard(tab.page)
+    return found + await dialogs_work(tab.page, axe)
+
+
+def without_trouble(tab: Watched) -> list[str]:
+    """Console, content security policy, other hosts, failed requests, and weight. A first visit just ended."""
+    heavy = [f"weight: {tab.received:,} bytes"] if tab.received > WEIGHT else []
+    return [*tab.troubles, *heavy]
+
+
+async def accessible(page: Page, axe: str, schemes: tuple[str, ...] = ("light", "dark")) -> list[str]:
+    """WCAG 2.2 A and AA, as far as axe-core can tell."""
+    found = []
+    for scheme in schemes:
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        await page.evaluate(axe)  # as a debugger's code: no content security policy holds it
+        found += [f"{scheme}: {text}" for text in await page.evaluate(_RUN_AXE, _STANDARD)]
+    await page.emulate_media(color_scheme="light")
+    return found
+
+
+async def operable_by_keyboard(page: Page) -> list[str]:
+    """Tab reaches everything that can be operated, shows where it is, and gets out again."""
+    names: list[str] = await page.evaluate(_FOCUSABLE)
+    await page.evaluate(_TO_THE_TOP)
+    reached: dict[int, str] = {}
+    wrong = []
+    for _ in range(2 * len(names) + 20):
+        await page.keyboard.press("Tab")
+        at: dict[str, Any] | None = await page.evaluate(_AT)
+        if at is None:
+            break
+        if not at["onScreen"]:
+            wrong.append(f"keyboard: focus is out of sight at {at['name']}")
+        if at["number"] is None:
+            continue
+        if int(at["number"]) in reached:
+            break
+        reached[int(at["number"])] = at["look"]
+    else:
+        wrong.append("keyboard: Tab never leaves the page")
+    await page.evaluate("() => document.activeElement?.blur()")
+    for number, focused in reached.items():
+        if await page.evaluate(_LOOK_UNFOCUSED, number) == focused:
+            wrong.append(f"keyboard: focus is not visible on {names[number]}")
+    missed = [name for number, name in enumerate(names) if number not in reached]
+    return [*wrong, *(f"keyboard: Tab does not reach {name}" for name in missed)]
+
+
+async def fits(tab: Watched) -> list[str]:
+    """Nothing has to be scrolled sideways, but for what scrolls in a frame of its own. Loads the page anew where
+    it does not fit at once: charts measure their place then."""
+    size = tab.page.viewport_size
+    assert size is not None
+    wrong = []
+    for width in WIDTHS:
+        await tab.page.set_viewport_size({"width": width, "height": size["height"]})
+        if await tab.page.evaluate(_WIDER):
+            await tab.visit(tab.page.url)
+        if wide := await tab.page.evaluate(_WIDER):
+            wrong.append(f"width {width}: {', '.join(wide)} does not fit")
+    await tab.page.set_viewport_size(size)
+    return wrong
+
+
+async def dialogs_work(page: Page, axe: str) -> list[str]:
+    """Each opens with the keyboard, takes the focus, is accessible itself, and Escape closes it and returns the
+    focus to where it was."""
+    wrong = []
+    for opener in await page.locator("[data-dialog]:visible").all():
+        name = f"dialog of “{(await opener.inner_text()).strip()}”"
+        await opener.focus()
+        await page.keyboard.press("Enter")
+        if not await page.evaluate("() => !!document.activeElement.closest('dialog[open]')"):
+            wrong.append(f"{name}: does not open, or does not take the focus")
+            continue
+        wrong += [f"{name}: {text}" for text in await accessible(page, axe, ("light",))]
+        await page.keyboard.press("Escape")
+        if await page.locator("dialog[open]").count():
+            wrong.append(f"{name}: Escape does not close it")
+        elif not await opener.evaluate("element => element === document.activeElement"):
+            wrong.append(f"{name}: the focus does not return")
+    return wrong

@@ -1,0 +1,53 @@
+"""Every page of the console, for everyone who may see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.console.pages import ROUTES
+from tests.browser.crawling import crawl
+from tests.browser.judging import judged
+from tests.browser.watching import Watched
+from tests.browser.world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROLES = {"operator": "operator", "finance": "finance", "acme": "tenant-admin", "acme-tenant": "tenant"}
+NO_PAGES = ("/live/", "/search")
+"""Routes that no link leads to: parts of pages, and what a form asks for."""
+
+
+@pytest.mark.parametrize("who", ROLES)
+async def test_each_page(world: World, tab: Watched, axe: str, who: str) -> None:
+    await world.sign_in(tab, who)
+    wrong, reached = [], set()
+    async for route in crawl(tab, world.url):
+        reached.add(route.path)
+        found = await judged(tab, axe)
+        if who.startswith("acme"):
+            text = await tab.page.content()
+            found += [f"shows {other}" for other in ("bolt", "corgi") if other in text]
+        wrong += [f"{tab.page.url}: {text}" for text in found]
+    assert wrong == []
+    pages = {route.path for route in ROUTES if route.method == "GET" and ROLES[who] in route.roles}
+    assert {path for path in pages - reached if not path.startswith(NO_PAGES)} == set()
+
+
+async def test_signing_in(world: World, tab: Watched, axe: str) -> None:
+    await tab.visit(f"{world.url}/sign-in")
+    assert await judged(tab, axe) == []
+    await tab.page.get_by_label("Your key").fill("fl_no_such")
+    await tab.page.keyboard.press("Enter")
+    await tab.page.get_by_role("alert").wait_for()
+    tab.failed.remove("401 POST /console/sign-in")
+    assert await judged(tab, axe) == []
+
+
+async def test_a_page_that_is_not_there(world: World, tab: Watched, axe: str) -> None:
+    await world.sign_in(tab, "acme")
+    await tab.visit(f"{world.url}/no-such-page")
+    tab.failed.remove("404 GET /console/no-such-page")
+    assert await judged(tab, axe) == []
+    await tab.page.get_by_role("link", name="To the first page").click()
+    await tab.settled()
+    assert tab.page.url.startswith(world.url)

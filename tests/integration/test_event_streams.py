@@ -1,0 +1,72 @@
+"""Events of a whole gateway: what operators and customers do arrives at a receiver, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from loadtests.mock_engine import MockEngine
+from tests.support.harness import fake_adapter, running_gateway
+from tests.unit.gateway.event_streams.receiving import KEYS, SECRET, Receiving, receiving, verified
+
+HELLO = [{"role": "user", "content": "the-prompt"}]
+
+
+async def until(seen: Receiving, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(seen.ids) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_audit_and_usage_arrive_and_can_be_replayed(tmp_path: Path, valkey_url: str, prefix: str):
+    async with receiving() as audit, receiving() as usage, MockEngine() as engine:
+        settings = {
+            "events_secret": SECRET,
+            "audit_events_to": audit.url,
+            "usage_events_to": usage.url,
+            "usage_events_token": "om_t0ken",
+        }
+        audit.plan = [503]
+        async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
+            await gateway.add_engine("e0", engine.url)
+            await gateway.add_tenant("acme")
+            await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
+            async with gateway.http() as http, gateway.client("acme") as client:
+                made = await http.post("/admin/v1/tenants", json={"name": "bolt"})
+                assert made.status_code == 201
+                answers = [
+                    await client.chat.completions.with_raw_response.create(model="support", messages=HELLO)
+                    for _ in range(2)
+                ]
+                await gateway.usage("acme")  # in the ledger
+                await until(audit, 1)
+                await until(usage, 2)
+                listed = (await http.get("/admin/v1/audit")).json()["data"]
+                shown = (await http.get("/admin/v1/events")).json()["data"]
+                again = await http.post("/admin/v1/events/usage/replay", json={"since": "2026-01-01"})
+                assert again.json()["queued"] == 2
+                await until(usage, 4)
+                refused = await http.post("/admin/v1/events/usage/replay", json={"since": "yesterday"})
+                assert (refused.status_code, refused.json()["error"]["param"]) == (400, "since")
+                assert (await http.post("/admin/v1/events/x/skip", json={"until": "2026-01-01"})).is_error
+                metrics = (await http.get("/metrics")).text
+    [event] = [event for event in audit.events if event["type"] == "florin.audit.tenant.add"]
+    assert event["data"] | {"at": event["time"]} in [
+        {name: entry[name] for name in (*event["data"], "at")} for entry in listed
+    ]
+    assert [event["data"]["request_id"] for event in usage.events[:2]] == [
+        answer.headers["x-request-id"] for answer in answers
+    ]
+    assert usage.ids[:2] == usage.ids[2:]
+    assert usage.events[0]["data"]["service_tier"] is None
+    for seen in (audit, usage):
+        assert all(verified(headers, body, KEYS[0]) for headers, body in seen.posts)
+    assert {headers.get("authorization") for headers, _ in audit.posts} == {None}
+    assert {headers.get("authorization") for headers, _ in usage.posts} == {"Bearer om_t0ken"}
+    assert {one["stream"]: one["to"] for one in shown} == {
+        "audit": audit.url.removesuffix("/in"),
+        "usage": usage.url.removesuffix("/in"),
+    }
+    assert 'florin_event_lag_seconds{stream="audit"}' in metrics
+    assert 'florin_event_posts_total{result="failed",stream="audit"} 1.0' in metrics
+    assert "the-prompt" not in str(audit.posts) + str(usage.posts)

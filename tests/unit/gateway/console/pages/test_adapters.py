@@ -1,0 +1,137 @@
+"""The figures and forms of the console's adapters."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.console.api_client import ApiError
+from gateway.console.pages.adapters import rows
+from gateway.console.pages.adapters.evaluating import plan
+from gateway.console.pages.adapters.registering import registered
+from gateway.console.pages.adapters.release import promotion, switched
+
+ARM = {
+    "requests": 100,
+    "failures": 0,
+    "error_rate": 0.0,
+    "first_token": {"p50": 0.1, "p95": 0.2},
+    "per_token": {"p50": 0.01, "p95": None},
+}
+ADAPTER = {
+    "adapter": "acme/support", "live": "v1", "canary": None, "loaded": True, "trouble": [], "base_model": "base",
+    "placed": [],
+}  # fmt: skip
+CANARY = {"version": "v2", "weight": 10, "guard": None, "held": None}
+
+
+def promoted(**fields):
+    return promotion(lambda name: fields.get(name, ""))
+
+
+def test_a_promotion_says_what_its_form_says():
+    assert promoted(version="v2", wait="1") == {"version": "v2", "weight": 100, "wait": True}
+    assert promoted(version="v2", weight="100", guard="hold")["weight"] == 100  # which needs no guard
+    assert "guard" not in promoted(version="v2", weight="100", guard="hold")
+    assert promoted(version="v2", weight="5", guard="none")["guard"] is None
+    guard = promoted(version="v2", weight="5", guard="hold", max_error_percent="2,5", window_minutes="1.5")[
+        "guard"
+    ]
+    assert guard == {"action": "hold", "max_error_rate": 0.025, "window_seconds": 90}
+    found = promoted(version="v2", require_eval_of="AB", force="1", then="")
+    assert (found["require_eval"], found["require_eval_of"], found["force"]) == (True, "ab", True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("weight", "101"), ("weight", "-1"), ("weight", "\u0661"), ("then", "5;6"), ("window_minutes", "inf")],
+)
+def test_what_is_no_number_is_refused_by_name(field, value):
+    with pytest.raises(ApiError) as refused:
+        promoted(version="v2", guard="hold", **{"weight": "5", field: value})
+    assert refused.value.status == 400
+    assert refused.value.param
+
+
+def test_a_canary_is_worse_where_its_guard_says_so():
+    slow = ARM | {"error_rate": 0.02, "first_token": {"p50": 0.14, "p95": 0.4}}
+    adapter = {**ADAPTER, "canary": CANARY, "comparison": {"live": ARM, "canary": slow}}
+    worse = {row["title"] for row in rows.compared(adapter) if row["tone"]}
+    assert worse == {"Failed", "First token, 95th percentile"}
+    lenient = CANARY | {"guard": {"max_error_rate": 0.05, "max_latency_ratio": 3, "then": [5, 50, 100]}}
+    assert not any(row["tone"] for row in rows.compared({**adapter, "canary": lenient}))
+    assert rows.steps({"canary": lenient}) == [(10, "now"), (50, "later"), (100, "later")]
+    assert rows.compared({**ADAPTER, "comparison": None}) == []
+    empty = ARM | {"requests": 0, "error_rate": None, "first_token": {"p50": None, "p95": None}}
+    assert [r["ratio"] for r in rows.compared({**adapter, "comparison": {"live": ARM, "canary": empty}})][
+        2
+    ] is None
+
+
+def test_the_state_is_that_of_the_live_version_and_the_rest_is_noted():
+    assert rows.state_cell(ADAPTER).tone == "good"
+    other = {"version": "v2", "state": "failed", "reason": "No."}
+    cell = rows.state_cell({**ADAPTER, "trouble": [other]})
+    assert (cell.value, cell.tone, cell.note) == ("loaded", "warn", "v2 is failed: No.")
+    cell = rows.state_cell({**ADAPTER, "trouble": [other | {"version": "v1"}]})
+    assert (cell.value, cell.tone) == ("failed", "bad")
+    held = rows.state_cell({**ADAPTER, "canary": CANARY | {"held": "Slow."}})
+    assert (held.tone, held.note) == ("warn", "v2 is held: Slow.")
+    assert rows.state_cell({**ADAPTER, "live": None, "loaded": False}).value == "no live version"
+
+
+def test_the_list_is_narrowed_as_the_url_says():
+    cold = {**ADAPTER, "adapter": "bolt/x", "loaded": False, "base_model": "other"}
+    found = [ADAPTER, cold]
+    assert rows.narrowed(found, {}) == found
+    assert rows.narrowed(found, {"tenant": "acme"}) == [ADAPTER]
+    assert rows.narrowed(found, {"base": "other"}) == [cold]
+    assert rows.narrowed(found, {"show": "cold"}) == [cold]
+    assert rows.narrowed(found, {"show": "loaded"}) == [ADAPTER]
+    assert rows.narrowed(found, {"show": "trouble"}) == []
+    assert rows.narrowed(found, {"show": "rubbish"}) == found
+
+
+def test_when_an_adapter_was_last_used():
+    places = [
+        {"version": "acme/a@v1", "in_flight": 0, "idle_seconds": 5.0},
+        {"version": "acme/a@v2", "in_flight": 0, "idle_seconds": 2.0},
+        {"version": "acme/b@v1", "in_flight": 1, "idle_seconds": None},
+        {"version": "acme/c@v1", "in_flight": 0, "idle_seconds": None},
+    ]
+    now = 10_000_000
+    assert rows.last_used([{"placements": places}], now) == {"acme/a": 8_000_000, "acme/b": now}
+
+
+def test_evidence_of_any_shape_is_shown():
+    single, several = rows.evidence(
+        {
+            "distance_to_base": 0.0,
+            "first": {"engine": "a"},
+            "none": None,
+            "answers": [{"prompt": "x"}, {"here": "y"}],
+        }
+    )
+    assert single == [("Distance to base", 0.0), ("First", "engine a")]
+    assert several == [
+        {"title": "Answers", "columns": ["prompt", "here"], "rows": [["x", None], [None, "y"]]}
+    ]
+    assert rows.evidence(None) == ([], [])
+
+
+def test_an_evaluation_sends_only_what_its_metric_takes():
+    def form(**fields):
+        return plan(lambda name: fields.get(name, ""), "{}")
+
+    assert form(metric="exact", pattern="left over") == {"data": "{}", "metric": "exact"}
+    assert form(metric="regex", pattern="x", threshold="0.9")["pattern"] == "x"
+    assert form(threshold="0,9", limit="3") == {"data": "{}", "metric": "exact", "threshold": 0.9, "limit": 3}
+    with pytest.raises(ApiError):
+        plan(lambda _: "", "  ")
+
+
+def test_what_an_action_did_is_said():
+    body = {"adapter": "acme/support", "live": "v1", "canary": CANARY, "warnings": ["Fewer engines."]}
+    assert switched(body).endswith("for 10 % of calls, and v1 for the other 90 %. Warning: Fewer engines.")
+    done = {"adapter": "acme/support", "version": "v2", "live": "v1", "created": True}
+    assert "until it is promoted" in registered(done)
+    assert "already" in registered(done | {"created": False})

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.console.pages.fleet.progress import progress
+from gateway.console.pages.fleet.rows import engine_rows, feed, filtered, idle, tiles
+
+NOW = 1_000_000_000
+
+
+def engine(name: str, **changes: Any) -> dict[str, Any]:
+    base = {
+        "name": name, "gpu_type": "h100", "gpu_count": 2, "base": "llama", "region": "", "url": "http://e",
+        "health": "up", "reason": None, "state": "active", "stopping": False, "stopped": 0, "slots": 4,
+        "cpu_slots": 10, "running": 1, "waiting": 2, "kv_usage": 0.5, "lost": 0,
+    }  # fmt: skip  # as the API says it
+    return base | changes
+
+
+def placed(version: str, state: str = "resident", in_flight: int = 0) -> dict[str, Any]:
+    return {
+        "version": version,
+        "state": state,
+        "in_flight": in_flight,
+        "idle_seconds": 75.0,
+        "pinned": state == "resident",
+    }
+
+
+PLACEMENT = [
+    {
+        "engine": "a",
+        "placements": [
+            placed("acme/support@v1", in_flight=3),
+            placed("bolt/sales@v2", "loading"),
+            placed("acme/old@v1", "cached"),
+            placed("x9 (removed)", "lost"),
+        ],
+    }
+]
+ROWS = engine_rows(
+    [
+        engine("a"),
+        engine("b", health="down", reason="refused", gpu_type="l40s"),
+        engine("c", stopping=True, state="active"),
+    ],
+    PLACEMENT,
+)
+
+
+def test_slots_and_cpu_memory_are_told_apart():
+    a, b, c = ROWS
+    assert [s.version for s in a.held] == ["acme/support@v1", "bolt/sales@v2", "x9 (removed)"]
+    assert [s.version for s in a.cached] == ["acme/old@v1"]
+    assert (a.free, a.in_flight, a.cpu_slots, a.gpus) == (1, 3, 6, "2 × h100")  # noqa: RUF001
+    assert (a.held[0].says, a.held[1].says) == ("resident, 3 in flight, pinned", "loading, idle 1 min")
+    assert (a.held[0].href, a.held[2].href) == ("/console/adapters/acme/support", "")
+    assert (b.health_tone, b.reason, b.free) == ("bad", "refused", 4)
+    assert (c.state, c.state_tone) == ("stopping", "warn")
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ({}, "abc"),
+        ({"gpu": "l40s"}, "b"),
+        ({"state": "not up"}, "b"),
+        ({"state": "stopping"}, "c"),
+        ({"q": "SALES acme"}, "a"),
+        ({"q": "sales zzz"}, ""),
+        ({"base": "other"}, ""),
+    ],
+)
+def test_filters(query: dict[str, str], names: str):
+    assert "".join(row.name for row in filtered(ROWS, query)) == names
+
+
+def change(at: int, kind: str, version: str = "acme/support@v1", **more: Any) -> dict[str, Any]:
+    return {"at": at, "engine": "a", "version": version, "kind": kind, "seconds": None, "why": None} | more
+
+
+def test_totals_count_the_last_minute():
+    changes = [
+        change(NOW - 1, "loaded"),
+        change(NOW - 2, "evicted"),
+        change(NOW - 3, "loading"),
+        change(NOW - 61_000_000, "loaded"),
+    ]
+    shown = {tile.label: (tile.value, tile.note, tile.tone) for tile in tiles(ROWS, changes, NOW)}
+    assert shown["Engines up"] == ("2 of 3", "", "warn")
+    assert shown["Slots in use"][:2] == ("3 of 12", "1 more in CPU memory")
+    assert shown["Loads in the last minute"][:2] == ("1", "1 evicted or unloaded")
+    assert shown["Out of rotation"][0] == "1"
+    assert tiles([], [], NOW)[0].value == "0 of 0"
+
+
+def test_the_feed_tells_a_load_once():
+    changes = [  # newest first
+        change(9, "loading"),
+        change(8, "evicted", "bolt/sales@v2", why="to make room for acme/support@v1"),
+        change(7, "loaded", seconds=1.25),
+        change(6, "loading"),
+        change(5, "lost"),
+        change(4, "loading", "acme/other@v1"),
+        change(3, "not_loaded", "x9"),
+    ]
+    lines = feed(changes, most=10)
+    assert [(line.at, line.what) for line in lines] == [
+        (9, "is being loaded on"),
+        (8, "left its slot for CPU memory on"),
+        (7, "was loaded on"),
+        (5, "was lost with the process of"),
+        (4, "is being loaded on"),
+        (3, "could not be loaded on"),
+    ]
+    assert [line.note for line in lines[1:3]] == ["to make room for acme/support@v1", "1.2 s"]
+    assert (lines[-1].href, lines[-1].tone) == ("", "bad")
+    assert len(feed(changes, most=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (3, "used just now"),
+        (47, "idle 40 s"),
+        (60, "idle 1 min"),
+        (7300, "idle 2 h"),
+        (9e5, "idle 10 d"),
+    ],
+)
+def test_idle_is_told_in_steps(seconds: float | None, text: str):
+    assert idle(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("phase", "at", "text"),
+    [
+        ("serving", ["later", "later", "later"], ""),
+        ("loading", ["now", "later", "later"], "1 adapter to go"),
+        ("finishing", ["done", "now", "later"], "2 requests running"),
+        ("drained", ["done", "done", "done"], "It keeps 3 adapters."),
+    ],
+)
+def test_a_drain_has_three_steps(phase: str, at: list[str], text: str):
+    move = {"version": "acme/a@v1", "to": "b", "replaces": "acme/z@v1", "idle_seconds": 1.0, "in_flight": 0}
+    status = {
+        "phase": phase,
+        "until": None,
+        "in_flight": 2,
+        "held": 3,
+        "alone": False,
+        "moves": [move],
+        "elsewhere": [{"version": "acme/b@v1", "engines": ["b", "c"]}],
+        "stays": [{"version": "acme/c@v1", "reason": "b: full"}],
+    }
+    found = progress(status)
+    assert [step.at for step in found.steps] == at
+    assert "".join(step.text for step in found.steps) == text
+    assert [row.what for row in found.plan] == [
+        "Load on b, in place of acme/z@v1",
+        "On b, c already",
+        "Not loaded elsewhere: b: full",
+    ]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from gateway.console.pages.requests.attempts import attempts, cost, decisions, hour_of
+from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
+
+
+def record(attempt: int = 1, **changes: Any) -> dict[str, Any]:
+    base = {
+        "attempt": attempt, "adapter": "acme/support", "version": "v1", "base_model": "base", "engine": "a",
+        "gpu_type": "h100", "dispatched": 2_000_000, "first_token": 2_500_000, "ended": 4_000_000,
+        "prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 7, "reasoning_tokens": 0,
+        "usage_source": "engine_final", "outcome": "ok", "billable": True, "adapter_loads": 1,
+    }  # fmt: skip  # as the API says it
+    return base | changes
+
+
+DECISION = {
+    "attempt": 1, "at": 1_000_000, "engine": "a", "picked": "a", "action": "load", "cost_ms": 220.0,
+    "fleet": 3, "considered": [["a", "load", 220.0]],
+}  # fmt: skip  # as the API says it
+
+
+def test_times_share_one_scale():
+    failed = record(
+        dispatched=1_500_000, first_token=None, ended=2_000_000, outcome="failover", billable=False
+    )
+    first, second = attempts([failed, record(2)], decisions([DECISION]))
+    assert [(p.name, p.start, round(p.width, 3)) for p in first.parts] == [
+        ("Loading, waiting", 0.0, 16.667),
+        ("On the engine", 500_000 * 100 / 3_000_000, 16.667),
+    ]
+    assert [p.name for p in second.parts] == ["Until the first token", "Answer"]
+    assert (second.first, second.total, second.decision) == (0.5, 2.0, None)
+    assert (first.outcome, first.tone, first.billable) == ("failed over", "warn", False)
+    assert first.decision is not None
+    assert first.decision.others == 2
+    assert "load the version; expected delay 220 ms" in first.decision.says
+
+
+def test_a_tenant_s_record_has_no_engine_and_unknown_words_are_shown_as_they_are():
+    bare = record(outcome="new", usage_source="other", adapter="", cached_tokens=None)
+    del bare["engine"]
+    [shown] = attempts([bare], decisions([{"attempt": 9, "at": 5, "engine": "a"}]))
+    assert (shown.engine, shown.outcome, shown.counts, shown.version) == ("", "new", "other", "base")
+
+
+def test_a_request_costs_its_part_of_the_hour():
+    row = {
+        "adapter": "acme/support", "gpu_type": "h100", "prompt_tokens": 100, "cached_tokens": 40,
+        "completion_tokens": 70, "cost": "2.00",
+    }  # fmt: skip
+    costs = {"currency": "USD", "rows": [row]}
+    found = cost([record(billable=False), record(2)], costs)
+    assert (found.amount, found.currency) == (Decimal("0.200000000"), "USD")
+    assert cost([record()], {"currency": None, "rows": []}).amount is None
+    unpriced = cost([record()], {"currency": None, "rows": [row | {"cost": None}]})
+    assert (unpriced.amount, unpriced.missing) == (None, "There is no price for h100 then.")
+    customers = {k: v for k, v in row.items() if k != "gpu_type"}
+    assert cost([record()], {"currency": "EUR", "rows": [customers]}).amount == Decimal("0.200000000")
+    assert hour_of(3_600_000_001) == (3_600_000_000, 7_200_000_000)
+
+
+def test_an_exact_hit_leads_on_unless_there_are_several():
+    adapters = [{"adapter": f"acme/a{n}", "live": "v1", "versions": ["v1"]} for n in range(20)]
+    hits = group("Adapters", adapter_hits(adapters, "acme/a7"))
+    assert (hits.hits[0].title, hits.hits[0].exact, hits.more) == ("acme/a7", True, 0)
+    assert group("Adapters", adapter_hits(adapters, "acme")).more == 8
+    assert only_exact([hits]) == "/console/adapters/acme/a7"
+    assert only_exact([hits, hits]) is None
+    assert not any(hit.exact for hit in adapter_hits(adapters, "acme/a7@v2"))
+
+
+def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():
+    key = {"id": "ab12", "label": "ci", "role": "tenant", "tenant": "acme", "revoked": None}
+    assert [hit.exact for hit in key_hits([key], "ab12")] == [True]
+    assert [hit.title for hit in key_hits([key], "CI")] == ["ci"]
+    assert [hit.exact for hit in key_hits([key], "fl_ab12_secret")] == [True]
