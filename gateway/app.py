@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway.admission.complexity import warm
 from gateway.admission.overload import AdmissionTicket
-from gateway.api import admin, data_plane_openapi, exception_handlers, finance, health
+from gateway.api import admin, data_plane_openapi, docs_page, exception_handlers, finance, health
 from gateway.api.admin import prices
 from gateway.api.data_plane_objects import Objects
 from gateway.api.gate import Gate
@@ -71,13 +71,15 @@ class Florin:
             title="Florin",
             summary="A multi-LoRA serving gateway: models, the operator's and the analyst's side.",
             lifespan=self._lifespan,
-            openapi_url="/openapi.json"
-            if settings.api_docs
-            else None,  # without it, there is no /docs either
+            openapi_url="/openapi.json" if settings.api_docs else None,
+            docs_url=None,  # FastAPI's pages load their scripts from elsewhere: see `docs_page`
+            redoc_url=None,
         )
         exception_handlers.install(self.api)
         for router in (health.router, admin.router, prices.router, finance.router):
             self.api.include_router(router)
+        if settings.api_docs:
+            self.api.include_router(docs_page.router)
         data_plane_openapi.describe(self.api)
         self.gate = Gate(self.api, settings)
         self._framework: Asgi = self.gate

@@ -95,7 +95,7 @@ def of_engines(engines: Iterable[Engine]) -> Iterator[Diagnosis]:
 def of_docs(host: str, *, served: bool) -> Iterator[Diagnosis]:
     if served and not is_loopback(host):
         yield Diagnosis(
-            "api_docs", "warning", host, "/docs, /redoc and /openapi.json are public.",
+            "api_docs", "warning", host, "/docs and /openapi.json are public.",
             "Unset FLORIN_API_DOCS.",
         )  # fmt: skip
 

@@ -61,6 +61,8 @@ def read(gateway: str) -> SignIn | None:
     path = path_of(gateway)
     try:
         found = SignIn(**json.loads(read_secret(path)))
+        if not isinstance(found.expires, int | float) or not isinstance(found.token, str):
+            raise TypeError(path)
     except FileNotFoundError:
         return None
     except NotPrivateError as error:

@@ -84,9 +84,7 @@ class ServerSettings(BaseModel):
     console_session: PositiveFloat = Field(
         43_200, description="Seconds after which a browser must sign in to the console again."
     )
-    api_docs: bool = Field(
-        False, description="Serve `/docs`, `/redoc` and `/openapi.json`, without authentication."
-    )
+    api_docs: bool = Field(False, description="Serve `/docs` and `/openapi.json`, without authentication.")
     workers: PositiveInt = Field(1, le=64, description="Worker processes that share the port.")
     operator_key: SecretStr = Field(
         SecretStr(""), description="Bootstrap operator key, valid in addition to the keys in the registry."

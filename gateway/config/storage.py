@@ -166,6 +166,11 @@ class StorageSettings(BaseModel):
         return url
 
     @property
+    def redis_fails_over(self) -> bool:
+        """Whether the URL is of several servers, of which one is the primary."""
+        return Seeds.of(self.redis_url) is not None
+
+    @property
     def allowed_sources(self) -> tuple[str, ...]:
         return listed(self.source_private)
 

@@ -24,7 +24,7 @@ from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import CODES, FlorinError
 from gateway.operations.state import State
-from gateway.tenants.directory import Key
+from gateway.tenants.directory import Key, Role
 from gateway.tenants.sessions import Session
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class Console:
             return self._to_sign_in(request)
         session, key = signed_in
         if path.rstrip("/") == PREFIX:  # each role has its own first page
-            home = next(entry.path for entry in ENTRIES if key.role in entry.roles)
-            return RedirectResponse(PREFIX + home, 303)
+            return RedirectResponse(PREFIX + _home(key.role), 303)
         visit = self._visit(request, session, key)
         if path == f"{PREFIX}/sign-out" and request.method == "POST":
             await self._read_form(visit)
@@ -174,6 +173,7 @@ class Console:
             self._streams,
             lambda caller: ApiClient(self._models, caller, client),
             self._clock(),
+            _SECTIONS,
         )
 
     def _failure(self, request: Request, visit: Visit | None, error: ApiError) -> Response:
@@ -332,10 +332,16 @@ _PUBLIC: Final[dict[str, Callable[[Console, Request], Awaitable[Response]]]] = {
     issuer_sign_in.CALLBACK: Console.back_from_issuer,
 }
 """Pages without a session."""
+_SECTIONS: Final = {entry.path: entry.roles for entry in ENTRIES}
 _NO_STORE: Final = "The shared state (Redis) cannot be reached, so nobody can be signed in now. Try again."
 _BAD_FORM: Final = "The form cannot be read."
 _CROSS_SITE: Final = "This came from a page of another site, and was not done."
 _NOT_YOURS: Final = "Your key has role {role}, which has no such page."
+
+
+def _home(role: Role) -> str:
+    own = [entry.path for entry in ENTRIES if role in entry.roles]
+    return next((entry.path for entry in ENTRIES if role in entry.first_of), own[0])
 
 
 def _inside(path: str) -> str:

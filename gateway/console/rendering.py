@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from gateway.console import formats
 from gateway.console.visit import Entry, Visit
@@ -73,6 +74,7 @@ class Renderer:
             "percent": formats.percent,
             "seconds": formats.seconds,
             "money": formats.money,
+            "prose": prose,
         }
         env.filters |= filters
         env.globals |= {"asset": self._url, "entries": entries}
@@ -84,6 +86,16 @@ class Renderer:
 
     def _url(self, name: str) -> str:
         return f"/console/static/{self.assets[name].version}/{name}"
+
+
+def prose(text: str) -> Markup:
+    """A sentence of the API's, in which `names` stand between backticks."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one backtick is only that
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
+    )
 
 
 def _asset(name: str, parts: tuple[str, ...]) -> Asset:

@@ -52,6 +52,8 @@ class Visit:
     """The data plane, called under this key."""
     now: int
     """Unix microseconds."""
+    sections: Mapping[str, frozenset[Role]]
+    """The navigation: path below /console → who has it."""
     params: Mapping[str, str] = field(default_factory=dict)
     """Those of the path."""
     form: FormData = field(default_factory=FormData)
@@ -69,6 +71,11 @@ class Visit:
     def tenant(self) -> str | None:
         """The only tenant that the visitor sees; None: all."""
         return self.key.own_tenant
+
+    def reaches(self, href: str) -> bool:
+        """Whether the visitor has the part of the console that this leads to. Other pages are not linked."""
+        section = "/" + href.removeprefix("/console/").partition("/")[0].partition("?")[0]
+        return self.role in self.sections.get(section, ALL)
 
     def text(self, name: str) -> str:
         """A field of the form, without surrounding blanks; empty if it is absent or a file."""
@@ -183,6 +190,8 @@ class Entry:
     roles: frozenset[Role]
     icon: str
     """Name of a symbol in static/icons.svg."""
+    first_of: frozenset[Role] = frozenset()
+    """Roles whose first page it is, although others come before it."""
 
 
 class LiveStreams:

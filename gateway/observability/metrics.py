@@ -31,7 +31,7 @@ BASE: Final = "__base__"
 """`adapter` label of requests to a base model."""
 HISTOGRAM_CAP: Final = 250
 """Engines, and adapters, with their own histograms: each has 9 to 18 series."""
-ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined")
+ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined", "recovered")
 """Results of usage records that are exported as 0 from the start, so that the first one shows as an
 increase."""
 UNAUTHENTICATED: Final = ("missing_api_key", "invalid_api_key", "revoked_api_key", "expired_api_key")

@@ -25,7 +25,7 @@ _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 async def diagnose(state: State) -> list[Diagnosis]:
     """The result of every check, worst first. Queries each engine."""
     store, ledger, disk, exposed, view = await asyncio.gather(
-        of_store(state.store),
+        of_store(state.store, fails_over=state.settings.redis_fails_over),
         of_ledger(state),
         asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
         of_exposure(state),

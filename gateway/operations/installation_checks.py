@@ -30,7 +30,8 @@ SPARE_VERSIONS = 2
 """So many of the largest size allowed should still fit the disk."""
 
 
-async def of_store(store: CoordinationStore) -> list[Diagnosis]:
+async def of_store(store: CoordinationStore, *, fails_over: bool) -> list[Diagnosis]:
+    """`fails_over`: a replica is to take over when the server dies."""
     started = time.monotonic()
     try:
         facts = await store.server_info()
@@ -43,7 +44,8 @@ async def of_store(store: CoordinationStore) -> list[Diagnosis]:
         return [away]
     took = (time.monotonic() - started) * 1000
     found = [Diagnosis("redis", "ok", "", f"{facts.server} answers in {took:.0f} ms.")]
-    return [*found, _persistence(facts), *_memory(facts)]
+    found += [_persistence(facts), *_memory(facts)]
+    return [*found, _replicas(facts)] if fails_over else found
 
 
 def of_conditions(state: State) -> list[Diagnosis]:
@@ -69,7 +71,7 @@ def _persistence(facts: ServerInfo) -> Diagnosis:
         )  # fmt: skip
     if facts.persistent is None:
         return Diagnosis(
-            check, "ok", "", "It does not say whether it writes to disk; hosted ones usually do."
+            check, "ok", "", "Not checked: it does not say whether it writes to disk; hosted ones usually do."
         )
     if facts.persistent:
         return Diagnosis(check, "ok", "", "What it has acknowledged is written to disk.")
@@ -92,8 +94,25 @@ def _memory(facts: ServerInfo) -> Iterator[Diagnosis]:
             check, "warning", "", f"{facts.used_bytes / limit:.0%} of its memory is used.",
             "Raise `maxmemory`: when it is full, nothing can be changed or loaded.",
         )  # fmt: skip
+    elif facts.policy is None:
+        yield Diagnosis(
+            check, "ok", "",
+            "Not checked: it does not tell its maxmemory-policy, which must be noeviction.",
+        )  # fmt: skip
     else:
         yield Diagnosis(check, "ok", "", "It never drops what it holds.")
+
+
+def _replicas(facts: ServerInfo) -> Diagnosis:
+    check, count = "redis_replicas", facts.replicas
+    if count is None:
+        return Diagnosis(check, "ok", "", "Not checked: it does not tell how many replicas it has.")
+    if count:
+        return Diagnosis(check, "ok", "", f"Replicas that could take over: {count}.")
+    return Diagnosis(
+        check, "warning", "", "The primary has no replica: when it dies, nothing takes over.",
+        "Start a replica, or see in its log why it does not connect.",
+    )  # fmt: skip
 
 
 async def of_ledger(state: State) -> list[Diagnosis]:

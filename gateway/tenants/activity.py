@@ -18,6 +18,7 @@ from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.activity import KEPT_ERRORS, ActivityStore
 from gateway.errors import CODES
 from gateway.observability.request_context import RequestContext
+from gateway.tenants.directory import PERSON
 
 REPORT_SECONDS: Final = 10.0
 MAX_PENDING: Final = 5_000
@@ -79,6 +80,11 @@ class Activity:
 
     async def report(self) -> None:
         """Tell the store what is pending, which stays pending if that fails. Raises StoreUnavailableError."""
+        people = [
+            id_ for id_ in self._uses if id_.startswith(PERSON)
+        ]  # in the console: no keys of the registry
+        for id_ in people:
+            del self._uses[id_]
         uses, errors, pending = self._uses, self._errors, self._pending
         if not uses and not errors:
             return

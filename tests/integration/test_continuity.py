@@ -96,6 +96,9 @@ async def test_a_real_replica_that_was_behind_is_promoted(tmp_path: Path):
             await gateway.add_tenant("acme")
             await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "support"))
             await ask(gateway)
+            doctor = (await http.get("/admin/v1/doctor")).json()["data"]
+            (ready,) = [found for found in doctor if found["check"] == "redis_replicas"]
+            assert ready["message"] == "Replicas that could take over: 1."
             command(primary, "WAIT", 1, 5000)
             command(replica, "CONFIG", "SET", "primaryauth", "wrong")  # it does not come back
             command(replica, "CLIENT", "KILL", "TYPE", "primary")

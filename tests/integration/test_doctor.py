@@ -130,6 +130,7 @@ async def test_a_hosted_redis_that_refuses_config(tmp_path):
                 await redis.execute_command("ACL", "SETUSER", "default", "-info")
             code, found = await doctor(gateway)
             assert (code, found["redis"]["status"]) == (0, "ok")
+            assert found["redis_memory"]["message"].startswith("Not checked")
 
 
 async def test_an_artifact_directory_that_two_installations_share(gateway: Gateway):

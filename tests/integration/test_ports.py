@@ -22,7 +22,6 @@ ADMIN_ONLY = [
     "/finance/v1/usage",
     "/metrics",
     "/docs",
-    "/redoc",
     "/openapi.json",
 ]
 BOTH = ["/healthz", "/readyz"]
@@ -181,7 +180,6 @@ async def test_security_headers(gateway: Gateway):
                     "/admin/v1/none",
                     "/finance/v1/usage",
                     "/docs",
-                    "/redoc",
                     "/none",
                 )
             }
@@ -195,7 +193,7 @@ async def test_security_headers(gateway: Gateway):
             assert headers["referrer-policy"] == "no-referrer"
             policy = headers["content-security-policy"]
             assert "frame-ancestors 'none'" in policy
-            assert ("script-src" in policy) == (path in ("/docs", "/redoc"))
+            assert ("script-src" in policy) == (path == "/docs")
 
 
 async def test_behind_a_trusted_proxy_the_client_is_who_the_proxy_says(tmp_path, valkey_url, prefix, caplog):

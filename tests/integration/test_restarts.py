@@ -19,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from adapters.security.secret_files import write_private
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import (
     FLORIN,
@@ -205,7 +206,10 @@ def test_a_closed_terminal_stops_the_gateway(tmp_path, count):
 def test_sighup_reloads_settings_in_every_worker_unless_the_file_is_invalid(tmp_path, count):
     file = tmp_path / "florin.yaml"
     file.write_text("max_body_bytes: 100000\n")
-    with serving(tmp_path / "state", FLORIN_WORKERS=count) as gateway:
+    secret = tmp_path / "secret"
+    write_private(secret, "a" * 32)
+    env = {"FLORIN_WORKERS": count, "FLORIN_CACHE_SECRET_FILE": str(secret)}
+    with serving(tmp_path / "state", **env) as gateway:
         admin = f"{gateway.url}/admin/v1"
         httpx.post(f"{admin}/tenants", headers=AS_OPERATOR, json={"name": "acme"}).raise_for_status()
         key = httpx.post(f"{admin}/keys", headers=AS_OPERATOR, json={"tenant": "acme"}).json()["key"]
@@ -244,4 +248,14 @@ def test_sighup_reloads_settings_in_every_worker_unless_the_file_is_invalid(tmp_
         file.write_text("max_body_bytes: 200000\n")
         gateway.process.send_signal(signal.SIGHUP)
         until_now(lambda: "body_too_large" not in codes() and not conditions())
+        write_private(secret, "b" * 32)  # is noticed without a signal, by one process for all
+        until_now(lambda: "FLORIN_CACHE_SECRET changed\n" in gateway.errors.read_text())
+        secret.unlink()
+        until_now(lambda: conditions() == {"settings_refused"})
+        write_private(secret, "c" * 32)
+        until_now(lambda: not conditions())
+        log = gateway.errors.read_text()
+        assert log.count("FLORIN_CACHE_SECRET changed\n") == 2
+        assert "Settings not reloaded: FLORIN_CACHE_SECRET_FILE:" in log
+        assert not any(letter * 32 in log for letter in "abc")
         assert gateway.stop() == 0

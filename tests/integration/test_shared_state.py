@@ -51,6 +51,9 @@ async def test_the_primarys_death_costs_no_request(tmp_path: Path):
             assert set(traffic.answered) == {"acme/support@v1"}
             assert ask(served, "POST", "/v1/chat/completions", key=key, body=COLD).status_code == 200
             assert ask(served, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
+            doctor = ask(served, "GET", "/admin/v1/doctor").json()["data"]
+            (alone,) = [found for found in doctor if found["check"] == "redis_replicas"]
+            assert alone["status"] == "warning"  # the old primary is gone
             costs = ask(served, "GET", "/finance/v1/costs?group_by=adapter").json()["rows"]
         assert {row["adapter"]: row["requests"] for row in costs} == {
             "acme/support": 1 + len(traffic.answered),

@@ -118,6 +118,8 @@ def rubbish(issuer: OidcIssuer) -> dict[str, str]:
         "another key under the same id": issuer.token(key=stranger),
         "an unknown key": issuer.token(key=ec_key("unknown")),
         "no algorithm": jwt.encode({"sub": "u-1", "iss": issuer.url, "aud": "florin", "exp": now + 99}, None, "none"),
+        "an algorithm that is a list": unsigned(alg=["RS256"], kid="rsa"),
+        "a type that is an object": unsigned(alg="RS256", kid="rsa", typ={}),
         "none, with a signature": unsigned(alg="none", kid="rsa"),
         "HS256 with the public key": jwt.encode(
             {"sub": "u-1", "iss": issuer.url, "aud": "florin", "exp": now + 99}, public, "HS256", {"kid": "rsa"}
@@ -207,6 +209,10 @@ async def test_an_issuer_that_is_away_at_start_and_later(
         monkeypatch.setattr(gateway.state.people.issuer, "_clock", lambda: clock[0])
         clock[0] += issuer_module.FRESH_SECONDS + 1
         assert await asked(gateway, token) == (200, "oidc:u-1")  # the keys are stale, and used
+        assert await asked(gateway, issuer.token(key=ec_key("new"))) == (
+            503,
+            "issuer_unavailable",
+        )  # perhaps its own
         clock[0] += issuer_module.STALE_SECONDS
         assert await asked(gateway, token) == (503, "issuer_unavailable")
 

@@ -31,6 +31,8 @@ class ServerInfo:
     limit_bytes: int | None = None
     """Memory limit in bytes; 0 for none."""
     used_bytes: int | None = None
+    replicas: int | None = None
+    """Connected to it now."""
 
 
 class CoordinationStore(Protocol):

@@ -73,4 +73,5 @@ def parse_server_info(info: dict[str, Any], saves: str | None) -> ServerInfo:
         policy=info.get("maxmemory_policy"),
         limit_bytes=info.get("maxmemory"),
         used_bytes=info.get("used_memory"),
+        replicas=info.get("connected_slaves"),
     )

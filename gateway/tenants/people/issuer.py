@@ -88,6 +88,8 @@ class Issuer:
         found = key_for(header, known.keys)
         if found is None and await self.refresh():
             found = key_for(header, (await self._current()).keys)
+        if found is None and self.trouble:  # it may be a new one
+            raise _unavailable()
         if found is None:
             raise FlorinError("invalid_token", "The token is not valid: its key is not one of the issuer's.")
         return found
@@ -103,11 +105,7 @@ class Issuer:
         elif age >= FRESH_SECONDS:
             self._start()
         if self._known is None or self._age >= STALE_SECONDS:
-            raise FlorinError(
-                "issuer_unavailable",
-                "Sign-ins cannot be verified now: the issuer does not answer.",
-                retry_after=int(PAUSE_SECONDS),
-            )
+            raise _unavailable()
         return self._known
 
     @property
@@ -186,6 +184,11 @@ async def ask(
             return answer.status, body
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise IssuerError(f"{url} does not answer: {str(error) or type(error).__name__}.") from error
+
+
+def _unavailable() -> FlorinError:
+    text = "Sign-ins cannot be verified now: the issuer does not answer."
+    return FlorinError("issuer_unavailable", text, retry_after=5)
 
 
 def _document(body: bytes, issuer: str) -> Endpoints:

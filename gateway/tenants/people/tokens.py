@@ -51,7 +51,7 @@ def header_of(token: str) -> Header:
     except PyJWTError as error:
         raise _invalid("it is not a JWT") from error
     algorithm, key_id, kind = said.get("alg"), said.get("kid", ""), said.get("typ", "")
-    if algorithm not in ALGORITHMS:
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise _invalid(f"its signature must be {', '.join(ALGORITHMS)}, not {str(algorithm)[:20]!r}")
     if not isinstance(kind, str) or kind.upper() not in _KINDS:
         raise _invalid(f"it is a {str(kind)[:40]!r}, which is not for signing in")
@@ -65,7 +65,10 @@ def usable(key: object) -> bool:
     operations = key.get("key_ops")
     if isinstance(operations, list) and "verify" not in operations:
         return False
-    return key.get("kty") in set(ALGORITHMS.values()) and key.get("alg", "RS256") in ALGORITHMS
+    kind, algorithm = key.get("kty"), key.get("alg", "RS256")
+    if not isinstance(kind, str) or not isinstance(algorithm, str):
+        return False
+    return kind in ALGORITHMS.values() and algorithm in ALGORITHMS
 
 
 def key_for(header: Header, keys: Sequence[Jwk]) -> Jwk | None:

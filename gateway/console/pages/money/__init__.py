@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.console.pages.money import budgets, costs, months, prices
 from gateway.console.visit import ALL, Entry, Route
+from gateway.tenants.directory import Role
 
 ROUTES: Final[tuple[Route, ...]] = (*costs.ROUTES, *months.ROUTES, *prices.ROUTES, *budgets.ROUTES)
-ENTRIES: Final[tuple[Entry, ...]] = (Entry("Money", "/money", ALL, "money"),)
+ENTRIES: Final[tuple[Entry, ...]] = (Entry("Money", "/money", ALL, "money", frozenset({Role.FINANCE})),)

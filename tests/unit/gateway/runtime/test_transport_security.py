@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -50,5 +51,25 @@ def test_without_settings_there_is_nothing_to_renew():
 async def test_the_apis_docs_are_there_only_if_asked_for(tmp_path, wanted):
     app = create_app(Settings(state_dir=tmp_path, api_docs=wanted))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin") as http:
-        for path in ("/docs", "/redoc", "/openapi.json"):
+        for path in ("/docs", "/docs/swagger-ui.css", "/openapi.json"):
             assert (await http.get(path)).status_code == (200 if wanted else 404)
+        assert (await http.get("/redoc")).status_code == 404
+
+
+async def test_the_apis_page_loads_nothing_from_elsewhere(tmp_path):
+    app = create_app(Settings(state_dir=tmp_path, api_docs=True))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin") as http:
+        page = await http.get("/docs")
+        policy = page.headers["content-security-policy"]
+        loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+        assert len(loaded) == 4
+        for url in loaded:
+            assert url.startswith(("/docs/", "data:"))
+            if url.startswith("/docs/"):
+                found = [await http.get(url, headers={"accept-encoding": e}) for e in ("gzip", "identity")]
+                assert [answer.status_code for answer in found] == [200, 200]
+                assert found[0].content == found[1].content
+        texts = (page.text, (await http.get("/docs/start.js")).text, policy)
+        assert not any("//" in text or "unsafe" in text for text in texts)
+        assert "<script>" not in page.text
+        assert " style=" not in page.text

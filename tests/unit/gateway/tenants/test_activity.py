@@ -108,3 +108,9 @@ async def test_a_report_that_came_twice_is_shown_once(store, seen):
     texts = await store.last_errors("acme")
     await store.report_activity({}, {"acme": texts})
     assert len(await seen.last_errors("acme")) == 1
+
+
+async def test_people_who_signed_in_are_no_keys(store, seen):
+    for id_ in ("k1", "oidc:jane", "oidc@acme:joe"):
+        seen.note(ended(key=id_))
+    assert list(await seen.last_uses(["k1", "oidc:jane", "oidc@acme:joe"])) == ["k1"]

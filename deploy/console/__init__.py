@@ -1,0 +1,1 @@
+"""What the console and the API's page have from npm: fetched, verified and recorded."""
