@@ -97,7 +97,8 @@ async def test_a_customer_has_nothing_of_another(
                 continue
             theirs = await tried(visitors[who], route, filled(route, BOLTS))
             absent = await tried(visitors[who], route, filled(route, nothing), "zulu")
-            assert theirs.status_code >= 400, (who, route.method, route.path)
+            if ROLES[who] == "tenant-admin":  # a chat box of role tenant is the same for any name
+                assert theirs.status_code >= 400, (who, route.method, route.path)
             assert theirs.status_code == absent.status_code, (who, route.method, route.path)
             assert without_name(theirs.text, "bolt") == without_name(absent.text, "zulu"), route.path
     for path in ("/console/keys", "/console/adapters/new"):  # its form says whose
