@@ -37,11 +37,21 @@ def placement(
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between refreshes.")] = 1.0,
+    changes: Annotated[
+        bool, typer.Option("--changes", help="The latest loads and evictions instead, newest first.")
+    ] = False,
 ) -> None:
     """Show which adapter versions live on which engines' slots.
 
     Example: florin placement --watch
+
+    Example: florin placement --changes
     """
+    if changes and watch:
+        raise UsageError("--changes cannot be combined with --watch.")
+    if changes:
+        session.result(session.api.get("/admin/v1/placement/changes"), _changed)
+        return
     if not watch:
         session.result(_fetch(session), lambda b: show(placement_table(b)))
         return
@@ -122,6 +132,21 @@ def _pictures(session: Session, interval: float) -> Iterator[RenderableType]:
             yield picture
         except UnreachableError as error:
             yield Group(picture, Text(f"{error} Retrying.", "bold red"))
+
+
+def _changed(body: Json) -> None:
+    rows = [
+        (
+            when(c["at"]),
+            c["version"],
+            c["kind"].replace("_", " "),
+            c["engine"],
+            "" if c["seconds"] is None else f"{c['seconds']:.1f} s",
+            c["why"] or "",
+        )
+        for c in body["data"]
+    ]
+    show(table(("at", "version", "what", "engine", "took", "why"), rows, right=("took",)))
 
 
 def _explained(body: Json) -> None:

@@ -61,6 +61,10 @@ CACHED = {"version": "acme/support@v2", "state": "cached", "in_flight": 0, "idle
 PLACEMENT = {
     "data": [{"engine": "a1", "gpu_type": "H200", "health": "up", "slots": 4, "placements": [SLOT, CACHED]}]
 }
+CHANGE = {"at": 0, "engine": "a1", "version": "acme/support@v3", "kind": "not_loaded", "seconds": 1.25}
+CHANGES = {
+    "data": [CHANGE | {"why": None}, CHANGE | {"seconds": None, "why": "to make room for acme/sales@v1"}]
+}
 DECISION = {
     "action": "serve",
     "engine": "a1",
@@ -416,6 +420,7 @@ CASES = [
     (("engine", "drain", "a1", "--wait"), "POST", "/admin/v1/engines/a1/drain", {"timeout": 600.0, "release": True}, DRAINED, "it holds no adapters"),
     (("engine", "remove", "a1"), "DELETE", "/admin/v1/engines/a1", None, {"name": "a1", "removed": True}, "Engine a1 removed."),
     (("placement",), "GET", "/admin/v1/placement", None, PLACEMENT, "3 free"),
+    (("placement", "--changes"), "GET", "/admin/v1/placement/changes", None, CHANGES, "to make room for acme/sales@v1"),
     (("explain", "acme/support"), "GET", "/admin/v1/explain/acme/support", None, EXPLAINED, "unhealthy"),
     (("explain", "req-1"), "GET", "/admin/v1/explain/req-1", None, DECIDED, "3 other engines"),
     (
@@ -641,6 +646,7 @@ def test_a_key_is_shown_once_and_alone_on_stdout(fake):
         ("price", "add", "--gpu-type", "a", "--rate", "-1"),
         ("cost", "report", "--month", "2026-07", "--from", "2026-07-02"),
         ("placement", "--watch", "--json"),
+        ("placement", "--watch", "--changes"),
     ],
     ids=" ".join,
 )
