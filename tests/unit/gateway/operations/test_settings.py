@@ -28,7 +28,7 @@ def test_no_secret_is_told():
     found = rows(
         redis_url="redis://user:hidden@host",
         operator_key="hidden-operator-key",
-        cost_webhook_secret="hidden" * 6,
+        budget_webhook="https://hooks.example/hidden",
     )
     assert "hidden" not in str(found)
     assert (found["FLORIN_REDIS_URL"]["set"], found["FLORIN_REDIS_URL"]["value"]) == (True, None)
