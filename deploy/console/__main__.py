@@ -1,5 +1,6 @@
 """`python -m deploy.console`: fetch the vendored files again with npm, and write them, their manifest and
-their licences. With `--check`: say which files are not what the manifest says; needs neither npm nor a network."""
+their licences. With `--check`: say which files are not what the manifest says; that needs neither npm nor a
+network."""
 
 from __future__ import annotations
 

@@ -78,6 +78,7 @@ def check(chart: Path, name: str, values: dict[str, Any]) -> list[dict[str, Any]
 
 def refuse(chart: Path) -> None:
     """Raises SystemExit if Helm accepts what it must not."""
+    check(chart, "kept state", {"gateway": {"keepState": {"enabled": True, "storageClassName": "fast"}}})
     check(chart, "one engine", {"engines": [ENGINE]})  # it is what is added that is wrong
     for name, values in REFUSED.items():
         try:

@@ -14,7 +14,10 @@ from gateway.commands.client import UsageError
 from gateway.commands.issuer_client import IssuerRefusalError
 
 PATH: Final = "/callback"
-_DONE: Final = b"<!doctype html><meta charset=utf-8><title>Florin</title><p>%s You can close this page.\n"
+_DONE: Final = (
+    b"<!doctype html><meta charset=utf-8><title>Florin</title>"
+    b"<p>Go back to the terminal: it says whether you are signed in. You can close this page.\n"
+)
 
 
 class Callback:
@@ -61,20 +64,20 @@ def listening(port: int) -> Iterator[Callback]:
     """Raises UsageError if the port is in use."""
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 5
+        timeout = 1
+        """Seconds. Browsers open connections that they do not use."""
 
         def do_GET(self) -> None:  # the name that http.server calls
             url = urlsplit(self.path)
             taken = url.path == PATH and callback.take(url.query)
-            body = _DONE % (b"You are signed in." if "code=" in url.query else b"The sign-in failed.")
             self.send_response(200 if taken else 404)
             self.send_header("content-type", "text/html; charset=utf-8")
-            self.send_header("content-length", str(len(body) if taken else 0))
+            self.send_header("content-length", str(len(_DONE) if taken else 0))
             self.send_header("cache-control", "no-store")
             self.send_header("referrer-policy", "no-referrer")
             self.end_headers()
             if taken:
-                self.wfile.write(body)
+                self.wfile.write(_DONE)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
             """The URL has the code."""

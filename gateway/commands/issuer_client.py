@@ -27,6 +27,12 @@ class IssuerRefusalError(Exception):
 
 def discover(issuer: str) -> Json:
     """The issuer's discovery document. Raises UnreachableError, IssuerRefusalError."""
+    from gateway.config.identity import safe_url
+
+    if not safe_url(issuer):
+        raise IssuerRefusalError(
+            "", f"{issuer!r} is no issuer to send anything to: it must begin with https://."
+        )
     document = ask(issuer.rstrip("/") + "/.well-known/openid-configuration")
     if document.get("issuer") != issuer:
         named = document.get("issuer")

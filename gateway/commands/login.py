@@ -154,10 +154,9 @@ def _with_device(offer: Json, document: Json, sleep: Callable[[float], None] = t
         "device_code": str(begun.get("device_code")),
         "client_id": offer["client_id"],
     }
-    interval = _number(begun.get("interval"), 5.0)
+    interval = max(1.0, _number(begun.get("interval"), 5.0))
     until = time.monotonic() + min(_number(begun.get("expires_in"), _WAIT_SECONDS), 1800.0)
     while time.monotonic() < until:
-        sleep(interval)
         try:
             return ask(endpoint(document, "token_endpoint"), poll)
         except IssuerRefusalError as refusal:
@@ -165,6 +164,7 @@ def _with_device(offer: Json, document: Json, sleep: Callable[[float], None] = t
                 interval += 5
             elif refusal.code != "authorization_pending":
                 raise
+        sleep(interval)
     raise UsageError("Nobody entered the code in time.")
 
 

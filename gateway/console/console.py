@@ -22,7 +22,7 @@ from gateway.console.pages import ENTRIES, ROUTES
 from gateway.console.rendering import Renderer
 from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
-from gateway.errors import CODES, FlorinError
+from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 from gateway.tenants.sessions import Session
@@ -220,9 +220,6 @@ class Console:
             return await self.signed_in(request, await self._key_of(form, request), then)
         except ApiError as error:
             return self._sign_in(request, error, then)
-        except FlorinError as error:
-            refused = ApiError(CODES[error.code].status, error.code, error.message)
-            return self._sign_in(request, refused, then)
 
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):
@@ -243,9 +240,12 @@ class Console:
     async def signed_in(
         self, request: Request, key: Key, next_path: str, *, expires: int | None = None
     ) -> Response:
-        """Begin a session and go on to `next_path`. `expires`: see `Sessions.begin`. Raises
-        StoreUnavailableError."""
-        secret, session = await self.sessions.begin(key, expires=expires)
+        """Begin a session and go on to `next_path`. `expires`: see `Sessions.begin`. Raises ApiError if the
+        key's owner has begun too many, StoreUnavailableError."""
+        try:
+            secret, session = await self.sessions.begin(key, expires=expires)
+        except FlorinError as error:
+            raise ApiError(error.status, error.code, error.message) from error
         log.info("console: key %s signed in", key.id)
         response = RedirectResponse(_inside(next_path), 303)
         response.set_cookie(

@@ -22,10 +22,14 @@ _CREDENTIALS: Final = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s]*")
 def effective(settings: Settings, environment: Mapping[str, str]) -> list[Json]:
     """One row for each setting, in the order of the documentation. `environment`: that of this process."""
     names = {name.upper() for name, value in environment.items() if value}  # like `env_ignore_empty`
-    return [_row(settings, name, f"FLORIN_{name.upper()}" in names) for name in type(settings).model_fields]
+    fields = {name: f"FLORIN_{name.upper()}" for name in type(settings).model_fields}
+    return [
+        _row(settings, name, in_environment=bool(names & {variable, f"{variable}_FILE"}))
+        for name, variable in fields.items()
+    ]
 
 
-def _row(settings: Settings, name: str, in_environment: bool) -> Json:  # noqa: FBT001  # named above
+def _row(settings: Settings, name: str, *, in_environment: bool) -> Json:
     field = type(settings).model_fields[name]
     value = getattr(settings, name)
     secret = name in SECRET or isinstance(value, SecretStr) or _SECRET_NAME.fullmatch(name) is not None

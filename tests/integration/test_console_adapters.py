@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -228,6 +229,7 @@ async def test_each_sees_and_changes_only_its_own(deployment, browser):
     assert "bolt" not in models
     assert (await browser.client.get(ONE)).headers["location"] == f"{ONE}/try"
     assert (await browser.chat()).status_code == 200
+    assert (await browser.client.get("/console/adapters/bolt/support/try")).status_code == 404
     for path in (f"{ONE}/settings", f"{ONE}/promote", "/console/adapters/new", "/console/bases"):
         assert (await browser.client.get(path)).status_code == 403, path
     assert {r.key_id for r in await gateway.usage("acme")} <= set(gateway.state.directory.keys)
@@ -302,8 +304,10 @@ async def test_an_evaluation_is_started_and_watched(deployment, browser):
 
 async def test_the_live_part_follows_and_the_list_is_paged_and_exported(deployment, browser):
     gateway = deployment.gateway
-    for number in range(60):
-        await gateway.add_adapter(f"corgi/m{number:02}", deployment.tmp)
+    live = Adapter("", live=1, latest=1)
+    await gateway.commit(
+        *(Change("adapter", n, dump(replace(live, name=n))) for n in (f"corgi/m{i:02}" for i in range(60)))
+    )
     page = await browser.get("/console/adapters?tenant=corgi")
     assert page.count('<th scope="row">') == 50
     assert "of 61" in page

@@ -19,6 +19,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag }}{{- end -}}
 {{- end -}}
 
+{{- define "florin.gatewayKind" -}}
+{{- ternary "StatefulSet" "Deployment" .Values.gateway.keepState.enabled -}}
+{{- end -}}
+
 {{- define "florin.scheme" -}}
 {{- ternary "https" "http" (ne .Values.gateway.tlsSecretName "") -}}
 {{- end -}}

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from adapters.drivers import driver_of
 from adapters.model import Engine, SlotState
-from gateway.api.admin.common import Operator
+from gateway.api.admin.common import Operator, as_it_is
 from gateway.api.dependencies import Actor, StateDep
 from gateway.operations import engines
 from gateway.operations.engine_agents import Heartbeats, living
@@ -25,11 +25,12 @@ class NewState(StrictBody):
     state: Literal["active", "cordoned", "draining"]
 
 
-@router.get("")
-async def list_engines(state: StateDep) -> Json:
+@router.get("", response_model=None)
+async def list_engines(state: StateDep) -> Response:
     """All engines by name, with their health and load, as seen by this worker."""
     heartbeats = await living(state)
-    return {"data": [engine_json(state, e, heartbeats) for _, e in sorted(state.catalog.engines.items())]}
+    engines = [engine_json(state, e, heartbeats) for _, e in sorted(state.catalog.engines.items())]
+    return as_it_is({"data": engines})
 
 
 @router.put("/{name}/state")

@@ -6,13 +6,13 @@ import asyncio
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from adapters.errors import NotFoundError, StoreUnavailableError
 from adapters.model import AdapterName, Engine
 from adapters.placement.placement_log import KEPT
 from adapters.placement.scheduling.view import Score
-from gateway.api.admin.common import Operator
+from gateway.api.admin.common import Operator, as_it_is
 from gateway.api.admin.engines import hang, health
 from gateway.api.dependencies import StateDep
 from gateway.operations.placement_changes import explained
@@ -21,16 +21,27 @@ from gateway.operations.transaction import Json
 from gateway.routing.decision_log import RECORDS
 
 _MOVES = 20
+_AT_ONCE = 4
+"""Engines that are asked for in Redis at a time: requests need its connections, too."""
 
 router = APIRouter(tags=["placement"], dependencies=[Operator])
 
 
-@router.get("/placement")
-async def show_placement(state: StateDep) -> Json:
+@router.get("/placement", response_model=None)
+async def show_placement(
+    state: StateDep,
+    engine: Annotated[str | None, Query(max_length=200, description="Only this engine.")] = None,
+) -> Response:
     """The engines with the versions placed there, most recently used first. Those in the state `cached` are
     in CPU memory; all others hold a slot."""
-    engines = [e for _, e in sorted(state.catalog.engines.items())]
-    return {"data": await asyncio.gather(*(_engine(state, e) for e in engines))}
+    engines = [e for name, e in sorted(state.catalog.engines.items()) if engine in {None, name}]
+    permits = asyncio.Semaphore(_AT_ONCE)
+
+    async def shown(one: Engine) -> Json:
+        async with permits:
+            return await _engine(state, one)
+
+    return as_it_is({"data": await asyncio.gather(*(shown(one) for one in engines))})
 
 
 @router.get("/placement/changes")

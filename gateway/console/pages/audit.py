@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from datetime import datetime
 from typing import Any, Final
@@ -10,6 +11,7 @@ from urllib.parse import quote, urlencode
 import orjson
 from starlette.responses import Response
 
+from gateway.console.formats import exact
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
 
@@ -26,6 +28,9 @@ _PLACES: Final = {
     "engine": "/console/fleet/",
 }
 _LONG: Final = 80
+_MICROS: Final = 10**15
+"""Larger numbers are times."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 async def audit(visit: Visit) -> Response:
@@ -76,13 +81,18 @@ def href(entry: Json) -> str:
 
 def in_words(details: Json) -> str:
     """`limits.concurrent: 4 → 8; label: checkout`."""
-    return "; ".join(f"{name}: {_value(value)}" for name, value in details.items())
+    shown = {name: value for name, value in details.items() if value not in ("", None)}
+    return "; ".join(f"{name}: {_value(value)}" for name, value in shown.items())
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict) and "new" in value and value.keys() <= {"old", "new"}:
         new = _value(value["new"])
         return f"{_value(value['old'])} → {new}" if "old" in value else new
+    if isinstance(value, int) and value > _MICROS:
+        return exact(value)
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return value[:12]
     text = "none" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
     return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
 

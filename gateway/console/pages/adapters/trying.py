@@ -31,7 +31,9 @@ async def try_page(visit: Visit) -> Response:
     found: Json | None = None
     versions: list[tuple[str, str]] = []
     chat = True
-    if visit.role is not Role.TENANT:
+    if visit.role is Role.TENANT:
+        await visit.models(visit.key).get(f"/v1/models/{name}")  # whether there is one that it may call
+    else:
         found = await adapter(visit)
         chat = await _chats(visit, found["base_model"])
         versions = _versions(found)

@@ -55,13 +55,13 @@ async def _context(visit: Visit) -> dict[str, Any]:
     """Raises ApiError: there is no such engine."""
     name = visit.params["engine"]
     path = f"/admin/v1/engines/{name}"
-    whole, placement, drain, changes = await asyncio.gather(
+    whole, placement, changes = await asyncio.gather(
         visit.api.get(path),
-        visit.api.get("/admin/v1/placement"),
-        visit.api.get(f"{path}/drain"),
+        visit.api.get("/admin/v1/placement", engine=name),
         visit.api.get("/admin/v1/placement/changes", engine=name, limit=500),
     )
     [row] = engine_rows([whole], placement["data"])
+    drain = await visit.api.get(f"{path}/drain") if whole["drain"] or row.state == "draining" else None
     now = time.time_ns() // 1000
     return {
         "engine": whole,
@@ -69,7 +69,7 @@ async def _context(visit: Visit) -> dict[str, Any]:
         "tiles": _tiles(row, changes["data"], now),
         "tones": _SLOT_TONES,
         "feed": feed(changes["data"], most=_FEED),
-        "drain": progress(drain),
+        "drain": progress(drain) if drain else None,
     }
 
 

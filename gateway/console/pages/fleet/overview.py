@@ -16,6 +16,7 @@ from gateway.console.visit import OPERATORS, Route, Visit
 
 _CARDS: Final = 12
 """More engines are shown as small cells, unless the visitor wants cards."""
+_MOST_CARDS: Final = 24
 _MANY: Final = 16
 """A live view of more engines is drawn every two seconds."""
 _FEED: Final = 15
@@ -82,12 +83,14 @@ async def _context(visit: Visit) -> dict[str, Any]:
     named = {row.name for row in shown}
     told = [change for change in changes["data"] if len(shown) == len(rows) or change["engine"] in named]
     view = visit.query.get("view", "")
+    compact = view == "compact" or (view != "cards" and len(rows) > _CARDS)
     return {
         "all": rows,
-        "rows": shown,
+        "rows": shown if compact else shown[:_MOST_CARDS],
         "tiles": tiles(shown, told, time.time_ns() // 1000),
         "feed": feed(told, most=_FEED),
-        "compact": view == "compact" or (view != "cards" and len(rows) > _CARDS),
+        "compact": compact,
+        "hidden": 0 if compact else max(0, len(shown) - _MOST_CARDS),
         "percent": formats.percent,
     }
 

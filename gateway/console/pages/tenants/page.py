@@ -47,7 +47,7 @@ async def account(visit: Visit) -> Response:
 async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency: str) -> Response:
     name = found["name"]
     valid = [_whole(key) for key in keys if key.get("revoked") is None]
-    columns = rows.key_columns(visit.now, tenants=False)
+    columns = rows.key_columns(visit.now, tenants=False, linked=visit.role is not Role.TENANT)
     tables = {
         "keys": visit.table(columns, valid, sort="-last_used", name="keys"),
         "errors": visit.table(rows.ERRORS, found["errors"], name="errors", size=20),

@@ -155,10 +155,10 @@ def key_state(key: Json, now: int) -> tuple[str, str]:
     return "valid", "good"
 
 
-def key_columns(now: int, *, tenants: bool) -> list[Column]:
-    """`tenants`: whether the table has keys of several."""
+def key_columns(now: int, *, tenants: bool, linked: bool = True) -> list[Column]:
+    """`tenants`: whether the table has keys of several. `linked`: whether the visitor may see their pages."""
     columns = [
-        Column("id", "Key", lambda k: Cell(k["id"], href=f"/console/keys/{quote(k['id'], safe='')}")),
+        Column("id", "Key", lambda k: Cell(k["id"], href=_key(k["id"]) if linked else "")),
         Column("label", "Label", lambda k: k["label"]),
         Column("role", "Role", lambda k: k["role"]),
         Column("tenant", "Tenant", lambda k: k["tenant"]),
@@ -169,6 +169,10 @@ def key_columns(now: int, *, tenants: bool) -> list[Column]:
         Column("created", "Created", lambda k: k["created"], "time"),
     ]
     return columns if tenants else [c for c in columns if c.name != "tenant"]
+
+
+def _key(key_id: str) -> str:
+    return f"/console/keys/{quote(key_id, safe='')}"
 
 
 def _badge(state: tuple[str, str]) -> Cell:
