@@ -28,7 +28,7 @@ SHOTS = {
     "canary": ("operator", "/adapters/acme/sales"),
     "register": ("acme", "/adapters/new"),
     "chat": ("acme", "/adapters/acme/sales/try"),
-    "request": ("operator", "/requests/{failed}"),
+    "request": ("operator", "/requests/{asked}"),
     "tenant": ("operator", "/tenants/acme"),
     "account": ("acme", "/account"),
     "costs": ("finance", "/money?month=2026-10"),
@@ -41,7 +41,7 @@ SHOTS = {
 
 async def take(world: World, directory: Path, only: set[str]) -> None:
     installed = environment.browser(print)
-    failed = await world.ask("acme", "sales", "poison")
+    asked = await world.ask("acme", "sales")
     await world.gateway.usage()
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
@@ -53,7 +53,7 @@ async def take(world: World, directory: Path, only: set[str]) -> None:
             async with new_context(browser) as context, watched(context) as tab:
                 if who:
                     await world.sign_in(tab, who)
-                await tab.visit(world.url + path.format(failed=failed))
+                await tab.visit(world.url + path.format(asked=asked))
                 if name == "chat":
                     await _chat(tab.page)
                 picture = directory / f"{name}.png"
