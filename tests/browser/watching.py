@@ -135,7 +135,7 @@ async def new_context(
     viewport = {"width": width, "height": 800}
     settings = {"viewport": viewport, "reduced_motion": "reduce", "locale": "en-GB", "timezone_id": "UTC"}
     context = await browser.new_context(**(settings | options))
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     try:
         yield context
     finally:
