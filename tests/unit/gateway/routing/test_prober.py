@@ -19,7 +19,7 @@ async def test_no_more_scrapes_than_before(world: ProberHarness):
     await stop(task)
     health, metrics = world.engine.state.probes["/health"], world.engine.state.probes["/metrics"]
     assert metrics <= health / METRICS_EVERY + 1
-    assert len(world.time.samples) == metrics
+    assert metrics - len(world.time.samples) in {0, 1}  # stopped while it waited for the last one
 
 
 async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
