@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from gateway.console.api_client import ApiError, Json
 from gateway.console.pages.adapters import rows
-from gateway.console.pages.adapters.common import VISITORS, adapter, api_of, command, full_name, page_of, tabs
+from gateway.console.pages.adapters.common import VISITORS, adapter, command, full_name, page_of, tabs
 from gateway.console.tables import view
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.tenants.directory import Role
@@ -97,7 +97,6 @@ async def version(visit: Visit) -> Response:
         several=several,
         resident=rows.resident(shown.get("placed", ())),
         cli=command("adapter", "show", name),
-        api=api_of(name, "versions"),
     )
 
 
