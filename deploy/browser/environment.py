@@ -82,7 +82,7 @@ def _installed(say: Callable[[str], None]) -> Path:
 def _unpack(home: Path, packages: Path) -> None:
     """What is needed of the packages, in `home`."""
     shutil.copy(packages / "axe-core" / "axe.min.js", home)
-    shutil.copy(_HERE / "fonts.conf", home)
+    (home / "fonts.conf").write_text((_HERE / "fonts.conf").read_text().replace("@HOME@", str(home)))
     if not _has_packed():
         return
     packed = packages / "@sparticuz" / "chromium" / "bin"

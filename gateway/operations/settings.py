@@ -15,8 +15,6 @@ from gateway.operations.transaction import Json
 from gateway.runtime.transport_security import TransportSecurity
 
 _SECRET_NAME: Final = re.compile(r".*_(secret|password|token)")
-_CREDENTIALS: Final = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s]*")
-"""The user and the query of a URL."""
 
 
 def effective(settings: Settings, environment: Mapping[str, str]) -> list[Json]:
@@ -58,7 +56,7 @@ def _group(name: str) -> str:
 def _shown(value: Any) -> str | int | float | bool | None:
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _CREDENTIALS.sub("", str(value)) if "://" in str(value) else str(value)
+    return str(value)
 
 
 def certificates(security: TransportSecurity) -> list[Json]:

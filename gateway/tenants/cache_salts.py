@@ -46,7 +46,11 @@ class CacheSalts:
 
     def of(self, owner: str) -> str:
         rotation = self._rotation
-        if rotation is not None:
+        if rotation is None:  # nearly always, for each request
+            salt = self._salts.get(owner)
+            if salt is not None:
+                return salt
+        else:
             now = self.clock()
             if now >= rotation.began + rotation.seconds:
                 self._rotation, self._old = None, {}

@@ -93,6 +93,7 @@ _WIDER = """
 async def judged(tab: Watched, axe: str) -> list[str]:
     """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source."""
     found = without_trouble(tab) + await fits(tab)
+    await tab.stand_still()
     found += await accessible(tab.page, axe) + await operable_by_keyboard(tab.page)
     return found + await dialogs_work(tab.page, axe)
 

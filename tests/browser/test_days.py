@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Download, Locator, Page, expect
+from playwright.async_api import expect
 
 from adapters.store.embedded import EmbeddedValkey
 from loadtests.ledger import sample
+from tests.browser.days import Files, an_operators, do, go, text_of, tile
 from tests.browser.watching import Watched
 from tests.browser.world import World, bare_world, lived_in_world
 from tests.support.lora import lora_config, write_adapter
@@ -34,82 +34,11 @@ async def own_world(
         yield made
 
 
-async def go(tab: Watched, *names: str) -> None:
-    """Follows links by what they are called, from the navigation on."""
-    for name in names:
-        link = tab.page.get_by_role("link", name=name, exact=True).first
-        await link.click()
-        await tab.settled()
-
-
-async def do(tab: Watched, name: str, within: str = "main") -> None:
-    await tab.page.locator(within).get_by_role("button", name=name, exact=True).click()
-    await tab.settled()
-
-
-async def text_of(download: Download) -> str:
-    return await asyncio.to_thread((await download.path()).read_text)
-
-
-def tile(page: Page, label: str) -> Locator:
-    return page.locator(".tile", has=page.get_by_text(label, exact=True))
-
-
 async def test_an_operators(new_world: World, tab: Watched) -> None:
-    world, page = new_world, tab.page
-    await world.sign_in(tab, "operator")
-    await expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
-
-    await go(tab, "Tenants")
-    await go(tab, "Add a tenant")
-    await page.get_by_label("Name").fill("acme")
-    await do(tab, "Add")
-
-    # An adapter that cannot work is refused with the reason, and what was typed stays.
-    broken = write_adapter(
-        world.tmp / "broken", config=lora_config(base_model_name_or_path=sample.MODEL, r=64)
-    )
-    await go(tab, "Adapters", "Register an adapter", "At a URL or a path")
-    await page.get_by_label("Adapter", exact=False).and_(page.locator("[name=name]")).fill("support")
-    await page.get_by_label("Source").fill(str(broken))
-    await do(tab, "Fetch and check")
-    await expect(page.get_by_role("alert")).to_contain_text("adapter_rejected")
-    tab.failed.remove("422 POST /console/adapters/new")
-    assert await page.locator("[name=name]").input_value() == "support"
-    await page.get_by_label("Source").fill(str(world.files("first", fill=1)))
-    await do(tab, "Fetch and check")
-    await expect(page.get_by_role("main")).to_contain_text("acme/support@v1 is registered")
-
-    # The second version comes from the operator's own machine.
-    await go(tab, "Add a version")
-    files = world.files("second", fill=2)
-    await page.get_by_label("Its files", exact=True).set_input_files(sorted(files.iterdir()))
-    await do(tab, "Upload and check")
-    await expect(page.get_by_role("main")).to_contain_text("acme/support@v2 is registered")
-    await go(tab, "Promote …")
-    await page.get_by_label("Share of calls, in percent").fill("25")
-    await do(tab, "Promote")
-    await expect(tile(page, "Canary")).to_contain_text("v2 · 25 %")
-
-    # The page counts the calls as they come.
-    world.gateway.keys["acme"] = await world.add_key("acme-tenant", "tenant", "acme")
-    requests = page.get_by_role("row", name="Requests").get_by_role("cell").first
-    await asyncio.gather(*(world.ask("acme", "support", user=f"user-{n}") for n in range(24)))
-    await expect(requests).not_to_have_text("0")
-
-    await do(tab, "Roll back")
-    await do(tab, "Roll back", "dialog[open]")
-    await expect(tile(page, "Canary")).to_contain_text("none")
-    await expect(tile(page, "Live")).to_contain_text("v1")
-
-    await go(tab, "Fleet", "h100-0", "Drain…")
-    await do(tab, "Start the drain")
-    await expect(page.get_by_text("drained").first).to_be_visible()
-    await go(tab, "Audit")
-    actions = await page.locator("tbody code").all_inner_texts()
-    for action in ("tenant.add", "adapter.add", "adapter.canary", "adapter.rollback", "engine.drain"):
-        assert action in actions
-    assert tab.troubles == []
+    too_high = lora_config(base_model_name_or_path=sample.MODEL, r=64)
+    broken = write_adapter(new_world.tmp / "broken", config=too_high)
+    files = Files(broken, new_world.files("first", fill=1), new_world.files("second", fill=2))
+    await an_operators(new_world, tab, files, engine="h100-0")
 
 
 async def test_a_customers(own_world: World, tab: Watched) -> None:
@@ -173,7 +102,7 @@ async def test_a_finance_analysts(own_world: World, tab: Watched) -> None:
     assert await close.count() == 1  # the browser itself refuses another word
     await close.get_by_label("Type 2026-10 to confirm").fill("2026-10")
     await close.get_by_role("button", name="Close for ever").click()
-    await expect(page.get_by_role("button", name="Verify")).to_be_visible(timeout=60_000)
+    await expect(page.get_by_role("button", name="Verify")).to_be_visible()
     await do(tab, "Verify")
     await expect(page.get_by_text("The month is as it was closed.")).to_be_visible()
 

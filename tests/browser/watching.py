@@ -14,6 +14,12 @@ _REPORT_VIOLATIONS = """
 document.addEventListener('securitypolicyviolation', event =>
   reportViolation(`${event.effectiveDirective} ${event.blockedURI} ${event.sample}`.trim()));
 """
+_KEEP_STREAMS = """
+window.openStreams = [];
+window.EventSource = class extends EventSource {
+  constructor(...given) { super(...given); window.openStreams.push(this); }
+};
+"""
 _STATUS_MESSAGE = "Failed to load resource: the server responded with a status of "
 """How Chromium repeats in the console what `Watched.failed` has already."""
 _SETTLED = 0.05
@@ -59,6 +65,10 @@ class Watched:
         assert answer is not None
         await self.settled()
         return answer
+
+    async def stand_still(self) -> None:
+        """Ends the event streams: what they replace is not what was looked at."""
+        await self.page.evaluate("() => window.openStreams.forEach(stream => stream.close())")
 
     async def settled(self) -> None:
         """Waits until nothing is being loaded."""
@@ -111,7 +121,7 @@ async def watched(context: BrowserContext) -> AsyncIterator[Watched]:
     protocol = await context.new_cdp_session(page)
     tab = Watched(page, protocol)
     await page.expose_function("reportViolation", tab._on_violation)
-    await page.add_init_script(_REPORT_VIOLATIONS)
+    await page.add_init_script(_REPORT_VIOLATIONS + _KEEP_STREAMS)
     page.on("console", tab._on_console)
     page.on("pageerror", lambda error: tab.errors.append(str(error)))
     page.on("request", tab._on_request)
@@ -135,7 +145,7 @@ async def new_context(
     viewport = {"width": width, "height": 800}
     settings = {"viewport": viewport, "reduced_motion": "reduce", "locale": "en-GB", "timezone_id": "UTC"}
     context = await browser.new_context(**(settings | options))
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     try:
         yield context
     finally:

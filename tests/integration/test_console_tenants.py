@@ -19,7 +19,7 @@ XSS = '"><script>alert(1)</script>'
 
 @pytest.fixture
 async def operator(gateway):
-    async with Browser(base_url=gateway.url, timeout=30) as browser:
+    async with Browser(base_url=gateway.url, timeout=90) as browser:
         await browser.sign_in()
         yield browser
 
@@ -32,7 +32,7 @@ async def customer(gateway):
     async def sign_in(role: Role = Role.TENANT_ADMIN, tenant: str = "acme") -> Browser:
         key, text = directory.mint(tenant, role, gateway.state.clock.now())
         await gateway.commit(Change("key", key.id, directory.dump(key)))
-        browser = Browser(base_url=gateway.url, timeout=30)
+        browser = Browser(base_url=gateway.url, timeout=90)
         opened.append(browser)
         await browser.sign_in(text)
         return browser

@@ -115,6 +115,20 @@ def test_a_connection_cut_in_the_middle_of_a_transaction(on_postgres):
     assert held == {**before[1], last: 1}
 
 
+def test_a_connection_to_a_server_that_no_longer_accepts_writes_is_left(on_postgres, postgres):
+    """As to a primary that has become a standby: it answers pings, so it would stay in the pool."""
+    with on_postgres.read() as connection:
+        name = connection.execute(text("SELECT current_database()")).scalar()
+    on_postgres.close()
+    with postgres.connect() as admin:
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        for number in range(2):
+            with pytest.raises(LedgerUnavailableError, match="read-only"):
+                on_postgres.insert([record(f"refused-{number}")])
+        admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    assert on_postgres.insert([record("a")]).new == 1
+
+
 def test_a_server_that_dies_while_many_ship(on_postgres, postgres):
     stop = threading.Event()
     new = []

@@ -196,47 +196,48 @@ class Shipper:
                     self._kept.keep(directory, before=done)
                 directory.delete_before(done)
             if len(self._marks) >= _MARKS:
-                self._check(late)
+                self._check(late, *([directory] if dead else []))
         if unnoted:
             raise unnoted
 
-    def _check(self, late: Late) -> None:
-        """Ship again what the ledger's database has lost."""
+    def _check(self, late: Late, *adopted: WorkerDirectory) -> None:
+        """Ship again what the ledger's database has lost. `adopted`: see `_ship_again`."""
         if self._kept is None:
             return
         if len(self._marks) < _MARKS and time.monotonic() - self._checked < _CHECK_SECONDS:
             return
-        self._kept.expire()
         if self._marks:
             with self._ledger.read() as connection:
                 missing = lost(connection, self._marks)
             if missing:
-                self._ship_again(self._kept, late)
+                self._ship_again(self._kept, late, *adopted)
             else:
                 self._marks = [max(self._marks)]
+        self._kept.expire()  # only now: the gateway may have been away for longer
         self._checked = time.monotonic()
 
-    def _ship_again(self, kept: KeptLog, late: Late) -> None:
-        """Insert everything that is kept, and what this worker has shipped of its own log. Others find out
-        themselves. Does not touch the position in the log."""
+    def _ship_again(self, kept: KeptLog, late: Late, *adopted: WorkerDirectory) -> None:
+        """Insert everything that is kept, and what is shipped of this worker's own log and of one that it is
+        adopting. Other workers find out themselves. Does not touch the positions in the logs."""
         known, self._marks = self._marks, []
-        cursor, count = self._mine.cursor(), 0
+        count = 0
+        shipped = (_until(directory.cursor(), directory) for directory in {self._mine, *adopted})
         try:
-            for lines in itertools.chain(kept.lines(), _until(cursor, self._mine)):
+            for lines in itertools.chain(kept.lines(), *shipped):
                 finals = list(filter(is_final, lines))
                 for start in range(0, len(finals), _ROWS):
                     count += self._insert_again(finals[start : start + _ROWS], late)
         except BaseException:
             self._marks = known
             raise
-        kept.forget_marks()
-        self._mine.save_cursor(cursor, self._marks)
         self._metrics.usage_records("recovered", count)
         log.error(
             "Ledger: its database has lost usage records that it had acknowledged, as after a failover to a "
             "server that was behind. Inserted %d again from the usage log.",
             count,
         )
+        self._mine.save_cursor(self._mine.cursor(), self._marks)
+        kept.forget_marks()
 
     def _insert_again(self, lines: Sequence[bytes], late: Late) -> int:
         if lines and late():

@@ -173,6 +173,32 @@ def test_a_successor_ships_again_what_was_acknowledged_to_a_worker_that_is_gone(
         assert ids(ledger) == {"a", "b", "open"}
 
 
+def test_a_loss_that_is_noticed_while_a_log_is_adopted(root, ledger, monkeypatch):
+    monkeypatch.setattr(module, "_MARKS", 3)
+    monkeypatch.setattr(module, "_ROWS", 2)
+    dead = Worker(root, ledger, "dead").log(1, record("a").line(), record("b").line())
+    dead.ship()
+    lose(ledger, 0)
+    for segment in (1, 2, 3, 4):
+        dead.log(segment, *(record(f"{segment}-{n}").line() for n in range(5)))
+    dead.directory.release()
+    Worker(root, ledger, "heir").ship()
+    assert ids(ledger) == {"a", "b", *(f"{segment}-{n}" for segment in (1, 2, 3, 4) for n in range(5))}
+
+
+def test_a_gateway_that_was_away_for_long_still_has_what_an_older_backup_lacks(root, ledger):
+    worker = Worker(root, ledger, "w").log(1, record("a").line())
+    worker.ship()
+    worker.stop()
+    for file in (root / ".kept").iterdir():
+        os.utime(file, (0, 0))
+    lose(ledger, 0)
+    later = Worker(root, ledger, "later")
+    later.ship()
+    assert ids(ledger) == {"a"}
+    assert list((root / ".kept").iterdir()) == []
+
+
 def test_a_repair_that_breaks_off_is_begun_again(root, ledger, monkeypatch):
     worker = Worker(root, ledger, "w").log(1, *(record(f"r{n}").line() for n in range(40)))
     worker.ship()
