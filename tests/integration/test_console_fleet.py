@@ -58,7 +58,7 @@ async def test_the_map_shows_what_lives_where_and_what_has_just_moved(deployment
     assert 'id="e-a"' not in only
     assert "No engine matches" in await browser.page("/console/fleet?q=nothing-of-this-name")
     compact = await browser.page("/console/fleet?view=compact")
-    assert re.search(r'<li class="cell resident"><span>acme/support@v1, resident', compact)
+    assert re.search(r'<li class="cell resident( busy)?"><span>acme/support@v1, resident', compact)
     export = (await browser.get("/console/fleet?format=csv&gpu=l40s")).text.splitlines()
     assert [line.partition(",")[0] for line in export] == ["name", "b"]
     assert len(page.encode()) < 60_000
