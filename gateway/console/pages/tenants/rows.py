@@ -191,7 +191,9 @@ ERRORS: Final = [
     Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
     Column("adapter", "Adapter", lambda e: e["adapter"] or None),
     Column("key", "Key", lambda e: e["key"]),
-    Column("request_id", "Request", lambda e: Cell(e["request_id"], href=_request(e["request_id"]))),
+    Column(
+        "request_id", "Request", lambda e: Cell(e["request_id"], href=_request(e) if e["adapter"] else "")
+    ),
 ]
 
 
@@ -200,8 +202,9 @@ def _remedy(code: str) -> str:
     return known.remedy if known else ""
 
 
-def _request(request_id: str) -> str:
-    return f"/console/requests/{quote(request_id, safe='')}"
+def _request(error: Json) -> str:
+    """Its page. What was refused before an adapter was found has none."""
+    return f"/console/requests/{quote(error['request_id'], safe='')}"
 
 
 def _adapter(name: str) -> Cell:
