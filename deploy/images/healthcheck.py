@@ -19,6 +19,7 @@ def problem(env: Mapping[str, str]) -> str:
     """Empty: it answers."""
     port = int(env.get("FLORIN_PORT", "8080"))
     try:
+        connection: HTTPConnection
         if env.get("FLORIN_TLS_CERT"):
             connection = HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=_unverified(env))
         else:
