@@ -75,6 +75,7 @@ PATHS = [
     ("GET", "registry"), ("POST", "registry/restore"), ("POST", "registry/accept"),
     ("GET", "batches"), ("GET", "batches/{batch_id}"), ("POST", "batches/{batch_id}/cancel"),
     ("POST", "adapters/upload"), ("GET", "audit"), ("GET", "audit/requests/x"), ("GET", "doctor"), ("GET", "settings"),
+    ("GET", "events"), ("POST", "events/{stream}/skip"), ("POST", "events/{stream}/replay"),
 ]  # fmt: skip
 
 
@@ -106,7 +107,7 @@ async def test_every_route_is_for_operators_only(gateway, admin):
         )
         for r, methods in (await admin.get(f"{gateway.url}/openapi.json")).json()["paths"].items()
         for m in (name.upper() for name in methods)
-        if r.startswith("/admin/v1/") and not r.endswith(("/me", "/account", "/sign-in-links"))
+        if r.startswith("/admin/v1/") and not r.endswith(("/me", "/account", "/sign-in", "/sign-in-links"))
         if not r.startswith(("/admin/v1/prices", "/admin/v1/exchange-rates"))  # of finance, too
     }
     assert routes == tried
@@ -289,6 +290,8 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
             "tasks": ["embed", "generate", "score"],
         },
         "heartbeat": None,
+        "kv_usage": None,
+        "reason": None,
         "base_config": True,
     }
     base = gateway.state.catalog.bases["base"]

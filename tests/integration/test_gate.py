@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from adapters.store.protocol.registry import Change
+from gateway.api import docs_page
 from gateway.api.data_plane_openapi import TAG
 from gateway.tenants import directory
 from gateway.tenants.directory import TENANT_ROLES, Role
@@ -105,7 +106,7 @@ def routes(gateway: Gateway) -> Iterator[tuple[str, str]]:
         for method, operation in operations.items():
             if TAG not in operation.get("tags", ()):  # of the data plane, which has a gate of its own
                 yield method.upper(), path
-    for route in gateway.app.api.routes:
+    for route in (*gateway.app.api.routes, *docs_page.router.routes):  # not in the description
         if getattr(route, "path", None):
             yield "GET", route.path
 

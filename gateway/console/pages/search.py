@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.visit import ALL, MANAGERS, Route, Visit
+from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
 from gateway.tenants.directory import Role
 
 Json = dict[str, Any]
@@ -26,6 +26,20 @@ _PAGES: Final = (
     ("Add an engine", "/console/add-engine", "register vllm url", {Role.OPERATOR}),
     ("Enrol a host", "/console/enrol-host", "token gpu engine run", {Role.OPERATOR}),
     ("Requests", "/console/requests", "usage errors latest recent", set(ALL)),
+    ("Adapters", "/console/adapters", "versions canary promote", set(MANAGERS | CUSTOMERS)),
+    ("Register an adapter", "/console/adapters/new", "upload source add", set(MANAGERS)),
+    ("Tenants", "/console/tenants", "customers limits budgets queue", {Role.OPERATOR}),
+    ("Your account", "/console/account", "limits budget use queue", set(CUSTOMERS)),
+    ("Keys", "/console/keys", "create rotate revoke", set(MANAGERS)),
+    ("Costs", "/console/money", "money spend month bill", set(ALL)),
+    ("Months", "/console/money/months", "close verify statement export", set(ALL)),
+    ("Prices", "/console/money/prices", "rate gpu hour card exchange", set(STAFF)),
+    ("Margin", "/console/money/margin", "price earned", set(STAFF)),
+    ("Utilisation", "/console/money/utilisation", "idle busy unused", set(STAFF)),
+    ("Budgets", "/console/money/budgets", "forecast alerts anomalies", set(ALL)),
+    ("Health", "/console/health", "doctor problems checks", {Role.OPERATOR}),
+    ("Audit", "/console/audit", "who did what log", set(MANAGERS)),
+    ("Settings", "/console/settings", "configuration variables", {Role.OPERATOR}),
     ("Where would a request go?", "/console/explain", "explain schedule placement why", {Role.OPERATOR}),
 )
 
