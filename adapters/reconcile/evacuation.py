@@ -37,6 +37,9 @@ QUIET_SECONDS = 1.5
 """How long an engine must be without requests before it is released, because some workers learn of the drain
 later than others."""
 
+_AT_ONCE = 4
+"""Engines that the store is asked about at a time: a large fleet would take all of its connections."""
+
 
 async def survey(
     store: Store,
@@ -48,7 +51,13 @@ async def survey(
 ) -> DrainSnapshot:
     """What a drain of `engine` is planned from. Raises StoreUnavailableError."""
     fleet = catalog.fleet(engine.base_model)
-    seen = await asyncio.gather(*(_seen(store, residency, loader, e) for e in fleet))
+    permits = asyncio.Semaphore(_AT_ONCE)
+
+    async def seen_by_turns(one: Engine) -> EngineSnapshot:
+        async with permits:
+            return await _seen(store, residency, loader, one)
+
+    seen = await asyncio.gather(*map(seen_by_turns, fleet))
     snapshots = {snapshot.engine.name: snapshot for snapshot in seen}
     held = set(residency.slots(engine.name))
     versions = {

@@ -29,9 +29,10 @@ _POSTGRESQL = {
     "tcp_user_timeout": 20_000,
     "application_name": "florin",
 }
-_PSYCOPG = {"prepare_threshold": None}
+_PSYCOPG = {"prepare_threshold": None, "client_encoding": "utf8"}
 """Prepares no statements in the server: behind PgBouncer in transaction mode, each transaction may run on
-another server connection, which does not have them."""
+another server connection, which does not have them. And text is text, also in a database without an encoding
+(SQL_ASCII), where the driver would return bytes."""
 
 _READ_ONLY = "25006"
 """PostgreSQL's code for a write on a standby, or on a primary that was set to read-only."""

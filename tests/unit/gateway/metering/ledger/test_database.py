@@ -32,6 +32,15 @@ def postgresql_url(postgres, postgres_template):
         yield url
 
 
+def test_text_is_text_in_a_postgresql_database_without_an_encoding(postgres):
+    with postgres.database("template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'") as url:
+        made = Ledger(url)
+        made.insert([record("naïve")])
+        (found,) = made.usage(start=0, end=1 << 62, limit=10)
+        made.close()
+    assert found.tenant == "acme"
+
+
 @pytest.fixture
 def postgresql_ledger(postgresql_url):
     made = Ledger(postgresql_url)
