@@ -37,7 +37,7 @@ async def test_each_page_is_light(crowd: World, tab: Watched, who: str) -> None:
 
 async def test_tables_are_paged_and_filtered(crowd: World, tab: Watched) -> None:
     await crowd.sign_in(tab, "operator")
-    await tab.visit(f"{crowd.url}/fleet")
+    await tab.visit(f"{crowd.url}/fleet?view=table")
     rows = tab.page.locator("tbody tr")
     assert ENGINES > await rows.count() > 10
     await tab.page.get_by_role("link", name="Next").click()
