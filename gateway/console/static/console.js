@@ -83,6 +83,11 @@
                          Object.assign(document.createElement("script"), { src: script }));
   };
   charts();
+  // A live part that has come to its end leads on.
+  document.addEventListener("htmx:sseMessage", () => {
+    const on = document.querySelector("[data-go]");
+    if (on) location.assign(on.dataset.go);
+  });
   document.addEventListener("htmx:sendError", () => announce("The gateway cannot be reached. What is shown may be old."));
   document.addEventListener("htmx:afterSettle", (event) => {
     show();

@@ -70,6 +70,8 @@ async def month(visit: Visit) -> Response:
         total=(shown.get("totals") or {}).get("cost"),
         table=table,
         tone=_TONES[period["state"]],
+        closing=period["state"] == "closing"
+        or (period["state"] == "open" and bool(visit.query.get("closing"))),
     )
 
 
@@ -114,7 +116,7 @@ async def close(visit: Visit) -> Response:
     closed = await visit.api.post(f"/finance/v1/periods/{quote(name)}/close", terms)
     there = f"/console/money/months/{name}"
     if closed["state"] != "closed":
-        return visit.see(there, f"{month_name(name)} is being closed.")
+        return visit.see(f"{there}?closing=1", f"{month_name(name)} is being closed.")
     return visit.see(there, f"{month_name(name)} is closed: its figures never change again.")
 
 
