@@ -323,7 +323,8 @@ def workers(parent: psutil.Process) -> list[psutil.Process]:
 def test_embedded_valkey_restarts_without_data_loss(tmp_path):
     with serving(tmp_path / "state") as gateway:
         gateway.json("tenant", "add", "acme")
-        (valkey,) = psutil.Process(gateway.process.pid).children()
+        children = psutil.Process(gateway.process.pid).children()
+        (valkey,) = [child for child in children if "valkey" in child.name()]
         valkey.kill()
         until_now(lambda: gateway.florin("tenant", "add", "bolt").returncode == 0)
         assert [t["name"] for t in gateway.json("tenant", "list")["data"]] == ["acme", "bolt"]

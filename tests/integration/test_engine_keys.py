@@ -30,7 +30,7 @@ OWN = {
 }
 """What an engine's key may call, of what needs a key at all."""
 ME = ("get", "/admin/v1/me")
-OPEN = {("get", "/healthz"), ("get", "/readyz")}
+OPEN = {("get", "/healthz"), ("get", "/readyz"), ("get", "/admin/v1/sign-in")}
 ALLOWED = {
     Role.ENGINE: OWN | {ME},
     Role.METRICS: {("get", "/metrics"), ME},
