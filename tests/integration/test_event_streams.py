@@ -55,7 +55,8 @@ async def test_audit_and_usage_arrive_and_can_be_replayed(tmp_path: Path, valkey
         {name: entry[name] for name in (*event["data"], "at")} for entry in listed
     ]
     assert {event["data"]["request_id"] for event in usage.events[:2]} == {
-        answer.headers["x-request-id"] for answer in answers  # if they arrived together, in either order
+        answer.headers["x-request-id"]
+        for answer in answers  # if they arrived together, in either order
     }
     assert usage.ids[:2] == usage.ids[2:]
     assert usage.events[0]["data"]["service_tier"] is None
