@@ -14,7 +14,7 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from gateway.console.api_client import ApiClient
+from gateway.console.api_client import ApiClient, ApiError
 from gateway.console.tables import Column, TableView, exported, view
 from gateway.dataplane.asgi import Message, Receive, Scope, Send
 from gateway.tenants.directory import CONSOLE_ROLES, TENANT_ROLES, Key, Role
@@ -210,7 +210,6 @@ class LiveStreams:
         if mine >= self.MOST_OF_SESSION or sum(self._open.values()) >= self.MOST:
             return Response("Too many live views are open.", 503, {"retry-after": "30"})
         first = await draw()  # what it may not see is refused before the stream begins
-        self._open[session.digest] = mine + 1
         return StreamingResponse(
             self._events(session, draw, every, first),
             media_type="text/event-stream",
@@ -221,13 +220,18 @@ class LiveStreams:
         self, session: Session, draw: Callable[[], Awaitable[str]], every: float, shown: str
     ) -> AsyncIterator[bytes]:
         began = said = time.monotonic()
+        # Counted here: of a browser that has gone before the first event, this is never run.
+        self._open[session.digest] = self._open.get(session.digest, 0) + 1
         try:
             yield _event(shown)
             while time.monotonic() - began < _LIVE_SECONDS and not self._stopping():
                 await asyncio.sleep(every)
                 if not await self._valid(session):
                     return
-                drawn = await draw()
+                try:
+                    drawn = await draw()
+                except ApiError:  # the browser connects again, and is told then
+                    return
                 if drawn != shown:
                     shown, said = drawn, time.monotonic()
                     yield _event(shown)
