@@ -18,7 +18,7 @@ from adapters.store.protocol.registry import Event
 
 KEPT: Final = 500
 _SAME_CLAIM: Final = 200_000
-"""Microseconds. A claim's events arrive together: that a slot is given up, and for whom."""
+"""Microseconds within which the events of one claim arrive: a version leaves a slot, and another takes it."""
 
 Kind = Literal[
     "loading", "loaded", "not_loaded", "activated", "evicted", "unloaded", "leaving", "kept", "lost"

@@ -1,7 +1,7 @@
 """The browser in which tests use the console: `python -m deploy.browser.environment` installs it.
 
 A headless Chromium with its libraries and fonts, and axe-core, which finds what people with a screen reader
-or without a mouse would stumble over. They come from npm, pinned by package-lock.json, and are kept in the
+or works without a mouse would run into. They come from npm, pinned by package-lock.json, and are kept in the
 user's cache (205 MB). Playwright's own download needs hosts that are no package registries.
 """
 
