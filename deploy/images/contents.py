@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Set as AbstractSet
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -18,6 +19,8 @@ REQUIREMENTS: Final = FOLDER / "requirements.txt"
 BUILD: Final = FOLDER / "build-requirements.txt"
 SBOM: Final = FOLDER / "sbom.cdx.json"
 LOCK: Final = FOLDER.parents[1] / "requirements.lock"
+PROJECT: Final = FOLDER.parents[1] / "pyproject.toml"
+OWN: Final = "florin-gateway"
 EXTRAS: Final = ("otel", "parquet", "postgres")
 PYTHONS: Final = ("3.11.0", "3.11.99", "3.12.99")
 """Between them, what a package needs on any Python 3.11, and on the 3.12 of vLLM's image. Debian 12 has
@@ -60,10 +63,20 @@ def closure(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def _requires(name: str) -> list[str]:
+    if name == OWN:  # as written: what an older installation here says may be out of date
+        return _own_requirements()
     try:
         return distribution(name).requires or []
     except PackageNotFoundError:  # another Python needs it; its version is in the lock file
         return []
+
+
+def _own_requirements() -> list[str]:
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    optional = {extra: project["optional-dependencies"][extra] for extra in EXTRAS}
+    return project["dependencies"] + [
+        f'{requirement}; extra == "{extra}"' for extra, needed in optional.items() for requirement in needed
+    ]
 
 
 def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
@@ -75,7 +88,7 @@ def _environments(extras: frozenset[str]) -> list[dict[str, str]]:
 
 
 def requirements() -> str:
-    return _locked("the images install", closure("florin-gateway", EXTRAS).keys() - {"florin-gateway"})
+    return _locked("the images install", closure(OWN, EXTRAS).keys() - {OWN})
 
 
 def build_requirements() -> str:
@@ -89,9 +102,9 @@ def _locked(what: str, names: AbstractSet[str]) -> str:
 
 def sbom() -> str:
     """Without a time or a serial number, so that the same lock file makes the same bytes."""
-    needed = closure("florin-gateway", EXTRAS)
+    needed = closure(OWN, EXTRAS)
     locked = pins(LOCK.read_text())
-    own = distribution("florin-gateway").version
+    own = distribution(OWN).version
     refs = {name: f"pkg:pypi/{name}@{locked[name][0] if name in locked else own}" for name in needed}
     components: list[dict[str, Any]] = [
         {
@@ -106,7 +119,7 @@ def sbom() -> str:
                 for digest in re.findall(r"sha256:([0-9a-f]{64})", locked[name][1])
             ],
         }
-        for name in sorted(needed.keys() - {"florin-gateway"})
+        for name in sorted(needed.keys() - {OWN})
     ]
     document = {
         "bomFormat": "CycloneDX",
@@ -115,10 +128,10 @@ def sbom() -> str:
         "metadata": {
             "component": {
                 "type": "application",
-                "bom-ref": refs["florin-gateway"],
-                "name": "florin-gateway",
+                "bom-ref": refs[OWN],
+                "name": OWN,
                 "version": own,
-                "purl": refs["florin-gateway"],
+                "purl": refs[OWN],
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
             }
         },
