@@ -1,5 +1,5 @@
-"""The errors that callers can get: `codes` is the table of all of them. The gateway raises FlorinError with one
-of these codes; `adapters` raises its own exceptions, and `from_adapters` says which code each of them has.
+"""The errors that callers can get: `codes` is the table of all of them. The gateway raises FlorinError with
+one of these codes; `adapters` raises its own exceptions, and `from_adapters` has the code of each of them.
 """
 
 from __future__ import annotations
