@@ -204,7 +204,8 @@ def _parts(record: Json, decision: Decision | None, began: int, whole: int) -> t
     if decision and decision.search:
         start, chosen = min(_began(decision), sent), min(decision.at, sent)
         turn = min(start + round(decision.queued * 1e6), chosen)
-        rest = min(turn + round((decision.search - decision.queued - decision.loading) * 1e6), chosen)
+        looked = max(0.0, decision.search - decision.queued - decision.loading)
+        rest = min(turn + round(looked * 1e6), chosen)
         marks += [
             ("In the queue", start, turn, "queue"),
             ("Looking for an engine", turn, rest, "wait"),
