@@ -22,6 +22,7 @@ from gateway.costs.export.files import Order, export
 from gateway.costs.periods import month
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.costs.statement.page import statement_json
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import HOUR, Ledger
 from gateway.metering.records import FINAL, UsageRecord, record_id
@@ -144,6 +145,12 @@ def _preview(ledger: Ledger) -> dict[str, Any]:
     return {"statements": len(found["statements"])}
 
 
+def _statement(ledger: Ledger) -> dict[str, Any]:
+    found = statement_json(ledger, "tenant-007", MONTH, issuer="", now=END + 2 * HOUR, known=True)
+    assert found is not None, "known"
+    return {"amount_cents": found["amount_cents"], "state": found["state"]}
+
+
 def _verify(*, quick: bool) -> Callable[[Ledger], dict[str, Any]]:
     def step(ledger: Ledger) -> dict[str, Any]:
         [found] = verify(ledger, MONTH, quick=quick)
@@ -171,6 +178,7 @@ STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
         "tenant", "adapter", "gpu_type", policy=AllocationPolicy("proportional")
     ),
     "report of one tenant by hour": _report("adapter", "hour", tenants=("tenant-007",)),
+    "statement of one tenant": _statement,
     "preview of the closing": _preview,
     "export, FOCUS by day": _export("daily"),
     "raw records by tenant, adapter, GPU type": _naive,
@@ -178,6 +186,7 @@ STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
     "roll up their hour": _roll_later,
     "close the month": _close,
     "report of the closed month": _report("tenant", "adapter", "gpu_type"),
+    "statement of the closed month": _statement,
     "verify it, quickly": _verify(quick=True),
     "verify it": _verify(quick=False),
 }
