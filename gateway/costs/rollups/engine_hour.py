@@ -115,8 +115,9 @@ class HourTerms:
         return UNCALIBRATED
 
 
-def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedHour:
-    """The rows of an engine-hour, from its records, spans, weights and prices. Raises ImplausibleError."""
+def compute(connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()) -> ComputedHour:
+    """The rows of an engine-hour, from its records, spans, weights and prices. `cuts`: where it is cut, even
+    if its price does not change there. Raises ImplausibleError."""
     hour, _, gpu_type, gpu_count = place
     check_place(hour, gpu_count)
     attempts: list[Any] = []
@@ -141,7 +142,7 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
             gpu_count,
             up=[(s.started, s.seen) for s in spans if s.phase == "up"],
             startup=[(s.started, s.seen) for s in spans if s.phase != "up"],
-            cuts=terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR),
+            cuts=sorted({*terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR), *cuts}),
             weights=weights,
         ),
         [*attempts, *said],
