@@ -43,7 +43,7 @@ def micros(text: str) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def recompute(
+def recompute(  # noqa: PLR0917  # what an outsider has
     records: Sequence[Json],
     sightings: Sequence[Json],
     prices: Sequence[Json],

@@ -1,8 +1,8 @@
 """Cost lines computed again from the usage records, as they are known now, where roll-ups do not have them:
 
-- by two of the dimensions of parts at once, such as key and tag. Roll-ups divide each row by one dimension at
-  a time, so that names do not multiply in the database. Each dimension keeps the names that its roll-ups have,
-  so both are bounded as they are, and the sums over one are the lines of the other, to the unit;
+- by two of the dimensions of parts at once, such as key and tag. Roll-ups divide each row by one dimension
+  at a time, so that names do not multiply in the database. Each dimension keeps the names that its roll-ups
+  have, so both are bounded as they are, and the sums over one are the lines of the other, to the unit;
 - of the hours that local time cuts: see `LocalTime.cuts`. Such an hour is divided like one within which the
   price changes: each part on its own, and the parts sum to the whole.
 """

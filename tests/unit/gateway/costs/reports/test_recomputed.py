@@ -156,7 +156,7 @@ def test_shares_of_unused_time_add_up_in_local_days(indian):
 def test_a_local_day_needs_the_records_of_its_first_hour(indian, monkeypatch):
     monkeypatch.setattr(recomputed, "pruned_before", lambda _: OCTOBER + 2 * 24 * HOUR)
     with pytest.raises(
-        RecomputationError, match="Days of Asia/Kolkata begin within an hour of UTC.*use UTC"
+        RecomputationError, match=r"Days of Asia/Kolkata begin within an hour of UTC.*use UTC"
     ) as refused:
         local(indian, "day")
     assert refused.value.param == "timezone"
