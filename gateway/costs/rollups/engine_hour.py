@@ -128,8 +128,11 @@ class DividedHour:
     context: HourContext
 
 
-def divided_hour(connection: Connection, terms: HourTerms, place: Place) -> DividedHour:
-    """From the records, spans, weights and prices of an engine-hour. Raises ImplausibleError."""
+def divided_hour(
+    connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()
+) -> DividedHour:
+    """From the records, spans, weights and prices of an engine-hour. `cuts`: where it is cut, even if its price
+    does not change there. Raises ImplausibleError."""
     hour, _, gpu_type, gpu_count = place
     check_place(hour, gpu_count)
     attempts: list[Any] = []
@@ -154,7 +157,7 @@ def divided_hour(connection: Connection, terms: HourTerms, place: Place) -> Divi
             gpu_count,
             up=[(s.started, s.seen) for s in spans if s.phase == "up"],
             startup=[(s.started, s.seen) for s in spans if s.phase != "up"],
-            cuts=terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR),
+            cuts=sorted({*terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR), *cuts}),
             weights=weights,
         ),
         [*attempts, *said],
@@ -163,9 +166,9 @@ def divided_hour(connection: Connection, terms: HourTerms, place: Place) -> Divi
     return DividedHour(attempts, said, rejected, pieces, context)
 
 
-def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedHour:
-    """The rows of an engine-hour. Raises ImplausibleError."""
-    hour = divided_hour(connection, terms, place)
+def compute(connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()) -> ComputedHour:
+    """The rows of an engine-hour, divided as `divided_hour` says. Raises ImplausibleError."""
+    hour = divided_hour(connection, terms, place, cuts)
     pieces, pool = hour.pieces, hour.context
     whole = {
         **dict(zip(PLACE, place, strict=True)),
