@@ -110,6 +110,7 @@ def test_help_of_a_command_loads_its_group_alone():
             "client",
             "keys",
             "labels",
+            "lazy_groups",
             "output",
             "session",
             "tenant_page",
