@@ -161,8 +161,13 @@ def find(state: State, key_id: str, authority: Authority) -> Key:
 
 def details(key: Key) -> dict[str, object]:
     """What an audit note says of a key."""
-    said = {"tenant": key.tenant, "role": key.role, "engine": key.engine, "label": key.label}
-    said["address"] = key.pins.address
+    said = {
+        "tenant": key.tenant,
+        "role": key.role,
+        "engine": key.engine,
+        "label": key.label,
+        "address": key.pins.address,
+    }
     return {name: value for name, value in said.items() if value or name in {"tenant", "role"}}
 
 

@@ -14,6 +14,8 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
@@ -24,8 +26,12 @@ def end_with_parent() -> None:
 
 def fork_instead(cpu: str) -> None:
     """What this process would spawn is forked, ends with it, and runs on `cpu`."""
-    context_of = multiprocessing.get_context
-    multiprocessing.get_context = lambda method=None: context_of("fork" if method == "spawn" else method)
+    context_of: Callable[[str | None], Any] = multiprocessing.get_context
+
+    def get_context(method: str | None = None) -> Any:  # as the original's types are
+        return context_of("fork" if method == "spawn" else method)
+
+    multiprocessing.get_context = get_context
 
     def settle() -> None:
         end_with_parent()

@@ -131,8 +131,8 @@ class DividedHour:
 def divided_hour(
     connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()
 ) -> DividedHour:
-    """From the records, spans, weights and prices of an engine-hour. `cuts`: where it is cut, even if its price
-    does not change there. Raises ImplausibleError."""
+    """From the records, spans, weights and prices of an engine-hour. `cuts`: where it is cut, even if
+    its price does not change there. Raises ImplausibleError."""
     hour, _, gpu_type, gpu_count = place
     check_place(hour, gpu_count)
     attempts: list[Any] = []
