@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from multiprocessing.context import BaseContext
 
 PR_SET_PDEATHSIG = 1
 
@@ -25,7 +26,11 @@ def end_with_parent() -> None:
 def fork_instead(cpu: str) -> None:
     """What this process would spawn is forked, ends with it, and runs on `cpu`."""
     context_of = multiprocessing.get_context
-    multiprocessing.get_context = lambda method=None: context_of("fork" if method == "spawn" else method)
+
+    def forking(method: str | None = None) -> BaseContext:
+        return context_of("fork" if method == "spawn" else method)
+
+    multiprocessing.get_context = forking  # type: ignore[assignment]  # it is overloaded
 
     def settle() -> None:
         end_with_parent()
