@@ -161,7 +161,7 @@ async def test_a_rolling_restart_behind_haproxy_loses_and_repeats_nothing(
         assert sum(sent) == sum(counts)
 
         def metered() -> int:
-            rows = gateways[1].json("cost", "report")["rows"]
+            rows = gateways[1].call("GET", "/finance/v1/costs")["rows"]
             return sum(row["requests"] for row in rows if row["tenant"] == "acme")
 
         await asyncio.to_thread(until_now, lambda: metered() == sum(counts))
