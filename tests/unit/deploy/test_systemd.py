@@ -15,6 +15,7 @@ from adapters.engine_agent.state import HostConfig  # noqa: F401  # the agent, w
 from gateway.commands.tree import loaded_tree
 from gateway.config import Settings
 from gateway.runtime.unknown_variables import unknown
+from tests.support.missing import absent
 
 FOLDER = Path("deploy/systemd")
 UNITS = sorted(FOLDER.glob("*.service")) + sorted(FOLDER.glob("*.timer"))
@@ -31,7 +32,7 @@ def values(unit: Path, name: str) -> list[str]:
 def root(tmp_path_factory) -> Path:
     """A file system with what the units name."""
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
+        absent("systemd-analyze is not installed: apt-get install systemd")
     made = tmp_path_factory.mktemp("root")
     units = made / "units"
     units.mkdir()
