@@ -102,4 +102,16 @@ def test_the_directories_of_the_units_are_made():
     users = re.findall(r"^u (\S+)", (FOLDER / "florin.sysusers.conf").read_text(), re.MULTILINE)
     for service in SERVICES:
         assert values(service, "User")[0] in users
-    assert {"/etc/florin", "/etc/florin/engines", "/var/backups/florin"} <= set(made)
+    assert {"/etc/florin", "/etc/florin-engine", "/var/backups/florin"} <= set(made)
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.stem)
+def test_what_a_unit_s_user_reads_is_in_a_directory_of_its_group(service):
+    """systemd itself, as root, reads EnvironmentFile and LoadCredential; what the command names, the user does."""
+    lines = (FOLDER / "florin.tmpfiles.conf").read_text()
+    groups = dict(re.findall(r"^d (\S+) 07\d0 \S+ (\S+)", lines, re.MULTILINE))
+    read = [word for word in values(service, "ExecStart")[0].split() if word.startswith("/etc/")]
+    read += [f"{path}/any" for path in values(service, "WorkingDirectory") if path.startswith("/etc/")]
+    reached = [groups[str(parent)] for path in read for parent in Path(path).parents if str(parent) in groups]
+    assert len(reached) == len(read)
+    assert set(reached) <= set(values(service, "Group"))
