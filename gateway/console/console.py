@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import FormData
@@ -76,7 +77,7 @@ class Console:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            response = await self._respond(request)
+            response = await unless_gone(request, self._respond(request))
         except ClientDisconnect:
             return
         except ApiError as error:
@@ -337,6 +338,30 @@ _NO_STORE: Final = "The shared state (Redis) cannot be reached, so nobody can be
 _BAD_FORM: Final = "The form cannot be read."
 _CROSS_SITE: Final = "This came from a page of another site, and was not done."
 _NOT_YOURS: Final = "Your key has role {role}, which has no such page."
+
+
+async def unless_gone(request: Request, made: Coroutine[Any, Any, Response]) -> Response:
+    """What somebody still waits for. Who goes to another page must not wait there for what the last one asked
+    the ledger: a tenant's queries run one after another. Only for what changes nothing. Raises
+    ClientDisconnect."""
+    if request.method != "GET":
+        return await made
+    answer = asyncio.ensure_future(made)
+    left = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        for task in (answer, left):
+            task.cancel()
+        await asyncio.wait((answer, left))
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _home(role: Role) -> str:
