@@ -71,6 +71,7 @@ class Console:
         self.sessions = state.sessions
         self._issuer = urlsplit(settings.oidc_issuer).hostname or ""
         self._renderer = Renderer(ENTRIES, state.clock.now)
+        self._preparing: asyncio.Task[None] | None = None
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
 
@@ -211,6 +212,7 @@ class Console:
     async def sign_in_page(self, request: Request) -> Response:
         """GET: the form. POST: a key, or the secret of a link, begins a session."""
         if request.method != "POST":
+            self._prepare()
             return self._sign_in(request)
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > 16_384:
@@ -221,6 +223,16 @@ class Console:
             return await self.signed_in(request, await self._key_of(form, request), then)
         except ApiError as error:
             return self._sign_in(request, error, then)
+
+    def _prepare(self) -> None:
+        """Somebody is about to sign in: what pages are made of is compiled while they type, a template at a
+        time, and not in workers whose console nobody opens."""
+        if self._preparing is None:
+            self._preparing = asyncio.create_task(self._compile())
+
+    async def _compile(self) -> None:
+        for name in self._renderer.templates():
+            await asyncio.to_thread(self._renderer.compile, name)
 
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):
