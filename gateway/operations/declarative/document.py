@@ -36,6 +36,7 @@ from gateway.operations.inputs import (
     check_replicas,
     mistaken_kind,
 )
+from gateway.operations.rate_cards import NewAssignment, NewRateCard
 from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
 from gateway.tenants.directory import TENANT_ROLES, Role
 
@@ -262,12 +263,19 @@ class Document(StrictBody):
     adapters: dict[FullName, AdapterSpec] | None = None
     removed: dict[FullName, RemovedSpec] | None = None
     prices: tuple[NewPrice, ...] | None = None
+    rate_cards: tuple[NewRateCard, ...] | None = None
+    rate_card_assignments: tuple[NewAssignment, ...] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Document:
         _unique("url of an engine", (e.url for e in (self.engines or {}).values()))
         _unique("secret of a key", (k.secret for k in (self.keys or {}).values()))
         _check_prices(self.prices or ())
+        _unique("version of a rate card", (f"{c.name} from {c.valid_from}" for c in self.rate_cards or ()))
+        _unique(
+            "assignment of a rate card",
+            (f"{a.tenant} from {a.valid_from}" for a in self.rate_card_assignments or ()),
+        )
         both = sorted((self.adapters or {}).keys() & (self.removed or {}).keys())
         if both:
             raise ValueError(f"{both[0]} is among adapters and among removed")
