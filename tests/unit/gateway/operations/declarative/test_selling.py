@@ -152,3 +152,22 @@ def test_nothing_of_a_card_is_pruned():
 def test_one_version_twice_is_a_mistake_in_the_file():
     with pytest.raises(Exception, match="version of a rate card"):
         planned(there(), rate_cards=[TERMS, TERMS])
+
+
+def test_a_price_may_be_written_as_a_number():
+    text = """
+florin: 1
+prices:
+  - {gpu_type: H200, rate_per_gpu_hour: 2.50}
+rate_cards:
+  - {name: standard, input_per_million: 9, output_per_million: 24.5, valid_from: 2026-10}
+rate_card_assignments:
+  - {tenant: acme, card: standard, valid_from: 2026-10}
+  - {tenant: null, card: standard, valid_from: 2026-11}
+"""
+    made = plan(there(), parse(fleet_file.load(text)), clock=NOW)
+    assert [action.verb for action in made.actions] == ["create"] * 4
+    assert made.actions[0].goal.rate_per_gpu_hour == "2.50"
+    assert made.actions[1].goal.input_per_million == "9.00"
+    with pytest.raises(Exception, match="input_per_million"):
+        parse({"florin": 1, "rate_cards": [TERMS | {"input_per_million": True}]})
