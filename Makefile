@@ -8,6 +8,8 @@ FAST := tests/unit tests/contract tests/property tests/integration tests/browser
 # tests when another has none goes to that one, so that the slow ones at the end are shared.
 WORKERS ?= 3
 PYTEST_FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
+# One worker has the tests of the engines that most share, the other the rest: an engine's start takes one processor.
+PYTEST_ENGINE = $(BIN)/python -m pytest -n 2 --dist loadgroup tests/engine
 ARGS ?=
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,7 +41,7 @@ demo: $(READY)
 test: $(READY)
 	@$(BIN)/python -m deploy.demo.model
 	$(if $(FAST),$(PYTEST_FAST))
-	$(BIN)/python -m pytest tests/engine $(ARGS)
+	$(PYTEST_ENGINE) $(ARGS)
 
 check: lint
 	$(PYTEST_FAST) $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,6 +23,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
+from adapters.store.redis import RedisStore
 from gateway.serving.workers import INSERTER, WORKER
 from loadtests.mock_engine.process import MockProcess
 from tests.support.lora import lora_config, write_adapter
@@ -418,6 +420,19 @@ def test_unreachable_redis_is_named(tmp_path, count):
     assert done.stderr.strip()
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "state").glob("metrics-*"))
+
+
+async def test_an_older_florin_does_not_start_on_the_registry_of_a_newer_one(tmp_path, valkey_url, prefix):
+    store = RedisStore(valkey_url, prefix=prefix)
+    await store.registry_format(99)
+    await store.close()
+    env = {"FLORIN_REDIS_URL": valkey_url, "FLORIN_REDIS_PREFIX": prefix}
+    done = await asyncio.to_thread(
+        florin, "serve", FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), **env
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "was written by a newer version of Florin (its format is 99;" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_invalid_setting_is_named():

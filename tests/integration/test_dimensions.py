@@ -45,6 +45,7 @@ async def ask(gateway: Gateway, key: str, model: str, **more: Any) -> None:
 
 
 async def finance(gateway: Gateway, path: str, key: str | None = None, **params: str) -> dict[str, Any]:
+    await gateway.shipped()
     async with gateway.http(key) as client:
         answer = await client.get(f"/finance/v1/{path}", params=params)
     assert answer.status_code == 200, answer.text

@@ -72,7 +72,7 @@ async def test_a_gateway_with_its_reports(tmp_path: Path, valkey_url: str, prefi
             await asyncio.gather(
                 *(ask(model="support", messages=[message], max_tokens=2) for _ in range(30))  # type: ignore[call-overload]
             )
-        await gateway.state.meter.flush()
+        await gateway.shipped()
         async with gateway.http() as http:
             costs = (await http.get("/finance/v1/costs", params={"group_by": "tenant"})).json()
             doctor = (await http.get("/admin/v1/doctor")).json()["data"]

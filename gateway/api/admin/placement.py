@@ -85,8 +85,10 @@ async def explain(tenant: str, name: str, state: StateDep) -> Json:
 
 @router.get("/explain/{request_id}")
 async def explain_request(request_id: str, state: StateDep) -> Json:
-    """The scheduling decisions that were made for a recent request: one for each attempt."""
-    decisions = await asyncio.to_thread(state.lifecycle.decisions.find, request_id[:100])
+    """The scheduling decisions that were made for a recent request: one for each attempt. If finding the
+    engine took a millisecond or more, `search_ms` says how long, of which `queue_ms` waiting for the
+    request's turn and `load_ms` for an adapter load."""
+    decisions = await asyncio.to_thread(state.lifecycle.delivery.decisions.find, request_id[:100])
     if not decisions:
         raise NotFoundError(
             f"No decision is known for request {request_id[:100]!r}: each worker of this host keeps its "

@@ -29,6 +29,7 @@ from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
 from gateway.operations.inputs import (
+    Address,
     Count,
     EngineLabels,
     GuardSpec,
@@ -123,7 +124,7 @@ class PinsSpec(StrictBody):
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase | None = None
     labels: EngineLabels | None = None
-    address: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")] | None = None
+    address: Address | None = None
 
 
 class KeySpec(KeyTerms):
