@@ -99,7 +99,9 @@ def _copy_days(ledger: Ledger) -> dict[str, Any]:
                 ]
                 first = table.c.hour < START + 24 * HOUR
                 connection.execute(table.insert().from_select(names, select(*own).where(first)))
-            counted[table.name] = connection.execute(select(func.count()).select_from(table)).scalar_one()
+            counted[str(table.name)] = connection.execute(
+                select(func.count()).select_from(table)
+            ).scalar_one()
     return counted
 
 
