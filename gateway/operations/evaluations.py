@@ -190,11 +190,9 @@ def _version(state: State, name: AdapterName, number: int | None) -> Version:
 
 
 def _key(state: State, authority: Authority, tenant: Tenant) -> Key:
-    """The administrator's own key, with its limits and scopes; for an operator, one of the tenant's."""
-    if authority.key is not None:
-        if authority.key.is_person:  # their rights end, perhaps before the evaluation does
-            text = "An evaluation runs under a key: start it with one of role tenant-admin."
-            raise FlorinError("insufficient_role", text)
+    """The administrator's own key, with its limits and scopes. For an operator, and for a person who signed in
+    and whose rights may end before the evaluation does, one of the tenant's."""
+    if authority.key is not None and not authority.key.is_person:
         return authority.key
     key = state.directory.batch_key(evaluation_key_id(tenant))
     if key is None:
