@@ -22,18 +22,10 @@ from adapters.progress import Progress
 from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
 from adapters.registry.catalog import Catalog
 from adapters.registry.change_context import ChangeContext, FleetLimits, fleet_for
-from adapters.registry.changes import (
-    UNGUARDED,
-    CanaryTerms,
-    PlannedChange,
-    Registered,
-    plan_add,
-    plan_pin,
-    plan_promote,
-    plan_remove,
-    plan_retire,
-    plan_rollback,
-)
+from adapters.registry.changes.live_version import UNGUARDED, CanaryTerms, plan_promote, plan_rollback
+from adapters.registry.changes.planned_change import PlannedChange
+from adapters.registry.changes.settings import plan_pin
+from adapters.registry.changes.versions import Registered, plan_add, plan_remove, plan_retire
 from adapters.registry.transaction import Proposal, transact
 from adapters.sources import archive
 from adapters.sources.options import FetchOptions

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gateway.commands.adapters import Adapter, outcome
+from gateway.commands.adapter_page import outcome
+from gateway.commands.adapters import Adapter
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, facts, note, say, show, table, when
 from gateway.commands.session import REFUSED, Session, command

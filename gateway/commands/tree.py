@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
+
+from gateway.commands.lazy_groups import Command, Group, LazyRoot, loaded
 
 _HELP = (
     "Florin: a multi-LoRA serving gateway for vLLM. Routes each request to the right adapter on the right "
@@ -26,27 +27,6 @@ _EPILOG = (
     "FLORIN_OPERATOR_KEY or a customer's FLORIN_KEY. "
     "Exit codes: 1 refused or failed, 2 usage or settings, 3 gateway unreachable."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """`florin NAME …`."""
-
-    help: str
-    load: Callable[[], Sequence[typer.Typer]]
-    """Loads the apps whose commands form the group."""
-    alone: Mapping[str, Callable[[], typer.Typer]] = field(default_factory=dict)
-    """Loads the app of a command that must start without waiting for the rest of its group."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """`florin NAME`."""
-
-    help: str
-    """First line of the command's docstring."""
-    load: Callable[[], typer.Typer]
-    """Loads the app that has a command of this name."""
 
 
 def _tenant() -> Sequence[typer.Typer]:
@@ -238,112 +218,57 @@ def _doctor() -> typer.Typer:
     return doctor.app
 
 
-_LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
-    "tenant": _Group("Customers, who own keys and adapters.", _tenant),
-    "key": _Group("API keys for clients, operators, finance and engines.", _key),
-    "whoami": _Command(
+_LOADED_WHEN_ASKED: dict[str, Group | Command] = {
+    "tenant": Group("Customers, who own keys and adapters.", _tenant),
+    "key": Group("API keys for clients, operators, finance and engines.", _key),
+    "whoami": Command(
         "Show the key in use: its role, scopes and limits, and a customer's quotas.",
         _whoami,
     ),
-    "console": _Command("Print a link that signs a browser in to the console as this key.", _console),
-    "login": _Command(
+    "console": Command("Print a link that signs a browser in to the console as this key.", _console),
+    "login": Command(
         "Sign in as yourself, with the gateway's OpenID Connect issuer. Other commands then need no key.",
         _login,
     ),
-    "logout": _Command("End the sign-in at this gateway: revoke its refresh token, and forget it.", _login),
-    "adapter": _Group("LoRA adapters: register, promote, roll back.", _adapter),
-    "engine": _Group("vLLM engines that serve the adapters.", _engine),
-    "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),
-    "explain": _Command(
+    "logout": Command("End the sign-in at this gateway: revoke its refresh token, and forget it.", _login),
+    "adapter": Group("LoRA adapters: register, promote, roll back.", _adapter),
+    "engine": Group("vLLM engines that serve the adapters.", _engine),
+    "placement": Command("Show which adapter versions live on which engines' slots.", _placement),
+    "explain": Command(
         "Explain where a request would go now, or where a recent one went, and why.", _placement
     ),
-    "price": _Group("GPU hourly rates over time.", _price),
-    "exchange-rate": _Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
-    "batch": _Group("Tenants' batches: what runs when engines are idle.", _batch),
-    "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
-    "cost": _Group("What each customer used and cost.", _cost, {"report": _cost_report}),
-    "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),
-    "calibrate": _Command(
+    "price": Group("GPU hourly rates over time.", _price),
+    "exchange-rate": Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
+    "batch": Group("Tenants' batches: what runs when engines are idle.", _batch),
+    "rate-card": Group("What customers pay: prices per million tokens, by month.", _rate_card),
+    "cost": Group("What each customer used and cost.", _cost, {"report": _cost_report}),
+    "commitment": Group("GPUs that are paid for whether used or not.", _commitment),
+    "calibrate": Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,
     ),
-    "plan": _Command(
+    "plan": Command(
         "Say how many engines of which GPU type a workload needs, with how many slots, and what they cost.",
         _plan,
     ),
-    "apply": _Command(
+    "apply": Command(
         "Change the installation to match a fleet file. Applying it again changes nothing.", _declarative
     ),
-    "export": _Command(
+    "export": Command(
         "Write the registry as a fleet file. Applied to an empty installation, it restores this one.",
         _declarative,
     ),
-    "registry": _Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
-    "audit": _Group("The audit log, and which version answered a request.", _audit),
-    "events": _Group("The audit and usage events that Florin sends to other systems.", _events),
-    "backup": _Command("Write registry, ledger and adapter files to one file.", _backup),
-    "restore": _Command("Restore a backup into an empty installation.", _backup),
-    "doctor": _Command("Diagnose this installation and say how to fix it.", _doctor),
+    "registry": Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
+    "audit": Group("The audit log, and which version answered a request.", _audit),
+    "events": Group("The audit and usage events that Florin sends to other systems.", _events),
+    "backup": Command("Write registry, ledger and adapter files to one file.", _backup),
+    "restore": Command("Restore a backup into an empty installation.", _backup),
+    "doctor": Command("Diagnose this installation and say how to fix it.", _doctor),
 }
 
 
-class _Root(TyperGroup):
-    """Shows a line of help for each of `_LOADED_WHEN_ASKED`, and loads a command only when it runs."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        for name, entry in _LOADED_WHEN_ASKED.items():
-            self.add_command(TyperGroup(name=name, help=entry.help))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> TyperGroup | TyperCommand | None:  # noqa: ARG002  # Typer's
-        entry = _LOADED_WHEN_ASKED.get(cmd_name)
-        if entry is None:
-            return self.commands.get(cmd_name)  # type: ignore[return-value]  # every command of Typer's is one
-        if isinstance(entry, _Group) and entry.alone:
-            return _Large(cmd_name, entry)
-        return _loaded(cmd_name, entry)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # likewise
-        """Like Typer's, but using only the lines of help."""
-        width = formatter.width - 6 - max(map(len, self.commands))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, command.get_short_help_str(width)) for name, command in self.commands.items()]
-            )
-
-
-class _Large(TyperGroup):
-    """A group with commands that load alone; any other command, or its help, loads all."""
-
-    def __init__(self, name: str, entry: _Group) -> None:
-        self._entry = entry
-        self._whole: TyperGroup | None = None
-        super().__init__(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
-
-    @property
-    def commands(self) -> MutableMapping[str, Any]:
-        if self._whole is None:
-            self._whole = _loaded(self.name or "", self._entry)  # type: ignore[assignment]  # a group
-        return self._whole.commands  # type: ignore[union-attr]  # just loaded
-
-    @commands.setter
-    def commands(self, _: Any) -> None:
-        """Typer's constructor sets none."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if (load := self._entry.alone.get(cmd_name)) is not None:
-            return _loaded(cmd_name, _Command("", load))
-        return super().get_command(ctx, cmd_name)
-
-
-def _loaded(name: str, entry: _Group | _Command) -> TyperGroup | TyperCommand:
-    group = typer.Typer(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
-    if isinstance(entry, _Command):
-        group.add_typer(entry.load())
-        return typer.main.get_group(group).commands[name]  # type: ignore[return-value]  # as above
-    for app in entry.load():
-        group.add_typer(app)
-    return typer.main.get_group(group)
+class _Root(LazyRoot):
+    entries = _LOADED_WHEN_ASKED
 
 
 def tree() -> typer.Typer:
@@ -365,7 +290,7 @@ def tree() -> typer.Typer:
 def loaded_tree() -> TyperGroup:
     """The same with every command loaded, for documentation and tests."""
     root: Any = typer.main.get_command(tree())
-    root.commands |= {name: _loaded(name, entry) for name, entry in _LOADED_WHEN_ASKED.items()}
+    root.commands |= {name: loaded(name, entry) for name, entry in _LOADED_WHEN_ASKED.items()}
     return root  # type: ignore[no-any-return]  # as above
 
 

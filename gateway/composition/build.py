@@ -39,6 +39,7 @@ from gateway.costs.maintenance.warm_up import warm_up
 from gateway.costs.periods import HOUR
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.writing import Room
+from gateway.delivery import Delivery
 from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
@@ -104,15 +105,22 @@ async def build(
             follower=registry.follower,
             router=engines.router,
             retries=engines.retries,
-            upstream=engines.upstream,
+            delivery=Delivery(
+                router=engines.router,
+                retries=engines.retries,
+                upstream=engines.upstream,
+                meter=metering.meter,
+                metrics=metrics,
+                faults=EngineFaults(metrics.engine_fault),
+                decisions=decisions,
+                max_answer_bytes=settings.max_answer_bytes,
+            ),
             meter=metering.meter,
             metrics=metrics,
             activity=activity,
             in_flight=in_flight_limits(settings),
             limiter=limiter,
             complexity=complexity(settings),
-            faults=EngineFaults(metrics.engine_fault),
-            decisions=decisions,
             canaries=canaries,
             cache_secret=shared["cache_salt"].encode(),
             tracing=tracing,

@@ -17,7 +17,9 @@ from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExce
 from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump, fingerprint_ids
 from adapters.placement.requirements import shown
 from adapters.progress import Progress
-from adapters.registry.changes import UNGUARDED, CanaryTerms, Registered, plan_cost_centre, plan_scale
+from adapters.registry.changes.live_version import UNGUARDED, CanaryTerms
+from adapters.registry.changes.settings import plan_cost_centre, plan_scale
+from adapters.registry.changes.versions import Registered
 from adapters.registry.registration import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of

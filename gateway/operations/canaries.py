@@ -19,7 +19,7 @@ from adapters.registry.canary_figures import (
     together,
 )
 from adapters.registry.canary_guard import Evaluation, Judgement, judge
-from adapters.registry.changes import plan_verdict
+from adapters.registry.changes.live_version import plan_verdict
 from gateway.operations import evaluations
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up

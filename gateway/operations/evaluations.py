@@ -13,7 +13,7 @@ import orjson
 from adapters.errors import NotFoundError
 from adapters.model import Adapter, AdapterName, Version
 from adapters.registry.catalog import Target
-from adapters.registry.changes import plan_eval_policy
+from adapters.registry.changes.settings import plan_eval_policy
 from gateway.batches.documents import Batch
 from gateway.batches.run import DAY
 from gateway.errors import FlorinError

@@ -20,6 +20,7 @@ from gateway.admission.fair_queue.waiting import Fit, Waiter
 from gateway.errors import FlorinError
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.pool import Pool
+from gateway.routing.queue_refusals import DEFAULT_LIMITS, QueueLimits, Refusal, no_room, timed_out, too_long
 from gateway.routing.ticket import NAMES, Ticket
 
 SWEEP_SECONDS: Final = 0.05
@@ -44,15 +45,6 @@ class QueueGauges(Protocol):
     def engine_credit(self, engine: str, credit: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    timeout: float = 30.0
-    """Seconds that a request may wait for its turn."""
-    of_tenant: int = 1000
-    """Requests of one tenant that may wait on this worker."""
-    of_worker: int = 5000
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
     ticket: Ticket
@@ -74,7 +66,7 @@ class Turns:
         pool: Pool,
         observer: TurnObserver | None = None,
         *,
-        limits: QueueLimits = QueueLimits(),
+        limits: QueueLimits = DEFAULT_LIMITS,
         enabled: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -129,7 +121,7 @@ class Turns:
         """Wait for a turn; then `ticket.place` is where `picked` said. `check` raises if waiting is
         pointless. Raises FlorinError if the queue is full, or the wait is or would be too long."""
         queue, now = self.queue(base_model), self._clock()
-        self._check_room(base_model, ticket)
+        self._check(no_room(queue, self.limits, ticket, len(self._waiting)))
         waiter = Waiter(ticket.tenant, ticket.weight, ticket.level, lane, now, returns=ticket.had_turn)
         patience = math.inf if ticket.fills else min(self.limits.timeout, ticket.answer_by - now)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -138,14 +130,14 @@ class Turns:
         try:
             self._dispatch(base_model)
             if not turn.done():
-                self._check_wait(queue.expected_wait(waiter, self._clock()), patience)
+                self._check(too_long(queue.expected_wait(waiter, self._clock()), patience))
                 if not self.alone and queue.waiting.waiting(ticket.tenant, BATCH) == 1:
                     self.hurry()
                 if not ticket.fills:
                     self.pressed(base_model, queue.pressing)
                 await self._granted(turn, now + patience, check)
         except TimeoutError:
-            raise self._too_long(queue.expected_wait(waiter, self._clock()), patience) from None
+            raise self._refuse(timed_out(queue.expected_wait(waiter, self._clock()), patience)) from None
         finally:
             if waiter in self._waiting:
                 del self._waiting[waiter]
@@ -326,49 +318,11 @@ class Turns:
                     prompt, _, output = lease.record.tokens
                     queue.progress(lease.charge, prompt, output, now)
 
-    def _check_room(self, base_model: str, ticket: Ticket) -> None:
-        """Raises FlorinError if too many wait already. Batches bound themselves."""
-        if ticket.fills:
-            return
-        queue, limits = self.queue(base_model), self.limits
-        of_tenant = queue.waiting.waiting(ticket.tenant, BATCH)
-        elsewhere = queue.waiting_elsewhere(ticket.tenant) if ticket.queued is not None else 0
-        wait = max(1, math.ceil(queue.duration))
-        if ticket.queued is not None and of_tenant + elsewhere >= ticket.queued:
-            raise self._refusal("tenant_limit", "queue_full", f"limit of {ticket.queued:,} queued", wait)
-        if of_tenant >= limits.of_tenant:
-            raise self._refusal("tenant_limit", "queue_full", f"limit of {limits.of_tenant:,} queued", wait)
-        if len(self._waiting) >= limits.of_worker:
-            self._refused("worker_limit")
-            raise FlorinError(
-                "worker_full",
-                f"This worker's limit of {limits.of_worker:,} queued requests is reached.",
-                retry_after=wait,
-            )
+    def _check(self, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise self._refuse(refusal)
 
-    def _refusal(self, reason: str, code: str, what: str, wait: int) -> FlorinError:
-        self._refused(reason)
-        return FlorinError(code, f"This tenant's {what} requests is reached.", retry_after=wait)
-
-    def _check_wait(self, expected: float, patience: float) -> None:
-        """Raises FlorinError if the request would wait for too long."""
-        if expected > patience:
-            self._refused("expected_wait")
-            raise FlorinError(
-                "overloaded",
-                f"Requests like this one currently wait {expected:.0f} s for their turn, more than the limit "
-                f"of {max(0.0, patience):g} s.",
-                retry_after=math.ceil(expected),
-            )
-
-    def _too_long(self, expected: float, patience: float) -> FlorinError:
-        self._refused("timeout")
-        return FlorinError(
-            "overloaded",
-            f"No engine had room for the request within {max(0.0, patience):.3g} s.",
-            retry_after=max(1, math.ceil(expected)),
-        )
-
-    def _refused(self, reason: str) -> None:
+    def _refuse(self, refusal: Refusal) -> FlorinError:
         if self._observer is not None:
-            self._observer.queue_refused(reason)
+            self._observer.queue_refused(refusal.reason)
+        return refusal.error

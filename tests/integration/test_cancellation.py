@@ -46,7 +46,7 @@ async def settled(deployment: Deployment) -> None:
     await until(lambda: not any(s.in_flight or s.leases for s in pool.states()), 10, lambda: repr(pool))
     assert all(use.in_flight == 0 for s in pool.states() for use in s.uses.values())
     await until(lambda: not in_flight.requests, 10, lambda: repr(in_flight))
-    await until(lambda: not state.lifecycle.upstream.connections_in_use, 10)
+    await until(lambda: not state.lifecycle.delivery.upstream.connections_in_use, 10)
     await until(lambda: not any(engine.state.in_flight for engine in deployment.engines), 10)
 
 

@@ -14,14 +14,9 @@ from adapters.errors import AdaptersError
 from adapters.model import AdapterName, ServingStatus, Version, dump
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
-from adapters.registry.changes import (
-    plan_add,
-    plan_pin,
-    plan_promote,
-    plan_remove,
-    plan_retire,
-    plan_rollback,
-)
+from adapters.registry.changes.live_version import plan_promote, plan_rollback
+from adapters.registry.changes.settings import plan_pin
+from adapters.registry.changes.versions import plan_add, plan_remove, plan_retire
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
 from adapters.store.protocol.registry import Change

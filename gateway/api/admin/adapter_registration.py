@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, StringConstraints
 
 from adapters.model import AdapterName
-from adapters.registry.changes import Registered
+from adapters.registry.changes.versions import Registered
 from gateway.api.admin.adapter_json import label
 from gateway.api.admin.common import Managed
 from gateway.api.admin.progress import answer

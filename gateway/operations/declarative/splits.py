@@ -13,7 +13,9 @@ from typing import Any
 from adapters.errors import ConflictError, RejectedError
 from adapters.model import Adapter, AdapterName, Guard, Version, dump
 from adapters.registry.change_context import ChangeContext
-from adapters.registry.changes import PlannedChange, check_hold, check_one_base
+from adapters.registry.changes.live_version import check_hold
+from adapters.registry.changes.planned_change import PlannedChange
+from adapters.registry.changes.versions import check_one_base
 from adapters.store.protocol.registry import Change
 from gateway.operations import evaluations
 from gateway.operations.declarative import resolve

@@ -24,7 +24,7 @@ def made(kind: type[AdaptersError]) -> AdaptersError:
 def test_each_error_of_adapters_has_a_code_of_its_own_or_of_its_base(kind: type[AdaptersError]):
     for told in (translate(made(kind)), for_tenant(made(kind))):
         assert (told.code == "internal_error") == (kind is AdaptersError), (
-            f"{kind.__name__} is a bug in Florin to callers: give it a code in `gateway.errors._FROM_ADAPTERS`"
+            f"{kind.__name__} is a bug in Florin to callers: give it a code in gateway/errors/from_adapters.py"
         )
 
 

@@ -14,8 +14,9 @@ from adapters.errors import StoreUnavailableError
 from gateway.dataplane.asgi import AsgiRequest
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.dataplane.request import CHAT
+from gateway.delivery import Delivery, Request
 from gateway.errors import FlorinError
-from gateway.lifecycle import Lifecycle, Request
+from gateway.lifecycle import Lifecycle
 from gateway.routing.upstream import RetryElsewhere
 from gateway.tenants.limits.grant import UNLIMITED
 
@@ -58,28 +59,37 @@ class Recording:
         self.resumed += 1
 
 
-class Scripted(Lifecycle):
-    """`serve` and `attempt` do as told."""
+async def act(script: list[Any], exchange: Exchange) -> None:
+    step = script.pop(0)
+    if isinstance(step, BaseException):
+        raise step
+    await step(exchange)
+
+
+class ScriptedLifecycle(Lifecycle):
+    """`serve` does as told."""
 
     def __init__(self, seen: Recording, *does: Any) -> None:
-        self.metrics = self.meter = self.router = self.retries = seen  # type: ignore[assignment]
-        self.does = list(does)
+        self.metrics = self.meter = seen  # type: ignore[assignment]
         self.tracing = None
+        self.script = list(does)
+
+    async def serve(self, exchange: Exchange, endpoint: object) -> None:  # type: ignore[override]
+        await act(self.script, exchange)
+
+
+class ScriptedDelivery(Delivery):
+    """`attempt` does as told."""
+
+    def __init__(self, seen: Recording, *does: Any) -> None:
+        self.metrics = self.router = self.retries = seen  # type: ignore[assignment]
+        self.script = list(does)
 
     def note_decision(self, request: Request, lease: object) -> None:  # type: ignore[override]
         pass
 
-    async def _next(self, exchange: Exchange) -> None:
-        act = self.does.pop(0)
-        if isinstance(act, BaseException):
-            raise act
-        await act(exchange)
-
-    async def serve(self, exchange: Exchange, endpoint: object) -> None:  # type: ignore[override]
-        await self._next(exchange)
-
     async def attempt(self, request: Request, lease: object) -> None:  # type: ignore[override]
-        await self._next(request.exchange)
+        await act(self.script, request.exchange)
 
 
 class Client:
@@ -124,7 +134,7 @@ def client() -> Client:
 
 
 async def run(seen: Recording, client: Client, *does: Any) -> None:
-    await Scripted(seen, *does).run(client.exchange, CHAT)
+    await ScriptedLifecycle(seen, *does).run(client.exchange, CHAT)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +207,8 @@ async def test_what_has_been_answered_is_not_answered_again(seen, client):
 
 
 async def deliver(seen: Recording, *does: Any, answer: Any = None) -> None:
-    request = Request(Client().exchange, None, None, answer, None, UNLIMITED)  # type: ignore[arg-type]
-    await Scripted(seen, *does).deliver(request)
+    request = Request(Client().exchange, None, None, None, answer, None, UNLIMITED)  # type: ignore[arg-type]
+    await ScriptedDelivery(seen, *does).deliver(request)
 
 
 async def answers(_exchange: Exchange) -> None:
@@ -239,5 +249,7 @@ async def test_an_answer_that_has_begun_goes_on_where_it_stopped(seen):
     async def goes_on(exchange: Exchange) -> None:
         assert exchange.payload == b"the rest"
 
-    await deliver(seen, breaks_off, goes_on, answer=SimpleNamespace(resume=lambda: b"the rest"))
+    await deliver(
+        seen, breaks_off, goes_on, answer=SimpleNamespace(resume=lambda: b"the rest", end=lambda: None)
+    )
     assert seen.resumed == 1

@@ -25,7 +25,9 @@ from adapters.model import (
     dump,
     load,
 )
-from adapters.registry.changes import HISTORY, LAST, plan_scale
+from adapters.registry.changes.live_version import HISTORY
+from adapters.registry.changes.settings import plan_scale
+from adapters.registry.changes.versions import LAST
 from adapters.store.protocol.registry import Change
 from tests.unit.adapters.installation import NAME, NOW
 

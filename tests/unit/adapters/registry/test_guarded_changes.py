@@ -8,7 +8,7 @@ import pytest
 
 from adapters.errors import CanaryHeldError
 from adapters.model import Adapter, CanaryOutcome, Guard, dump, load
-from adapters.registry.changes import CanaryTerms, plan_verdict
+from adapters.registry.changes.live_version import CanaryTerms, plan_verdict
 from tests.unit.adapters.installation import NAME, NOW
 
 GUARD = Guard("rollback", then=(50, 100))

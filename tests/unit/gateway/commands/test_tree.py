@@ -14,7 +14,8 @@ import pytest
 import typer
 
 from gateway import commands
-from gateway.commands.tree import _LOADED_WHEN_ASKED, _Command, _Group, tree
+from gateway.commands.lazy_groups import Command, Group
+from gateway.commands.tree import _LOADED_WHEN_ASKED, tree
 
 ROOT = Path(__file__).parents[4]
 HEAVY = {
@@ -86,7 +87,13 @@ def test_the_list_of_commands_loads_no_command(words):
     assert foreign(modules) == TYPER
     assert ours(modules) == {
         *("adapters", "adapters.engine_agent", "adapters.engine_agent.key_protection"),
-        *("gateway", "gateway.cli", "gateway.commands", "gateway.commands.tree"),
+        *(
+            "gateway",
+            "gateway.cli",
+            "gateway.commands",
+            "gateway.commands.lazy_groups",
+            "gateway.commands.tree",
+        ),
         *("gateway.runtime", "gateway.runtime.unknown_variables"),
     }
     assert "asyncio" not in modules
@@ -103,6 +110,7 @@ def test_help_of_a_command_loads_its_group_alone():
             "client",
             "keys",
             "labels",
+            "lazy_groups",
             "output",
             "session",
             "tenant_page",
@@ -152,7 +160,7 @@ def test_the_list_says_of_a_command_what_its_own_help_says(name):
     root = typer.main.get_command(tree())
     with typer.Context(root) as context:
         listed, made = root.commands[name], root.get_command(context, name)
-    assert isinstance(entry, _Command | _Group)
+    assert isinstance(entry, Command | Group)
     assert made.name == name
     assert made.get_short_help_str(200) == listed.get_short_help_str(200)
 
@@ -169,7 +177,7 @@ def test_every_module_with_commands_is_in_the_tree():
 
 def test_no_command_of_a_group_hides_another():
     for name, entry in _LOADED_WHEN_ASKED.items():
-        if isinstance(entry, _Group):
+        if isinstance(entry, Group):
             apps = entry.load()
             made = typer.main.get_command(tree()).get_command(None, name)
             registered = sum(len(app.registered_commands) + len(app.registered_groups) for app in apps)

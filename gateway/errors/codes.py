@@ -1,18 +1,11 @@
-"""The errors that callers can get: one table of codes, rendered in one place.
+"""CODES: every error that a caller can get, with its cause and its remedy.
 
-CODES is the complete list; `python -m deploy.docs` writes docs/reference/errors.md from it.
+`python -m deploy.docs` writes docs/reference/errors.md from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-
-import orjson
-
-from adapters import errors as adapters_errors
-from adapters.errors import AdaptersError, Finding
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,92 +437,3 @@ CODES: dict[str, Code] = {
     ),
     "internal_error": Code(500, _SERVER, "A bug in Florin.", "Report it with the request id."),
 }
-
-
-class FlorinError(Exception):
-    """An error response. `code` is a key of CODES; the message is shown to the caller."""
-
-    def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        param: str | None = None,
-        retry_after: int | None = None,
-        findings: tuple[Finding, ...] = (),
-        status: int | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """`headers`: besides `retry-after`."""
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
-        self.retry_after = retry_after
-        self.findings = findings
-        self.status = status or CODES[code].status
-        self._headers = headers
-
-    @property
-    def headers(self) -> dict[str, str]:
-        retry = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
-        return {**retry, **self._headers}
-
-    def body(self) -> bytes:
-        """The OpenAI error object."""
-        error: dict[str, object] = {
-            "message": self.message,
-            "type": CODES[self.code].type,
-            "param": self.param,
-            "code": self.code,
-        }
-        if self.findings:
-            error["findings"] = self.findings
-        return orjson.dumps({"error": error})
-
-
-def unsupported_endpoint(path: str = "this endpoint") -> FlorinError:
-    return FlorinError("unsupported_endpoint", f"This model does not support {path}.", param="model")
-
-
-_FROM_ADAPTERS: dict[type[AdaptersError], str] = {
-    adapters_errors.InvalidNameError: "invalid_name",
-    adapters_errors.NotFoundError: "not_found",
-    adapters_errors.ConflictError: "conflict",
-    adapters_errors.InUseError: "in_use",
-    adapters_errors.CanaryHeldError: "canary_held",
-    adapters_errors.RejectedError: "adapter_rejected",
-    adapters_errors.QuotaExceededError: "quota_exceeded",
-    adapters_errors.StoreUnavailableError: "store_unavailable",
-    adapters_errors.RegistryRegressedError: "registry_regressed",
-    adapters_errors.EngineError: "engine_rejected",
-    adapters_errors.NoEngineError: "no_engine",
-    adapters_errors.LoadFailedError: "load_failed",
-    adapters_errors.QuarantinedError: "version_quarantined",
-    adapters_errors.PlacementError: "placement_timeout",
-    adapters_errors.AdaptersError: "internal_error",
-}
-"""Subclasses that are not listed have the code of their base class."""
-
-
-def translate(error: AdaptersError) -> FlorinError:
-    """An error from `adapters`, in full detail, for operators."""
-    code = next(_FROM_ADAPTERS[kind] for kind in type(error).__mro__ if kind in _FROM_ADAPTERS)
-    findings = error.findings if isinstance(error, adapters_errors.RejectedError) else ()
-    retry = 1 if CODES[code].status == 503 else None
-    return FlorinError(code, str(error), findings=findings, retry_after=retry)
-
-
-def for_tenant(error: AdaptersError) -> FlorinError:
-    """An error from `adapters` for tenants, without details about the infrastructure."""
-    if isinstance(error, adapters_errors.StoreUnavailableError):
-        text = "A backend that this request needs is temporarily unavailable. Try again soon."
-        return FlorinError("store_unavailable", text, retry_after=1)
-    if isinstance(error, adapters_errors.RejectedError):
-        error = adapters_errors.RejectedError(error.adapter, tuple(map(_without_address, error.findings)))
-    return translate(error)
-
-
-def _without_address(finding: Finding) -> Finding:
-    """What a name resolves to in the gateway's network is the operator's business."""
-    return replace(finding, found="another") if finding.code == "source_not_public" else finding

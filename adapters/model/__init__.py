@@ -1,0 +1,48 @@
+"""The nouns of Florin's adapter side: frozen, typed, and stored as JSON documents.
+
+Everything here is data. The code that changes it lives in `registration`, `loader` and `reconciler`.
+"""
+
+from __future__ import annotations
+
+from adapters.model.adapter import Adapter, CanaryOutcome, Guard, PendingDeletion, Tombstone, Version
+from adapters.model.documents import D, Document, dump, load
+from adapters.model.engine import BaseModel, Drain, DriverName, Engine, Purchase, Task, has_labels
+from adapters.model.names import NAME_PATTERN, AdapterName, check_name
+from adapters.model.placement import (
+    Fingerprint,
+    Placement,
+    ServingStatus,
+    SlotState,
+    fingerprint_id,
+    fingerprint_ids,
+)
+
+__all__ = [
+    "NAME_PATTERN",
+    "Adapter",
+    "AdapterName",
+    "BaseModel",
+    "CanaryOutcome",
+    "D",
+    "Document",
+    "Drain",
+    "DriverName",
+    "Engine",
+    "Fingerprint",
+    "Guard",
+    "PendingDeletion",
+    "Placement",
+    "Purchase",
+    "ServingStatus",
+    "SlotState",
+    "Task",
+    "Tombstone",
+    "Version",
+    "check_name",
+    "dump",
+    "fingerprint_id",
+    "fingerprint_ids",
+    "has_labels",
+    "load",
+]

@@ -1,0 +1,150 @@
+"""Base models and the engines that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from adapters.model.adapter import Version
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The frozen model of one fleet. `config` is its config.json, kept so that adapters can be checked
+    against it on hosts that do not hold the model."""
+
+    name: str
+    """What engines serve it as (`--served-model-name`), and what clients call it."""
+    aliases: tuple[str, ...] = ()
+    """Other names and paths that an adapter's `base_model_name_or_path` may use for this model."""
+    config: dict[str, Any] | None = None
+    chat_template: str | None = None
+    """Hex SHA-256 of its chat template; empty if it has none, None if unknown."""
+
+    @property
+    def public_aliases(self) -> tuple[str, ...]:
+        """Those that are no paths of engines' hosts: tenants may see them."""
+        return tuple(alias for alias in self.aliases if not alias.startswith(("/", "~")))
+
+
+Purchase = Literal["on_demand", "spot", "reserved"]
+"""How a GPU is paid for."""
+
+
+Task = Literal["generate", "embed", "score"]
+"""What an engine does: `generate` text, `embed` it, or `score` pairs of texts (rerank)."""
+
+
+DriverName = Literal["vllm", "sglang", "trtllm", "tgi", "lorax"]
+"""A kind of engine; see `adapters.drivers`."""
+
+
+def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
+    return all(labels.get(label) == value for label, value in requires.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A drain of an engine that loads its versions on other engines first. Until they are `moved`, the
+    engine serves what it holds."""
+
+    until: int
+    """When the engine stops taking requests at the latest, Unix microseconds, UTC."""
+    moved: bool = False
+    """Its versions are loaded elsewhere, or could not be: it takes no new requests."""
+    release: bool = True
+    """Unload what it holds once its requests have finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One server process: vLLM, unless `driver` names another kind."""
+
+    name: str
+    url: str
+    base_model: str
+    gpu_type: str
+    slots: int
+    """`--max-loras`: how many versions Florin assigns here."""
+    max_rank: int
+    gpu_count: int = 1
+    cpu_slots: int = 0
+    """`--max-cpu-loras`, at least `slots`."""
+    seats: int = 0
+    """`--max-num-seqs`: how many requests it runs at a time; 0 if unknown."""
+    state: Literal["active", "cordoned", "draining"] = "active"
+    """cordoned: takes no new adapters; draining: takes no new requests either."""
+    region: str = ""
+    """Region in which its GPUs are billed, as named in the price book; empty if unknown."""
+    purchase: Purchase = "on_demand"
+    registered: int = 0
+    """When billing for it began, Unix microseconds, UTC; 0 if unknown."""
+    epoch: str = ""
+    """Identifies the engine's process; set by `florin engine run`. A process with a new epoch is assumed to
+    be empty. If this is empty, only the engine's own model list tells what it holds."""
+    agent: str = ""
+    """URL of the `florin engine run` agent that stages files on its host; if empty, the engine reads the
+    artifact store directly."""
+    stopping: bool = False
+    """Its host is shutting it down, so it takes no new requests. The next epoch clears this flag; `state`
+    belongs to the operator."""
+    stopped: int = 0
+    """When its host shut it down, Unix microseconds, UTC; 0 if it did not."""
+    key: str = ""
+    """Id of the host's own API key that registered it; empty if an operator's key did."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What tenants may require of it, besides `region` and `gpu_type`, which count as labels."""
+    host: str = ""
+    """Failure domain that it shares with other engines; empty: the host of its URL."""
+    drain: Drain | None = None
+    """How far its drain is, while it is draining or stopping; None: it takes no requests from the start."""
+    version: str = ""
+    """vLLM's version, as the registered process reports it; empty if unknown."""
+    prompt_scores: Literal["unknown", "safe", "unsafe"] = "unknown"
+    """Whether the registered process survives scoring a prompt: `prompt_logprobs`, `echo` with `logprobs`."""
+    started: int = 0
+    """When that process started, as it reports, Unix microseconds, UTC; 0 if unknown."""
+    tasks: tuple[Task, ...] = ("generate",)
+    """What it is asked to do, in the order of `Task`."""
+    driver: DriverName = "vllm"
+    """Which kind of engine it is."""
+    holds: tuple[str, ...] = ()
+    """Ids of the versions that it was started with, if it is of a kind that loads none later."""
+
+    @property
+    def domain(self) -> str:
+        """Its failure domain. Replicas should be in different ones."""
+        return self.host or urlsplit(self.url).hostname or self.url
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """With its region and GPU type."""
+        return {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
+
+    @property
+    def loads(self) -> bool:
+        """Whether it loads adapters after its start."""
+        return self.driver != "tgi"
+
+    def fits(self, version: Version) -> bool:
+        """Whether it can hold the version, whatever else it holds."""
+        return version.rank <= self.max_rank and (self.loads or version.id in self.holds)
+
+    def meets(self, requires: Mapping[str, str]) -> bool:
+        """Whether it has all of these labels."""
+        return not requires or has_labels(self.all_labels, requires)
+
+    @property
+    def moving(self) -> bool:
+        """Its versions are being loaded elsewhere; until then it serves them."""
+        return self.drain is not None and not self.drain.moved
+
+    @property
+    def takes_requests(self) -> bool:
+        return (self.state != "draining" and not self.stopping) or self.moving
+
+    @property
+    def takes_adapters(self) -> bool:
+        return self.state == "active" and not self.stopping

@@ -1,0 +1,249 @@
+"""From an admitted request to its answer: attempts on engines, one after the other, until one has answered.
+
+    schedule → ensure resident → relay → meter
+
+The second half of the story that `gateway.lifecycle` begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from dataclasses import dataclass
+from typing import cast
+
+from adapters.errors import AdaptersError
+from adapters.model import Engine
+from gateway.dataplane.exchange import ClientGoneError, Exchange
+from gateway.dataplane.request import ENGINES_REFUSALS, Call
+from gateway.errors import FlorinError
+from gateway.metering.attempt import AttemptMeter
+from gateway.metering.held_finals import HeldFinals
+from gateway.metering.meter import Meter
+from gateway.metering.records import BATCH, Labels, Outcome
+from gateway.observability.metrics import Metrics
+from gateway.routing.canary_counts import ComparedRequest
+from gateway.routing.decision_log import DecisionLog
+from gateway.routing.engine_answers import EngineFaults
+from gateway.routing.engine_state import EngineLostError, Lease
+from gateway.routing.relay import Relay, interrupted
+from gateway.routing.resume import ResumableStream
+from gateway.routing.retries import Retries
+from gateway.routing.router import Router
+from gateway.routing.routing_state import RoutingState
+from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
+from gateway.tenants.directory import Key
+from gateway.tenants.limits.grant import Grant
+
+log = logging.getLogger(__name__)
+
+_UNTOUCHED = {*ENGINES_REFUSALS, "metering_unavailable"}
+"""Errors of attempts on which no engine worked: the client's mistake, or a full usage log."""
+_FINAL_EVENTS = {"stream_interrupted", "shutting_down"}
+"""Errors that may end a stream."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request that has been admitted."""
+
+    exchange: Exchange
+    key: Key
+    call: Call
+    labels: Labels
+    resumable: ResumableStream | None
+    """Records a stream so that another engine can resume it; None: the request is not to be resumed."""
+    routing_state: RoutingState
+    grant: Grant
+    compared: ComparedRequest | None = None
+    """Counts its outcome, if its adapter has a canary."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Delivers the answers of one worker's data plane. `deliver` is the entry point.
+
+    Invariants: `attempt` ends its usage record on every path, `deliver` ends each lease, and nothing is sent
+    to an engine before the attempt is in the usage log. Everything runs on the worker's event loop.
+    """
+
+    router: Router
+    retries: Retries
+    upstream: Upstream
+    meter: Meter
+    metrics: Metrics
+    faults: EngineFaults
+    decisions: DecisionLog
+    max_answer_bytes: int
+
+    async def deliver(self, request: Request) -> None:
+        """Make attempts until the answer is delivered. Raises FlorinError and AdaptersError for the client,
+        which may already have received part of a stream, and ClientGoneError."""
+        exchange, routing_state, resumable = request.exchange, request.routing_state, request.resumable
+        try:
+            while True:
+                with exchange.scope:
+                    lease = await self.router.place(routing_state)
+                self.note_decision(request, lease)
+                try:
+                    return await self.attempt(request, lease)
+                except RetryElsewhere as retry:
+                    self.metrics.failover(retry.reason)
+                    lease.trouble = retry.reason
+                    if lease.begun and resumable is not None:
+                        exchange.keep(resumable.resume())
+                        self.retries.resume(routing_state)
+                    self.retries.record_failure(routing_state, lease, retry)
+                finally:
+                    if request.compared is not None:
+                        request.compared.ended(lease, answers=request.call.choices, loads=routing_state.loads)
+                    lease.end()
+        except (FlorinError, AdaptersError) as error:
+            if resumable is None or not resumable.resumes or exchange.finished:
+                raise
+            raise self._not_resumed(exchange, error) from error
+        finally:
+            if resumable is not None:
+                resumable.end()
+
+    async def attempt(self, request: Request, lease: Lease) -> None:
+        """One metered attempt on one engine. Raises RetryElsewhere if another engine can start over because
+        the client has received nothing, or can resume what it has received."""
+        exchange, call, routing_state = request.exchange, request.call, request.routing_state
+        exchange.check_client()  # while nothing is recorded
+        target, engine = routing_state.target, lease.state.engine
+        context = exchange.context
+        request_id = f"{exchange.request_id}-{routing_state.attempts}"
+        post = self.upstream.post(
+            engine,
+            call.endpoint.route,
+            exchange.payload,
+            request_id,
+            target,
+            scope=lease.scope,
+            trace=context.trace if context.spans is None else context.spans.attempt(),
+        )
+        record = self.begin_record(request, engine)
+        context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
+        exchange.extra_headers = [
+            (b"x-florin-adapter", target.label.encode()),
+            (b"x-florin-engine", engine.name.encode()),
+            *request.grant.headers,
+        ]
+        relay = Relay(
+            exchange,
+            call,
+            target,
+            lease,
+            record,
+            self.faults,
+            self.metrics,
+            request.resumable if resumes_on(engine) else None,
+            max_answer_bytes=self.max_answer_bytes,
+        )
+        try:
+            with exchange.scope:
+                await record.logged()  # before the engine hears of it
+                if not self.meter.accepting:
+                    raise unmetered()
+                lease.send(streams=call.stream, record=record)
+                async with post as response:
+                    await (relay.stream(response) if call.stream else relay.whole(response))
+            self.retries.record_answer(lease)
+            lease.learn(record, answers=call.choices)
+        except RetryElsewhere as retry:
+            worked = retry.engine_worked or bool(lease.abandoned)
+            if not lease.begun:  # otherwise its part of the answer was delivered: see `finally`
+                record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)
+            if worked:
+                lease.record_loss()
+            raise
+        except FlorinError as error:
+            if error.code in _UNTOUCHED:
+                record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
+            if error.code in ENGINES_REFUSALS:
+                self.retries.record_answer(lease)
+            elif post.sent:
+                lease.record_loss()
+            raise
+        except EngineLostError as lost:
+            raise self._engine_lost(lease, record, worked=post.sent) from lost
+        except (ClientGoneError, asyncio.CancelledError) as end:
+            # Otherwise the server is shutting down: delivery is unknown. Nobody gets part of a batch's line.
+            gone = isinstance(end, ClientGoneError)
+            outcome = Outcome.CLIENT_ABORT if gone else Outcome.ORPHANED
+            record.end(
+                outcome,
+                billable=gone and post.sent and not exchange.batch,
+                exact=False,
+                worked=post.sent,
+            )
+            if post.sent:
+                lease.record_loss()
+            raise
+        finally:
+            record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
+            self.count(request, engine, record)
+
+    # -- the steps
+
+    def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
+        """The usage record of an attempt on this engine."""
+        call, routing_state, resumable = request.call, request.routing_state, request.resumable
+        version, batch = routing_state.target.version, request.exchange.batch
+        return self.meter.begin(
+            request_id=request.exchange.request_id,
+            attempt=routing_state.attempts,
+            tenant=request.key.tenant,
+            key_id=request.key.id,
+            adapter=version.adapter if version else "",
+            version=f"v{version.number}" if version else "",
+            base_model=routing_state.target.base_model,
+            engine=engine.name,
+            gpu_type=engine.gpu_type,
+            gpu_count=engine.gpu_count,
+            n=call.n,
+            prompts=call.prompts,
+            adapter_loads=routing_state.loads,
+            estimate=call.estimate,
+            continues=resumable is not None and resumable.resumes > 0,
+            free=call.endpoint.free,
+            labels=request.labels,
+            service_tier=BATCH if batch else "",
+            held=cast("HeldFinals", batch.finals) if batch else None,
+        )
+
+    def count(self, request: Request, engine: Engine, record: AttemptMeter) -> None:
+        """Count an attempt that has ended in the tenant's limits, and end its span."""
+        request.grant.count(*record.billed, choices=request.call.choices)
+        spans = request.exchange.context.spans
+        if spans is not None:
+            waited = request.routing_state.ticket.waited
+            spans.attempt_ended(engine, record, waited=waited, error=sys.exception())
+
+    def note_decision(self, request: Request, lease: Lease) -> None:
+        """For `florin explain`."""
+        state = request.routing_state
+        label, engine = state.target.label, lease.state.engine.name
+        request_id = request.exchange.request_id
+        self.decisions.note(request_id, state.attempts, label, engine, state.pick, state.search)
+
+    def _engine_lost(self, lease: Lease, record: AttemptMeter, *, worked: bool) -> Exception:
+        """The error of an attempt whose engine died, hangs, or timed out."""
+        if lease.begun:
+            return interrupted(lease)
+        record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)
+        return abandoned(lease)
+
+    def _not_resumed(self, exchange: Exchange, error: Exception) -> FlorinError:
+        """The last event of a stream that no engine could resume."""
+        if isinstance(error, FlorinError) and error.code in _FINAL_EVENTS:
+            return error
+        self.metrics.stream_resume("failed")
+        log.warning("Request %s: stream not resumed: %s", exchange.request_id, error)
+        return FlorinError("stream_interrupted", "The engine failed before the answer was complete.")
+
+
+def unmetered() -> FlorinError:
+    return FlorinError("metering_unavailable", "Usage cannot be recorded at the moment.", retry_after=5)
