@@ -9,12 +9,13 @@ engine, so that there is something to draw.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,20 +108,20 @@ def _register(gateway: Contestant, url: str, count: int) -> None:
         base = http.get("/admin/v1/engines").json()["data"][0]["base"]
         for n in range(count):
             body = {
-                "name": f"drawn-{n:02}", "url": f"{url}/{n}", "base": base, "gpu_type": "drawn", "slots": 2,
+                "name": f"drawn-{n:02}", "url": url, "base": base, "gpu_type": "drawn", "slots": 2,
                 "cpu_slots": 8, "max_rank": 8, "verify": False,
             }  # fmt: skip  # as a table
-            http.post("/admin/v1/engines", json=body).raise_for_status()
+            answer = http.post("/admin/v1/engines", json=body)
+            if not answer.is_success:
+                raise RuntimeError(answer.text)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _viewers(gateway: Contestant, count: int) -> Iterator[list[int]]:
     """Open live pages, which take what comes; the length of each picture is in the list."""
     pictures: list[int] = []
-    with (
-        httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=60) as browser,
-        ExitStack() as stack,
-    ):
+    url = f"http://127.0.0.1:{gateway.port}"
+    with httpx.Client(base_url=url, timeout=60) as browser, ExitStack() as stack:
         browser.post("/console/sign-in", data={"key": gateway.operator})
         for _ in range(count):
             answer = stack.enter_context(browser.stream("GET", LIVE))
@@ -130,12 +131,10 @@ def _viewers(gateway: Contestant, count: int) -> Iterator[list[int]]:
 
 
 def _look(answer: httpx.Response, pictures: list[int]) -> None:
-    try:
+    with contextlib.suppress(httpx.HTTPError, httpx.StreamError, RuntimeError):  # closed: it is over
         for part in answer.iter_text():
             if "event: message" in part:
-                pictures.append(len(part))
-    except (httpx.HTTPError, httpx.StreamError, RuntimeError):  # closed: the measurement is over
-        return
+                pictures.append(len(part))  # noqa: PERF401  # the list is read meanwhile
 
 
 if __name__ == "__main__":

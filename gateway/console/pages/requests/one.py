@@ -33,7 +33,8 @@ async def request(visit: Visit) -> Response:
     if not records and not why and error is None:
         text = (
             f"No request {request_id[:100]!r} is known here. Usage arrives a second or two after the "
-            "response. What was refused before it reached an engine is among the last errors on its tenant's page."
+            "response. What was refused before it reached an engine is among the last errors on its "
+            "tenant's page."
         )
         raise ApiError(404, "not_found", text)
     made = attempts(records, why)
