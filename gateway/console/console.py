@@ -98,6 +98,8 @@ class Console:
 
     async def _respond(self, request: Request) -> Response:
         path = request.url.path
+        if path == "/":
+            return RedirectResponse(PREFIX, 303)
         if path.startswith(f"{PREFIX}/static/"):
             return self._static(request, path)
         if not self._same_origin(request):
