@@ -161,9 +161,9 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     assert "provisioned GPU cost at list price 2.000000 5.000000" in rows
     assert (
         "billed for hours in which the engine was not up, or not registered (2 hours, 2026-11-03T04:00:00Z to "
-        "2026-11-03T05:00:00Z) +2.000000 +5.000000 cause identified"
+        "2026-11-03T06:00:00Z) +2.000000 +5.000000 cause identified"
     ) in rows
-    assert any(row.startswith("2026-11-0a1b2c3d gpu-a H100 on_demand billed for hours") for row in rows)
+    assert any(row.startswith("2026-11-0a1b2c3d gpu-a H100 on demand billed for hours") for row in rows)
     assert 'To accept: florin cost accept LINE --reason "…"' in done.stderr
     assert "billed 4.000000 10.000000" in rows
     assert "records with the engine's final counts 42" in rows
