@@ -172,7 +172,7 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     assert "gpu-b: 5 records from f to t have no engine counters to compare with." in done.stderr
     assert "by the price book" not in done.stdout
     by_engine = fake.florin("cost", "reconcile", "--month", "2026-11", "--accounts").stdout
-    assert "gpu-a H100 on_demand: billed at 2.50, by the price book 2.75 per GPU-hour" in by_engine
+    assert "gpu-a H100 on demand: billed at 2.50, by the price book 2.75 per GPU-hour" in by_engine
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -246,7 +246,7 @@ def test_who_accepted_what_is_shown_beside_the_bill(fake):
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
     assert any(row.endswith("cause identified, 1 of 2 not accepted") for row in rows)
     assert (
-        "2026-11-0a1b2c3d gpu-a H100 on_demand +2.000000 +5.000000 fk1 2026-12-02T09:00:00Z returned on the 2nd"
+        "2026-11-0a1b2c3d gpu-a H100 on demand +2.000000 +5.000000 fk1 2026-12-02T09:00:00Z returned on the 2nd"
     ) in rows
     assert any(row.endswith("returned on the 2nd no longer: the amount changed") for row in rows)
 
