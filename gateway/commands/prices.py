@@ -121,7 +121,7 @@ def correct(
         bool, typer.Option("--withdraw", help="It should not have been added: nothing replaces it.")
     ] = False,
 ) -> None:
-    """Correct a price, or withdraw it. What is not given stays as it was.
+    """Correct a price, or withdraw it. Omitted options keep their values.
 
     The earlier row is kept: florin price list --history shows it. Where the corrected price no longer
     applies, the open-ended price before it resumes. Open months change at once; closed months do not change:

@@ -35,7 +35,7 @@ def set_(
     tenant: _Tenant = None,
     first: _From = None,
     warn_percent: Annotated[
-        int, typer.Option(min=1, max=100, help="Warn when this part of the amount is used.")
+        int, typer.Option(min=1, max=100, help="Warn when this percentage of the amount is used.")
     ] = 80,
 ) -> None:
     """Set the monthly budget of a tenant, or of the whole installation. It applies until another is set.
@@ -86,7 +86,7 @@ def list_(
     month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
 ) -> None:
-    """List the budgets, and how the month stands against them.
+    """List the budgets, and the month's cost against them.
 
     Example: florin cost budget list --month 2026-10
     """
