@@ -10,7 +10,8 @@ AdaptersError
 ├── QuotaExceededError      a tenant's quota does not allow it
 ├── RejectedError           an adapter that failed its checks; carries `findings`
 ├── StoreUnavailableError   Redis cannot be reached, so no shared decision can be made
-│   └── RegistryRegressedError  Redis answers but has lost data that this worker knows; writes are refused
+│   ├── RegistryRegressedError  Redis answers but has lost data that this worker knows; writes are refused
+│   └── RegistryTooNewError     a newer Florin has changed the registry's format; the gateway does not start
 ├── EngineError             an engine refused, failed or did not respond
 │   ├── EngineUnreachableError
 │   └── EngineSuspectError  its base model's output has changed; no adapters are loaded there
@@ -91,6 +92,10 @@ class StoreUnavailableError(AdaptersError):
 
 
 class RegistryRegressedError(StoreUnavailableError):
+    pass
+
+
+class RegistryTooNewError(StoreUnavailableError):
     pass
 
 

@@ -226,7 +226,8 @@ class Delivery:
         """For `florin explain`."""
         state = request.routing_state
         label, engine = state.target.label, lease.state.engine.name
-        self.decisions.note(request.exchange.request_id, state.attempts, label, engine, state.pick)
+        request_id = request.exchange.request_id
+        self.decisions.note(request_id, state.attempts, label, engine, state.pick, state.search)
 
     def _engine_lost(self, lease: Lease, record: AttemptMeter, *, worked: bool) -> Exception:
         """The error of an attempt whose engine died, hangs, or timed out."""

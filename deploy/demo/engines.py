@@ -280,7 +280,8 @@ class Fleet:
         if self.env.gpus:
             return {**engine_environ(), **common, "CUDA_VISIBLE_DEVICES": str(engine.index % self.env.gpus)}
         processors = sorted(os.sched_getaffinity(0))
-        cpu = str(processors[engine.index % len(processors)])
+        # A lone engine takes the last processor: another fleet beside it has the first for its first engine.
+        cpu = str(processors[(engine.index - len(self.engines)) % len(processors)])
         own = {
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_OMP_THREADS_BIND": cpu,

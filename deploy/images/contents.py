@@ -72,10 +72,11 @@ def _requires(name: str) -> list[str]:
 
 
 def _own_requirements() -> list[str]:
-    project = tomllib.loads(PROJECT.read_text())["project"]
+    project: dict[str, Any] = tomllib.loads(PROJECT.read_text())["project"]
     optional = {extra: project["optional-dependencies"][extra] for extra in EXTRAS}
-    return project["dependencies"] + [
-        f'{requirement}; extra == "{extra}"' for extra, needed in optional.items() for requirement in needed
+    needed: list[str] = project["dependencies"]
+    return needed + [
+        f'{requirement}; extra == "{extra}"' for extra, own in optional.items() for requirement in own
     ]
 
 

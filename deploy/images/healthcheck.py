@@ -1,7 +1,10 @@
-"""The image's HEALTHCHECK: does the gateway of this container answer /healthz? Ends with 0 if so.
+"""The images' health checks: does a server of this container answer its health route? Ends with 0 if so.
 
-It speaks TLS if the gateway does, without verifying the certificate, which need not cover 127.0.0.1. Where
-the gateway asks clients for certificates, it presents FLORIN_CLIENT_CERT, as Florin's commands do.
+Without arguments, it asks the gateway for /healthz, with TLS if the gateway speaks TLS. `PORT PATH` asks an
+engine or its agent at POD_IP with mutual TLS: kubelets cannot, since they have no client certificate.
+
+It never verifies the server's certificate, which need not cover the address. It presents the certificate that
+Florin's own calls present: FLORIN_CLIENT_CERT to the gateway, FLORIN_ENGINE_CERT to an engine.
 """
 
 from __future__ import annotations
@@ -9,39 +12,45 @@ from __future__ import annotations
 import os
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 TIMEOUT_S = 2.0
 
 
-def problem(env: Mapping[str, str]) -> str:
-    """Empty: it answers."""
-    port = int(env.get("FLORIN_PORT", "8080"))
+def problem(env: Mapping[str, str], asked: Sequence[str] = ()) -> str:
+    """Empty: it answers. `asked`: the arguments."""
+    if asked:
+        port, path = asked
+        host, certificate, tls = env.get("POD_IP", "127.0.0.1"), "FLORIN_ENGINE", True
+    else:
+        port, path = env.get("FLORIN_PORT", "8080"), "/healthz"
+        host, certificate, tls = "127.0.0.1", "FLORIN_CLIENT", bool(env.get("FLORIN_TLS_CERT"))
     try:
         connection: HTTPConnection
-        if env.get("FLORIN_TLS_CERT"):
-            connection = HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=_unverified(env))
+        if tls:
+            context = _unverified(env.get(f"{certificate}_CERT"), env.get(f"{certificate}_KEY"))
+            connection = HTTPSConnection(host, int(port), timeout=TIMEOUT_S, context=context)
         else:
-            connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+            connection = HTTPConnection(host, int(port), timeout=TIMEOUT_S)
         try:
-            connection.request("GET", "/healthz")
+            connection.request("GET", path)
             status = connection.getresponse().status
         finally:
             connection.close()
     except (OSError, HTTPException) as error:  # also TLS, and a certificate that is missing
-        return f"/healthz: {error!r}"
-    return "" if status == 200 else f"/healthz: {status}"  # OK
+        return f"{path}: {error!r}"
+    return "" if status == 200 else f"{path}: {status}"  # OK
 
 
-def _unverified(env: Mapping[str, str]) -> ssl.SSLContext:
+def _unverified(certificate: str | None, key: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    if certificate := env.get("FLORIN_CLIENT_CERT"):
-        context.load_cert_chain(certificate, env.get("FLORIN_CLIENT_KEY"))
+    if certificate:
+        context.load_cert_chain(certificate, key)
     return context
 
 
 if __name__ == "__main__":
-    sys.exit(problem(os.environ) or 0)
+    sys.exit(problem(os.environ, sys.argv[1:]) or 0)

@@ -29,6 +29,8 @@ SECTIONS = {
     "adapters": "The adapters and their versions. Versions never change, and their numbers are never reused.",
     "removed": "Removed adapters, with the highest version number that each has used.",
     "prices": "The price book. Prices are never edited: a new price takes effect at its own start.",
+    "rate_cards": "What customers pay, by version. A version is never edited: a later one replaces it.",
+    "rate_card_assignments": "Whose card it is, from which month; `tenant: null` is every other tenant.",
 }
 """Section → its comment."""
 

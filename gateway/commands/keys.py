@@ -48,6 +48,13 @@ def create(
     engine: Annotated[
         str, typer.Option(help="Engine of the host; required for role engine.", show_default=False)
     ] = "",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Host name or IP address in the engine's URLs, if it differs from the address that the "
+            "gateway sees (proxies, NAT, names)."
+        ),
+    ] = None,
     changes: Json,
 ) -> None:
     """Create a key and print it once: Florin stores only its hash. For GPU hosts, prefer
@@ -62,7 +69,8 @@ def create(
         until = f", valid until {when(body['expires'])}" if body.get("expires") else ""
         note(clean(f"Key {body['id']}{whose}, role {body['role']}{until}. It will not be shown again."))
 
-    body = {"tenant": tenant, "role": role.value} | ({"engine": engine} if engine else {}) | changes
+    host = {name: value for name, value in (("engine", engine), ("address", address)) if value}
+    body = {"tenant": tenant, "role": role.value} | host | changes
     session.result(session.api.post("/admin/v1/keys", body), people)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from adapters.placement.placement_log import PlacementLog
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog
-from adapters.store import snapshot_writer
+from adapters.store import registry_format, snapshot_writer
 from adapters.store.feed import Follower, View
 from adapters.store.local_snapshot import LocalSnapshot
 from adapters.store.redis import RedisStore
@@ -68,10 +68,12 @@ async def open_registry(context: WorkerContext) -> Registry:
 
 
 async def follow(context: WorkerContext, registry: Registry) -> tuple[SnapshotWriter, dict[str, str]]:
-    """Follow the change feed, and keep a snapshot on disk. Returns its writer and the shared secrets."""
+    """Follow the change feed, and keep a snapshot on disk. Returns its writer and the shared secrets. Raises
+    RegistryTooNewError."""
     follower = registry.follower
     await follower.start()
     context.stack.push_async_callback(follower.close)
+    await registry_format.check(registry.store)
     secrets = await snapshot_writer.secrets_of(registry.store, follower, registry.saved)
     writer = SnapshotWriter(context.settings.state_dir, follower, secrets)
     context.stack.push_async_callback(writer.close)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 _DESTINATION = re.compile(
     r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^?#\\\x00-\x20]{0,512})?|file:///[^?#\x00-\x1f]{1,512}"
@@ -24,13 +24,24 @@ class ExportSettings(BaseModel):
     export_dataset: Literal["chargeback", "infrastructure"] = Field(
         "chargeback", description="Dataset of these exports; see `florin cost export`."
     )
-    export_format: Literal["focus-1.2", "focus-1.4"] = Field(
-        "focus-1.2", description="FOCUS version of these exports."
+    export_format: Literal["focus-1.2", "focus-1.4", "cloudzero"] = Field(
+        "focus-1.2",
+        description="FOCUS version of these exports; or `cloudzero`: its Common Bill Format, in folders as "
+        "its S3 connections read them.",
     )
     export_granularity: Literal["daily", "hourly"] = Field(
         "daily", description="Charge periods of these exports."
     )
     export_file: Literal["csv.gz", "parquet"] = Field("csv.gz", description="Format of these files.")
+
+    @model_validator(mode="after")
+    def _for_cloudzero(self) -> Self:
+        if self.export_format == "cloudzero" and self.export_to:
+            if self.export_file != "csv.gz":
+                raise ValueError("export_file must be csv.gz with export_format cloudzero")
+            if self.export_to.startswith("s3://") and "/" not in self.export_to.removeprefix("s3://"):
+                raise ValueError("export_to needs a folder in the bucket with export_format cloudzero")
+        return self
 
     @field_validator("export_to")
     @classmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import FormData
@@ -70,13 +71,14 @@ class Console:
         self.sessions = state.sessions
         self._issuer = urlsplit(settings.oidc_issuer).hostname or ""
         self._renderer = Renderer(ENTRIES, state.clock.now)
+        self._preparing: asyncio.Task[None] | None = None
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            response = await self._respond(request)
+            response = await unless_gone(request, self._respond(request))
         except ClientDisconnect:
             return
         except ApiError as error:
@@ -210,6 +212,7 @@ class Console:
     async def sign_in_page(self, request: Request) -> Response:
         """GET: the form. POST: a key, or the secret of a link, begins a session."""
         if request.method != "POST":
+            self._prepare()
             return self._sign_in(request)
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > 16_384:
@@ -220,6 +223,16 @@ class Console:
             return await self.signed_in(request, await self._key_of(form, request), then)
         except ApiError as error:
             return self._sign_in(request, error, then)
+
+    def _prepare(self) -> None:
+        """Somebody is about to sign in: what pages are made of is compiled while they type, a template at a
+        time, and not in workers whose console nobody opens."""
+        if self._preparing is None:
+            self._preparing = asyncio.create_task(self._compile())
+
+    async def _compile(self) -> None:
+        for name in self._renderer.templates():
+            await asyncio.to_thread(self._renderer.compile, name)
 
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):
@@ -337,6 +350,30 @@ _NO_STORE: Final = "The shared state (Redis) cannot be reached, so nobody can be
 _BAD_FORM: Final = "The form cannot be read."
 _CROSS_SITE: Final = "This came from a page of another site, and was not done."
 _NOT_YOURS: Final = "Your key has role {role}, which has no such page."
+
+
+async def unless_gone(request: Request, made: Coroutine[Any, Any, Response]) -> Response:
+    """What somebody still waits for. Who goes to another page must not wait there for what the last one asked
+    the ledger: a tenant's queries run one after another. Only for what changes nothing. Raises
+    ClientDisconnect."""
+    if request.method != "GET":
+        return await made
+    answer = asyncio.ensure_future(made)
+    left = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        for task in (answer, left):
+            task.cancel()
+        await asyncio.wait((answer, left))
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _home(role: Role) -> str:

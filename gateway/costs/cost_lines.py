@@ -114,12 +114,14 @@ def read_lines(
 ) -> Iterator[CostLine]:
     """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
     (False). `as_posted`: whole months as posted; False: their hours as known now. `local`: the timezone
-    of the days."""
+    of the days; without the hours that it cuts, which `own_lines` adds."""
 
     def where(table: Table) -> list[ColumnElement[bool]]:
         found = [_within(table, period, as_posted=as_posted), *(table.c.tenant == t for t in set(tenants))]
         if corrections is not None:
             found.append(table.c.correction == corrections)
+        if local is not None and local.cuts:
+            found.append(table.c.hour.not_in(local.cut_hours))
         if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
             found.append(table.c.hour < month(names[-1]).start)
         return found
@@ -173,7 +175,7 @@ def _rows(
 
 
 def effective(period: Period) -> Period:
-    """The whole hours that the period touches, which is what is read for it."""
+    """The whole hours of UTC that the period touches, which is what is read for it."""
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 

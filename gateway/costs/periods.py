@@ -4,8 +4,9 @@ to)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -20,6 +21,7 @@ _LONGEST_LOCAL = 3660 * DAY
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
+_OFFSET = re.compile(r"([+-])(0\d|1[0-4]):([0-5]\d)", re.ASCII)
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?", re.ASCII | re.DOTALL)
 
 
@@ -40,13 +42,34 @@ class LocalTime:
     """A timezone during a period, for days that begin at local midnight."""
 
     timezone: str
-    """IANA name, like Europe/Berlin."""
+    """IANA name, like Europe/Berlin, or an offset, like +05:30."""
     offsets: tuple[tuple[int, int], ...]
-    """(from, microseconds ahead of UTC), ascending; the first also holds before. Whole hours."""
+    """(from, microseconds ahead of UTC), ascending; the first also holds before."""
+    within: Period
+    """The period, extended to whole hours of local time."""
+    cuts: tuple[int, ...] = ()
+    """When a local day, or the period, begins or ends within an hour of UTC; ascending. Only where local time
+    is not a whole number of hours ahead."""
+
+    @property
+    def cut_hours(self) -> tuple[int, ...]:
+        """The hours of UTC that are cut."""
+        return tuple(dict.fromkeys(cut - cut % HOUR for cut in self.cuts))
+
+    def cuts_in(self, hour: int) -> list[int]:
+        """Where an hour of UTC is cut."""
+        return [cut for cut in self.cuts if hour < cut < hour + HOUR]
+
+    def day(self, at: int) -> str:
+        """`2026-11-01`"""
+        return iso(at + self._ahead(at))[:10]
+
+    def _ahead(self, at: int) -> int:
+        return _held(self.offsets, at)
 
     def iso(self, at: int) -> str:
         """`2026-11-01T00:00:00+01:00`"""
-        ahead = next((o for start, o in reversed(self.offsets) if start <= at), self.offsets[0][1])
+        ahead = self._ahead(at)
         sign, minutes = "-" if ahead < 0 else "+", abs(ahead) // 60_000_000
         return f"{iso(at + ahead).removesuffix('Z')}{sign}{minutes // 60:02}:{minutes % 60:02}"
 
@@ -66,21 +89,23 @@ def iso(at: int) -> str:
 
 
 def zone(name: str) -> tzinfo:
-    """The timezone of an IANA name. Raises PeriodError."""
+    """The timezone of an IANA name, or of an offset like +05:30. Raises PeriodError."""
     if name == "UTC":
         return UTC
+    if offset := _OFFSET.fullmatch(name):
+        ahead = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        return timezone(-ahead if offset[1] == "-" else ahead, name)
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError) as error:  # a folder, a path, or no such zone
         raise PeriodError(
             "timezone",
-            f"timezone={name[:40]!r} is not a known timezone like Europe/Berlin.",
+            f"timezone={name[:40]!r} is not a known timezone like Europe/Berlin or +05:30.",
         ) from error
 
 
 def local_time(within: Period, at: tzinfo) -> LocalTime | None:
-    """A timezone during a period; None for UTC. Raises PeriodError if it is not whole hours ahead of UTC:
-    GPU-time is kept by the hour of UTC, which a local midnight must not cut; or if the period is too long."""
+    """A timezone during a period; None for UTC. Raises PeriodError if the period is too long."""
     if at is UTC:
         return None
     if within.end - within.start > _LONGEST_LOCAL:
@@ -90,13 +115,27 @@ def local_time(within: Period, at: tzinfo) -> LocalTime | None:
     for (start, before), (end, after) in pairwise(days):
         if before != after:
             offsets.append((_turn(at, start, end), after))
-    if any(ahead % HOUR for _, ahead in offsets):
-        raise PeriodError(
-            "timezone",
-            f"timezone={at} is not a whole number of hours ahead of UTC, and GPU-time is kept by the hour of "
-            "UTC: use UTC, or a zone like Etc/GMT-5.",
-        )
-    return LocalTime(str(at), tuple(offsets))
+    first, last = (_held(offsets, when) for when in (within.start, within.end))
+    whole = Period(
+        within.start - (within.start + first) % HOUR,
+        min(within.end + -(within.end + last) % HOUR, LAST_HOUR),
+    )
+    return LocalTime(str(at), tuple(offsets), whole, _cuts(offsets, whole))
+
+
+def _held(offsets: Sequence[tuple[int, int]], at: int) -> int:
+    return next((ahead for start, ahead in reversed(offsets) if start <= at), offsets[0][1])
+
+
+def _cuts(offsets: Sequence[tuple[int, int]], whole: Period) -> tuple[int, ...]:
+    """See `LocalTime.cuts`."""
+    if not any(ahead % HOUR for _, ahead in offsets):
+        return ()
+    starts = [whole.start, *(start for start, _ in offsets[1:]), whole.end]
+    found = set(starts)  # also when clocks are set, since an hour of UTC may then have two offsets
+    for (start, end), (_, ahead) in zip(pairwise(starts), offsets, strict=True):
+        found.update(range(start + -(start + ahead) % DAY, end, DAY))
+    return tuple(sorted(cut for cut in found if cut % HOUR))
 
 
 def _ahead(at: tzinfo, when: int) -> int:

@@ -226,6 +226,8 @@ Label = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+( [\x21-\x7e]+)*$")
 ]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Address = Annotated[str, StringConstraints(max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")]
+"""A host name or an IP address."""
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$")]
 Labels = Annotated[dict[LabelName, Label], Field(max_length=32)]

@@ -18,11 +18,11 @@ from gateway.operations.state import State
 from gateway.operations.terms import KeyTerms, check_terms, expiry, seconds, updated
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.tenants import delegation
-from gateway.tenants.directory import TENANT_ROLES, Directory, Key, Role, dump, mint
+from gateway.tenants.directory import TENANT_ROLES, Directory, Key, Pins, Role, dump, mint
 from gateway.tenants.terms import NO_BUDGET
 
 MAX_OVERLAP_SECONDS: Final = 30 * 86_400
-_OWN: Final = frozenset({"tenant", "role", "engine", "expires"})
+_OWN: Final = frozenset({"tenant", "role", "engine", "address", "expires"})
 """Fields of bodies that are not terms."""
 _UNSAID: Final = "unchanged"
 
@@ -35,18 +35,19 @@ async def create(
     terms: KeyTerms,
     authority: Authority,
     engine: str = "",
+    address: str | None = None,
     expires: str | None = None,
 ) -> tuple[Key, str]:
     """Return the key and its text, which is not stored. `tenant`: empty means that of the caller, if it has
-    one. `expires`: a duration or a time. Raises FlorinError, NotFoundError, InvalidNameError,
-    QuotaExceededError."""
+    one. `address`: pinned for the engine's URLs. `expires`: a duration or a time. Raises FlorinError,
+    NotFoundError, InvalidNameError, QuotaExceededError."""
     tenant = tenant or authority.tenant or ""
     authority.check_tenant(tenant)
-    _check_owner(tenant, role, engine)
+    _check_owner(tenant, role, engine, address)
     _check_terms(role, terms)
     now = state.clock.now()
     until = None if expires is None else expiry("expires", expires, now)
-    bare, text = mint(tenant, role, now, engine=engine, expires=until)
+    bare, text = mint(tenant, role, now, engine=engine, pins=Pins(address=address), expires=until)
     wanted = updated(bare, terms, leave=_OWN)
     key = wanted if authority.key is None else delegation.created(authority.key, wanted)
     check_money(state, NO_BUDGET, key.budget, tenant)
@@ -160,7 +161,13 @@ def find(state: State, key_id: str, authority: Authority) -> Key:
 
 def details(key: Key) -> dict[str, object]:
     """What an audit note says of a key."""
-    said = {"tenant": key.tenant, "role": key.role, "engine": key.engine, "label": key.label}
+    said = {
+        "tenant": key.tenant,
+        "role": key.role,
+        "engine": key.engine,
+        "label": key.label,
+        "address": key.pins.address,
+    }
     return {name: value for name, value in said.items() if value or name in {"tenant", "role"}}
 
 
@@ -193,7 +200,7 @@ def check_engine(engine: str) -> None:
     check_name("engine", engine)
 
 
-def _check_owner(tenant: str, role: Role, engine: str) -> None:
+def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> None:
     if role is Role.ENROLMENT:
         raise FlorinError(
             "invalid_value", "Enrolment tokens are made by `florin engine token create`.", param="role"
@@ -202,8 +209,9 @@ def _check_owner(tenant: str, role: Role, engine: str) -> None:
         raise FlorinError("invalid_value", f"A key of role {role} needs a tenant.", param="tenant")
     if role is Role.ENGINE:
         check_engine(engine)
-    elif engine:
-        raise FlorinError("invalid_value", "Only keys of role engine are for an engine.", param="engine")
+    elif engine or address is not None:
+        param = "engine" if engine else "address"
+        raise FlorinError("invalid_value", "Only keys of role engine are for an engine.", param=param)
     if tenant and role in {Role.ENGINE, Role.METRICS}:
         raise FlorinError("invalid_value", f"A key of role {role} is no tenant's.", param="tenant")
 

@@ -98,10 +98,18 @@ class NewInvoice(StrictBody):
 async def add(state: State, new: NewRateCard, *, actor: str) -> tuple[RateCard, bool]:
     """Return the version, and False if the same existed already. Raises FlorinError,
     LedgerUnavailableError."""
-    now = state.clock.now()
+    card = card_of(new, state.clock.now())
+    with _errors():
+        return await asyncio.to_thread(
+            card_store.add_card, state.ledger, card, default_start=new.valid_from is None, actor=actor
+        )
+
+
+def card_of(new: NewRateCard, now: int) -> RateCard:
+    """Without `valid_from` it is valid from this month. Raises FlorinError."""
     with _errors():
         cached = new.cached_per_million
-        card = RateCard(
+        return RateCard(
             name=card_name(new.name),
             valid_from=_month("valid_from", new.valid_from, now),
             currency=new.currency,
@@ -117,25 +125,26 @@ async def add(state: State, new: NewRateCard, *, actor: str) -> tuple[RateCard, 
             batch_percent=new.batch_percent,
             residency_micros=rate("residency_per_adapter_hour", new.residency_per_adapter_hour),
         )
-        default_start = new.valid_from is None
-        return await asyncio.to_thread(
-            card_store.add_card, state.ledger, card, default_start=default_start, actor=actor
-        )
 
 
 async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assignment, bool]:
     """Return the assignment, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
-    now = state.clock.now()
     if new.tenant is not None and new.tenant not in state.directory.tenants:
         raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
+    made = assignment_of(new, state.clock.now())
     with _errors():
-        made = Assignment(
+        return await asyncio.to_thread(card_store.assign, state.ledger, made, actor=actor)
+
+
+def assignment_of(new: NewAssignment, now: int) -> Assignment:
+    """Without `valid_from` it is valid from this month. Raises FlorinError."""
+    with _errors():
+        return Assignment(
             tenant=DEFAULT if new.tenant is None else new.tenant,
             card=new.card or "",
             valid_from=_month("valid_from", new.valid_from, now),
             recorded_at=now,
         )
-        return await asyncio.to_thread(card_store.assign, state.ledger, made, actor=actor)
 
 
 async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Invoice, bool]:

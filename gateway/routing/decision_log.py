@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,7 +28,22 @@ RECORDS = 4096
 RECORD_BYTES = 1024
 _MOST_SHOWN = 8
 """Engines whose costs are kept with a decision, cheapest first."""
+_WORTH_TELLING = 0.001
+"""Seconds: shorter searches, which most are, would only make the records longer."""
 _PATTERN = "decisions-*.ring"
+
+
+class Search(NamedTuple):
+    """How long one search for an engine took, in seconds."""
+
+    whole: float
+    queued: float
+    """Of it, waiting for the request's turn."""
+    loading: float
+    """Of it, waiting for an adapter load."""
+
+
+AT_ONCE = Search(0.0, 0.0, 0.0)
 
 
 class DecisionLog:
@@ -58,8 +73,16 @@ class DecisionLog:
         if self._file is not None:
             os.close(self._file)
 
-    def note(self, request_id: str, attempt: int, adapter: str, engine: str, pick: Pick | None) -> None:
-        """`pick`: the last one for this attempt; None: it needed none."""
+    def note(  # one row of the log
+        self,
+        request_id: str,
+        attempt: int,
+        adapter: str,
+        engine: str,
+        pick: Pick | None,
+        search: Search = AT_ONCE,
+    ) -> None:
+        """`pick`: the last one for this attempt; None: it needed none. `search`: what went before it."""
         record: dict[str, Any] = {
             "request_id": request_id,
             "attempt": attempt,
@@ -67,6 +90,11 @@ class DecisionLog:
             "adapter": adapter,
             "engine": engine,
         }
+        if search.whole >= _WORTH_TELLING:
+            record |= {
+                "search_ms": round(search.whole * 1000, 1), "queue_ms": round(search.queued * 1000, 1),
+                "load_ms": round(search.loading * 1000, 1),
+            }  # fmt: skip
         if pick is not None:
             best = sorted(pick.considered, key=lambda option: option[2])[:_MOST_SHOWN]
             record |= {

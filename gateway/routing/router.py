@@ -26,6 +26,7 @@ from adapters.placement.scheduling.view import Action, Ask, EngineView, Pick, Sc
 from adapters.registry.catalog import Catalog, Target
 from gateway.admission.fair_queue.waiting import Fit
 from gateway.errors import FlorinError, unsupported_endpoint
+from gateway.routing.decision_log import Search
 from gateway.routing.engine_state import Lease
 from gateway.routing.fleets import Fleets
 from gateway.routing.hang_detection import HangDetector
@@ -81,10 +82,14 @@ class Router:
         """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
         StoreUnavailableError."""
         target, unplaced = routing_state.target, self._leases.unplaced
+        began, queued, loading = self._clock(), routing_state.ticket.waited, routing_state.loading
         unplaced.add(target)
         try:
             return await self._place(routing_state)
         finally:
+            routing_state.search = Search(
+                self._clock() - began, routing_state.ticket.waited - queued, routing_state.loading - loading
+            )
             unplaced.remove(target)
             self.turns.release(target.base_model, routing_state.ticket)
 
@@ -301,6 +306,7 @@ class Router:
             return self._catalog.engines.get(pick.engine) if pick else None
 
         reload_on, routing_state.reload_on = routing_state.reload_on, None
+        began = self._clock()
         try:
             return await self._loader.ensure_resident(
                 version,
@@ -319,17 +325,22 @@ class Router:
                 raise self._retries.timeout_error(routing_state.target) from error
             raise
         finally:
-            routing_state.ticket.since = self._clock()  # until now it waited for the load, not for room
+            now = self._clock()
+            routing_state.loading += now - began
+            routing_state.ticket.since = now  # until now it waited for the load, not for room
 
     async def _replicate(self, routing_state: RoutingState, version: Version, name: str) -> str | None:
         """Load the version on one more engine, because that is quicker than the queues of those that hold it.
         None: it had no slot."""
         engine = self._catalog.engines[name]
+        began = self._clock()
         try:
             if await self._loader.open_replica(version, engine, deadline=routing_state.deadline):
                 return name
         except StoreUnavailableError:  # those that hold it go on serving
             pass
+        finally:
+            routing_state.loading += self._clock() - began
         routing_state.no_room_on.add(name)
         routing_state.no_room_until = self._clock() + NO_ROOM_SECONDS
         return None

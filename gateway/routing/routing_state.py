@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from adapters.placement.scheduling.view import Pick
 from adapters.registry.catalog import Target
+from gateway.routing.decision_log import AT_ONCE, Search
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.query_of_death import REQUEST_DEATHS
 from gateway.routing.request_identity import RequestIdentity
@@ -52,6 +53,10 @@ class RoutingState:
     """An engine that does not hold the version although it should: load it there again."""
     loads: int = 0
     """Adapter loads caused by the next attempt."""
+    loading: float = 0.0
+    """Seconds that it has waited for adapter loads, for all attempts."""
+    search: Search = AT_ONCE
+    """The last one."""
     losses: list[tuple[EngineState, int]] = field(default_factory=list)
     """Engines on which it failed, each with its `deaths` when the attempt began."""
     failed_attempt: tuple[Lease, RetryElsewhere] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -29,9 +30,11 @@ _APART = 1_013
 """Microseconds between the copies of a row: the same times would be easier to roll up than real ones."""
 
 
-def load(url: str, records: int, progress: Progress = lambda _: None, *, copies: int = 1) -> None:
-    """Load the month into an empty ledger, without rolling it up: `records // copies` rows, `copies` times.
-    `progress` receives the records so far."""
+def load(
+    url: str, records: int, progress: Progress = lambda _: None, *, copies: int = 1, hours: int = HOURS
+) -> None:
+    """Load the month into an empty ledger, without rolling it up: `records // copies` rows, `copies` times,
+    or those of its first `hours`. `progress` receives the records so far."""
     ledger = Ledger(url)
     with ledger.write() as connection:  # the tables
         connection.execute(insert(prices), _prices())
@@ -42,7 +45,7 @@ def load(url: str, records: int, progress: Progress = lambda _: None, *, copies:
         for index in indexes:
             index.drop(connection)
     with _bulk(url, copies) as put:
-        for rows in month.hours():
+        for rows in islice(month.hours(), hours):
             put(rows)
             progress(month.made * copies)
     for index in indexes:
@@ -56,7 +59,7 @@ def load(url: str, records: int, progress: Progress = lambda _: None, *, copies:
             (
                 (START + hour * HOUR, e.name, e.gpu_type, e.gpu_count)
                 for e in engines()
-                for hour in range(HOURS)
+                for hour in range(hours)
             ),
         )
     _settle(ledger)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import close
@@ -22,8 +22,10 @@ from gateway.costs.export.files import Order, export
 from gateway.costs.periods import month
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.costs.statement.page import statement_json
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import HOUR, Ledger
+from gateway.metering.ledger.schema import engine_hours, rollup_parts, rollups
 from gateway.metering.records import FINAL, UsageRecord, record_id
 from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines
 
@@ -40,6 +42,9 @@ NAIVE = """
 """
 """The query on a plain table of spend logs: tokens only, because the table does not know GPU costs. This is
 its best case, because there are no other months to skip."""
+
+
+NAIVE_STEP = "raw records by tenant, adapter, GPU type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def _measured(name: str, url: str) -> Measured:
     with ledger.read():
         pass
     start, cpu = time.perf_counter(), time.process_time()
-    result = {**STEPS, **PARTLY}[name](ledger)
+    result = {**STEPS, **PARTLY, **DAILY}[name](ledger)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     ledger.close()
     return Measured(name, seconds, cpu_seconds, _peak_mib(), result)
@@ -79,6 +84,25 @@ def _peak_mib() -> float:
 def _roll(ledger: Ledger, patience: float | None = None) -> dict[str, Any]:
     done = roll(ledger, END, patience=patience)
     return {"engine_hours": done.rolled, "pending": done.pending}
+
+
+def _copy_days(ledger: Ledger) -> dict[str, Any]:
+    """The sums of the first day, once more for each other day."""
+    counted = {}
+    with ledger.write() as connection:
+        for table in (engine_hours, rollups, rollup_parts):
+            names = [column.name for column in table.columns if column.name != "id"]
+            for day in range(1, HOURS // 24):
+                own = [
+                    (column + day * 24 * HOUR if column.name in {"hour", "piece"} else column)
+                    for column in (table.c[name] for name in names)
+                ]
+                first = table.c.hour < START + 24 * HOUR
+                connection.execute(table.insert().from_select(names, select(*own).where(first)))
+            counted[str(table.name)] = connection.execute(
+                select(func.count()).select_from(table)
+            ).scalar_one()
+    return counted
 
 
 def _imbalance(ledger: Ledger) -> dict[str, Any]:
@@ -144,6 +168,12 @@ def _preview(ledger: Ledger) -> dict[str, Any]:
     return {"statements": len(found["statements"])}
 
 
+def _statement(ledger: Ledger) -> dict[str, Any]:
+    found = statement_json(ledger, "tenant-007", MONTH, issuer="", now=END + 2 * HOUR, known=True)
+    assert found is not None, "known"
+    return {"amount_cents": found["amount_cents"], "state": found["state"]}
+
+
 def _verify(*, quick: bool) -> Callable[[Ledger], dict[str, Any]]:
     def step(ledger: Ledger) -> dict[str, Any]:
         [found] = verify(ledger, MONTH, quick=quick)
@@ -171,13 +201,15 @@ STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
         "tenant", "adapter", "gpu_type", policy=AllocationPolicy("proportional")
     ),
     "report of one tenant by hour": _report("adapter", "hour", tenants=("tenant-007",)),
+    "statement of one tenant": _statement,
     "preview of the closing": _preview,
     "export, FOCUS by day": _export("daily"),
-    "raw records by tenant, adapter, GPU type": _naive,
+    NAIVE_STEP: _naive,
     "insert 20,000 more, by 500": _insert,
     "roll up their hour": _roll_later,
     "close the month": _close,
     "report of the closed month": _report("tenant", "adapter", "gpu_type"),
+    "statement of the closed month": _statement,
     "verify it, quickly": _verify(quick=True),
     "verify it": _verify(quick=False),
 }
@@ -187,3 +219,9 @@ PARTLY: dict[str, Callable[[Ledger], dict[str, Any]]] = {
     "insert 20,000 more, by 500": _insert,
 }
 """The steps of a month that is too large to be rolled up in the time that there is."""
+DAILY: dict[str, Callable[[Ledger], dict[str, Any]]] = {
+    "roll up a day": _roll,
+    "copy its sums to the other days": _copy_days,
+    **{name: STEPS[name] for name in list(STEPS)[1:8] if name != NAIVE_STEP},
+}
+"""The steps of a month of which only one day's records are made: what reads no records."""

@@ -166,6 +166,13 @@ async def test_a_secret_is_made_once(installation):
     assert await installation.other.secret("other", "second") == "second"
 
 
+async def test_the_registry_s_format_only_rises(installation):
+    assert await installation.store.registry_format(2) == 2
+    assert await installation.other.registry_format(1) == 2
+    assert await installation.other.registry_format(3) == 3
+    assert await installation.store.registry_format(2) == 3
+
+
 async def test_a_token_is_kept_while_the_holder_stays_and_rises_with_each_new_one(installation):
     first = await installation.store.lead("reconciler", "w1", 1000)
     assert first > 0

@@ -1,7 +1,8 @@
-"""Two real vLLM engines, started once per run and shared by all modules here.
+"""Real vLLM engines, started once per run: a fleet of two, and a lone one for what needs no second.
 
-Under xdist the whole folder goes to one worker (run with `--dist loadgroup`), so that there are never more
-than two engines. A test that kills an engine asks for `repaired_fleet`, which leaves the fleet whole.
+Under `--dist loadgroup`, all tests of the fleet go to one worker and all of the lone engine to one; other modules,
+which start what they need, go one by one to whichever has time. So two workers have three engines, or four. A test
+that kills an engine asks for `repaired_fleet` or `repaired_lone`, which leave it alive.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ FLAGS = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
+            assert isinstance(item, pytest.Function)
             item.add_marker(pytest.mark.engine)
-            item.add_marker(pytest.mark.xdist_group("engine"))
+            shared = [name for name in ("fleet", "lone") if name in item.fixturenames]
+            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.path.stem))
             if not any(item.iter_markers("timeout")):
                 item.add_marker(pytest.mark.timeout(600))  # the first one pays for the engines' start
 
@@ -81,9 +84,46 @@ def fleet(
         yield started
 
 
+@pytest.fixture(scope="session")
+def lone(
+    engine_env: EngineEnv, demo_model: DemoModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """One engine of two slots."""
+    options = EngineOptions(extra=FLAGS)
+    with Fleet(
+        engine_env, demo_model, logs=tmp_path_factory.mktemp("lone"), count=1, options=options
+    ) as started:
+        started.start()
+        yield started
+
+
 @pytest.fixture
 def clean_fleet(fleet: Fleet) -> Fleet:
     """Both engines alive and without any adapter loaded, as after a start."""
+    return cleaned(fleet)
+
+
+@pytest.fixture
+def clean_lone(lone: Fleet) -> Fleet:
+    """The same of the lone engine."""
+    return cleaned(lone)
+
+
+@pytest.fixture
+def repaired_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
+    """For tests that kill engines: what they killed is back before the next test."""
+    yield clean_fleet
+    repair(clean_fleet)
+
+
+@pytest.fixture
+def repaired_lone(clean_lone: Fleet) -> Iterator[Fleet]:
+    """The same of the lone engine."""
+    yield clean_lone
+    repair(clean_lone)
+
+
+def cleaned(fleet: Fleet) -> Fleet:
     repair(fleet)
     for engine in fleet.engines:
         for name in loaded(engine.url):
@@ -92,13 +132,6 @@ def clean_fleet(fleet: Fleet) -> Fleet:
             )
             assert answer.status_code == httpx.codes.OK, answer.text
     return fleet
-
-
-@pytest.fixture
-def repaired_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
-    """For tests that kill engines: what they killed is back before the next test."""
-    yield clean_fleet
-    repair(clean_fleet)
 
 
 def repair(fleet: Fleet) -> None:

@@ -25,9 +25,9 @@ def florin(gateway: Gateway, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_an_engine_is_measured_and_its_hours_divided_by_it(
-    clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
+    clean_lone: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ):
-    engine = clean_fleet.engines[0]
+    engine = clean_lone.engines[0]
     async with (
         running_gateway(tmp_path / "state", valkey_url, prefix, probe_timeout=5.0) as gateway,
         gateway.http() as http,

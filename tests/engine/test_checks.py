@@ -84,8 +84,8 @@ def ask(engine: DemoEngine, model: str) -> Answer | None:
 
 
 @pytest.fixture
-def subject(repaired_fleet: Fleet) -> Subject:
-    engine, model = repaired_fleet.engines[0], repaired_fleet.model
+def subject(repaired_lone: Fleet) -> Subject:
+    engine, model = repaired_lone.engines[0], repaired_lone.model
     base = ask(engine, model.served_name)
     assert base
     bare = Subject(engine, model, base, base)

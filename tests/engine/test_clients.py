@@ -13,7 +13,7 @@ import pytest
 
 from deploy.clients.environments import ClientsUnavailableError, node_environment, python_environment
 from tests.support.harness import Gateway
-from tests.support.missing import missing
+from tests.support.missing import absent, missing
 
 PAGES = sorted(
     page for page in (Path(__file__).parents[2] / "docs" / "clients").glob("*.md") if page.name != "index.md"
@@ -54,7 +54,7 @@ def command(example: Example, page: Path, place: Path) -> list[str]:
     except ClientsUnavailableError as error:
         missing(str(error))
     if shutil.which("curl") is None:
-        missing("curl is not installed")
+        absent("curl is not installed: apt-get install curl")
     return ["bash", "-euo", "pipefail", "example.bash"]
 
 

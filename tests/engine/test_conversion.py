@@ -21,11 +21,11 @@ SCRIPT = Path(__file__).with_name("peft_conversions.py")
 
 
 def test_converted_adapters_answer_as_peft_has_them(
-    repaired_fleet: Fleet, engine_env: EngineEnv, tmp_path: Path
+    repaired_lone: Fleet, engine_env: EngineEnv, tmp_path: Path
 ):
     """What is exact, on the engine. Approximations in PEFT, because this engine takes no rank above 8: the
     announced error falls with the rank, and with it the distance to what the original answers."""
-    model, engine = repaired_fleet.model, repaired_fleet.engines[0]
+    model, engine = repaired_lone.model, repaired_lone.engines[0]
     made, base = tmp_path / "made", read_base_weights(model.base)
     command = [str(engine_env.python), str(SCRIPT), str(model.base), str(made)]
     done = subprocess.run(command, capture_output=True, text=True, env=engine_environ(), check=False)

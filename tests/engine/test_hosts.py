@@ -101,8 +101,7 @@ def on_the_host(pki: Path, secure: dict[str, Any]) -> tuple[list[str], dict[str,
 
 
 @pytest.fixture
-async def site(  # noqa: PLR0917  # fixtures
-    clean_fleet: Fleet,
+async def site(  # fixtures
     engine_env: EngineEnv,
     demo_model: DemoModel,
     tmp_path: Path,
@@ -110,7 +109,7 @@ async def site(  # noqa: PLR0917  # fixtures
     prefix: str,
     secure: dict[str, Any],
 ) -> AsyncIterator[Site]:
-    """A gateway, and one engine that an agent has started. Needs the fleet for its lock, and for a second."""
+    """A gateway, and one engine that an agent has started."""
     if engine_env.gpus:
         pytest.skip("the flags are those of the CPU build")
     port = free_port()
@@ -146,7 +145,7 @@ async def site(  # noqa: PLR0917  # fixtures
             await end(agent)
 
 
-@pytest.mark.timeout(1800)  # an engine of its own, started twice, beside the fleet
+@pytest.mark.timeout(1800)  # an engine of its own, started twice
 async def test_an_engine_that_is_killed_comes_back_with_its_adapters_and_leaves_nothing(site: Site):
     question = site.model.questions[0]
     for tenant in CUSTOMERS:

@@ -30,10 +30,10 @@ PROMISE_SECONDS = 5.0
 
 @pytest.fixture
 async def gateway(
-    repaired_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
+    repaired_lone: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ) -> AsyncIterator[Gateway]:
     """One engine, whose CPU cache takes all four customers' adapters."""
-    engine = repaired_fleet.engines[0]
+    engine = repaired_lone.engines[0]
     async with running_gateway(
         tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=1.0, probe_timeout=2.0
     ) as running:
@@ -81,9 +81,9 @@ def reloaded(caplog: pytest.LogCaptureFixture) -> list[object]:
 
 
 async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
-    gateway: Gateway, repaired_fleet: Fleet, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, repaired_lone: Fleet, caplog: pytest.LogCaptureFixture
 ):
-    engine = repaired_fleet.engines[0]
+    engine = repaired_lone.engines[0]
     before = {tenant: await ask(gateway, tenant, QUESTION) for tenant in ALL}
     order = ("corgi", "acme", "delta", "bolt")
     for tenant in order:
@@ -99,7 +99,7 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
         while (await doctor(gateway)).get("engine_reachable", {}).get("status") != "problem":
             await asyncio.sleep(0.1)
     caplog.set_level(logging.WARNING, "adapters.reconcile.reconciler")
-    restarting = asyncio.create_task(asyncio.to_thread(repaired_fleet.restart, 0))
+    restarting = asyncio.create_task(asyncio.to_thread(repaired_lone.restart, 0))
     healthy = await first_healthy(engine.url)
     residency = gateway.state.residency
     async with asyncio.timeout(60):
@@ -119,9 +119,9 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
 
 
 async def test_doctor_explains_a_foreign_adapter(
-    gateway: Gateway, repaired_fleet: Fleet, demo_model: DemoModel
+    gateway: Gateway, repaired_lone: Fleet, demo_model: DemoModel
 ):
-    engine = repaired_fleet.engines[0]
+    engine = repaired_lone.engines[0]
     await ask(gateway, "acme", QUESTION)
     assert "residency_stranger" not in await doctor(gateway)
     path = str(demo_model.adapters["bolt"].path)

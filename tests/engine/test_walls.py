@@ -42,14 +42,14 @@ async def register(gateway: Gateway, url: str, base: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def one_engine(
-    clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
+    clean_lone: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ) -> AsyncIterator[Gateway]:
     """A gateway with one engine, so that an attacker's requests meet the victim's; acme and bolt may call the base
     model."""
     async with running_gateway(
         tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
     ) as gateway:
-        await register(gateway, clean_fleet.engines[0].url, demo_model.served_name)
+        await register(gateway, clean_lone.engines[0].url, demo_model.served_name)
         for tenant in ("acme", "bolt"):
             await add_tenant(gateway, tenant, base_access=True)
         yield gateway
@@ -101,13 +101,13 @@ async def share(gateway: Gateway, group: str) -> None:
 
 
 async def test_a_timing_attack_on_the_prefix_cache_fails_with_salts_of_their_own(
-    one_engine: Gateway, clean_fleet: Fleet, demo_model: DemoModel
+    one_engine: Gateway, clean_lone: Fleet, demo_model: DemoModel
 ):
     model = demo_model.served_name
     async with (
         one_engine.http(one_engine.keys["acme"]) as victim,
         one_engine.http(one_engine.keys["bolt"]) as attacker,
-        httpx.AsyncClient(base_url=clean_fleet.engines[0].url, timeout=60, trust_env=False) as unsalted,
+        httpx.AsyncClient(base_url=clean_lone.engines[0].url, timeout=60, trust_env=False) as unsalted,
     ):
         await attack(victim, attacker, model)  # warms up
         apart = await attack(victim, attacker, model)
@@ -131,9 +131,9 @@ SCORED: tuple[dict[str, Any], ...] = (
 
 
 async def test_an_engine_that_dies_of_scoring_prompts_is_found_out_and_spared(
-    one_engine: Gateway, repaired_fleet: Fleet, demo_model: DemoModel, monkeypatch: pytest.MonkeyPatch
+    one_engine: Gateway, repaired_lone: Fleet, demo_model: DemoModel, monkeypatch: pytest.MonkeyPatch
 ):
-    engine, model = repaired_fleet.engines[0], demo_model.served_name
+    engine, model = repaired_lone.engines[0], demo_model.served_name
     known: Engine = one_engine.state.catalog.engines["e0"]
     assert known.version.startswith("0.32.")
     assert known.prompt_scores == "unsafe"
@@ -178,11 +178,11 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def test_no_real_message_tells_of_the_engines_insides(clean_fleet: Fleet, demo_model: DemoModel):
+def test_no_real_message_tells_of_the_engines_insides(clean_lone: Fleet, demo_model: DemoModel):
     told = {}
     for path, fields in WRONG:
         body = {"model": demo_model.served_name, **fields}
-        answer = httpx.post(clean_fleet.engines[1].url + path, json=body, timeout=60, trust_env=False)
+        answer = httpx.post(clean_lone.engines[0].url + path, json=body, timeout=60, trust_env=False)
         error = read_error(answer.content)
         found = refusal(error)
         told[str(fields)[:80]] = (answer.status_code, error.get("message"), error.get("param"), found)

@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from adapters.model import Version, dump, load
 from adapters.registry.artifacts import ArtifactStore
+from adapters.store import registry_format
 from adapters.store.protocol.registry import AuditNote, Change
 from adapters.store.redis import RedisStore
 from adapters.store.redis.registry_backup import RegistryBackup
@@ -51,10 +52,10 @@ def test_backup_wipe_restore(tmp_path: Path, model: Path):
     with MockProcess(root=str(model)) as engine:
         with serving(state) as gateway:
             add_engine(gateway, engine)
-            gateway.json("tenant", "add", "acme")
-            gateway.json("price", "add", "--gpu-type", "H200", "--rate", "2.50")
-            key = gateway.json("key", "create", "--tenant", "acme")["key"]
-            gateway.json("adapter", "add", "acme/support", "--source", str(source))
+            gateway.call("POST", "/admin/v1/tenants", {"name": "acme"})
+            gateway.call("POST", "/admin/v1/prices", {"gpu_type": "H200", "rate_per_gpu_hour": "2.50"})
+            key = gateway.call("POST", "/admin/v1/keys", {"tenant": "acme", "role": "tenant"})["key"]
+            gateway.call("POST", "/admin/v1/adapters", {"adapter": "acme/support", "source": str(source)})
             assert answer(gateway.url, key) == "acme/support@v1"
             until = gateway.json("cost", "report")  # ships what was used
             made = florin("backup", "--out", str(out), "--json", FLORIN_STATE_DIR=str(state))
@@ -262,6 +263,15 @@ def test_a_backup_of_a_newer_florin_is_refused(small, empty, tmp_path):
         patch.setattr("gateway.operations.backup.taking.REVISIONS", (*migrations.REVISIONS, "9999"))
         take(small.settings, tmp_path / "b.zip")
     with pytest.raises(BackupError, match="was made by a newer Florin"):
+        restore(empty.settings, tmp_path / "b.zip")
+    assert untouched(empty)
+
+
+def test_a_backup_of_a_newer_registry_is_refused(small, empty, tmp_path):
+    with pytest.MonkeyPatch.context() as newer:
+        newer.setattr(registry_format, "FORMAT", registry_format.FORMAT + 1)
+        take(small.settings, tmp_path / "b.zip")
+    with pytest.raises(BackupError, match=r"was made by a newer Florin .* its registry's format is 2"):
         restore(empty.settings, tmp_path / "b.zip")
     assert untouched(empty)
 

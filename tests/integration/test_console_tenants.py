@@ -165,12 +165,17 @@ async def test_a_tenant_sees_its_own_account_and_no_more(gateway, operator, cust
             "/admin/v1/tenants/acme",
             json={
                 "limits": {"concurrent": 4},
+                "budget": {"money_per_month": "500"},
                 "requires": {"rack": "far-away"},
                 "cache_group": "hidden-group",
             },
         )
+        await http.post(
+            "/admin/v1/prices", json={"gpu_type": "h100", "rate_per_gpu_hour": "2", "currency": "EUR"}
+        )
     acme = await customer()
     page = await acme.page("/console/account")
+    assert "500.00 EUR" in page
     assert "<h1>acme</h1>" in page
     assert "Requests at a time" in page
     assert "acme/limit" not in page

@@ -82,6 +82,12 @@ async def fleet(gateway, admin, engine, make_adapter):
     await admin.post("adapters", json={"adapter": "bolt/old", "source": make_adapter(4)})
     await admin.delete("adapters/bolt/old")
     await admin.post("prices", json={"gpu_type": "H200", "rate_per_gpu_hour": "2.50"})
+    card = {"name": "standard", "input_per_million": "9", "output_per_million": "24"}
+    assert (await admin.post(f"{gateway.url}/finance/v1/rate-cards", json=card)).status_code == 201
+    assigned = await admin.post(
+        f"{gateway.url}/finance/v1/rate-cards/assignments", json={"tenant": "acme", "card": "standard"}
+    )
+    assert assigned.status_code == 201, assigned.text
     return await exported(admin)
 
 

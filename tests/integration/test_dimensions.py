@@ -45,6 +45,7 @@ async def ask(gateway: Gateway, key: str, model: str, **more: Any) -> None:
 
 
 async def finance(gateway: Gateway, path: str, key: str | None = None, **params: str) -> dict[str, Any]:
+    await gateway.shipped()
     async with gateway.http(key) as client:
         answer = await client.get(f"/finance/v1/{path}", params=params)
     assert answer.status_code == 200, answer.text
@@ -88,12 +89,8 @@ async def test_two_of_them_at_once_add_up_and_three_are_refused(gateway, labelle
             assert sum(row[figure] for row in rows) == whole[figure]
         assert sum(Decimal(row["cost"]) for row in rows) == Decimal(whole["cost"])
     async with gateway.http() as client:
-        for params, param in (
-            ({"by": "key,tag,end_user"}, "by"),
-            ({"by": "key,tag", "timezone": "Europe/Berlin"}, "timezone"),
-        ):
-            answer = await client.get("/finance/v1/costs", params=params)
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        answer = await client.get("/finance/v1/costs", params={"by": "key,tag,end_user"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "by")
 
 
 async def test_an_administrator_of_a_tenant_labels_its_own_adapters_and_keys(gateway, labelled):

@@ -222,6 +222,18 @@ async def test_an_address_that_an_operator_pinned_takes_the_place_of_where_it_co
         assert (await http.post("engines", json=body)).status_code == 201
 
 
+async def test_a_key_made_without_a_token_can_have_its_address_pinned(gateway, mock):
+    async with gateway.http() as admin:
+        made = await admin.post(
+            "/admin/v1/keys", json={"role": "engine", "engine": "h1", "address": "localhost"}
+        )
+        assert made.json()["pins"] == {"address": "localhost"}
+    async with gateway.http(made.json()["key"]) as http:
+        body = said(mock, url=f"http://localhost:{mock.port}", process={"agent": "http://localhost:9"})
+        assert code(await http.post("/admin/v1/engines", json=said(mock))) == (403, "engine_pinned")
+        assert (await http.post("/admin/v1/engines", json=body)).status_code == 201
+
+
 async def test_an_engines_key_registers_only_what_an_agent_runs_and_is_always_verified(gateway, mock):
     async with enrolled(gateway) as http:
         by_url = said(mock)
@@ -470,7 +482,8 @@ async def test_inconsistent_token_is_refused(gateway, body):
     "body",
     [{"role": "engine"}, {"role": "engine", "engine": "A B"}, {"role": "metrics", "engine": "h1"},
      {"role": "enrolment", "engine": "h1"}, {"role": "metrics", "tenant": "acme"},
-     {"role": "engine", "engine": "h1", "tenant": "acme"}],
+     {"role": "engine", "engine": "h1", "tenant": "acme"}, {"role": "engine", "engine": "h1", "address": "http://x/"},
+     {"role": "metrics", "address": "h1.internal"}],
 )  # fmt: skip
 async def test_inconsistent_key_is_refused(gateway, body):
     await gateway.add_tenant("acme")

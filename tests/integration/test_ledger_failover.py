@@ -77,7 +77,7 @@ async def test_each_request_is_counted_once_after_a_failover_that_lost_commits(
                 connection.execute("SELECT pg_reload_conf()")
             await until(lambda: not replicas(primary))
             await load.more(20)
-            await gateway.state.meter.flush()
+            await gateway.shipped()
             acknowledged, replicated = rows(primary), rows(standby)
             assert len(acknowledged - replicated) >= 20
 

@@ -188,7 +188,7 @@ async def test_200_calls_overrun_a_budget_of_a_cent_by_less_than_one_request(pai
     found = await pair.outcomes(200, max_tokens=200, extra_body={"ignore_eos": True})
     assert found.keys() <= {"ok", "budget_reserved", "budget_exhausted"}
     for gateway in pair.gateways:
-        await gateway.state.meter.flush()
+        await gateway.shipped()
     records = await pair.one.usage("acme")
     spent = sum(price.cost(r.prompt_tokens, r.cached_tokens or 0, r.completion_tokens) for r in records)
     worst = price.cost(200, 0, 200)  # the body has fewer bytes
@@ -203,7 +203,7 @@ async def test_200_calls_overrun_a_budget_of_a_cent_by_less_than_one_request(pai
 
 async def test_an_exhausted_budget_says_when_its_period_ends(pair: Pair):
     for gateway in pair.gateways:
-        await gateway.state.meter.flush()
+        await gateway.shipped()
     await pair.grant(budget=Budget(tokens_per_day=1))
     final = await pair.response()
     assert final.json()["error"]["code"] == "budget_exhausted", (
@@ -256,7 +256,7 @@ async def test_counters_that_redis_has_lost_are_read_from_the_ledger(pair: Pair)
     await pair.grant(budget=Budget(tokens_per_month=100_000))
     await pair.outcomes(6)
     for gateway in pair.gateways:
-        await gateway.state.meter.flush()
+        await gateway.shipped()
         await gateway.state.lifecycle.limiter.counters.flush()
     records = [r for r in await pair.one.usage("acme") if r.billable]
     before = sum(r.prompt_tokens + r.completion_tokens for r in records)

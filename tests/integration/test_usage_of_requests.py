@@ -43,6 +43,14 @@ async def test_usage_of_requests(deployment):
     assert (others.status_code, never.status_code) == (404, 404)
     assert others.json()["error"]["message"] == never.json()["error"]["message"].replace(f"{ids[1]}x", ids[1])
 
+    mine = (await ask(f"/{ids[0]}/cost", gateway.keys["acme"])).json()
+    assert (mine["pending"], mine["priced_by"]) == ("hour_not_over", "cost")
+    assert "shares" not in mine
+    [share] = (await ask(f"/{ids[0]}/cost")).json()["shares"]
+    assert (share["attempt"], share["billable"]) == (1, True)
+    assert share["nano_gpu_hours"] > 0
+    assert (await ask(f"/{ids[1]}/cost", gateway.keys["acme"])).status_code == 404
+
 
 async def _has(ask, request_id: str) -> bool:
     return (await ask(f"/{request_id}")).status_code == 200

@@ -106,9 +106,14 @@ class Gateway:
         )
         return version
 
+    async def shipped(self) -> None:
+        """Until the ledger has every record of this worker so far. One flush gives up after three seconds, which
+        a busy machine may need for two."""
+        await until(self.state.meter.flush)
+
     async def usage(self, tenant: str | None = None) -> list[Any]:
         """The ledger's records so far, oldest first."""
-        await self.state.meter.flush()
+        await self.shipped()
         page = await asyncio.to_thread(
             self.state.ledger.usage, start=0, end=1 << 62, tenant=tenant, limit=10_000
         )

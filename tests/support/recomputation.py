@@ -43,21 +43,24 @@ def micros(text: str) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def recompute(
+def recompute(  # noqa: PLR0917  # what an outsider has
     records: Sequence[Json],
     sightings: Sequence[Json],
     prices: Sequence[Json],
     start: int,
     end: int,
     weights: Mapping[tuple[int, str], Json] | None = None,
+    cut_every: int = HOUR,
 ) -> dict[Key, Amounts]:
-    """What a report of [start, end) must show, whole hours, without what is zero. `weights`: the calibration
-    of an hour and engine, as the API lists them; none: it is not calibrated."""
+    """What a report of [start, end) must show, without what is zero. `weights`: the calibration of an hour
+    and engine, as the API lists them; none: it is not calibrated. `start` and `end` are whole hours, unless
+    local midnights, `cut_every` so often from `start`, cut hours."""
     found: dict[Key, Amounts] = defaultdict(Counter)
     for place in _places(records, sightings):
-        for hour in range(start, end, HOUR):
+        for hour in range(start - start % HOUR, end, HOUR):
             by = (weights or {}).get((hour, place[0]))
-            _engine_hour(found, place, hour, records, sightings, (prices, by))
+            cuts = {cut for cut in range(start, end + 1, cut_every) if hour < cut < hour + HOUR}
+            _engine_hour(found, place, hour, records, sightings, (prices, by, cuts, (start, end)))
     return {key: +amounts for key, amounts in found.items() if +amounts}
 
 
@@ -73,11 +76,11 @@ def _engine_hour(
     hour: int,
     records: Sequence[Json],
     sightings: Sequence[Json],
-    terms: tuple[Sequence[Json], Json | None],
+    terms: tuple[Sequence[Json], Json | None, set[int], tuple[int, int]],
 ) -> None:
-    """`terms`: prices, and calibrated weights if there are any."""
+    """`terms`: prices, calibrated weights if there are any, further cuts, and what is reported."""
     engine, gpu_type, gpus = place
-    prices, by = terms
+    prices, by, further, (first, last) = terms
     here = [r for r in records if _place(r) == place and _run(r)[0] < hour + HOUR and _run(r)[1] > hour]
     seen = [
         s for s in sightings
@@ -94,7 +97,8 @@ def _engine_hour(
     alive = [(s["started"], s["seen"]) for s in seen]
     ready = _union([*up, *busy])
     whole = _union([*_bridge(_union(alive)), *busy])
-    cuts = sorted({at for rate in rates for at in rate[:2] if at is not None and hour < at < hour + HOUR})
+    cuts = {at for rate in rates for at in rate[:2] if at is not None and hour < at < hour + HOUR}
+    cuts = sorted(cuts | further)
     given = elapsed = 0
     for start, end in zip([hour, *cuts], [*cuts, hour + HOUR], strict=True):
         provisioned, working = _length(whole, start, end), _length(busy, start, end)
@@ -107,6 +111,8 @@ def _engine_hour(
             {"busy": Fraction(working), "startup": Fraction(starting),
              "unused": Fraction(provisioned - working - starting)},
         )  # fmt: skip
+        if not first <= start < last:
+            continue
         present = {r["id"]: r for r in here if _run(r)[0] < end and _run(r)[1] > start}
         omegas = {i: _weight(r, start, end, by) for i, r in present.items()}
         if by is not None:  # in GPU-nanoseconds; busy time beyond them is spare capacity

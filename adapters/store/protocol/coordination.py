@@ -49,6 +49,10 @@ class CoordinationStore(Protocol):
         """The installation's secret of that name; stores `fresh` if there is none."""
         ...
 
+    async def registry_format(self, ours: int) -> int:
+        """The number of the format that the registry is written in, raised to `ours` if it was lower."""
+        ...
+
     async def time(self) -> int:
         """Unix microseconds, by the server's clock."""
         ...

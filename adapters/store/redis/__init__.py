@@ -22,6 +22,7 @@ All keys carry the installation's hash tag, so that they share one slot of a Red
     {florin}:once:<name>        string  claims of what is done once, such as a budget's warning
     {florin}:secret:<name>      string
     {florin}:session:<digest>   string  JSON: a session of the console, or a link that begins one
+    {florin}:format             string  number of the registry's format, see registry_format
     {florin}:epoch              string  JSON: its number, and the installations that this one replaced
 
 Times come from the server's clock, so the workers' clocks do not matter.

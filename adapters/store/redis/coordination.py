@@ -29,6 +29,16 @@ class RedisCoordination(RedisServer):
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
 
+    async def registry_format(self, ours: int) -> int:
+        key = self._key("format")
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.setnx(key, ours)
+            pipe.get(key)
+            _, found = await self._bounded(pipe.execute())
+        if int(found) < ours:
+            await self._bounded(self._redis.set(key, ours))
+        return max(int(found), ours)
+
     async def time(self) -> int:
         seconds, micros = await self._bounded(self._redis.time())
         return self._clock() * 1000 if self._clock else int(seconds) * 1_000_000 + int(micros)

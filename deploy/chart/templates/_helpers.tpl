@@ -31,6 +31,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "florin.scheme" . }}://{{ include "florin.name" . }}-admin.{{ .Release.Namespace }}.svc:8081
 {{- end -}}
 
+{{/* The domain of an engine's pods: of the context, and the name of its StatefulSet and Service. */}}
+{{- define "florin.engineDomain" -}}
+{{ index . 1 }}.{{ (index . 0).Release.Namespace }}.svc
+{{- end -}}
+
+{{/* kubelets have no client certificate: with mutual TLS, the container asks itself. */}}
+{{- define "florin.engineProbe" -}}
+{{- if .tls -}}
+exec: { command: [/opt/florin/bin/python, -m, deploy.images.healthcheck, "{{ .number }}", /health] }
+{{- else -}}
+httpGet: { path: /health, port: {{ .port }} }
+{{- end -}}
+{{- end -}}
+
 {{- define "florin.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ . }}

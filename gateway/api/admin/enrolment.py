@@ -12,7 +12,7 @@ from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import key_json
 from gateway.api.dependencies import Actor, EnrolmentKey, StateDep
 from gateway.operations import enrolment
-from gateway.operations.inputs import Count, EngineLabels, Label, StrictBody
+from gateway.operations.inputs import Address, Count, EngineLabels, Label, StrictBody
 from gateway.operations.transaction import Json
 from gateway.tenants.directory import Pins
 
@@ -32,11 +32,8 @@ class NewToken(StrictBody):
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase | None = None
     labels: EngineLabels | None = None
-    address: str | None = Field(
+    address: Address | None = Field(
         None,
-        min_length=1,
-        max_length=253,
-        pattern=r"^[A-Za-z0-9._:-]+$",
         description="Host name or IP address in the engine's URLs; null: the address that it connects from.",
     )
 

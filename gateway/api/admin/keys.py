@@ -13,7 +13,7 @@ from gateway.api.dependencies import Manager, StateDep
 from gateway.operations import keys
 from gateway.operations.authorization import Authority
 from gateway.operations.enrolment import pins_json
-from gateway.operations.inputs import StrictBody
+from gateway.operations.inputs import Address, StrictBody
 from gateway.operations.state import State
 from gateway.operations.terms import KeyTerms
 from gateway.operations.transaction import Json
@@ -34,6 +34,12 @@ class NewKey(KeyTerms):
     role: Role = Field(Role.TENANT, description="Role of the key. Enrolment tokens have their own route.")
     engine: str = Field(
         "", description="Engine that the key is for; required for role engine.", examples=["a1"]
+    )
+    address: Address | None = Field(
+        None,
+        description="For role engine: pinned host name or IP address in the engine's URLs; null: the address "
+        "that its host connects from.",
+        examples=["a1.engines.internal"],
     )
     expires: Moment | None = Field(None, description=_EXPIRES)
 
@@ -60,6 +66,7 @@ async def create_key(body: NewKey, state: StateDep, authority: Manager) -> Json:
         tenant=body.tenant,
         role=body.role,
         engine=body.engine,
+        address=body.address,
         expires=body.expires,
         terms=body,
         authority=authority,

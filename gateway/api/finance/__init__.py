@@ -1,56 +1,15 @@
 """/finance/v1/…: usage and costs. Requires the finance or operator role; a tenant's key sees only its own
-rows. One thin module per resource."""
+rows. One thin module per resource; whichever has a `router` is part of it."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from fastapi import APIRouter
 
-from gateway.api.finance import (
-    adapter_costs,
-    ahead,
-    bills,
-    budgets,
-    commitments,
-    compare,
-    costs,
-    energy,
-    events,
-    export,
-    margin,
-    periods,
-    policy,
-    provisioned_time,
-    quarantine,
-    rate_cards,
-    reconciliation,
-    set_aside,
-    statement,
-    true_ups,
-    usage,
-)
-
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (
-    adapter_costs,
-    ahead,
-    bills,
-    budgets,
-    commitments,
-    compare,
-    costs,
-    energy,
-    events,
-    export,
-    margin,
-    periods,
-    policy,
-    provisioned_time,
-    quarantine,
-    rate_cards,
-    reconciliation,
-    set_aside,
-    statement,
-    true_ups,
-    usage,
-):
-    router.include_router(noun.router)
+for found in iter_modules(__path__):
+    module = import_module(f"{__name__}.{found.name}")
+    if hasattr(module, "router"):
+        router.include_router(module.router)

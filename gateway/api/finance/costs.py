@@ -34,7 +34,7 @@ from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.reports.customer_report import HIDDEN_DIMENSIONS, customer_file, customer_text
 from gateway.costs.reports.flat_table import FileFormat, report_file
-from gateway.costs.reports.pairs import PairsError, is_pair
+from gateway.costs.reports.recomputed import RecomputationError
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
@@ -113,8 +113,6 @@ async def costs(
     if policy is not None or shares is not None:
         only_staff(key)
     at = zone_of(timezone)
-    if is_pair(dimensions) and timezone != "UTC":
-        raise FlorinError("invalid_value", "timezone: not with two dimensions of requests.", param="timezone")
     within = period_of(start, to, month, state.clock.now(), at)
     question = Question(
         within,
@@ -142,7 +140,7 @@ async def costs(
 async def _run(state: State, key: Key, make: Callable[..., _T], *asked: object, currency: str | None) -> _T:
     try:
         return await ledger_process_of(state, key).run(make, *asked, now=state.clock.now(), currency=currency)
-    except (ExchangeRateError, PairsError) as error:
+    except (ExchangeRateError, RecomputationError) as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
 
 

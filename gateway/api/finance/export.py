@@ -19,6 +19,7 @@ from gateway.api.finance.common import (
 )
 from gateway.costs.export.columns import Dataset, Format, Granularity
 from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
+from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.dataplane.asgi import Receive, Scope, Send
@@ -47,11 +48,16 @@ async def export_month(
     tenant: Tenant = None,
     granularity: Annotated[Granularity, Query(description="A row for each hour or day (UTC).")] = "hourly",
 ) -> Response:
-    """Export a month as a file: FOCUS 1.2 or 1.4, or the ledger's lines. A tenant's key gets its own
-    chargeback, without GPU-hours and GPU prices. FOCUS requires all prices. The header `x-florin-rows` gives
+    """Export a month as a file: FOCUS 1.2 or 1.4, the ledger's lines, or what Vantage and CloudZero import.
+    A tenant's key gets its own chargeback, without GPU-hours and GPU prices. All but the ledger's lines
+    requires all prices. The header `x-florin-rows` gives
     the number of rows."""
     if dataset == "infrastructure":
         only_staff(key)
+    if kind in FOREIGN:
+        only_staff(key)
+        if parquet:
+            raise FlorinError("invalid_value", f"parquet: {kind} files are CSV.", param="parquet")
     tenants = tenants_of(key, tenant)
     order = Order(
         month_of(month),

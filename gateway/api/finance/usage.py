@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 
@@ -19,6 +19,7 @@ from gateway.api.finance.common import (
     To,
     Zone,
     known_tenants_of,
+    ledger_process_of,
     period_of,
     position,
     rendered,
@@ -26,6 +27,7 @@ from gateway.api.finance.common import (
     zone_of,
 )
 from gateway.costs.periods import iso
+from gateway.costs.reports.request_cost import request_cost
 from gateway.costs.reports.usage_page import request_page, usage_page
 from gateway.errors import FlorinError
 from gateway.metering.records import Outcome
@@ -104,12 +106,40 @@ async def request_usage(
     else:
         page, count = await asyncio.to_thread(asked, state.ledger)
     if not count:
-        raise FlorinError(
-            "not_found",
-            f"The ledger has no attempt of request {request_id[:100]!r}. Records arrive a second or two "
-            "after the response; requests that were refused before they reached an engine have none.",
-        )
+        raise FlorinError("not_found", unknown_request(request_id))
     return rendered(page, request_id=request_id, complete=complete)
+
+
+@router.get("/usage/{request_id}/cost")
+async def cost_of_request(
+    *,
+    request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
+    key: FinanceKey,
+    state: StateDep,
+) -> dict[str, Any]:
+    """What one request cost: its shares of the engine-hours in which it ran, exactly as they are in the cost
+    report. `pending` says why the amount may still change, and is empty once it is that of the report:
+    `hour_not_over` (others will share the hour), `hour_not_computed` (the ledger has news of it),
+    `hour_set_aside` (the hour cannot be computed). `retry_waste` is what attempts cost that were not
+    delivered. `cost` is null if a price is missing. A tenant's key hears of its own requests, without
+    GPU-time; with a rate card, `cost` is the price of the tokens, before the month's free allowance, minimum
+    and discounts. `complete` is false while records are still arriving."""
+    complete = await state.meter.flush()
+    own = key.own_tenant
+    process = ledger_process_of(state, key)
+    found = await process.run(
+        request_cost, request_id, tenant=own, now=state.clock.now(), for_tenant=own is not None
+    )
+    if found is None:
+        raise FlorinError("not_found", unknown_request(request_id))
+    return {**found, "complete": complete}
+
+
+def unknown_request(request_id: str) -> str:
+    return (
+        f"The ledger has no attempt of request {request_id[:100]!r}. Records arrive a second or two "
+        "after the response; requests that were refused before they reached an engine have none."
+    )
 
 
 def token_of(ended: int, record_id: str) -> str:

@@ -23,7 +23,7 @@ def export(
     month: Annotated[str, typer.Option(help="Month in UTC, for example 2026-07.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; replaced if it exists.")],
     kind: Annotated[
-        str, typer.Option("--format", help="focus-1.2, focus-1.4, csv or parquet.")
+        str, typer.Option("--format", help="focus-1.2, focus-1.4, csv, parquet, vantage or cloudzero.")
     ] = "focus-1.2",
     dataset: Annotated[
         str,
@@ -35,7 +35,8 @@ def export(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's rows.")] = None,
     granularity: Annotated[str, typer.Option(help="hourly or daily: what a row covers, in UTC.")] = "hourly",
 ) -> None:
-    """Export a month's costs to a file: FOCUS 1.2 or 1.4, or plain ledger lines as CSV or Parquet.
+    """Export a month's costs to a file: FOCUS 1.2 or 1.4, plain ledger lines as CSV or Parquet, or what
+    Vantage and CloudZero import.
 
     Example: florin cost export --month 2026-07 --dataset infrastructure --output july.csv
     """

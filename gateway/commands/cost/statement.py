@@ -14,7 +14,7 @@ from gateway.commands.session import Session, command
 
 app = typer.Typer()
 
-_FORMATS = ("html", "json")
+_FORMATS = ("html", "json", "csv")
 
 
 @command(app, "statement")
@@ -26,7 +26,16 @@ def statement(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write. Default: TENANT-MONTH.html.")
     ] = None,
-    kind: Annotated[str, typer.Option("--format", help="html: a page; json: its figures.")] = "html",
+    kind: Annotated[
+        str, typer.Option("--format", help="html: a page; json: its figures; csv: a table.")
+    ] = "html",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Also divide the amount by key, end_user, tag, cost_centre or service_tier.",
+            show_default=False,
+        ),
+    ] = None,
     currency: Annotated[
         str | None,
         typer.Option(
@@ -36,7 +45,8 @@ def statement(
         ),
     ] = None,
 ) -> None:
-    """Write a tenant's monthly statement: a page that prints on one sheet of A4, or its figures.
+    """Write a tenant's monthly statement: a page that prints on one sheet of A4, or its figures. With
+    --by, also who within the tenant used it: the parts sum to the amount.
 
     With a rate card it shows prices, without one what the usage cost. Preliminary until the month is closed.
 
@@ -47,6 +57,7 @@ def statement(
     path = output or Path(f"{tenant}-{month}.{kind}".replace("/", "-"))
     params = {"month": month} | ({"format": kind} if kind != "html" else {})
     params |= {} if currency is None else {"currency": currency}
+    params |= {} if by is None else {"by": by}
     saved = download(session.api, f"/finance/v1/statements/{segment(tenant)}", params, path)
     body = {"file": str(path), "bytes": saved.size, "tenant": tenant, "month": month}
     session.result(body, lambda _: note(f"{path}: {saved.size:,} bytes."))

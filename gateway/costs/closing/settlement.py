@@ -98,12 +98,12 @@ def rounded(parts: Mapping[Any, int | Fraction], whole: int, unit: int = CENT) -
     return floors
 
 
-def apportioned(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any, int]:
+def apportioned(parts: Mapping[Any, int | Fraction], whole: int, unit: int = CENT) -> dict[Any, int]:
     """`rounded`, also where `whole` is a few units off the sum of the parts, because it is what other rounded
     amounts leave: each part bears the same of the difference."""
     if not parts:
         return {}
-    floor = sum(part // unit for part in parts.values())
+    floor = sum(int(part // unit) for part in parts.values())
     each, rest = divmod(whole - floor, len(parts))
     return {key: cents + each for key, cents in rounded(parts, floor + rest, unit).items()}
 

@@ -16,8 +16,8 @@ GRANULARITIES: tuple[Granularity, ...] = ("hourly", "daily")
 Dataset = Literal["infrastructure", "chargeback"]
 DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback")
 FOCUS_VERSIONS = ("1.2", "1.4")
-Format = Literal["focus-1.2", "focus-1.4", "csv", "parquet"]
-FORMATS: tuple[Format, ...] = ("focus-1.2", "focus-1.4", "csv", "parquet")
+Format = Literal["focus-1.2", "focus-1.4", "csv", "parquet", "vantage", "cloudzero"]
+FORMATS: tuple[Format, ...] = ("focus-1.2", "focus-1.4", "csv", "parquet", "vantage", "cloudzero")
 
 
 @dataclass(frozen=True, slots=True)

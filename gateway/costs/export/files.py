@@ -23,6 +23,7 @@ from gateway.costs.export.columns import plain as plain_columns
 from gateway.costs.export.committed import committed, covered
 from gateway.costs.export.customer import BY as CUSTOMER_BY
 from gateway.costs.export.customer import Customer, columns_for, unlisted
+from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month
@@ -88,7 +89,7 @@ class Order:
 
     @property
     def file_name(self) -> str:
-        kind = self.format if self.format.startswith("focus") else "lines"
+        kind = "lines" if self.format in {"csv", "parquet"} else self.format
         span = "" if self.granularity == "hourly" else f"-{self.granularity}"
         return f"florin-{self.month}-{self.dataset}-{kind}{span}.{'parquet' if self.as_parquet else 'csv'}"
 
@@ -106,12 +107,15 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     book = PriceBook(read_prices(connection))
     if order.customer:
         return _write_for_customer(connection, book, order, file)
-    if order.format.startswith("focus"):
+    foreign = FOREIGN.get(order.format)
+    if order.format.startswith("focus") or foreign is not None:
         _check_prices(connection, book, order)
         facts = FileFacts(order.month, book.currency or "", order.issuer)
-        version = order.format.removeprefix("focus-")
+        version = "1.2" if foreign else order.format.removeprefix("focus-")
         columns, constants = focus(version), facts.constants()
         rows = _focus_rows(connection, book, order, version)
+        if foreign is not None:
+            columns, rows, constants = foreign.columns, foreign.rows(rows, constants), {}
     else:
         columns, constants = plain_columns(), {}
         rows = _plain_rows(connection, book, order)

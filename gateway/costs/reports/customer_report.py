@@ -24,7 +24,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
-from gateway.costs.reports.pairs import is_pair, own_lines
+from gateway.costs.reports.recomputed import is_pair, own_lines
 from gateway.costs.reports.report import Question, cost_report, set_apart
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards

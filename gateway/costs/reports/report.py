@@ -28,8 +28,8 @@ from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.invoiced import invoiced
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
-from gateway.costs.reports.pairs import is_pair, own_lines
 from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
+from gateway.costs.reports.recomputed import is_pair, own_lines
 from gateway.costs.reports.statement_amounts import StatementAmounts
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.costs.rollups.rollup import roll
@@ -127,7 +127,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
                 sums.correct(line)
         if sums.allocating:
             sums.allocate(connection, prices, part, posted=posted is not None)
-    whole = question.period if posted is not None else effective(question.period)
+    whole = question.period if posted is not None else _read(question)
     report = {
         "currency": prices.currency,
         "from": iso(whole.start),
@@ -149,6 +149,12 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         settled = [settlement_now(connection, part.month, policy=asked, book=prices) for part in parts]
         amounts.put(report, settled)
     return report
+
+
+def _read(question: Question) -> Period:
+    """Whole hours: of UTC, or of local time if these are others."""
+    local = question.local
+    return local.within if local is not None and local.cuts else effective(question.period)
 
 
 def _local(local: LocalTime | None, whole: Period) -> dict[str, Any]:

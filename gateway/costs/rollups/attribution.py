@@ -65,14 +65,14 @@ class HourInput:
     startup: Sequence[Interval] = ()
     """When the engine was seen starting."""
     cuts: Sequence[int] = ()
-    """Times strictly within the hour, ascending, at which its rate changes."""
+    """Times strictly within the hour, ascending, at which its rate changes, or a local day begins."""
     weights: Weights = UNCALIBRATED
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """[start, end), the part of an hour with one rate. Microseconds are per engine, not multiplied by GPUs;
-    the rest is nano-GPU-hours: Σ shares + headroom + startup + idle = whole."""
+    """[start, end), the part of an hour between two cuts, with one rate. Microseconds are per engine, not
+    multiplied by GPUs; the rest is nano-GPU-hours: Σ shares + headroom + startup + idle = whole."""
 
     start: int
     end: int

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select,
 from gateway.costs.periods import HOUR
 from gateway.costs.prices.book import NOT_SAID, PriceBook
 from gateway.costs.prices.price_store import read_prices
-from gateway.costs.rollups.attribution import BRIDGED, HourInput, divide
+from gateway.costs.rollups.attribution import BRIDGED, HourInput, Piece, divide
 from gateway.costs.rollups.parts import PartKey, parts_of
 from gateway.costs.rollups.plausibility import check_figures, check_place, check_records
 from gateway.costs.rollups.posting import (
@@ -115,8 +115,24 @@ class HourTerms:
         return UNCALIBRATED
 
 
-def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedHour:
-    """The rows of an engine-hour, from its records, spans, weights and prices. Raises ImplausibleError."""
+@dataclass(frozen=True, slots=True)
+class DividedHour:
+    """An engine-hour as its attempts share it."""
+
+    attempts: Sequence[tuple[Any, ...]]
+    """As in READ."""
+    said: Sequence[tuple[Any, ...]]
+    """The second parts of continued ones. In the pieces, they follow the attempts."""
+    rejected: Sequence[tuple[Any, ...]]
+    pieces: Sequence[Piece]
+    context: HourContext
+
+
+def divided_hour(
+    connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()
+) -> DividedHour:
+    """From the records, spans, weights and prices of an engine-hour. `cuts`: where it is cut, even if
+    its price does not change there. Raises ImplausibleError."""
     hour, _, gpu_type, gpu_count = place
     check_place(hour, gpu_count)
     attempts: list[Any] = []
@@ -141,25 +157,32 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
             gpu_count,
             up=[(s.started, s.seen) for s in spans if s.phase == "up"],
             startup=[(s.started, s.seen) for s in spans if s.phase != "up"],
-            cuts=terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR),
+            cuts=sorted({*terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR), *cuts}),
             weights=weights,
         ),
         [*attempts, *said],
     )
-    pool = HourContext(region, purchase, base_model, weights.id)
+    context = HourContext(region, purchase, base_model, weights.id)
+    return DividedHour(attempts, said, rejected, pieces, context)
+
+
+def compute(connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()) -> ComputedHour:
+    """The rows of an engine-hour, divided as `divided_hour` says. Raises ImplausibleError."""
+    hour = divided_hour(connection, terms, place, cuts)
+    pieces, pool = hour.pieces, hour.context
     whole = {
         **dict(zip(PLACE, place, strict=True)),
-        "region": region,
-        "purchase": purchase,
-        "base_model": base_model,
+        "region": pool.region,
+        "purchase": pool.purchase,
+        "base_model": pool.base_model,
         "provisioned_us": sum(p.provisioned_us for p in pieces),
         "startup_us": sum(p.startup_us for p in pieces),
         "busy_us": sum(p.busy_us for p in pieces),
         "nano_gpu_hours": sum(p.whole for p in pieces),
-        "records": len(attempts) + len(rejected),
-        "calibration": weights.id,
+        "records": len(hour.attempts) + len(hour.rejected),
+        "calibration": pool.calibration,
     }
-    found = details(pool, pieces, attempts, rejected, said)
+    found = details(pool, pieces, hour.attempts, hour.rejected, hour.said)
     rows = rows_of(found)
     for figures in rows.values():  # and so for the parts of each: no figure is negative
         check_figures(FIGURE_NAMES, figures)

@@ -2,6 +2,9 @@
 
 Like AWS's own FOCUS exports, so that what reads those reads these: `data/BILLING_PERIOD=2026-10/…` has the
 rows of a month, and `metadata/BILLING_PERIOD=2026-10/…-Manifest.json` says what they are.
+
+For CloudZero, as its S3 connections read them: `20261001-20261101/DROP/florin.csv.gz`, in a folder of its own
+each time, and `20261001-20261101/manifest.json`, which names the folder that counts.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any, Literal
 from gateway.costs.export.columns import Dataset, Format, Granularity
 from gateway.costs.export.files import Order
 from gateway.costs.periods import iso
+from gateway.costs.periods import month as month_of
 
 State = Literal["open", "closed"]
 
@@ -36,15 +40,20 @@ class Schedule:
     def name(self) -> str:
         return f"florin-{self.dataset}-{self.format}-{self.granularity}"
 
-    def data(self, month: str) -> str:
-        """Name of a month's file, below `to`."""
+    def data(self, month: str, at: int) -> str:
+        """Name of a month's file that is written at a time, below `to`."""
+        if self.format == "cloudzero":
+            return f"{_from_to(month)}/{_drop(at)}/florin.{self.file}"
         return f"data/BILLING_PERIOD={month}/{self.name}.{self.file}"
 
     def object(self, month: str) -> str:
-        """Its URI."""
-        return f"{self.to}/{self.data(month)}"
+        """URI of what is there once for a month."""
+        of = self.manifest(month) if self.format == "cloudzero" else self.data(month, 0)
+        return f"{self.to}/{of}"
 
     def manifest(self, month: str) -> str:
+        if self.format == "cloudzero":
+            return f"{_from_to(month)}/manifest.json"
         return f"metadata/BILLING_PERIOD={month}/{self.name}-Manifest.json"
 
     def order(self, month: str) -> Order:
@@ -67,6 +76,9 @@ class Written:
     checked_at: int
 
     def manifest(self, schedule: Schedule) -> str:
+        if schedule.format == "cloudzero":
+            drop = {"version": "1.3.0", "current_drop_id": _drop(self.written_at)}
+            return json.dumps(drop, indent=2) + "\n"
         document: dict[str, Any] = {
             "billing_period": self.month,
             "state": self.state,
@@ -75,7 +87,7 @@ class Written:
             "format": schedule.format,
             "files": [
                 {
-                    "name": schedule.data(self.month),
+                    "name": schedule.data(self.month, self.written_at),
                     "rows": self.rows,
                     "bytes": self.size,
                     "sha256": self.digest,
@@ -84,6 +96,17 @@ class Written:
             "written_at": iso(self.written_at),
         }
         return json.dumps(document, indent=2) + "\n"
+
+
+def _from_to(month: str) -> str:
+    """`20261001-20261101`"""
+    whole = month_of(month)
+    return "-".join(iso(at)[:10].replace("-", "") for at in (whole.start, whole.end))
+
+
+def _drop(at: int) -> str:
+    """`20261123T080409Z`"""
+    return iso(at - at % 1_000_000).replace("-", "").replace(":", "")
 
 
 def due(

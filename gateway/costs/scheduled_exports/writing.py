@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from gateway.costs.export.files import MissingPriceError, TooLargeError, export
+from gateway.costs.export.foreign import MOST_CLOUDZERO_ROWS
 from gateway.costs.export.spool import PREFIX
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.periods import iso
@@ -68,6 +69,11 @@ def _write(ledger: Ledger, schedule: Schedule, month: str, state: State, now: in
         path, manifest = Path(directory, "data"), Path(directory, "manifest")
         path.touch()
         rows = export(ledger, schedule.order(month), path, room.most)
+        if schedule.format == "cloudzero" and rows > MOST_CLOUDZERO_ROWS:
+            raise DestinationError(
+                f"CloudZero takes at most {MOST_CLOUDZERO_ROWS:,} rows of a file, and this has {rows:,}: set "
+                "FLORIN_EXPORT_GRANULARITY=daily."
+            )
         if schedule.file == "csv.gz":
             path = _zipped(path)
         with path.open("rb") as file:
@@ -81,7 +87,7 @@ def _write(ledger: Ledger, schedule: Schedule, month: str, state: State, now: in
         if before is None or (before.digest, before.state) != (made.digest, made.state):
             manifest.write_text(made.manifest(schedule))
             # The manifest last: it names a file that is there.
-            put(schedule.to, {schedule.data(month): path, schedule.manifest(month): manifest})
+            put(schedule.to, {schedule.data(month, now): path, schedule.manifest(month): manifest})
     with ledger.write() as connection:
         _remember(connection, made, before)
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Self, TypeVar
 
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import iso
+from gateway.costs.periods import iso, month
 from gateway.costs.prices.amounts import decimal_text
 
 T = TypeVar("T")
@@ -144,6 +144,14 @@ class RateCards:
         cards = {tenant: self.card(tenant, month) for tenant in self.tenants}
         return [tenant for tenant, card in cards.items() if card is not None and card.minimum_micros]
 
+    def versions(self, name: str) -> Mapping[str, RateCard]:
+        """Of a card, by the month from which each is valid."""
+        return self._versions.get(name, {})
+
+    def assignments_of(self, tenant: str) -> Mapping[str, Assignment]:
+        """Its own, by the month from which each is valid."""
+        return self._assigned.get(tenant, {})
+
     def version(self, name: str, month: str) -> RateCard | None:
         """The version of a card that is valid in a month."""
         return _valid(self._versions.get(name, {}), month)
@@ -157,6 +165,62 @@ class RateCards:
         """What a tenant pays by in a month; None: it pays the cost."""
         found = self.assigned(tenant, month)
         return None if found is None or not found.card else self.version(found.card, month)
+
+
+def version_to_add(
+    known: RateCards, card: RateCard, *, default_start: bool, opened: str
+) -> tuple[RateCard, bool]:
+    """The version as it is to be recorded, and whether it is new. `default_start`: no month was given; then
+    the first version is valid from `card.valid_from`, and a later one from the month after, because a price
+    that customers know does not change within a month. `opened`: the first month that is not closed.
+
+    Raises RateCardError, RateCardConflictError."""
+    last = known.version(card.name, "9999-12")
+    if default_start and last is not None:
+        if last.terms == card.terms:
+            return last, False
+        card = replace(card, valid_from=iso(month(card.valid_from).end)[:7])
+    same = known.versions(card.name).get(card.valid_from)
+    if same is not None and same.terms == card.terms:
+        return same, False
+    _check_open(card.valid_from, opened)
+    check_currency(card.currency, (c.currency for c in known.cards))
+    if same is not None and not card.reason:
+        raise RateCardConflictError(
+            f"Rate card {card.name} already has other terms from {card.valid_from}. To replace them, say "
+            "why (reason); the earlier terms are kept. Or let the new ones begin with another month."
+        )
+    return card if same is not None else replace(card, reason=""), True
+
+
+def assignment_to_add(known: RateCards, new: Assignment, *, opened: str) -> tuple[Assignment, bool]:
+    """The assignment as it is to be recorded, and whether it is new. `opened`: as above.
+
+    Raises RateCardError."""
+    if new.card and known.version(new.card, new.valid_from) is None:
+        raise RateCardError("card", _no_card(known, new))
+    held = known.assignments_of(new.tenant).get(new.valid_from)
+    if held is not None and held.card == new.card:
+        return held, False
+    _check_open(new.valid_from, opened)
+    return new, True
+
+
+def _no_card(known: RateCards, new: Assignment) -> str:
+    names = sorted({card.name for card in known.cards})
+    if new.card in names:
+        first = min(known.versions(new.card))
+        return f"Rate card {new.card} is valid from {first}, so it cannot be assigned from {new.valid_from}."
+    listed = f"The rate cards are {', '.join(names)}." if names else "Add one: florin rate-card add NAME …"
+    return f"There is no rate card {new.card[:70]!r}. {listed}"
+
+
+def _check_open(first: str, opened: str) -> None:
+    """Closed months never change. Raises RateCardError."""
+    if first < opened:
+        raise RateCardError(
+            "valid_from", f"{first} is closed and keeps its prices: let it begin with {opened} or later."
+        )
 
 
 def _valid(by_month: Mapping[str, T], month: str) -> T | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.costs.periods import iso
+from gateway.costs.statement.division import Division
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.statement_figures import Statement
 
 
-def document(statement: Statement, *, issuer: str, now: int) -> dict[str, Any]:
+def document(statement: Statement, *, issuer: str, now: int, labels: Mapping[str, str]) -> dict[str, Any]:
     """Amounts are in hundredths of the currency; `exact` ones of a rate card are decimals. `now`: date of a
-    preliminary statement."""
+    preliminary statement. `labels`: of keys."""
     closed, invoice = statement.period_hash, statement.invoice
     tax = invoice.tax_cents(statement.cents) if invoice else 0
     return {
@@ -38,10 +39,24 @@ def document(statement: Statement, *, issuer: str, now: int) -> dict[str, Any]:
             {**made, "month": item.month, "reason": item.reason}
             for made, item in zip(_items(statement.corrections), statement.corrections, strict=True)
         ],
+        **({} if statement.division is None else {"division": _division(statement.division, labels)}),
         "attempts_not_charged": statement.retries,
         "seal": closed.root if closed else None,
         "records": closed.records if closed else None,
         "seal_of_records": (closed.tenant_root or None) if closed else None,
+    }
+
+
+def _division(found: Division, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Its amounts sum to the statement's."""
+    rows = [{n: v for n, v in row.items() if n != "gpu"} for row in _items(found.parts)]
+    if found.dimension == "key":
+        rows = [{**row, "label": labels.get(row["name"], "")} for row in rows]
+    return {
+        "by": found.dimension,
+        "rows": rows,
+        "unused_time_cents": found.unused_cents,
+        "other_cents": found.other_cents,
     }
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypedDict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
+from gateway.costs.export.writers import write_csv
 from gateway.costs.periods import iso
-from gateway.costs.statement import plots
+from gateway.costs.statement import plots, table
+from gateway.costs.statement.division import DIMENSION_NAMES
 from gateway.costs.statement.document import document
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.statement_figures import Statement, read_statement
@@ -24,19 +28,26 @@ _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
     "November", "December",
 )  # fmt: skip  # one name a line says no more
-_ROWS, _CORRECTIONS, _PRICES = 11, 4, 4
-"""Most lines of a table. If there are more, the last row sums the rest; the export has all."""
+_ROWS, _CORRECTIONS, _PRICES, _PARTS = 11, 4, 4, 45
+"""Most lines of a table; parts have a page of their own. If there are more, the last row sums the rest; the
+export has all."""
 _LETTERS = 26
 """Characters that fit on one line of the first column."""
 
 
-class Asked(TypedDict):
+class Asked(TypedDict, total=False):
     """How a statement is asked for: see `read_statement`."""
 
-    known: bool
+    known: Required[bool]
     currency: str | None
-    now: int
+    now: Required[int]
     for_tenant: bool
+    by: str | None
+
+
+Labels = Mapping[str, str]
+"""Ids of keys → what their owners call them."""
+_NO_LABELS: Labels = MappingProxyType({})
 
 
 def statement_page(
@@ -45,19 +56,15 @@ def statement_page(
     month: str,
     *,
     issuer: str,
-    now: int,
-    known: bool,
-    currency: str | None = None,
-    for_tenant: bool = False,
+    labels: Labels = _NO_LABELS,
+    **asked: Unpack[Asked],
 ) -> str | None:
     """The page of a tenant and a month. If the tenant has nothing in that month: an empty page if it is
     `known`, else None. `now`: date of a preliminary page. For the others, see `read_statement`.
 
     Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
-    asked: Asked = {"known": known, "currency": currency, "now": now, "for_tenant": for_tenant}
-    with ledger.read() as connection:
-        statement = read_statement(connection, tenant, month, **asked)
-    return None if statement is None else render(statement, issuer=issuer, now=now)
+    statement = _read(ledger, tenant, month, asked)
+    return None if statement is None else render(statement, issuer=issuer, now=asked["now"], labels=labels)
 
 
 def statement_json(
@@ -66,19 +73,39 @@ def statement_json(
     month: str,
     *,
     issuer: str,
-    now: int,
-    known: bool,
-    currency: str | None = None,
-    for_tenant: bool = False,
+    labels: Labels = _NO_LABELS,
+    **asked: Unpack[Asked],
 ) -> dict[str, Any] | None:
     """`statement_page` as a document."""
-    asked: Asked = {"known": known, "currency": currency, "now": now, "for_tenant": for_tenant}
+    statement = _read(ledger, tenant, month, asked)
+    return None if statement is None else document(statement, issuer=issuer, now=asked["now"], labels=labels)
+
+
+def statement_csv(
+    ledger: Ledger,
+    tenant: str,
+    month: str,
+    *,
+    issuer: str,
+    labels: Labels = _NO_LABELS,
+    **asked: Unpack[Asked],
+) -> bytes | None:
+    """`statement_page` as a table: see `table`."""
+    statement = _read(ledger, tenant, month, asked)
+    if statement is None:
+        return None
+    made = document(statement, issuer=issuer, now=asked["now"], labels=labels)
+    file = io.BytesIO()
+    write_csv(file, table.COLUMNS, table.constants(made), table.rows(made))
+    return file.getvalue()
+
+
+def _read(ledger: Ledger, tenant: str, month: str, asked: Asked) -> Statement | None:
     with ledger.read() as connection:
-        statement = read_statement(connection, tenant, month, **asked)
-    return None if statement is None else document(statement, issuer=issuer, now=now)
+        return read_statement(connection, tenant, month, **asked)
 
 
-def render(statement: Statement, *, issuer: str, now: int) -> str:
+def render(statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS) -> str:
     series = plots.top(statement.days)
     colours = {one.name: one.colour for one in series}
     first, last = iso(statement.period.start)[:10], iso(statement.period.end - 1)[:10]
@@ -100,8 +127,29 @@ def render(statement: Statement, *, issuer: str, now: int) -> str:
         free=_free_cents(statement),
         tax=statement.invoice.tax_cents(statement.cents) if statement.invoice else 0,
         days=plots.days(series, "Tokens per day, by adapter"),
+        division=_division(statement, labels),
         bars=plots.bars(_bars(statement, colours), "Amount by adapter"),
     )
+
+
+def _division(statement: Statement, labels: Labels) -> dict[str, Any] | None:
+    found = statement.division
+    if found is None:
+        return None
+    kind = DIMENSION_NAMES[found.dimension]
+    named = [
+        replace(part, name=f"{labels.get(part.name, '')} {part.name}".strip() or f"without {kind}")
+        for part in found.parts
+    ]
+    other = "Residency, allowance, discounts, minimum and corrections"
+    priced = statement.charges is not None and statement.charges["card"]
+    return {
+        "kind": kind,
+        "parts": fitting(named, _PARTS),
+        "unused": found.unused_cents,
+        "other": found.other_cents,
+        "said": other if priced else "Corrections of earlier months",
+    }
 
 
 def fitting(items: Sequence[Item], most: int) -> list[Item]:

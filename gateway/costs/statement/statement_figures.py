@@ -30,6 +30,7 @@ from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.invoices import Invoice, read_invoice
 from gateway.costs.statement.converted import Conversion, converted, exchange_rate
+from gateway.costs.statement.division import Division, Whole, divide_statement
 from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
 from gateway.metering.ledger.schema import period_tenants, periods
 
@@ -82,6 +83,7 @@ class Statement:
     invoice: Invoice | None = None
     converted: Conversion | None = None
     """From the price book's currency."""
+    division: Division | None = None
 
 
 def read_statement(
@@ -93,9 +95,11 @@ def read_statement(
     currency: str | None = None,
     now: int = 0,
     for_tenant: bool = False,
+    by: str | None = None,
 ) -> Statement | None:
     """None if the tenant has nothing in that month and is not `known`. `currency`: other than the price
-    book's, at the exchange rate of the month's end, or `now`. `for_tenant`: its key asks.
+    book's, at the exchange rate of the month's end, or `now`. `for_tenant`: its key asks. `by`: also divide
+    the amount by this dimension.
 
     Raises MissingPriceError if an open month is charged at cost and lacks a price, and ExchangeRateError."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
@@ -103,7 +107,7 @@ def read_statement(
     closed = _closed(connection, tenant, month)
     settled = settlement_now(connection, month, book=book)
     if not lines and tenant not in settled.settlement.statements:
-        return _empty(connection, tenant, month) if known else None
+        return _empty(connection, tenant, month, by) if known else None
     document = settled.settlement.statements[tenant]
     charges = document.get("charges")
     card = None if charges is None else read_cards(connection).card(tenant, month)
@@ -121,6 +125,10 @@ def read_statement(
     factor = ONE if change is None else change.factor
     items = items_of(lines, document, factor) if card is None else priced_items(lines, card, charges, factor)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
+    division = None
+    if by is not None:
+        whole = Whole(tenant, period, items["usage"], items["allocated"], cents)
+        division = divide_statement(connection, book, by, whole, card, factor)
     return Statement(
         tenant=tenant,
         month=month,
@@ -137,6 +145,7 @@ def read_statement(
         charges=charges,
         invoice=read_invoice(connection, tenant, month),
         converted=change,
+        division=division,
     )
 
 
@@ -144,7 +153,7 @@ def _currency(closed: _Closed | None, card: RateCard | None, book: PriceBook) ->
     return (closed.currency if closed else None) or (card.currency if card else None) or book.currency or ""
 
 
-def _empty(connection: Connection, tenant: str, month: str) -> Statement:
+def _empty(connection: Connection, tenant: str, month: str, by: str | None) -> Statement:
     query = select(periods).where(periods.c.month == month, periods.c.state == "closed")
     row = connection.execute(query).one_or_none()
     period_hash = None if row is None else PeriodHash(row.closed_at, 0, "", row.root)
@@ -152,6 +161,7 @@ def _empty(connection: Connection, tenant: str, month: str) -> Statement:
     return Statement(
         tenant, month, month_of(month), currency, policy, (), (), (), (), {},
         calibrated=False, retries=0, cents=0, period_hash=period_hash,
+        division=None if by is None else Division(by, (), 0, 0),
     )  # fmt: skip  # one empty table after the other says no more
 
 

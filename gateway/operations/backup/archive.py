@@ -51,6 +51,8 @@ class Manifest:
     """Where versions' files were."""
     ledger_revision: str
     """Revision of the ledger's schema."""
+    registry_format: int = 1
+    """See `registry_format.FORMAT`."""
     documents: dict[str, int] = field(default_factory=dict)
     """Number of documents by kind."""
     tables: dict[str, TableEntry] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from adapters.model import dump as dump_document
 from adapters.progress import CHUNK, Progress, ProgressMeter, silent
 from adapters.registry.artifacts import ArtifactStore
 from adapters.security import state_directory
+from adapters.store import registry_format
 from adapters.store.continuity import Position, next_epoch
 from adapters.store.protocol.registry import AuditNote
 from adapters.store.redis.registry_backup import RegistryContents
@@ -68,6 +69,12 @@ def restore(settings: Settings, path: Path, *, progress: Progress = silent) -> R
             raise BackupError(
                 f"{path} was made by a newer Florin ({manifest.florin}; its ledger's schema is "
                 f"{manifest.ledger_revision}, and this version knows up to {HEAD}). Install that version."
+            )
+        if manifest.registry_format > registry_format.FORMAT:
+            raise BackupError(
+                f"{path} was made by a newer Florin ({manifest.florin}; its registry's format "
+                f"is {manifest.registry_format}, and this version knows up to {registry_format.FORMAT}). "
+                "Install that version."
             )
         state_directory.make_private(settings.state_dir)
         with registry_url(settings) as url, ledger_engine(settings) as engine:

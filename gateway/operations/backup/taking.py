@@ -14,6 +14,7 @@ from adapters.checks.validate import FILES
 from adapters.model import Version, load
 from adapters.progress import CHUNK, Progress, ProgressMeter, silent
 from adapters.registry.artifacts import ArtifactStore
+from adapters.store import registry_format
 from adapters.store.redis.registry_backup import RegistryContents
 from gateway.config import Settings
 from gateway.metering.ledger import dump
@@ -60,6 +61,7 @@ def take(settings: Settings, out: Path, *, artifacts: bool = True, progress: Pro
             seq=contents.position.seq,
             artifact_root=str(settings.artifacts),
             ledger_revision=revision,
+            registry_format=registry_format.FORMAT,
             documents={kind: len(texts) for kind, texts in contents.documents.items()},
             tables=tables,
             artifacts=kept,

@@ -10,8 +10,11 @@ import orjson
 from pydantic import BaseModel
 
 from gateway.operations.declarative.document import AdapterSpec, EngineSpec, KeySpec, VersionSpec
+from gateway.operations.rate_cards import NewAssignment
 
-Kind = Literal["base", "engine", "tenant", "key", "adapter", "price", "removed"]
+Kind = Literal[
+    "base", "engine", "tenant", "key", "adapter", "price", "rate_card", "rate_card_assignment", "removed"
+]
 Verb = Literal["create", "change", "remove", "refuse"]
 Ref = tuple[Kind, str]
 
@@ -91,6 +94,7 @@ _UNSAID = {
     "label": "",
     "require_eval": False,
     "eval_data": "",
+    "reason": "",
 }
 """What is not worth a line."""
 
@@ -131,6 +135,8 @@ def _version_facts(label: str, version: VersionSpec) -> dict[str, Any]:
 def _needs(id_: str, goal: BaseModel) -> frozenset[Ref]:
     refs: set[Ref] = set()
     if isinstance(goal, KeySpec) and goal.tenant:
+        refs.add(("tenant", goal.tenant))
+    if isinstance(goal, NewAssignment) and goal.tenant:
         refs.add(("tenant", goal.tenant))
     if isinstance(goal, AdapterSpec):
         refs |= {("tenant", t) for t in (id_.partition("/")[0], *goal.shared_with)}

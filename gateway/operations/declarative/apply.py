@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from adapters.errors import ConflictError
-from gateway.costs.prices.price_store import list_prices
+from gateway.costs.prices.price import Price
+from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.card_store import opened_month, read_cards
+from gateway.metering.ledger.ledger import Ledger
 from gateway.operations.declarative import current
 from gateway.operations.declarative.actions import ApplyPlan
 from gateway.operations.declarative.document import Document
 from gateway.operations.declarative.plan import plan
+from gateway.operations.declarative.selling import Selling
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
@@ -34,5 +38,10 @@ async def plan_apply(
 
 
 async def _current(state: State) -> current.Current:
-    book = await asyncio.to_thread(list_prices, state.ledger)
-    return current.read(state.catalog, state.directory, book)
+    book, selling = await asyncio.to_thread(_read, state.ledger)
+    return current.read(state.catalog, state.directory, book, selling)
+
+
+def _read(ledger: Ledger) -> tuple[list[Price], Selling]:
+    with ledger.read() as connection:
+        return read_prices(connection), Selling(read_cards(connection), opened_month(connection))

@@ -22,6 +22,7 @@ from gateway.operations.declarative.document import (
     TenantSpec,
     VersionSpec,
 )
+from gateway.operations.declarative.selling import Selling, assignments_in_force, cards_in_force
 from gateway.operations.inputs import GuardSpec, NewPrice, StrictBody
 from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
@@ -36,10 +37,14 @@ class Current:
     """Ids of versions that can no longer be called → their digests."""
     outcomes: Mapping[str, CanaryOutcome] = field(default_factory=dict)
     """Full names of adapters → what the guard of their last canary decided."""
+    selling: Selling = field(default_factory=Selling)
 
 
-def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Current:
+def read(
+    catalog: Catalog, directory: Directory, prices: Iterable[Price], selling: Selling | None = None
+) -> Current:
     """Objects by id, so that two exports differ only where the registries do."""
+    selling = selling or Selling()
     adapters: dict[str, list[Version]] = {}
     retired = {}
     for version in catalog.versions.values():
@@ -60,9 +65,11 @@ def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Cur
             if i not in catalog.adapters and t.latest
         },
         prices=tuple(price_spec(p) for p in sorted(prices, key=lambda p: (p.series, p.valid_from))),
+        rate_cards=tuple(cards_in_force(selling.cards)),
+        rate_card_assignments=tuple(assignments_in_force(selling.cards, directory.tenants)),
     )
     outcomes = {name: a.outcome for name, a in catalog.adapters.items() if a.outcome is not None}
-    return Current(document, retired, outcomes)
+    return Current(document, retired, outcomes, selling)
 
 
 def tenant_spec(tenant: Tenant) -> TenantSpec:
@@ -208,6 +215,15 @@ _QUIET: dict[str, dict[str, Any]] = {
         "eval_data": "",
     },
     "prices": {"purchase": "on_demand", "region": ""},
+    "rate_cards": {
+        "residency_per_adapter_hour": "0.00",
+        "batch_percent": 100,
+        "monthly_minimum": "0.00",
+        "free_input_tokens": 0,
+        "free_cached_tokens": 0,
+        "free_output_tokens": 0,
+        "reason": "",
+    },
 }
 """What goes without saying, by section. An active engine is not said to be active, so that a file kept in
 version control does not call back to work what an operator has drained since."""
@@ -224,6 +240,9 @@ def export(current: Current) -> dict[str, Any]:
             for name, default in defaults.items():
                 if spec.get(name) == default:
                     del spec[name]
+    for one in body["rate_card_assignments"]:  # null says something here
+        for name in ("card", "tenant"):
+            one.setdefault(name, None)
     for spec in body["adapters"].values():
         highest = spec["versions"][-1]["version"] if spec["versions"] else "v0"
         if spec["latest"] == highest:

@@ -13,7 +13,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from adapters.errors import Finding, InvalidNameError
 from adapters.model import AdapterName, DriverName, Purchase, check_name
@@ -22,6 +29,7 @@ from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
 from gateway.operations.inputs import (
+    Address,
     Count,
     EngineLabels,
     GuardSpec,
@@ -36,6 +44,7 @@ from gateway.operations.inputs import (
     check_replicas,
     mistaken_kind,
 )
+from gateway.operations.rate_cards import NewAssignment, NewRateCard
 from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
 from gateway.tenants.directory import TENANT_ROLES, Role
 
@@ -115,7 +124,7 @@ class PinsSpec(StrictBody):
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase | None = None
     labels: EngineLabels | None = None
-    address: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")] | None = None
+    address: Address | None = None
 
 
 class KeySpec(KeyTerms):
@@ -251,6 +260,22 @@ class RemovedSpec(StrictBody):
     latest: VersionName = Field(description="The highest number it ever gave: none is given twice.")
 
 
+_DECIMALS = {
+    *("rate_per_gpu_hour", "speedup", "input_per_million", "cached_per_million", "output_per_million"),
+    *("residency_per_adapter_hour", "monthly_minimum"),
+}
+
+
+def _decimals(said: object) -> object:
+    """Prices are decimals, written as text; a person writes 2.50 in a file, which YAML takes for a number."""
+    if not isinstance(said, dict):
+        return said
+    return {
+        name: str(value) if name in _DECIMALS and type(value) in {int, float} else value
+        for name, value in said.items()
+    }
+
+
 class Document(StrictBody):
     """Ids → objects, by noun."""
 
@@ -261,13 +286,20 @@ class Document(StrictBody):
     keys: dict[KeyId, KeySpec] | None = None
     adapters: dict[FullName, AdapterSpec] | None = None
     removed: dict[FullName, RemovedSpec] | None = None
-    prices: tuple[NewPrice, ...] | None = None
+    prices: tuple[Annotated[NewPrice, BeforeValidator(_decimals)], ...] | None = None
+    rate_cards: tuple[Annotated[NewRateCard, BeforeValidator(_decimals)], ...] | None = None
+    rate_card_assignments: tuple[NewAssignment, ...] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Document:
         _unique("url of an engine", (e.url for e in (self.engines or {}).values()))
         _unique("secret of a key", (k.secret for k in (self.keys or {}).values()))
         _check_prices(self.prices or ())
+        _unique("version of a rate card", (f"{c.name} from {c.valid_from}" for c in self.rate_cards or ()))
+        _unique(
+            "assignment of a rate card",
+            (f"{a.tenant} from {a.valid_from}" for a in self.rate_card_assignments or ()),
+        )
         both = sorted((self.adapters or {}).keys() & (self.removed or {}).keys())
         if both:
             raise ValueError(f"{both[0]} is among adapters and among removed")

@@ -12,7 +12,7 @@ from adapters.errors import EngineUnreachableError
 from adapters.model import AdapterName, BaseModel, Tombstone, dump
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
-from gateway.operations import adapters, engines, keys, prices, tenants
+from gateway.operations import adapters, engines, keys, prices, rate_cards, tenants
 from gateway.operations.authorization import Authority
 from gateway.operations.declarative import resolve, splits
 from gateway.operations.declarative.actions import PlannedAction
@@ -57,6 +57,10 @@ async def act(
             await splits.bring(state, name, (wanted.adapters or {})[id_], actor=actor, report=report)
         case NewPrice():
             await prices.add(state, action.goal, actor=actor)
+        case rate_cards.NewRateCard():
+            await rate_cards.add(state, action.goal, actor=actor)
+        case rate_cards.NewAssignment():
+            await rate_cards.assign(state, action.goal, actor=actor)
         case RemovedSpec():
             await _count(state, id_, int(action.goal.latest[1:]), actor)
         case _:

@@ -18,6 +18,7 @@ from gateway.operations.declarative.current import Current
 from gateway.operations.declarative.document import AdapterSpec, Document, EngineSpec, KeySpec, RemovedSpec
 from gateway.operations.declarative.pruning import PRUNED, Gone, engines_moved, left_out, removals
 from gateway.operations.declarative.resolve import DocumentRefusedError
+from gateway.operations.declarative.selling import plan_selling
 
 
 def plan(
@@ -61,6 +62,7 @@ def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> li
         *(_with_own_secret(_owned(a, tenants), now) for a in keys),
         *(_owned(a, tenants) for a in adapters),
         *_prices(current, wanted, clock),
+        *(_owned(a, tenants) for a in plan_selling(current.selling, wanted, clock)),
     ]
 
 

@@ -8,7 +8,7 @@ from gateway.operations.declarative.actions import FieldChange, Kind, PlannedAct
 from gateway.operations.declarative.document import AdapterSpec, Document
 
 PRUNED = ("adapters", "keys", "tenants", "engines", "bases")
-"""Prices and the version numbers of removed adapters stay: costs are computed from them."""
+"""Prices, rate cards and the version numbers of removed adapters stay: costs are computed from them."""
 
 Gone = dict[str, list[str]]
 """Section → ids of what is there and not in the file."""

@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from adapters.engine_agent.engine_flags import plan
 from adapters.security.secret_files import read_key
+from deploy.images import healthcheck
 from deploy.kubernetes.validate import CHART, RENDERED, stamp
 from gateway.api import health
 from gateway.commands.tree import loaded_tree
@@ -128,8 +131,15 @@ def test_an_engine_is_called_as_its_pod_and_has_its_pod_s_key():
 
 
 def probes(workload: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Paths and the names of ports."""
+    ports = {str(port["containerPort"]): port["name"] for port in container(workload)["ports"]}
     for name, probe in container(workload).items():
-        if name.endswith("Probe"):
+        if name.endswith("Probe") and "exec" in probe:
+            python, flag, module, port, path = probe["exec"]["command"]
+            assert (python, flag, module) == ("/opt/florin/bin/python", "-m", healthcheck.__name__)
+            assert probe["timeoutSeconds"] > healthcheck.TIMEOUT_S
+            yield path, ports[port]
+        elif name.endswith("Probe"):
             yield probe["httpGet"]["path"], probe["httpGet"]["port"]
 
 
@@ -162,12 +172,54 @@ def test_containers_are_confined(workload):
 def test_secrets_are_references_that_root_owns_and_florin_reads(workload):
     for variable in container(workload)["env"]:
         if re.search(r"TOKEN$|SECRET$|_KEY$|_URL$", variable["name"]) and "value" in variable:
-            assert variable["name"] in {"FLORIN_URL", "FLORIN_TLS_KEY"}, variable  # a path
+            paths = {"FLORIN_URL", "FLORIN_TLS_KEY", "FLORIN_ENGINE_KEY"}
+            assert variable["name"] in paths, variable
     for volume in pod(workload)["volumes"]:
         if "secret" in volume:
             assert volume["secret"]["defaultMode"] == 0o440
-    mounted = {mount["name"] for mount in container(workload)["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in pod(workload)["volumes"]}
+    names = {mount["name"] for mount in container(workload)["volumeMounts"]}
+    assert names == {volume["name"] for volume in pod(workload)["volumes"]}
+
+
+def mounted(workload: dict[str, Any]) -> dict[str, str]:
+    """Directories, and the Secrets that are mounted there."""
+    secrets = {v["name"]: v["secret"]["secretName"] for v in pod(workload)["volumes"] if "secret" in v}
+    mounts = container(workload)["volumeMounts"]
+    return {m["mountPath"]: secrets[m["name"]] for m in mounts if m["name"] in secrets}
+
+
+def test_gateways_and_engines_speak_mutual_tls_with_certificates_of_one_issuer():
+    client, served = of("Certificate")
+    assert client["spec"]["issuerRef"] == served["spec"]["issuerRef"]
+    assert client["spec"]["usages"] == ["client auth"]
+    assert set(served["spec"]["usages"]) == {"server auth", "client auth"}  # an agent calls its engine
+    ways = [(GATEWAY, client, "FLORIN_ENGINE_"), *((engine, served, "FLORIN_ENGINE_") for engine in ENGINES)]
+    ways += [(engine, served, "FLORIN_TLS_") for engine in ENGINES]
+    for workload, certificate, variables in ways:
+        files = {Path(environment(workload)[f"{variables}{part}"]) for part in ("CERT", "KEY")}
+        ca = environment(workload)[f"{variables}{'CLIENT_' * (variables == 'FLORIN_TLS_')}CA"]
+        assert {path.name for path in files} | {Path(ca).name} == {"tls.crt", "tls.key", "ca.crt"}
+        [directory] = {path.parent for path in files} | {Path(ca).parent}
+        assert mounted(workload)[str(directory)] == certificate["spec"]["secretName"]
+
+
+def test_an_engine_is_called_at_a_name_that_its_certificate_covers():
+    [names] = [one["spec"]["dnsNames"] for one in of("Certificate") if "server auth" in one["spec"]["usages"]]
+    services = {one["metadata"]["name"]: one["spec"] for one in of("Service")}
+    for engine in ENGINES:
+        service = engine["spec"]["serviceName"]
+        assert services[service]["publishNotReadyAddresses"] is True  # it registers before it is ready
+        url = urlsplit(options(engine)["--advertise"].replace("$(POD_NAME)", f"{service}-0"))
+        assert url.hostname == f"{service}-0.{service}.serving.svc"
+        assert f"*.{url.hostname.partition('.')[2]}" in names
+        assert (url.scheme, url.port) == ("https", services[service]["ports"][0]["port"])
+
+
+def test_an_engine_asks_its_clients_for_certificates():
+    for engine in ENGINES:
+        args = container(engine)["args"]
+        launch = plan(args[args.index("--") + 1 :], {}, host="10.0.0.5", port=8000)
+        assert launch.mutual
 
 
 def matches(selector: dict[str, Any], workload: dict[str, Any]) -> bool:

@@ -125,6 +125,24 @@ def test_the_healthcheck_asks_the_gateway_of_its_container(answering, tmp_path):
     assert "FileNotFoundError" in healthcheck.problem(env | {"FLORIN_CLIENT_CERT": "missing.pem"})
 
 
+def test_an_engine_s_pod_asks_itself_with_the_certificate_of_its_agent(answering, tmp_path):
+    authority = Authority.at(tmp_path)
+    issued = authority.issue("engine", "*.florin-a.serving.svc")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.file)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_cert_chain(issued.cert, issued.key)
+    port = answering("/health", tls)
+    env = {
+        "POD_IP": "127.0.0.1",
+        "FLORIN_ENGINE_CERT": str(issued.cert),
+        "FLORIN_ENGINE_KEY": str(issued.key),
+    }
+    assert healthcheck.problem(env, [port, "/health"]) == ""
+    assert "404" in healthcheck.problem(env, [port, "/elsewhere"])
+    assert healthcheck.problem({"POD_IP": "127.0.0.1"}, [port, "/health"])
+    assert healthcheck.problem(env | {"POD_IP": "127.0.0.2"}, [port, "/health"])
+
+
 def test_the_healthcheck_of_the_image_is_that_one():
     gateway = (contents.FOLDER / "gateway.Containerfile").read_text()
     [words] = re.findall(r"^HEALTHCHECK .* CMD (\[.+\])$", gateway, re.MULTILINE)

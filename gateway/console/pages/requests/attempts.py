@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import quote
 
-Json = dict[str, Any]
+from gateway.console.formats import money
 
-_HOUR: Final = 3_600_000_000
+Json = dict[str, Any]
 
 OUTCOMES: Final = {
     "ok": ("good", "answered", ""),
@@ -116,6 +116,12 @@ class Decision:
     considered: tuple[tuple[str, str, float], ...]
     """Engine, action, cost in ms; cheapest first."""
     others: int
+    search: float
+    """Seconds that finding the engine took, of which the next two; 0: less than a millisecond."""
+    queued: float
+    """Waiting for its turn."""
+    loading: float
+    """Waiting for the adapter's load."""
 
 
 _ACTIONS: Final = {
@@ -147,12 +153,13 @@ def _decision(entry: Json) -> Decision:
             f"Engine {entry['picked']} was the cheapest: {action}; expected delay {entry['cost_ms']:,.0f} ms."
         )
     others = max(0, entry.get("fleet", 0) - len(considered))
-    return Decision(entry["at"], entry["engine"], says, considered, others)
+    search, queued, loading = (entry.get(name, 0) / 1000 for name in ("search_ms", "queue_ms", "load_ms"))
+    return Decision(entry["at"], entry["engine"], says, considered, others, search, queued, loading)
 
 
 def attempts(records: Sequence[Json], why: Mapping[int, Decision]) -> list[Attempt]:
     """`records`: of one request, from /finance/v1/usage/{request_id}."""
-    began = min([r["dispatched"] for r in records] + [d.at for d in why.values()], default=0)
+    began = min([r["dispatched"] for r in records] + [_began(d) for d in why.values()], default=0)
     ended = max((r["ended"] for r in records), default=0)
     return [_attempt(record, why.get(record["attempt"]), began, max(1, ended - began)) for record in records]
 
@@ -185,11 +192,25 @@ def _attempt(record: Json, decision: Decision | None, began: int, whole: int) ->
     )
 
 
+def _began(decision: Decision) -> int:
+    """When the search for an engine began: the decision is noted at its end."""
+    return decision.at - round(decision.search * 1e6)
+
+
 def _parts(record: Json, decision: Decision | None, began: int, whole: int) -> tuple[Part, ...]:
     """On a common scale of 0 to 100 for all attempts."""
     sent, first, ended = record["dispatched"], record["first_token"], record["ended"]
-    chosen = min(decision.at, sent) if decision else sent
-    marks = [("Loading, waiting", chosen, sent, "wait")]
+    marks: list[tuple[str, int, int, str]] = []
+    if decision and decision.search:
+        start, chosen = min(_began(decision), sent), min(decision.at, sent)
+        turn = min(start + round(decision.queued * 1e6), chosen)
+        looked = max(0.0, decision.search - decision.queued - decision.loading)
+        rest = min(turn + round(looked * 1e6), chosen)
+        marks += [
+            ("In the queue", start, turn, "queue"),
+            ("Looking for an engine", turn, rest, "wait"),
+            ("Loading the adapter", rest, chosen, "load"),
+        ]
     if first is None:
         marks.append(("On the engine", sent, ended, "run"))
     else:
@@ -207,40 +228,36 @@ def _parts(record: Json, decision: Decision | None, began: int, whole: int) -> t
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a request cost, as its part of what its adapter cost in that hour."""
+    """What a request cost, as its tile shows it."""
 
+    title: str
     amount: Decimal | None
     currency: str
-    missing: str = ""
-    """Why there is no amount."""
+    note: str
+    """Whether it is final, and if not, why; or why there is no amount."""
 
 
-def weight(row: Json) -> int:
-    """Tokens, with output tokens counted twice, as attribution does that is not calibrated."""
-    return int(row["prompt_tokens"]) - int(row["cached_tokens"] or 0) + 2 * int(row["completion_tokens"])
+_PENDING: Final = {
+    "hour_not_over": "so far: until the hour is over, others still join in sharing it",
+    "hour_not_computed": "an estimate: the ledger is still computing that hour",
+    "hour_set_aside": "without an hour that was set aside: it cannot be computed",
+}
 
 
-def cost(records: Iterable[Json], costs: Json) -> Cost:
-    """`costs`: /finance/v1/costs of the request's hour, by adapter and GPU type; a tenant's is its price."""
-    billed = [record for record in records if record["billable"]]
-    currency = costs.get("currency") or ""
-    amount = Decimal(0)
-    for record in billed:
-        row = next((row for row in costs["rows"] if _holds(row, record)), None)
-        whole = weight(row) if row else 0
-        if row is None or not whole:
-            return Cost(None, currency, "The hour is not costed yet; it is within a few minutes.")
-        if row.get("cost") is None:
-            return Cost(None, currency, f"There is no price for {record['gpu_type']} then.")
-        amount += Decimal(str(row["cost"])) * weight(record) / whole
-    return Cost(amount.quantize(Decimal("0.000000001")), currency)
-
-
-def _holds(row: Json, record: Json) -> bool:
-    same_gpu = row.get("gpu_type") in {None, record["gpu_type"]}
-    return row["adapter"] == record["adapter"] and same_gpu
-
-
-def hour_of(at: int) -> tuple[int, int]:
-    """The full hour that it is in: Unix microseconds."""
-    return at // _HOUR * _HOUR, (at // _HOUR + 1) * _HOUR
+def cost(told: Json) -> Cost:
+    """`told`: by /finance/v1/usage/{request_id}/cost."""
+    by_card = told["priced_by"] == "rate_card"
+    pending = told["pending"] or ("" if told["complete"] else "hour_not_computed")
+    title = ("Price" if by_card else "Cost") + (", so far" if pending else "")
+    currency = told["currency"] or ""
+    if told["cost"] is None:
+        return Cost("Cost", None, currency, "there is no price for that GPU type and time")
+    if by_card:
+        note = "of its tokens; allowances and discounts are on the statement"
+    elif pending:
+        note = _PENDING.get(pending, pending)
+    else:
+        note = "its exact share of what its engine cost in that hour"
+    if Decimal(told.get("retry_waste") or 0):
+        note += f"; repeated attempts: {money(told['retry_waste'], currency)} more"
+    return Cost(title, Decimal(told["cost"]), currency, note)

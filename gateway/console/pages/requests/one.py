@@ -9,9 +9,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from gateway.console import formats
 from gateway.console.api_client import ApiError
-from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions, hour_of
+from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions
 from gateway.console.pages.requests.recent import remedy
 from gateway.console.visit import ALL, Route, Visit
 from gateway.tenants.directory import Role
@@ -68,23 +67,14 @@ async def _cost(visit: Visit, records: list[dict[str, Any]]) -> Cost | None:
     """None: there is nothing to cost."""
     if not any(record["billable"] for record in records):
         return None
-    start, end = hour_of(records[-1]["ended"])
-    by = "adapter" if visit.tenant else "adapter,gpu_type"
-    tenant = records[-1]["tenant"]
+    path = f"/finance/v1/usage/{quote(records[-1]['request_id'], safe='')}/cost"
     try:
         async with asyncio.timeout(_PATIENCE):
-            costs = await visit.api.get(
-                "/finance/v1/costs",
-                by=by,
-                tenant=tenant,
-                to=formats.iso(end),
-                **{"from": formats.iso(start)},
-            )
+            return cost(await visit.api.get(path))
     except TimeoutError:
-        return Cost(None, "", "The ledger is busy. Look again in a moment.")
+        return Cost("Cost", None, "", "the ledger is busy; look again in a moment")
     except ApiError as error:
-        return Cost(None, "", error.message)
-    return cost(records, costs)
+        return Cost("Cost", None, "", error.message)
 
 
 async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> dict[str, Any] | None:

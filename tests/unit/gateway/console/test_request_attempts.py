@@ -3,7 +3,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from gateway.console.pages.requests.attempts import attempts, cost, decisions, hour_of
+import pytest
+
+from gateway.console.pages.requests.attempts import attempts, cost, decisions
 from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
 
 
@@ -29,7 +31,6 @@ def test_times_share_one_scale():
     )
     first, second = attempts([failed, record(2)], decisions([DECISION]))
     assert [(p.name, p.start, round(p.width, 3)) for p in first.parts] == [
-        ("Loading, waiting", 0.0, 16.667),
         ("On the engine", 500_000 * 100 / 3_000_000, 16.667),
     ]
     assert [p.name for p in second.parts] == ["Until the first token", "Answer"]
@@ -47,20 +48,46 @@ def test_a_tenant_s_record_has_no_engine_and_unknown_words_are_shown_as_they_are
     assert (shown.engine, shown.outcome, shown.counts, shown.version) == ("", "new", "other", "base")
 
 
-def test_a_request_costs_its_part_of_the_hour():
-    row = {
-        "adapter": "acme/support", "gpu_type": "h100", "prompt_tokens": 100, "cached_tokens": 40,
-        "completion_tokens": 70, "cost": "2.00",
-    }  # fmt: skip
-    costs = {"currency": "USD", "rows": [row]}
-    found = cost([record(billable=False), record(2)], costs)
-    assert (found.amount, found.currency) == (Decimal("0.200000000"), "USD")
-    assert cost([record()], {"currency": None, "rows": []}).amount is None
-    unpriced = cost([record()], {"currency": None, "rows": [row | {"cost": None}]})
-    assert (unpriced.amount, unpriced.missing) == (None, "There is no price for h100 then.")
-    customers = {k: v for k, v in row.items() if k != "gpu_type"}
-    assert cost([record()], {"currency": "EUR", "rows": [customers]}).amount == Decimal("0.200000000")
-    assert hour_of(3_600_000_001) == (3_600_000_000, 7_200_000_000)
+def test_waiting_is_told_apart_from_loading():
+    told = DECISION | {"at": 1_990_000, "search_ms": 900.0, "queue_ms": 300.0, "load_ms": 500.0}
+    [shown] = attempts([record()], decisions([told]))
+    assert [(p.name, round(p.seconds, 3)) for p in shown.parts] == [
+        ("In the queue", 0.3),
+        ("Looking for an engine", 0.1),
+        ("Loading the adapter", 0.5),
+        ("Until the first token", 0.5),
+        ("Answer", 1.5),
+    ]
+    assert shown.parts[0].start == 0.0
+    [skewed] = attempts([record()], decisions([told | {"at": 2_500_000, "queue_ms": 5000.0}]))
+    assert [p.name for p in skewed.parts] == ["In the queue", "Until the first token", "Answer"]
+
+
+TOLD = {"currency": "USD", "priced_by": "cost", "pending": "", "cost": "0.20", "complete": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "note"),
+    [
+        ({}, "Cost", "exact"),
+        ({"pending": "hour_not_over"}, "Cost, so far", "until the hour is over"),
+        ({"pending": "hour_not_computed"}, "Cost, so far", "estimate"),
+        ({"complete": False}, "Cost, so far", "estimate"),
+        ({"pending": "news"}, "Cost, so far", "news"),
+        ({"priced_by": "rate_card"}, "Price", "tokens"),
+        ({"retry_waste": "0.05"}, "Cost", "repeated attempts: 0.05 USD more"),
+    ],
+)
+def test_a_cost_says_whether_it_is_final(changes: dict[str, Any], title: str, note: str):
+    found = cost(TOLD | changes)
+    assert (found.title, found.amount, found.currency) == (title, Decimal("0.20"), "USD")
+    assert note in found.note
+
+
+def test_a_cost_without_a_price_says_so():
+    found = cost(TOLD | {"cost": None, "currency": None})
+    assert (found.amount, found.currency) == (None, "")
+    assert "no price" in found.note
 
 
 def test_an_exact_hit_leads_on_unless_there_are_several():

@@ -91,11 +91,60 @@ def test_what_is_no_timezone(name):
         zone(name)
 
 
-def test_a_timezone_that_cuts_hours_of_utc_is_refused():
-    with pytest.raises(PeriodError, match="not a whole number of hours ahead of UTC"):
-        local_time(NOVEMBER, zone("Asia/Kolkata"))
+def test_a_report_in_local_time_has_an_end():
     with pytest.raises(PeriodError, match="at most ten years"):
         local_time(Period(0, NOVEMBER.end), BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("Asia/Kolkata", "2026-10-31T18:30:00Z", "2026-11-30T18:30:00Z"),
+        ("+05:30", "2026-10-31T18:30:00Z", "2026-11-30T18:30:00Z"),
+        ("Asia/Kathmandu", "2026-10-31T18:15:00Z", "2026-11-30T18:15:00Z"),
+        ("-09:30", "2026-11-01T09:30:00Z", "2026-12-01T09:30:00Z"),
+    ],
+)
+def test_local_midnights_within_an_hour_of_utc_cut_it(name, first, last):
+    within = month("2026-11", zone(name))
+    local = local_time(within, zone(name))
+    assert (iso(within.start), iso(within.end)) == (first, last)
+    assert local.timezone == name
+    assert local.within == within
+    assert local.cuts == tuple(range(within.start, within.end + 1, DAY))
+    assert local.cut_hours == tuple(cut // HOUR * HOUR for cut in local.cuts)
+    assert local.cuts_in(local.cut_hours[1]) == [local.cuts[1]]
+    assert local.cuts_in(within.start // HOUR * HOUR + 3 * HOUR) == []
+    assert (local.day(within.start - 1), local.day(within.start)) == ("2026-10-31", "2026-11-01")
+
+
+def test_whole_hours_cut_nothing_and_other_ranges_are_whole_hours_of_local_time():
+    assert local_time(NOVEMBER, BERLIN).cuts == ()
+    within = Period(instant("t", "2026-11-05T04:47Z"), instant("t", "2026-11-05T20:01Z"))
+    local = local_time(within, zone("Asia/Kolkata"))
+    assert [iso(at) for at in local.cuts] == [
+        "2026-11-05T04:30:00Z", "2026-11-05T18:30:00Z", "2026-11-05T20:30:00Z",
+    ]  # fmt: skip  # one line
+    assert (local.within.start, local.within.end) == (local.cuts[0], local.cuts[-1])
+    assert local.iso(local.within.start) == "2026-11-05T10:00:00+05:30"
+
+
+def test_clocks_that_are_set_by_half_an_hour():
+    """Lord Howe Island: from +10:30 to +11 on 4 October 2026."""
+    at = zone("Australia/Lord_Howe")
+    local = local_time(month("2026-10", at), at)
+    cuts = [iso(cut) for cut in local.cuts]
+    assert cuts == [f"2026-{day}T13:30:00Z" for day in ("09-30", "10-01", "10-02", "10-03")] + [
+        "2026-10-03T15:30:00Z"
+    ]
+    assert local.day(instant("t", "2026-10-31T12:59Z")) == "2026-10-31"
+    assert local.day(instant("t", "2026-10-31T13:00Z")) == "2026-11-01"
+
+
+@pytest.mark.parametrize("name", ["+5:30", "+15:00", "+05:60", "05:30", "+05:30 "])
+def test_what_is_no_offset(name):
+    with pytest.raises(PeriodError, match="is not a known timezone"):
+        zone(name)
 
 
 def test_defaults():

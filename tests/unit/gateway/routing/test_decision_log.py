@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapters.placement.scheduling.view import Action, Pick
-from gateway.routing.decision_log import RECORD_BYTES, DecisionLog
+from gateway.routing.decision_log import RECORD_BYTES, DecisionLog, Search
 
 PICK = Pick("b", Action.LOAD, 70.04, (("a", Action.SERVE, 99.0), ("b", Action.LOAD, 70.04)), fleet=5)
 
@@ -27,6 +27,14 @@ def test_a_decision_is_found_by_its_request(log: DecisionLog):
     assert (first["fleet"], second["engine"]) == (5, "c")
     assert "picked" not in log.find("req-2")[0]
     assert log.find("req") == []
+
+
+def test_a_search_that_took_time_says_what_for(log: DecisionLog):
+    log.note("req-1", 1, "acme/support@v1", "b", PICK, Search(0.0009, 0.0, 0.0))
+    log.note("req-2", 1, "acme/support@v1", "b", PICK, Search(1.25, 0.25, 0.9))
+    assert "search_ms" not in log.find("req-1")[0]
+    told = log.find("req-2")[0]
+    assert (told["search_ms"], told["queue_ms"], told["load_ms"]) == (1250.0, 250.0, 900.0)
 
 
 def test_the_oldest_decisions_are_overwritten(log: DecisionLog, tmp_path: Path):

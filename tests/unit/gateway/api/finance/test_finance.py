@@ -250,7 +250,7 @@ async def test_a_local_month(client_for, installed):
         table = await client.get("/finance/v1/costs", params={**params, "by": "day", "format": "csv"})
         bad = [
             await client.get("/finance/v1/costs", params={**params, "timezone": name})
-            for name in ("Berlin", "Asia/Kolkata")
+            for name in ("Berlin", "+5:30")
         ]
     assert [row["day"] for row in report["rows"]] == ["2026-10-01"]
     assert report["local"]["from"] == "2026-10-01T00:00:00+02:00"

@@ -122,20 +122,22 @@ async def pages(client, path, **params):
             return found
 
 
-async def recomputed(client, start):
+async def recomputed(client, start, end=None, **more):
     """From the API alone."""
-    within = {"from": iso(start), "to": iso(start + HOURS * HOUR)}
+    end = end or start + HOURS * HOUR
+    within = {"from": iso(start), "to": iso(end)}
     longer = {
         "from": iso(start - HOUR),
-        "to": iso(start + (HOURS + 2) * HOUR),
+        "to": iso(end + 2 * HOUR),
     }  # what ends later began within
     return outsider.recompute(
         await pages(client, "/finance/v1/usage", **longer),
         await pages(client, "/finance/v1/provisioned-time", **within),
         (await client.get("/admin/v1/prices")).json()["data"],
         start,
-        start + HOURS * HOUR,
+        end,
         await weights(client, **within),
+        **more,
     )
 
 
@@ -221,6 +223,53 @@ async def test_an_outsider_finds_the_same_to_the_last_unit(client_for, installed
         found = difference(outsider.corrected(following), {})
         assert found == difference(now_known, october), "corrections are what changed, and nothing else"
         assert whole(following) == sums(november) + sums(now_known) - sums(october)
+
+
+@pytest.mark.parametrize(
+    ("zone", "ahead"),
+    [
+        ("Asia/Kolkata", 5 * HOUR + HOUR // 2),
+        ("Asia/Kathmandu", 5 * HOUR + 45 * MINUTE),
+        ("-03:30", -7 * HOUR // 2),
+    ],
+)
+async def test_an_outsider_finds_the_same_days_where_midnight_cuts_an_hour(
+    client_for, installed, zone, ahead
+):
+    """The traffic of the two months' first hours, moved so that it is around a local midnight, and cut there:
+    each part of the hour is divided on its own, and the days sum to the whole."""
+    day = 24 * HOUR
+    midnight = OCTOBER + 3 * day - ahead
+    first = midnight - 3 * HOUR - midnight % HOUR
+    async with client_for(Role.OPERATOR) as client:
+        for gpu_type, region, purchase, rate, since in PRICES:
+            await add(client, gpu_type, region, purchase, rate, since)
+        installed.ledger.insert(fleet.records(3, first))
+        fleet.span(installed.ledger, first)
+        records, spans = hard_cases(first)
+        installed.ledger.insert(records)
+        see(installed.ledger, first, spans)
+        within = {"from": iso(midnight - day), "to": iso(midnight + day), "timezone": zone}
+        mine = await recomputed(client, midnight - day, midnight + day, cut_every=day)
+        report = await costs(client, **within)
+        days = await costs(client, **within, by="day,tenant")
+        single = [
+            await costs(client, **{**within, "from": iso(start), "to": iso(start + day)}, by="day,tenant")
+            for start in (midnight - day, midnight)
+        ]
+        month = await costs(client, month="2026-10", timezone=zone)
+        utc = await costs(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + 9 * day)})
+    assert outsider.reported(report) == mine
+    assert whole(report) == sums(mine) == whole(month)
+    assert whole(report) == whole(utc), "where an hour is cut changes neither GPU-time nor its cost"
+    assert [row for one in single for row in one["rows"]] == days["rows"]
+    assert sorted({row["day"] for row in days["rows"]}) == ["2026-10-03", "2026-10-04"]
+    assert report["local"]["from"].endswith("T00:00:00" + iso_offset(ahead))
+    assert (report["from"], report["to"]) == tuple(within[n].replace("+00:00", "Z") for n in ("from", "to"))
+
+
+def iso_offset(ahead):
+    return f"{'-' if ahead < 0 else '+'}{abs(ahead) // HOUR:02}:{abs(ahead) // MINUTE % 60:02}"
 
 
 async def test_calibrated_weights_too(client_for, installed):

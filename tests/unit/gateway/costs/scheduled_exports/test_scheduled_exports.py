@@ -15,7 +15,7 @@ from gateway.costs.closing.closing import close
 from gateway.costs.export.files import export
 from gateway.costs.maintenance.snapshot import write_snapshot
 from gateway.costs.periods import HOUR
-from gateway.costs.scheduled_exports import destination
+from gateway.costs.scheduled_exports import destination, writing
 from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.layout import Schedule, Written, due
 from gateway.costs.scheduled_exports.status import EXPORTS, ExportStatus, export_series, read_status
@@ -232,3 +232,51 @@ def test_a_status_is_forgotten_when_nothing_is_exported_any_more(ledger):
     assert read_status(ledger, NOW + HOUR) == ExportStatus("away", NOW, None)
     assert export_series(ledger, NOW + HOUR)["florin_scheduled_export_failing"] == [((), 1.0)]
     assert export_series(ledger, NOW + 49 * HOUR) == {}
+
+
+def test_cloudzero_reads_a_drop_that_a_manifest_names(ledger, bucket, room):
+    """https://docs.cloudzero.com/docs/anycost-cbf-drop-specs"""
+    fill(ledger)
+    close_october(ledger)
+    to = schedule(bucket.as_uri(), format="cloudzero")
+    assert write_due(ledger, to, NOW, room) == []
+    first = written(bucket)
+    drops = {name.split("/")[1] for name in first if name.endswith(".gz")}
+    [drop] = drops
+    assert drop == "20261101T050000Z"
+    assert sorted(first) == [
+        "20261001-20261101/20261101T050000Z/florin.csv.gz", "20261001-20261101/manifest.json",
+        "20261101-20261201/20261101T050000Z/florin.csv.gz", "20261101-20261201/manifest.json",
+    ]  # fmt: skip  # a month a line
+    assert json.loads(first["20261101-20261201/manifest.json"]) == {
+        "version": "1.3.0",
+        "current_drop_id": drop,
+    }
+    assert write_due(ledger, to, NOW + EVERY, room) == []
+    assert written(bucket) == first, "nothing has changed, so nothing is read again"
+    ledger.insert(records(9, NOVEMBER, 20))
+    assert write_due(ledger, to, NOW + 2 * EVERY, room) == []
+    second = written(bucket)
+    assert {name: data for name, data in second.items() if name in first and "20261001" in name[:9]} == {
+        name: data for name, data in first.items() if "20261001" in name[:9]
+    }
+    now = json.loads(second["20261101-20261201/manifest.json"])["current_drop_id"]
+    assert f"20261101-20261201/{now}/florin.csv.gz" in second.keys() - first.keys()
+
+
+def test_more_rows_than_cloudzero_takes_are_refused(ledger, bucket, room, monkeypatch):
+    monkeypatch.setattr(writing, "MOST_CLOUDZERO_ROWS", 3)
+    fill(ledger)
+    failed = write_due(ledger, schedule(bucket.as_uri(), format="cloudzero"), NOW, room)
+    assert "FLORIN_EXPORT_GRANULARITY=daily" in failed[0]
+    assert written(bucket) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"export_to": "s3://finops"}, {"export_to": "s3://finops/florin", "export_file": "parquet"}],
+)
+def test_what_cloudzero_cannot_read_is_no_setting(wrong):
+    with pytest.raises(ValidationError):
+        ExportSettings(export_format="cloudzero", **wrong)
+    assert ExportSettings(export_format="cloudzero", export_to="s3://finops/florin")

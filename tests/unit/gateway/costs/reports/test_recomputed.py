@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 
 from gateway.costs.allocation import AllocationPolicy
-from gateway.costs.periods import HOUR, Period
-from gateway.costs.reports import pairs
+from gateway.costs.periods import HOUR, Period, local_time, zone
+from gateway.costs.reports import recomputed
 from gateway.costs.reports.customer_report import customer_text
-from gateway.costs.reports.pairs import PairsError
+from gateway.costs.reports.recomputed import RecomputationError
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES
 from gateway.costs.rollups.rollup import roll
@@ -106,13 +106,59 @@ def test_each_dimension_stays_bounded(ledger):
 
 
 def test_too_many_records_are_refused_with_what_to_do(ledger, monkeypatch):
-    monkeypatch.setattr(pairs, "MOST_RECORDS", 3)
-    with pytest.raises(PairsError, match="ask for a shorter time") as refused:
+    monkeypatch.setattr(recomputed, "MOST_RECORDS", 3)
+    with pytest.raises(RecomputationError, match="ask for a shorter time") as refused:
         report(ledger, "key", "tag")
     assert refused.value.param == "by"
 
 
 def test_without_the_records_it_says_so(ledger, monkeypatch):
-    monkeypatch.setattr(pairs, "pruned_before", lambda _: OCTOBER + HOUR)
-    with pytest.raises(PairsError, match="before 2026-10-01T01:00:00Z were removed"):
+    monkeypatch.setattr(recomputed, "pruned_before", lambda _: OCTOBER + HOUR)
+    with pytest.raises(RecomputationError, match="before 2026-10-01T01:00:00Z were removed"):
         report(ledger, "key", "tag")
+
+
+KOLKATA = zone("Asia/Kolkata")
+DAYS = Period(OCTOBER - 11 * HOUR // 2, OCTOBER + 3 * 24 * HOUR - 11 * HOUR // 2)
+"""The first three days of October in India."""
+
+
+def local(ledger, *by, **changes):
+    question = Question(DAYS, by, local=local_time(DAYS, KOLKATA), **changes)
+    return cost_report(ledger, question, now=LATE)
+
+
+@pytest.fixture
+def indian(ledger):
+    """The traffic is around the midnight of 3 October in India."""
+    around = OCTOBER + 2 * 24 * HOUR - 8 * HOUR
+    ledger.insert(labelled(5, around))
+    span(ledger, around)
+    return ledger
+
+
+@pytest.mark.parametrize("by", [(name,) for name in DIMENSIONS] + list(combinations(DIMENSIONS, 2))[:3])
+def test_names_add_up_in_local_days_too(indian, by):
+    named, days = local(indian, "day", "tenant", *by), local(indian, "day", "tenant")
+    assert summed(named, ("day", "tenant")) == summed(days, ("day", "tenant"))
+    assert {row["day"] for row in days["rows"]} >= {"2026-10-02", "2026-10-03"}
+    whole = cost_report(indian, Question(Period(OCTOBER - 6 * HOUR, OCTOBER + 3 * 24 * HOUR)), now=LATE)
+    assert named["whole"] == days["whole"] == whole["whole"]
+
+
+def test_shares_of_unused_time_add_up_in_local_days(indian):
+    policy = AllocationPolicy("proportional")
+    days, one = local(indian, "day", "tenant", policy=policy), local(indian, "tenant", policy=policy)
+    for name in ("cost", "allocated_cost"):
+        assert sum(Fraction(row[name]) for row in days["rows"]) == Fraction(one["totals"][name])
+
+
+def test_a_local_day_needs_the_records_of_its_first_hour(indian, monkeypatch):
+    monkeypatch.setattr(recomputed, "pruned_before", lambda _: OCTOBER + 2 * 24 * HOUR)
+    with pytest.raises(
+        RecomputationError, match=r"Days of Asia/Kolkata begin within an hour of UTC.*use UTC"
+    ) as refused:
+        local(indian, "day")
+    assert refused.value.param == "timezone"
+    monkeypatch.setattr(recomputed, "pruned_before", lambda _: OCTOBER + 12 * HOUR)
+    assert local(indian, "day")["rows"], "no hour that is cut lost its records"

@@ -1,0 +1,159 @@
+"""What one request cost: its shares of the engine-hours in which it ran, as attribution divides
+them. Summed over all requests of an hour, these are the hour's rows in the cost report, to the last unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, exists, select
+
+from gateway.costs.periods import HOUR, iso
+from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.rollups.attribution import run
+from gateway.costs.rollups.engine_hour import DividedHour, HourTerms, at, divided_hour
+from gateway.costs.rollups.plausibility import ImplausibleError
+from gateway.costs.rollups.posted_rows import here
+from gateway.costs.rollups.posting import BILLABLE
+from gateway.costs.selling.card_store import read_cards
+from gateway.costs.selling.cards import RateCards
+from gateway.costs.selling.charges import Tokens, list_price
+from gateway.metering.ledger.ledger import EngineHour as Place
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import dirty_hours, set_aside_hours
+from gateway.metering.records import CONTINUED, Outcome, UsageRecord
+
+Pending = Literal["", "hour_not_over", "hour_not_computed", "hour_set_aside"]
+"""Why the amount may still change; empty: it is that of the report."""
+_PLACES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a request took of one engine-hour; amounts in 10**-15 of the currency, None: a price is
+    missing."""
+
+    attempt: int
+    billable: bool
+    nano_gpu_hours: int
+    cost: int | None
+
+
+def request_cost(
+    ledger: Ledger, request_id: str, *, tenant: str | None, now: int, for_tenant: bool
+) -> dict[str, Any] | None:
+    """None: the ledger knows no attempt of it, or only another tenant's. `for_tenant`: a tenant's key asks,
+    and sees what it is charged, but no GPU-time. `now`: Unix microseconds. Needs memory for one engine-hour's
+    records. Raises LedgerUnavailableError."""
+    records = [r for r in ledger.attempts(request_id) if tenant in {None, r.tenant}]
+    if not records:
+        return None
+    with ledger.read() as connection:
+        cards = read_cards(connection) if for_tenant else None
+        if cards is not None and (priced := _by_card(cards, records)) is not None:
+            return {"request_id": request_id, **priced}
+        terms = HourTerms(connection)
+        shares, pending = _shares(connection, terms, records, now)
+        currency = terms.book.currency
+    told = {
+        "request_id": request_id,
+        "currency": currency,
+        "priced_by": "cost",
+        "pending": pending,
+        "cost": _amount(s.cost for s in shares if s.billable),
+    }
+    if for_tenant:
+        return told
+    return told | {
+        "retry_waste": _amount(s.cost for s in shares if not s.billable),
+        "shares": [
+            {
+                "attempt": s.attempt, "billable": s.billable, "nano_gpu_hours": s.nano_gpu_hours,
+                "cost": _amount([s.cost]),
+            }
+            for s in shares
+        ],
+    }  # fmt: skip  # a share a line
+
+
+def _shares(
+    connection: Connection, terms: HourTerms, records: Sequence[UsageRecord], now: int
+) -> tuple[list[Share], Pending]:
+    pending: Pending = ""
+    made: list[Share] = []
+    for record in records:
+        if record.outcome == Outcome.REJECTED:
+            continue  # no engine worked on it
+        for place in _places(record):
+            pending = _pending(connection, place, now) or pending
+            try:
+                hour = divided_hour(connection, terms, place)
+            except ImplausibleError:
+                pending = "hour_set_aside"
+                continue
+            made += _of_record(record, hour, terms, place)
+    return made, pending
+
+
+def _places(record: UsageRecord) -> Iterator[Place]:
+    """The engine-hours in which an attempt ran."""
+    start, end = run(record.dispatched, record.ended or record.dispatched)
+    for hour in range(start // HOUR * HOUR, end, HOUR):
+        yield (hour, record.engine, record.gpu_type, record.gpu_count)
+
+
+def _pending(connection: Connection, place: Place, now: int) -> Pending:
+    if now < place[0] + HOUR:
+        return "hour_not_over"
+    for table, why in ((set_aside_hours, "hour_set_aside"), (dirty_hours, "hour_not_computed")):
+        if connection.execute(select(exists().where(here(table))), at(place)).scalar():
+            return why  # type: ignore[return-value]  # one of them
+    return ""
+
+
+def _of_record(record: UsageRecord, hour: DividedHour, terms: HourTerms, place: Place) -> Iterator[Share]:
+    """Of a continued attempt, both parts: see `posting.continued`."""
+    own = {record.id, record.id + "+"}
+    context = hour.context
+    for n, part in enumerate((*hour.attempts, *hour.said)):
+        if part[0] not in own:
+            continue
+        for piece in hour.pieces:
+            if n not in piece.who:
+                continue
+            nano = piece.shares[piece.who.index(n)]
+            rate = terms.book.rate(place[2], context.region, context.purchase, piece.start)
+            yield Share(record.attempt, bool(part[BILLABLE]), nano, None if rate is None else nano * rate)
+
+
+def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any] | None:
+    """The price of what was delivered, by the card of the month in which it ended; None: there is no card.
+    The month's free allowance, minimum and discounts are on the statement."""
+    amount = 0
+    for record in records:
+        card = cards.card(record.tenant, iso(record.ended or 0)[:7])
+        if card is None:
+            return None
+        if not record.billable:
+            continue
+        cached = record.cached_tokens or 0
+        read = Tokens() if record.outcome in CONTINUED else Tokens(record.prompt_tokens - cached, cached)
+        amount += list_price(card, read._replace(output=record.completion_tokens))
+    return {
+        "currency": cards.cards[0].currency if cards.cards else None,
+        "priced_by": "rate_card",
+        "pending": "",
+        "cost": decimal_text(amount, _PLACES),
+    }
+
+
+def _amount(amounts: Iterable[int | None]) -> str | None:
+    """Their sum as an exact decimal; None if one of them is not known."""
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return decimal_text(total, _PLACES)

@@ -1,0 +1,57 @@
+"""A statement as a table, for spreadsheets: one line for each amount, and the amounts sum to the statement's,
+before tax. Divided by a dimension, the lines are its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.costs.export.cells import Cell, Fixed, Row
+from gateway.costs.export.columns import Column
+
+_COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens")
+COLUMNS = (
+    Column("statement", "text"),
+    Column("state", "text"),
+    Column("line", "text"),
+    Column("name", "text", nullable=True),
+    Column("label", "text", nullable=True),
+    Column("gpu", "text", nullable=True),
+    Column("month", "text", nullable=True),
+    *(Column(name, "integer", nullable=True) for name in _COUNTS),
+    Column("amount", "cost"),
+    Column("currency", "text", nullable=True),
+)
+
+
+def constants(document: Mapping[str, Any]) -> Row:
+    return {name: document[name] for name in ("statement", "state", "currency")}
+
+
+def rows(document: Mapping[str, Any]) -> Iterator[Row]:
+    """`document`: of `gateway.costs.statement.document`."""
+    division = document.get("division")
+    if division is not None:
+        for row in division["rows"]:
+            yield _row(division["by"], row)
+        yield from _sums(unused_time=division["unused_time_cents"], other=division["other_cents"])
+    elif document["charges"] is not None:
+        for row in document["charges"]["lines"]:
+            yield _row(row["kind"], {"month": row.get("month"), "amount_cents": row["amount_cents"]})
+    else:
+        for row in document["usage"]:
+            yield _row("usage", row)
+        yield from _sums(unused_time=document["unused_time_cents"])
+        for row in document["corrections"]:
+            yield _row("correction", row)
+
+
+def _row(line: str, row: Mapping[str, Any]) -> Row:
+    made: dict[str, Cell] = {"line": line, "amount": Fixed(row["amount_cents"], 2)}
+    return made | {name: row[name] for name in ("name", "label", "gpu", "month", *_COUNTS) if name in row}
+
+
+def _sums(**cents: int) -> Iterator[Row]:
+    for line, amount in cents.items():
+        if amount:
+            yield _row(line, {"amount_cents": amount})

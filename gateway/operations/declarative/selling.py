@@ -1,0 +1,119 @@
+"""Rate cards and their assignments in a file: what is to be added to those that there are. Pure.
+
+Like prices, they are never edited and never pruned: closed months are computed from them. So a file need not
+list what holds no more, and a version or an assignment that it does not name stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from gateway.costs.selling.cards import (
+    Assignment,
+    RateCard,
+    RateCardConflictError,
+    RateCardError,
+    RateCards,
+    assignment_to_add,
+    version_to_add,
+)
+from gateway.errors import FlorinError
+from gateway.operations.declarative.actions import PlannedAction, compare
+from gateway.operations.declarative.document import Document
+from gateway.operations.rate_cards import NewAssignment, NewRateCard, assignment_of, card_of
+
+EVERY_TENANT = "every other tenant"
+_REFUSED = (RateCardError, RateCardConflictError, FlorinError)
+
+
+@dataclass(frozen=True, slots=True)
+class Selling:
+    """What there is."""
+
+    cards: RateCards = field(default_factory=RateCards)
+    opened: str = ""
+    """The first month that is not closed."""
+
+
+def card_spec(card: RateCard) -> NewRateCard:
+    said = card.document()
+    names = NewRateCard.model_fields.keys() - {"reason"}
+    return NewRateCard.model_construct(**{name: said[name] for name in names}, reason="")
+
+
+def assignment_spec(one: Assignment) -> NewAssignment:
+    return NewAssignment.model_construct(
+        tenant=one.tenant or None, card=one.card or None, valid_from=one.valid_from
+    )
+
+
+def cards_in_force(cards: RateCards) -> Iterator[NewRateCard]:
+    """Every version that no other replaced, by name and month."""
+    for name in sorted({card.name for card in cards.cards}):
+        for _, card in sorted(cards.versions(name).items()):
+            yield card_spec(card)
+
+
+def assignments_in_force(cards: RateCards, tenants: Iterable[str]) -> Iterator[NewAssignment]:
+    """Likewise. First those of every tenant without its own; then of `tenants`, since others are gone."""
+    for tenant in ("", *sorted(tenants)):
+        for _, one in sorted(cards.assignments_of(tenant).items()):
+            yield assignment_spec(one)
+
+
+def plan_selling(there: Selling, wanted: Document, clock: int) -> list[PlannedAction | None]:
+    """None: it stands already."""
+    made: list[PlannedAction | None] = []
+    cards = there.cards
+    for said in wanted.rate_cards or ():
+        action, cards = _card(cards, said, clock, there.opened)
+        made.append(action)
+    for assigned in wanted.rate_card_assignments or ():
+        one, cards = _assignment(cards, assigned, clock, there.opened)
+        made.append(one)
+    return made
+
+
+def _card(
+    cards: RateCards, said: NewRateCard, clock: int, opened: str
+) -> tuple[PlannedAction | None, RateCards]:
+    id_ = f"{said.name} from {said.valid_from or 'now'}"
+    try:
+        wanted = card_of(said, clock)
+        new, fresh = version_to_add(cards, wanted, default_start=said.valid_from is None, opened=opened)
+    except _REFUSED as error:
+        return PlannedAction("refuse", "rate_card", id_, reason=str(error)), cards
+    if not fresh:
+        return None, cards
+    replaced = cards.versions(new.name).get(new.valid_from)
+    goal = card_spec(new).model_copy(update={"valid_from": said.valid_from, "reason": new.reason})
+    old = None if replaced is None else card_spec(replaced)
+    return compare("rate_card", id_, old, goal), RateCards((*cards.cards, new), cards.assignments)
+
+
+def _assignment(
+    cards: RateCards, said: NewAssignment, clock: int, opened: str
+) -> tuple[PlannedAction | None, RateCards]:
+    tenant = said.tenant or EVERY_TENANT
+    id_ = f"of {tenant} from {said.valid_from or 'now'}"
+    try:
+        wanted = assignment_of(said, clock)
+        if said.valid_from is None and _holds(cards, wanted):
+            return None, cards
+        new, fresh = assignment_to_add(cards, wanted, opened=opened)
+    except _REFUSED as error:
+        return PlannedAction("refuse", "rate_card_assignment", id_, reason=str(error)), cards
+    if not fresh:
+        return None, cards
+    replaced = cards.assignments_of(new.tenant).get(new.valid_from)
+    goal = assignment_spec(new).model_copy(update={"valid_from": said.valid_from})
+    old = None if replaced is None else assignment_spec(replaced)
+    action = compare("rate_card_assignment", id_, old, goal)
+    return action, RateCards(cards.cards, (*cards.assignments, new))
+
+
+def _holds(cards: RateCards, wanted: Assignment) -> bool:
+    """Whether the tenant's own assignment of this month is to the same card."""
+    own = cards.assigned(wanted.tenant, wanted.valid_from)
+    return own is not None and (own.tenant, own.card) == (wanted.tenant, wanted.card)

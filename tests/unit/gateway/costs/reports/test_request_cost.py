@@ -1,0 +1,87 @@
+"""What one request cost, against the report: shares of all requests of an hour are the hour."""
+
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+
+from gateway.costs.periods import HOUR, Period
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.reports.request_cost import request_cost
+from gateway.costs.rollups.rollup import roll
+from gateway.metering.ledger.ledger import Ledger
+from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill, price
+from tests.unit.gateway.metering.make import record
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Nothing here depends on the kind of database."""
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield made
+    made.close()
+
+
+def cost_of(ledger, request_id, *, tenant=None, now=NOVEMBER):
+    return request_cost(ledger, request_id, tenant=tenant, now=now, for_tenant=tenant is not None)
+
+
+def test_all_requests_together_cost_what_the_report_says(ledger):
+    fill(ledger)
+    roll(ledger, NOVEMBER)
+    report = cost_report(ledger, Question(Period(OCTOBER, NOVEMBER), by=("tenant",)), now=NOVEMBER)
+    found = ledger.usage(start=OCTOBER, end=NOVEMBER, tenant=None, after=None, limit=1000)
+    by_tenant, waste = Counter(), Decimal(0)
+    for request_id, tenant in {r.request_id: r.tenant for r in found}.items():
+        told = cost_of(ledger, request_id)
+        assert (told["pending"], told["currency"]) == ("", "USD")
+        by_tenant[tenant] += Decimal(told["cost"])
+        waste += Decimal(told["retry_waste"])
+        own = cost_of(ledger, request_id, tenant=tenant)
+        assert own == {name: told[name] for name in told if name not in {"retry_waste", "shares"}}
+    assert dict(by_tenant) == {row["tenant"]: Decimal(row["cost"]) for row in report["rows"]}
+    assert waste == Decimal(report["retry_waste"]["totals"]["cost"]) > 0
+
+
+def test_what_is_not_settled_says_why(ledger):
+    price(ledger, "H100", "2.00")
+    early, dear = record("early", dispatched=OCTOBER + 1), record("dear", dispatched=OCTOBER, gpu_type="B200")
+    ledger.insert([early, dear])
+    assert cost_of(ledger, "early", now=OCTOBER + HOUR - 1)["pending"] == "hour_not_over"
+    assert cost_of(ledger, "early", now=OCTOBER + HOUR)["pending"] == "hour_not_computed"
+    roll(ledger, NOVEMBER)
+    alone = cost_of(ledger, "early", now=OCTOBER + HOUR)
+    assert (alone["pending"], alone["cost"]) == ("", alone["shares"][0]["cost"])
+    assert cost_of(ledger, "dear")["cost"] is None
+    assert cost_of(ledger, "early", tenant="bolt") is None
+    assert cost_of(ledger, "never") is None
+    ledger.insert([record("late", dispatched=OCTOBER + 5)])
+    assert cost_of(ledger, "early")["pending"] == "hour_not_computed"
+    roll(ledger, NOVEMBER)
+    assert Decimal(cost_of(ledger, "early")["cost"]) < Decimal(alone["cost"])
+
+
+def test_an_attempt_across_an_hours_turn_has_shares_of_both(ledger):
+    price(ledger, "H100", "3.60")
+    ledger.insert([record("long", dispatched=OCTOBER + HOUR - 30_000_000, ended=OCTOBER + HOUR + 10_000_000)])
+    roll(ledger, NOVEMBER)
+    told = cost_of(ledger, "long")
+    assert len(told["shares"]) == 2
+    assert round(Decimal(told["cost"]), 6) == Decimal("0.04")
+    assert cost_of(ledger, "long", now=OCTOBER + HOUR)["pending"] == "hour_not_over"
+
+
+def test_rereading_to_resume_a_stream_is_waste(ledger):
+    price(ledger, "H100", "2.00")
+    begun = record("cut", outcome="engine_error", dispatched=OCTOBER)
+    ledger.insert([begun, record("cut", 2, outcome="resumed", dispatched=OCTOBER + 2_000_000)])
+    roll(ledger, NOVEMBER)
+    told = cost_of(ledger, "cut")
+    assert [(s["attempt"], s["billable"]) for s in told["shares"]] == [(1, True), (2, False), (2, True)]
+    assert Decimal(told["retry_waste"]) > 0
+
+
+def test_a_request_that_engines_refused_costs_nothing(ledger):
+    refused = {"outcome": "rejected", "billable": False, "engine": "", "gpu_type": "", "gpu_count": 0}
+    ledger.insert([record("refused", dispatched=OCTOBER, **refused)])
+    assert (cost_of(ledger, "refused")["cost"], cost_of(ledger, "refused")["pending"]) == ("0.00", "")

@@ -1,0 +1,147 @@
+"""A statement divided by whose requests they were: the lines sum to its amount, to the cent, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+
+import pytest
+
+from gateway.costs.closing.closing import GRACE, close
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.exchange_rates import add_exchange_rate
+from gateway.costs.rollups.parts import DIMENSIONS
+from gateway.costs.rollups.rollup import roll
+from gateway.costs.statement.division import DIMENSION_NAMES
+from gateway.costs.statement.page import statement_csv, statement_json, statement_page
+from gateway.metering.ledger.ledger import Ledger
+from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, price, span
+from tests.unit.gateway.costs.rollups.test_parts import labelled
+from tests.unit.gateway.costs.selling.cards import sell
+from tests.unit.gateway.costs.statement.test_page import Page, cents
+from tests.unit.gateway.metering.make import record
+
+NOW = month("2026-11").end + GRACE
+COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """October is closed, November is open and has a correction of it."""
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    price(made, "H100", "2.49")
+    price(made, "L40", "0.7")
+    for seed, start in enumerate((OCTOBER, NOVEMBER)):
+        made.insert(labelled(seed, start))
+        span(made, start)
+    roll(made, NOW)
+    close(made, "2026-10", now=NOW, by="test", policy="proportional")
+    made.insert([
+        record("late", tenant="acme", engine="a", gpu_type="H100", gpu_count=2, dispatched=OCTOBER + 5,
+               ended=OCTOBER + HOUR + 17, completion_tokens=7000, tag="late")
+    ])  # fmt: skip  # one argument after the other says no more
+    roll(made, NOW)
+    yield made
+    made.close()
+
+
+def read(ledger, by, of="2026-11", make=statement_json, **more):
+    return make(ledger, "acme", of, issuer="x", now=NOW, known=True, by=by, **more)
+
+
+def assert_adds_up(document):
+    division = document["division"]
+    rest = division["unused_time_cents"] + division["other_cents"]
+    assert sum(row["amount_cents"] for row in division["rows"]) + rest == document["amount_cents"]
+    for name in COUNTS:
+        assert sum(row[name] for row in division["rows"]) == sum(row[name] for row in document["usage"])
+
+
+def sold(ledger):
+    sell(ledger, "acme", "2026-11", free_input=3, minimum_micros=9_000_000)
+
+
+@pytest.mark.parametrize("by", DIMENSIONS)
+@pytest.mark.parametrize("of", ["2026-10", "2026-11"])
+def test_the_parts_sum_to_the_amount(ledger, by, of):
+    """A closed month with a share of unused time, and an open one with a correction."""
+    document = read(ledger, by, of)
+    assert_adds_up(document)
+    division = document["division"]
+    assert division["by"] == by
+    assert (division["unused_time_cents"] > 0) == (of == "2026-10")
+    corrected = sum(row["amount_cents"] for row in document["corrections"])
+    assert division["other_cents"] == corrected
+    assert bool(corrected) == (of == "2026-11")
+    assert "division" not in read(ledger, None, of)
+
+
+@pytest.mark.parametrize("by", DIMENSIONS)
+def test_with_a_rate_card_too(ledger, by):
+    sold(ledger)
+    document = read(ledger, by)
+    assert document["basis"] == "rate_card"
+    assert_adds_up(document)
+    assert document["division"]["other_cents"] > 0, "the minimum"
+    assert document["division"]["unused_time_cents"] == 0
+    assert len({row["amount_cents"] for row in document["division"]["rows"]}) > 1
+
+
+def test_in_another_currency(ledger):
+    add_exchange_rate(
+        ledger,
+        currency="USD",
+        target="EUR",
+        rate="0.917",
+        valid_from=OCTOBER,
+        source="ECB",
+        reason="",
+        now=NOW,
+    )
+    converted = read(ledger, "tag", currency="EUR")
+    assert_adds_up(converted)
+    assert converted["amount_cents"] < read(ledger, "tag")["amount_cents"]
+
+
+@pytest.mark.parametrize("priced", [False, True])
+@pytest.mark.parametrize("by", [None, "tag"])
+@pytest.mark.parametrize("of", ["2026-10", "2026-11"])
+def test_the_amounts_of_the_table_sum_to_the_statement(ledger, priced, by, of):
+    if priced:
+        sold(ledger)
+    document = read(ledger, by, of)
+    lines = list(csv.DictReader(io.StringIO(read(ledger, by, of, statement_csv).decode())))
+    assert sum(Decimal(line["amount"]) for line in lines) * 100 == document["amount_cents"]
+    assert {line["statement"] for line in lines} == {f"{of}/acme"}
+    assert {line["state"] for line in lines} == {document["state"]}
+
+
+def test_the_page_has_the_parts_on_a_sheet_of_their_own(ledger):
+    document = read(ledger, "key", labels={"key-1": "<b>search</b>"})
+    text = read(ledger, "key", make=statement_page, labels={"key-1": "<b>search</b>"})
+    assert "<b>search" not in text, "escaped"
+    table = Page(text).tables["Amount by API key"]
+    amounts = [cents(line[-1]) for line in table[1:]]
+    assert sum(amounts[:-1]) == amounts[-1] == document["amount_cents"]
+    assert "Amount by API key" not in Page(read(ledger, None, make=statement_page)).tables
+
+
+def test_names_that_a_spreadsheet_would_run_are_text(ledger):
+    ledger.insert([
+        record("formula", tenant="acme", engine="a", gpu_type="H100", gpu_count=2, dispatched=NOVEMBER,
+               ended=NOVEMBER + 9, tag="=HYPERLINK(1)")
+    ])  # fmt: skip  # one argument after the other says no more
+    roll(ledger, NOW)
+    assert b"'=HYPERLINK(1)" in read(ledger, "tag", make=statement_csv)
+    assert "=HYPERLINK(1)" in {row["name"] for row in read(ledger, "tag")["division"]["rows"]}
+
+
+def test_who_used_nothing_has_no_parts(ledger):
+    for make in (statement_json, statement_page, statement_csv):
+        assert make(ledger, "nobody", "2026-11", issuer="x", now=NOW, known=True, by="tag") is not None
+        assert make(ledger, "nobody", "2026-11", issuer="x", now=NOW, known=False, by="tag") is None
+
+
+def test_every_dimension_has_a_name():
+    assert tuple(DIMENSION_NAMES) == DIMENSIONS
