@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.admission.fair_queue.fleet_queue import BATCH, FleetQueue
 from gateway.errors import FlorinError
-from gateway.routing.ticket import Ticket
+from gateway.routing.queue_ticket import QueueTicket
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Refusal:
     error: FlorinError
 
 
-def no_room(queue: FleetQueue, limits: QueueLimits, ticket: Ticket, waiting: int) -> Refusal | None:
+def no_room(queue: FleetQueue, limits: QueueLimits, ticket: QueueTicket, waiting: int) -> Refusal | None:
     """If too many requests wait already: of the tenant, or on this worker, where `waiting` do. Batches bound
     themselves."""
     if ticket.fills:

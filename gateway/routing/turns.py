@@ -21,7 +21,7 @@ from gateway.errors import FlorinError
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.pool import Pool
 from gateway.routing.queue_refusals import DEFAULT_LIMITS, QueueLimits, Refusal, no_room, timed_out, too_long
-from gateway.routing.ticket import NAMES, Ticket
+from gateway.routing.queue_ticket import NAMES, QueueTicket
 
 SWEEP_SECONDS: Final = 0.05
 """Time between looks at everyone who waits."""
@@ -47,7 +47,7 @@ class QueueGauges(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    ticket: Ticket
+    ticket: QueueTicket
     fit: Callable[[], Fit]
     picked: Callable[[], EngineView]
     """Where it fits, after `fit` has found that it does."""
@@ -105,14 +105,14 @@ class Turns:
 
     # -- one request's turn
 
-    def goes(self, base_model: str, ticket: Ticket) -> bool:
+    def goes(self, base_model: str, ticket: QueueTicket) -> bool:
         """Whether the request need not wait for others, so that it goes if an engine has room."""
         return not self.enabled or ticket.had_turn or self.queue(base_model).passes(ticket.level)
 
     async def wait(
         self,
         base_model: str,
-        ticket: Ticket,
+        ticket: QueueTicket,
         lane: Hashable,
         fit: Callable[[], Fit],
         picked: Callable[[], EngineView],
@@ -156,7 +156,7 @@ class Turns:
             if not turn.done():
                 check()
 
-    def keep(self, base_model: str, ticket: Ticket, view: EngineView) -> None:
+    def keep(self, base_model: str, ticket: QueueTicket, view: EngineView) -> None:
         """Keep a place on the engine for the request, which has its turn."""
         self.give_up_place(ticket)
         if self.enabled:
@@ -164,13 +164,13 @@ class Turns:
             ticket.place = view
             view.wait()
 
-    def give_up_place(self, ticket: Ticket) -> None:
+    def give_up_place(self, ticket: QueueTicket) -> None:
         """Its turn may lead to another engine."""
         if ticket.place is not None:
             ticket.place.wait(-1)
             ticket.place = None
 
-    def take(self, base_model: str, ticket: Ticket, view: EngineView) -> bool:
+    def take(self, base_model: str, ticket: QueueTicket, view: EngineView) -> bool:
         """Whether the request may be sent to the engine. If so, give its place back, and acquire a lease with
         `ticket.charge` at once."""
         if not self.enabled:
@@ -183,13 +183,13 @@ class Turns:
         ticket.had_turn = True
         return True
 
-    def yields(self, base_model: str, ticket: Ticket) -> bool:
+    def yields(self, base_model: str, ticket: QueueTicket) -> bool:
         """Whether the request leaves the engines' last places to other tenants'."""
         if not self.enabled or ticket.charge is not None or ticket.had_turn:
             return False
         return self.queue(base_model).yields(ticket.tenant, ticket.weight, ticket.level)
 
-    def release(self, base_model: str, ticket: Ticket) -> None:
+    def release(self, base_model: str, ticket: QueueTicket) -> None:
         """Give back whatever the ticket holds. Idempotent."""
         self.give_up_place(ticket)
         charge, ticket.charge = ticket.charge, None
@@ -269,7 +269,7 @@ class Turns:
 
     # -- steps
 
-    def _begin(self, base_model: str, ticket: Ticket) -> None:
+    def _begin(self, base_model: str, ticket: QueueTicket) -> None:
         if ticket.charge is None:
             ticket.charge = self.queue(base_model).begin(
                 ticket.tenant, ticket.weight, ticket.level, ticket.prompt, self._clock()
