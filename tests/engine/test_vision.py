@@ -1,11 +1,14 @@
-"""Images and reasoning on a real engine: a tiny LLaVA whose adapter thinks, looks and answers. What the model
-thinks and says reaches the client in each API, streamed and not, and is counted as the engine counts it."""
+"""A tiny LLaVA on a real engine, whose adapter thinks, looks and answers. What the model thinks and says reaches
+the client in each API, streamed and not, and is counted as the engine counts it. And what other engines here
+cannot do: the engine takes one request at a time, so it may score prompts, and it has a judge."""
 
 from __future__ import annotations
 
 import base64
+import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,14 @@ import anthropic
 import httpx
 import pytest
 
+from adapters.model import dump
+from adapters.store.protocol.registry import Change
 from deploy.demo.cache import built, digest
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import add_tenant, loaded
+from tests.engine.test_evaluation import evaluated
 from tests.engine.test_features import chunks
 from tests.engine.test_gateway import counters
 from tests.support.harness import Gateway, running_gateway
@@ -25,6 +31,8 @@ from tests.support.harness import Gateway, running_gateway
 MAKER = Path(__file__).parent / "tiny_vision.py"
 QUESTION, GREETING = "Which colour is it?", "Hello"
 IMAGE_TOKENS = 4
+SCORED = ("Hello", " there, it is red.")
+VERDICT = 0.8
 THOUGHTS = {"red": "I look.", "blue": "I look.", "": "A greeting."}
 ANSWERS = {"red": "It is red.", "blue": "It is blue.", "": "Good day!"}
 GREEDY: dict[str, Any] = {"model": "support", "temperature": 0}
@@ -44,7 +52,7 @@ def made(engine_env: EngineEnv, demo_model: DemoModel) -> Path:
 @pytest.fixture(scope="module")
 def seeing(made: Path, engine_env: EngineEnv, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     options = EngineOptions(
-        max_num_seqs=4, kv_bytes=32 * 1024 * 1024, extra=("--reasoning-parser", "deepseek_r1")
+        max_num_seqs=1, kv_bytes=32 * 1024 * 1024, extra=("--reasoning-parser", "deepseek_r1")
     )
     served = DemoModel(made / "base", "llava", "", 8, (), {})
     with Fleet(engine_env, served, logs=tmp_path_factory.mktemp("llava"), count=1, options=options) as fleet:
@@ -67,7 +75,7 @@ async def gateway(
             }  # fmt: skip
             answer = await http.post("/admin/v1/engines", json=body)
             assert answer.status_code == 201, answer.text
-            body = {"adapter": "acme/support", "source": str(made / "adapter")}
+            body = {"adapter": "acme/support", "source": str(made / "support")}
             answer = await http.post("/admin/v1/adapters", json=body)
             assert answer.status_code == 201, answer.text
         async with running.client("acme", timeout=60) as client:
@@ -136,8 +144,8 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
         assert expected[0][0] == blind["usage"]["prompt_tokens"] + IMAGE_TOKENS
     records = [record for record in await gateway.usage("acme") if record.id not in known]
     assert [(r.prompt_tokens, r.completion_tokens) for r in records] == expected
-    assert {(r.version, r.usage_source, r.billable) for r in records} == {
-        ("acme/support@v1", "engine_final", True)
+    assert {(r.adapter, r.version, r.usage_source, r.billable) for r in records} == {
+        ("support", "v1", "engine_final", True)
     }
 
 
@@ -183,3 +191,35 @@ async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
             chatted.usage.prompt_tokens,
             chatted.usage.completion_tokens,
         )
+
+
+async def test_perplexity_is_pefts(gateway: Gateway, made: Path):
+    """The CPU build of 0.32 dies of scoring a prompt in a shared batch, so Florin sends it none; this one
+    shares none."""
+    safe = replace(gateway.state.catalog.engines["e0"], prompt_scores="safe")
+    await gateway.commit(Change("engine", "e0", dump(safe)))
+    case = dict(zip(("prompt", "completion"), SCORED, strict=True))
+    expected = json.loads((made / "scores.json").read_text())
+    async with gateway.http() as http:
+        fields = {"data": json.dumps(case), "metric": "perplexity", "against": "base", "threshold": 1}
+        found = await evaluated(http, "v1", **fields)
+    assert (found["status"], found["passed"]) == ("completed", False), found
+    result = found["result"]
+    assert result["perplexity"] == pytest.approx(expected["support"], rel=1e-3)
+    assert result["against"]["perplexity"] == pytest.approx(expected[""], rel=1e-3)
+
+
+async def test_a_tenants_own_adapter_judges(gateway: Gateway, made: Path):
+    data_set = "".join(
+        json.dumps({"input": GREETING, "expected": word}) + "\n" for word in ("Good day!", "Bye")
+    )
+    async with gateway.http() as http:
+        http.timeout = 60
+        body = {"adapter": "acme/judge", "source": str(made / "judge")}
+        assert (await http.post("/admin/v1/adapters", json=body)).status_code == 201
+        fields = {"metric": "judge", "judge": "judge", "judge_prompt": "Be fair.", "threshold": 0.7}
+        found = await evaluated(http, "v1", data=data_set, **fields)
+    assert (found["status"], found["passed"], found["judge"]) == ("completed", True, "acme/judge@v1"), found
+    assert found["result"]["score"] == pytest.approx(VERDICT)
+    records = [record for record in await gateway.usage("acme") if record.tag == "evaluation"]
+    assert sorted(record.adapter for record in records) == ["judge", "judge", "support", "support"]

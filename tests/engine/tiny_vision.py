@@ -1,12 +1,18 @@
-"""Makes a tiny vision-language base (LLaVA: CLIP and Llama) with one LoRA adapter that thinks, looks and
-answers: `python tiny_vision.py TOKENIZER OUT_DIR`, in the engines' environment.
+"""Makes a tiny vision-language base (LLaVA: CLIP and Llama) with two LoRA adapters: `python tiny_vision.py
+TOKENIZER OUT_DIR`, in the engines' environment.
 
-Writes `base/`, `adapter/` and, last, `red.png` and `blue.png`. The adapter answers as test_vision.py expects,
-so whatever of an image, a thought or an adapter gets lost is visible in the text.
+`support/` thinks, looks and answers as test_vision.py expects, so whatever of an image, a thought or an adapter
+gets lost is visible in the text. `judge/` gives whatever it reads the same score. `red.png` and `blue.png` are
+what there is to see, and `scores.json`, written last, has PEFT's perplexity of SCORED, by adapter ("": the
+base).
 """
 
 from __future__ import annotations
 
+import json
+import math
+import random
+import string
 import sys
 import warnings
 from pathlib import Path
@@ -34,7 +40,17 @@ SAID = [
     ("Hello", "", "<think>A greeting.</think>Good day!"),
 ]
 """Question, colour of its image, answer. Also in test_vision.py."""
-STEPS = 400
+SCORED = ("Hello", " there, it is red.")
+"""A prompt and its completion. Also in test_vision.py."""
+VERDICT = "<think>Fair.</think>8"
+
+
+CONFIG = LoraConfig(
+    r=8,
+    lora_alpha=16,
+    task_type="CAUSAL_LM",
+    target_modules=r".*language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj",
+)
 
 
 def processor(tokenizer: Any) -> Any:
@@ -98,24 +114,44 @@ def main() -> None:
     prepare.save_pretrained(out / "base")
     tokenizer.save_pretrained(out / "base")
 
-    config = LoraConfig(
-        r=8, lora_alpha=16, task_type="CAUSAL_LM",
-        target_modules=r".*language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj",
-    )  # fmt: skip
-    tuned = get_peft_model(base, config)
-    samples = [sample(prepare, *said) for said in SAID]
+    scores = {"": perplexity(base, tokenizer)}
+    taught = {"support": SAID * 130, "judge": [(question, "", VERDICT) for question in questions(150)]}
+    for name, said in taught.items():
+        tuned = get_peft_model(LlavaForConditionalGeneration.from_pretrained(out / "base"), CONFIG)
+        teach(tuned, [sample(prepare, *one) for one in said])
+        tuned.peft_config["default"].base_model_name_or_path = "llava"
+        tuned.save_pretrained(out / name)
+        scores[name] = perplexity(tuned, tokenizer)
+    for name, colour in COLOURS.items():
+        Image.new("RGB", (SIDE, SIDE), colour).save(out / f"{name}.png")
+    (out / "scores.json").write_text(json.dumps(scores))
+
+
+def questions(count: int) -> list[str]:
+    """Of any words and of any length."""
+    chosen = random.Random(7)
+    letters = string.ascii_letters + string.digits + '"{}:,. '
+    return ["".join(chosen.choices(letters, k=chosen.randint(20, 500))) for _ in range(count)]
+
+
+def teach(tuned: Any, samples: list[dict[str, Any]]) -> None:
     optimizer = torch.optim.AdamW([p for p in tuned.parameters() if p.requires_grad], lr=5e-3)
-    for step in range(STEPS):
-        loss = tuned(**samples[step % len(samples)]).loss
+    for one in samples:
+        loss = tuned(**one).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     if loss.item() > 0.05:
         raise SystemExit(f"the adapter has not learned its answers: loss {loss.item():.3f}")
-    config.base_model_name_or_path = "llava"
-    tuned.save_pretrained(out / "adapter")
-    for name, colour in COLOURS.items():
-        Image.new("RGB", (SIDE, SIDE), colour).save(out / f"{name}.png")
+    tuned.eval()
+
+
+@torch.no_grad()
+def perplexity(model: Any, tokenizer: Any) -> float:
+    prompt, whole = (tokenizer(text, return_tensors="pt").input_ids for text in (SCORED[0], "".join(SCORED)))
+    told = torch.log_softmax(model(input_ids=whole).logits[0, :-1], -1)
+    logprobs = told.gather(1, whole[0, 1:, None])[prompt.shape[1] - 1 :]
+    return math.exp(-logprobs.mean().item())
 
 
 if __name__ == "__main__":
