@@ -145,7 +145,7 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
     records = [record for record in await gateway.usage("acme") if record.id not in known]
     assert [(r.prompt_tokens, r.completion_tokens) for r in records] == expected
     assert {(r.adapter, r.version, r.usage_source, r.billable) for r in records} == {
-        ("support", "v1", "engine_final", True)
+        ("acme/support", "v1", "engine_final", True)
     }
 
 
@@ -222,4 +222,4 @@ async def test_a_tenants_own_adapter_judges(gateway: Gateway, made: Path):
     assert (found["status"], found["passed"], found["judge"]) == ("completed", True, "acme/judge@v1"), found
     assert found["result"]["score"] == pytest.approx(VERDICT)
     records = [record for record in await gateway.usage("acme") if record.tag == "evaluation"]
-    assert sorted(record.adapter for record in records) == ["judge", "judge", "support", "support"]
+    assert sorted(record.adapter for record in records) == ["acme/judge"] * 2 + ["acme/support"] * 2
