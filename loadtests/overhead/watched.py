@@ -102,7 +102,8 @@ def _options() -> argparse.Namespace:
 
 
 def _register(gateway: Contestant, url: str, count: int) -> None:
-    """Engines to be drawn. Their GPU type differs, and nothing is placed on them: requests go on to the first."""
+    """Engines to be drawn. Their GPU type differs, and nothing is placed on them: requests go on to the
+    first."""
     headers = {"authorization": f"Bearer {gateway.operator}"}
     with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", headers=headers, timeout=60) as http:
         base = http.get("/admin/v1/engines").json()["data"][0]["base"]
