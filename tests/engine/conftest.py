@@ -35,6 +35,7 @@ FLAGS = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist's own takes the groups that it finds
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
