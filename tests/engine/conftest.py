@@ -1,8 +1,7 @@
 """Real vLLM engines, started once per run: a fleet of two, and a lone one for what needs no second.
 
-Under `--dist loadgroup`, all tests of the fleet go to one worker and all of the lone engine to one; other modules,
-which start what they need, go one by one to whichever has time. So two workers have three engines, or four. A test
-that kills an engine asks for `repaired_fleet` or `repaired_lone`, which leave it alive.
+`make test` runs the tests of the fleet, `-m fleet`, beside all others. So there are three engines, or four. A test that
+kills an engine asks for `repaired_fleet` or `repaired_lone`, which leave it alive.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             assert isinstance(item, pytest.Function)
             item.add_marker(pytest.mark.engine)
-            shared = [name for name in ("fleet", "lone") if name in item.fixturenames]
-            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.path.stem))
+            if "fleet" in item.fixturenames:
+                item.add_marker(pytest.mark.fleet)
             if not any(item.iter_markers("timeout")):
                 item.add_marker(pytest.mark.timeout(600))  # the first one pays for the engines' start
 
