@@ -11,4 +11,4 @@ def test_a_ledger_of_a_newer_florin_needs_that_florin_not_its_database():
     )
     assert "Start its database" in away.remedy
     assert newer.remedy.startswith("Install the newer version of Florin again.")
-    assert (newer.level, newer.finding) == ("problem", "0013")
+    assert (newer.status, newer.message) == ("problem", "0013")
