@@ -19,6 +19,7 @@ from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import list_prices
 from gateway.costs.scheduled_exports.status import ExportStatus, read_status
+from gateway.metering.ledger.database import LedgerTooNewError
 from gateway.metering.ledger.ledger import LedgerUnavailableError
 from gateway.metering.wal.segments import REFUSED
 from gateway.observability.conditions import CONDITIONS
@@ -131,17 +132,22 @@ async def of_ledger(state: State) -> list[Diagnosis]:
         )
         exported = await asyncio.to_thread(read_status, state.ledger, state.clock.now())
     except LedgerUnavailableError as error:
-        away = Diagnosis(
-            "ledger", "problem", "", str(error),
-            "Start its database, and check FLORIN_LEDGER_URL. Usage waits on this host's disk meanwhile.",
-        )  # fmt: skip
-        return [*found, away]
+        return [*found, ledger_away(error)]
     found.append(Diagnosis("ledger", "ok", "", "It answers."))
     found += _maintenance(maintained)
     if state.settings.export_to:
         found.append(of_exports(exported))
     found += _prices(PriceBook(prices), state.catalog.engines.values())
     return found
+
+
+def ledger_away(error: LedgerUnavailableError) -> Diagnosis:
+    remedy = "Start its database, and check FLORIN_LEDGER_URL."
+    if isinstance(error, LedgerTooNewError):
+        remedy = "Install the newer version of Florin again."
+    return Diagnosis(
+        "ledger", "problem", "", str(error), f"{remedy} Usage waits on this host's disk meanwhile."
+    )
 
 
 def _maintenance(ledger: LedgerHealth) -> Iterator[Diagnosis]:
