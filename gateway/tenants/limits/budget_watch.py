@@ -94,9 +94,10 @@ def correction(before: Share, index: int, *, least: int, most: int) -> Correctio
 def fell(before: Observation, now: Observation) -> bool:
     """Whether the store has forgotten what it had counted. Within a period, what was used without the shares
     that are still unspent never falls, but for corrections of what silent workers held."""
+    first, last = (before.at - CLOCKS) // 1000, (now.at + CLOCKS) // 1000
     for index, flow in enumerate(_BUDGETS):
         used = before.share.used[index]
-        if used == UNKNOWN or before.periods[flow] != now.periods[flow]:
+        if used == UNKNOWN or period_number(flow, first) != period_number(flow, last):
             continue
         settled, later = used - before.share.shared[index], now.share.used[index] - now.share.shared[index]
         if later < settled - before.share.lapsed[index]:

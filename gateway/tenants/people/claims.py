@@ -124,8 +124,8 @@ def _shown(text: str) -> bool:
 
 
 def _claim(claims: Claims, path: str) -> Any:
-    """A claim of this name, or inside objects: `realm_access.roles`. None: there is none. Names may have
-    dots: some are URLs, or client ids (`resource_access.florin.example.com.roles`)."""
+    """A claim of this name, or inside objects: `realm_access.roles`. None: there is none. Names may
+    themselves have dots, as URLs and some client ids do."""
     if path in claims:
         return claims[path]
     for dot in (at for at, char in enumerate(path) if char == "."):

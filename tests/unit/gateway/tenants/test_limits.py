@@ -10,11 +10,11 @@ from decimal import Decimal
 import pytest
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.limits import Flow, Share
+from adapters.store.protocol.limits import UNKNOWN, Flow, Share
 from gateway.config import Settings
 from gateway.dataplane.request import COMPLETIONS
 from gateway.errors import FlorinError
-from gateway.tenants.limits.budget_watch import Correction, correction
+from gateway.tenants.limits.budget_watch import Correction, Observation, correction, fell
 from gateway.tenants.limits.grant import UNLIMITED
 from gateway.tenants.limits.needs import (
     COMPLETIONS_OUTPUT,
@@ -168,6 +168,32 @@ def share(used: int, shared: int, lapsed: int) -> Share:
 )
 def test_the_ledger_corrects_what_the_store_counted(before: Share, least: int, most: int, found):
     assert correction(before, 0, least=least, most=most) == found
+
+
+MIDNIGHT = 1_790_035_200_000_000
+NOON = MIDNIGHT + 12 * 3_600_000_000
+UNSEEDED = share(UNKNOWN, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "at", "found"),
+    [
+        (share(100, 0, 0), share(100, 0, 0), NOON, False),
+        (share(100, 50, 0), share(60, 10, 0), NOON, False),  # shares were given back
+        (share(100, 0, 0), share(99, 0, 0), NOON, True),
+        (share(100, 0, 0), share(120, 30, 0), NOON, True),  # and leased again
+        (share(100, 0, 40), share(60, 0, 0), NOON, False),  # corrected by what silent workers held
+        (share(100, 0, 40), share(59, 0, 0), NOON, True),
+        (share(100, 0, 0), UNSEEDED, NOON, True),
+        (UNSEEDED, share(0, 0, 0), NOON, False),
+        (share(100, 0, 0), share(0, 0, 0), MIDNIGHT + 4_000_000, False),  # another day
+        (share(100, 0, 0), share(0, 0, 0), MIDNIGHT - 1_000_000, False),  # by the store's clock
+        (share(100, 0, 0), share(0, 0, 0), MIDNIGHT + 6_000_000, False),  # the store's was late before
+        (share(100, 0, 0), share(0, 0, 0), MIDNIGHT + 9_000_000, True),
+    ],
+)
+def test_a_store_that_has_forgotten_what_was_used(before: Share, now: Share, at: int, found):
+    assert fell(Observation(at - 5_000_000, before, ()), Observation(at, now, ())) is found
 
 
 # -- one worker
