@@ -171,7 +171,14 @@ class Florin:
         from gateway.console.console import Console  # noqa: PLC0415  # few workers ever need it
 
         state: State = self.api.state.florin
-        return Console(self.settings, state, self.gate, self._models, lambda: self._stopping)
+        return Console(
+            self.settings,
+            state,
+            self.gate,
+            self._models,
+            lambda: self._stopping,
+            lambda: _build_routes(self.api),
+        )
 
     async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The data plane for the console, under the key of its session."""
@@ -227,6 +234,14 @@ class AdminPort:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._florin.serve_admin(scope, receive, send)
+
+
+def _build_routes(api: FastAPI) -> None:
+    """FastAPI builds each route at the first request that is compared with it: a third of a second for all,
+    in which the event loop would stand still. From any thread."""
+    scope = {"type": "http", "method": "GET", "path": "/none", "root_path": "", "headers": [], "app": api}
+    for route in api.router.routes:
+        route.matches(scope)
 
 
 def _of_console(scope: Scope) -> bool:

@@ -61,6 +61,7 @@ class Console:
         api: Asgi,
         models: Asgi,
         stopping: Callable[[], bool],
+        build_routes: Callable[[], None],
     ) -> None:
         """`api`: the admin and finance API, with its gate. `models`: the data plane. Both take the
         session's key from the scope."""
@@ -72,6 +73,7 @@ class Console:
         self.sessions = state.sessions
         self._issuer = urlsplit(settings.oidc_issuer).hostname or ""
         self._renderer = Renderer(ENTRIES, state.clock.now)
+        self._build_routes = build_routes
         self._preparing: asyncio.Task[None] | None = None
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
@@ -234,6 +236,7 @@ class Console:
             self._preparing = asyncio.create_task(self._compile())
 
     async def _compile(self) -> None:
+        await asyncio.to_thread(self._build_routes)
         for name in self._renderer.templates():
             await asyncio.to_thread(self._renderer.compile, name)
 

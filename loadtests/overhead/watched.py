@@ -2,8 +2,8 @@
 
 One gateway, one worker, the plain load of `make bench`, in turn without and with open live pages of the fleet
 (`--viewers`, each a stream of server-sent events that redraws every second). Only the ratio of neighbouring
-measurements counts: other work on the machine hits both. `--engines` more are registered under the same mock
-engine, so that there is something to draw.
+measurements counts: other work on the machine hits both. `--engines` more mock engines are there, so that
+there is something to draw.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ def main() -> int:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="florin-watched-")))
         with cpu.on_core(BENCH_CORE):
-            engine = stack.enter_context(contestants.ThinMockProcess())
+            engine, *others = (
+                stack.enter_context(contestants.ThinMockProcess()) for _ in range(1 + options.engines)
+            )
         gateway = contestants.florin(engine.url, directory, CROWD)
         stack.callback(gateway.stop)
         gateway.speaker = loaded_adapter(engine)
-        _register(gateway, engine.url, options.engines)
+        _register(gateway, [other.url for other in others])
 
         def cost() -> float:
             result = measure(gateway, LOADS[PLAIN], engine, options.seconds, [gateway])
@@ -94,27 +96,27 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead.watched", description=__doc__)
     parser.add_argument("--viewers", type=int, default=1, help="open live pages; a session may have six")
-    parser.add_argument("--engines", type=int, default=63, help="more than the one that serves")
+    parser.add_argument("--engines", type=int, default=7, help="more than the one that serves")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 
 
-def _register(gateway: Contestant, url: str, count: int) -> None:
-    """Engines to be drawn. Their GPU type differs, and nothing is placed on them: requests go on to the
-    first."""
+def _register(gateway: Contestant, urls: list[str]) -> None:
+    """Engines to be drawn. Nothing is placed on them: requests go on to the first."""
     headers = {"authorization": f"Bearer {gateway.operator}"}
     with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", headers=headers, timeout=60) as http:
         base = http.get("/admin/v1/engines").json()["data"][0]["base"]
-        for n in range(count):
+        for n, url in enumerate(urls):
             body = {
-                "name": f"drawn-{n:02}", "url": url, "base": base, "gpu_type": "drawn", "slots": 2,
+                "name": f"drawn-{n}", "url": url, "base": base, "gpu_type": "drawn", "slots": 2,
                 "cpu_slots": 8, "max_rank": 8, "verify": False,
             }  # fmt: skip  # as a table
             answer = http.post("/admin/v1/engines", json=body)
             if not answer.is_success:
                 raise RuntimeError(answer.text)
+            http.put(f"/admin/v1/engines/drawn-{n}/state", json={"state": "cordoned"}).raise_for_status()
 
 
 @contextlib.contextmanager

@@ -77,6 +77,8 @@ async def _cost(visit: Visit) -> Cost:
     except TimeoutError:
         return Cost("Cost", None, "", "the ledger is busy; look again in a moment")
     except ApiError as error:
+        if error.status in {403, 404}:  # another's request
+            raise
         return Cost("Cost", None, "", error.message)
 
 
