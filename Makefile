@@ -6,15 +6,18 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration tests/browser
 # Most fast tests wait for most of their time: more of them than processors run at once. What is left of a worker's
 # tests when another has none goes to that one, so that the slow ones at the end are shared.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST_FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
 # One worker has the tests of the engines that most share, the other the rest: an engine's start takes one processor.
 PYTEST_ENGINE = $(BIN)/python -m pytest -n 2 --dist loadgroup tests/engine
 ARGS ?=
+# The longest first.
+LINTERS := lint-types lint-style lint-layers lint-dependencies lint-site
+IN_PAIRS = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check lint docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
+.PHONY: help demo test check lint $(LINTERS) compiled-tests docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,16 +46,33 @@ test: $(READY)
 	$(if $(FAST),$(PYTEST_FAST))
 	$(PYTEST_ENGINE) $(ARGS)
 
-check: lint
+check: $(READY)
+	@$(IN_PAIRS) $(LINTERS) compiled-tests
 	$(PYTEST_FAST) $(ARGS)
 
 lint: $(READY)
+	@$(IN_PAIRS) $(LINTERS)
+
+lint-types:
+	$(BIN)/mypy
+
+# pytest compiles tests in a way of its own. The workers, which begin together, would do it all over again each.
+compiled-tests:
+	@echo 'Compiling the tests…'
+	@said=$$($(BIN)/python -m pytest --collect-only -qqq $(FAST) 2>&1) || { echo "$$said"; exit 1; }
+
+lint-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+lint-layers:
 	$(BIN)/lint-imports
+
+lint-dependencies:
 	$(BIN)/deptry .
 	$(BIN)/deptry loadtests tests --exclude '\.venv' --ignore DEP002,DEP004
+
+lint-site:
 	$(BIN)/zensical build --strict
 
 docs: $(READY)

@@ -35,11 +35,11 @@ from gateway.observability.metrics import Metrics
 from gateway.observability.tracing import Tracing
 from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.prefixes import prefix_of
+from gateway.routing.queue_ticket import queue_ticket
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.resume import ResumableStream, ResumeBuffer, obstacle
 from gateway.routing.retries import Retries
 from gateway.routing.router import Router
-from gateway.routing.ticket import ticket_of
 from gateway.tenants.activity import Activity
 from gateway.tenants.authentication import authenticate_caller
 from gateway.tenants.cache_salts import CacheSalts
@@ -134,10 +134,10 @@ class Lifecycle:
         """Serve one request. Raises FlorinError, AdaptersError and ClientGoneError."""
         exchange.check_overload()  # before anything is read or looked up
         key = authenticate_caller(exchange, self.directory, self.follower, calls=endpoint.path)
-        context = exchange.context
+        context, batch = exchange.context, exchange.batch is not None
         exchange.reservation = self.in_flight.reserve(key.id, key.tenant)
-        call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint, key.tenant)
-        exchange.watch()
+        call = self.parse(await exchange.body(self.settings.max_body_bytes), endpoint, key.tenant)
+        exchange.watch()  # from here on, a disconnect cancels `exchange.scope`
         context.stream = call.stream
         if call.reply is not None:
             exchange.error_events = call.reply.fail
@@ -145,17 +145,16 @@ class Lifecycle:
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         context.adapter, context.model = target.label, call.model
-        requires = self.require(key, target, call)
+        requires = self.required_labels(key, target, call)
         exchange.grant = grant = await self.limit(exchange, key, call)
-        labels = self.labels(key, target, call)
+        labels = self.usage_labels(key, target, call)
         self.admit(exchange, key, target, labels)
-        ticket = ticket_of(key, self.directory.tenants.get(key.tenant), batch=exchange.batch is not None)
         resumable = self.resumable(call)
         salt = self.salt(key.tenant)
         prefix = prefix_of(call.body, salt)
         # No local variable for the payload: it would keep it in memory as long as the request lasts.
         exchange.keep(call.payload(target.engine_name, salt))
-        exchange.close_ticket()
+        exchange.close_admission_ticket()
         identity = self.identity(endpoint, key, target, exchange.payload)
         routing_state = self.retries.begin(
             target,
@@ -163,9 +162,9 @@ class Lifecycle:
             requires=requires,
             prompt_tokens=call.estimate,
             prefix=prefix,
-            ticket=ticket,
+            ticket=queue_ticket(key, self.directory.tenants.get(key.tenant), batch=batch),
         )
-        compared = self.canaries.begin(target, batch=exchange.batch is not None)
+        compared = self.canaries.begin(target, batch=batch)
         request = Request(exchange, key, call, labels, resumable, routing_state, grant, compared)
         await self.delivery.deliver(request)
 
@@ -179,7 +178,7 @@ class Lifecycle:
             "overloaded", "This worker is overloaded.", retry_after=watch.retry_after
         )
 
-    def read(self, raw: bytes, endpoint: Endpoint, tenant: str) -> Call:
+    def parse(self, raw: bytes, endpoint: Endpoint, tenant: str) -> Call:
         """Parse the body. Only the call refers to it afterwards, and only until it is sent."""
         check(raw, self.complexity)
         known = self.directory.tenants.get(tenant)
@@ -207,7 +206,7 @@ class Lifecycle:
             raise model_not_found(model)
         return target
 
-    def require(self, key: Key, target: Target, call: Call) -> Mapping[str, str]:
+    def required_labels(self, key: Key, target: Target, call: Call) -> Mapping[str, str]:
         """The labels that an engine must have. Raises FlorinError if no engine of the fleet will do."""
         requires = self.directory.requires(key.tenant, target.owner)
         if call.endpoint.task is not None:
@@ -258,7 +257,7 @@ class Lifecycle:
         owner = f"group/{group}" if group else tenant  # no tenant's name has a slash
         return self._salts.of(owner)
 
-    def labels(self, key: Key, target: Target, call: Call) -> Labels:
+    def usage_labels(self, key: Key, target: Target, call: Call) -> Labels:
         """Whose the request is within its tenant. The cost centre of an adapter is its owner's business: it
         does not label the usage of tenants that share it."""
         version = target.version

@@ -11,7 +11,7 @@ from typing import Any
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
-from adapters.checks.tensors import add_half, module_of
+from adapters.checks.tensors import add_half, module_of, refuse_no_tensors
 from adapters.checks.trainer_output import tensor_remedy
 
 _SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>[A-Za-z0-9_.]+)\.base_layer\.weight", re.ASCII)
@@ -52,13 +52,7 @@ def check_pairs(
                 found=f"{shown(name)} of shape {list(tensor.shape)}",
                 expected=f"{vocabulary} rows, the base model's vocab_size",
             )
-    if not pairs and not findings:
-        findings.add(
-            "no_tensors",
-            "The file contains no LoRA weights, so engines would answer like the base model.",
-            found=f"{len(tensors)} tensors, none of them lora_A or lora_B",
-            expected="a lora_A and a lora_B for every module that the adapter changes",
-        )
+    refuse_no_tensors(pairs, tensors, findings)
     for path, halves in pairs.items():
         _check_pair(path, halves, lora, findings)
     return tuple(pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
@@ -79,11 +79,7 @@ def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
         )
 
 
-def check_tensors(
-    tensors: Mapping[str, Tensor], *, lora: LoraConfig, shapes: BaseShapes, findings: Findings
-) -> tuple[str, ...]:
-    """Check the tensors, and return the paths of the modules that the adapter changes."""
-    pairs = _pairs(tensors, shapes, findings)
+def refuse_no_tensors(pairs: Sized, tensors: Sized, findings: Findings) -> None:
     if not pairs and not findings:
         findings.add(
             "no_tensors",
@@ -91,6 +87,14 @@ def check_tensors(
             found=f"{len(tensors)} tensors, none of them lora_A or lora_B",
             expected="a lora_A and a lora_B for every module that the adapter changes",
         )
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor], *, lora: LoraConfig, shapes: BaseShapes, findings: Findings
+) -> tuple[str, ...]:
+    """Check the tensors, and return the paths of the modules that the adapter changes."""
+    pairs = _pairs(tensors, shapes, findings)
+    refuse_no_tensors(pairs, tensors, findings)
     for path, halves in pairs.items():
         _check_module(path, halves, lora, shapes, findings)
     roots = {located[0] for path in pairs if (located := shapes.locate(path))}

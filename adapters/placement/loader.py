@@ -19,15 +19,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from adapters.errors import (
-    LoadFailedError,
-    NoEngineError,
-    PlacementError,
-    StoreUnavailableError,
-)
+from adapters.errors import LoadFailedError, NoEngineError, PlacementError, StoreUnavailableError
 from adapters.model import Engine, Version
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.load_steps import GRACE_MS, LoadObserver, LoadResult, LoadSteps, LoadTimer
+from adapters.placement.recent_failures import RecentFailures
 from adapters.placement.residency import Residency
 from adapters.placement.single_flight import SingleFlight
 from adapters.placement.verification import Verifier
@@ -49,8 +45,6 @@ RETRY_SECONDS = 0.1
 interval."""
 PATIENCE_SECONDS = 2.0
 """How long to wait for a slot before falling back to the engines in `avoid`."""
-FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0
-"""Seconds during which a failed load is answered from memory; doubles with each failure."""
 MAX_REFUSALS = 2
 """One refusal may be the engine's fault; a second engine's refusal means that the adapter is at fault."""
 
@@ -67,15 +61,6 @@ class Choose(Protocol):
     """Returns the engine to load on, given the engines that failed so far, or None if none is left."""
 
     def __call__(self, failed: Collection[str], /) -> Engine | None: ...
-
-
-@dataclass(slots=True)
-class RecentFailure:
-    reason: str
-    until: float
-    backoff: float
-    count: int = 1
-    """Consecutive failures in this worker."""
 
 
 @dataclass(slots=True)
@@ -115,11 +100,11 @@ class Loader:
     """version → the engine that holds it."""
     _replicas: SingleFlight[tuple[str, str], bool] = field(init=False)
     """(version, engine) → whether the engine holds it."""
-    _failures: dict[tuple[str, str], RecentFailure] = field(default_factory=dict)
-    """(version, the engine of a replica or '')."""
+    _failures: RecentFailures = field(init=False)
 
     def __post_init__(self) -> None:
         self._loads, self._replicas = SingleFlight(self.clock), SingleFlight(self.clock)
+        self._failures = RecentFailures(self.clock)
         self.serving_statuses = ServingStatuses(self.store, self.catalog)
         self.steps = LoadSteps(
             self.store,
@@ -161,9 +146,9 @@ class Loader:
         """
         name = version.engine_name
         self.serving_statuses.check(version, quarantine_only=again)
-        failure = self._failures.get((name, ""))
-        if failure and not again and self.clock() < failure.until:
-            raise LoadFailedError(failure.reason)
+        reason = self._failures.reason((name, ""))
+        if reason is not None and not again:
+            raise LoadFailedError(reason)
         try:
             load = partial(self._load, version, choose, reload_on, frozenset(avoid), again=again)
             return await self._loads.join(name, load, deadline)
@@ -180,8 +165,7 @@ class Loader:
         StoreUnavailableError.
         """
         key = (version.engine_name, engine.name)
-        failure = self._failures.get(key)
-        if failure and self.clock() < failure.until:
+        if self._failures.reason(key) is not None:
             return False
         try:
             return await self._replicas.join(key, partial(self._load_replica, version, engine), deadline)
@@ -221,7 +205,7 @@ class Loader:
             if refusals:  # otherwise another worker recorded the failure
                 await self._failed(version, error)
             raise
-        self._failures.pop((version.engine_name, ""), None)
+        self._failures.forget((version.engine_name, ""))
         if version.engine_name in self.catalog.serving_statuses:
             with contextlib.suppress(StoreUnavailableError):  # the reconciler's next attempt clears it
                 await self.serving_statuses.recovered(version)
@@ -230,18 +214,10 @@ class Loader:
     async def _failed(self, version: Version, error: LoadFailedError) -> None:
         """Remember the failure for a while; after SURE consecutive failures, set the version's serving
         status."""
-        count = self._remember_failure((version.engine_name, ""), error)
+        count = self._failures.note((version.engine_name, ""), error)
         if count >= SURE or version.engine_name in self.catalog.serving_statuses:
             with contextlib.suppress(StoreUnavailableError):  # the next failure records it
                 await self.serving_statuses.failed(version, error, count)
-
-    def _remember_failure(self, key: tuple[str, str], error: object) -> int:
-        """Returns the number of consecutive failures."""
-        last = self._failures.get(key)
-        backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
-        count = last.count + 1 if last else 1
-        self._failures[key] = RecentFailure(str(error), self.clock() + backoff, backoff, count)
-        return count
 
     async def _load_replica(self, version: Version, engine: Engine) -> bool:
         """Run one load on this engine alone."""
@@ -261,10 +237,10 @@ class Loader:
                     case ClaimResult.CLAIMED:
                         result = await self.steps.load_and_verify(engine, version, claim, [])
                         if result is LoadResult.OK:
-                            self._failures.pop(key, None)
+                            self._failures.forget(key)
                             return True
                         if result is not LoadResult.LOST:
-                            self._remember_failure(key, result)
+                            self._failures.note(key, result)
                             return False
                         ttl = min(2 * ttl, LONGEST_CLAIM_MS)
                     case ClaimResult.LOADING if claim.engine == engine.name:

@@ -6,12 +6,12 @@ in the user's cache, under a name with the hash of its requirements.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from deploy.demo.cache import built, digest
+from deploy.npm import NpmUnavailableError, npm_environment
 
 _HERE = Path(__file__).parent
 PYTHON = ("python", "llama-index")
@@ -36,21 +36,14 @@ def python_environment(name: str) -> Path:
 
 def node_environment() -> Path:
     """A directory with `node_modules`, built if necessary. Raises ClientsUnavailableError."""
-    for tool in ("node", "npm"):
-        if shutil.which(tool) is None:
-            raise ClientsUnavailableError(f"{tool} is not installed.")
-    files = [_HERE / "node" / name for name in ("package.json", "package-lock.json")]
-
-    def install(directory: Path) -> None:
-        for file in files:
-            shutil.copy(file, directory)
-        _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=directory)
-
-    return built(f"clients-node-{digest(*(file.read_bytes() for file in files))}", install)
+    try:
+        return npm_environment("clients-node", _HERE / "node")
+    except NpmUnavailableError as error:
+        raise ClientsUnavailableError(str(error)) from error
 
 
-def _run(command: list[str], cwd: Path | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603  # our own
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own
     if done.returncode:
         raise ClientsUnavailableError(f"{' '.join(command[:4])} failed: {done.stderr[-800:]}")
 

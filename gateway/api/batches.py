@@ -10,7 +10,7 @@ from gateway.admission.complexity import Complexity, check
 from gateway.api.data_plane_objects import Objects, ledger_errors, listing, page_of, query_of, storable_id
 from gateway.api.files import allowed, expiry_of, no_file
 from gateway.batches.batch_store import BatchQuotas
-from gateway.batches.documents import SECOND, WINDOW, WINDOW_SECONDS, Batch, Status, new_batch_id
+from gateway.batches.documents import SECOND, WINDOW, new_batch
 from gateway.batches.lines import BATCHED
 from gateway.dataplane.exchange import Exchange
 from gateway.errors import FlorinError
@@ -55,36 +55,14 @@ class BatchRoutes:
         check_endpoint(key, asked["endpoint"])
         now = objects.runner.now()
         expires = expiry_of(asked.get("output_expires_after") or {}, "output_expires_after")
-        batch = Batch(
-            id=new_batch_id(),
-            tenant=owner.tenant,
-            tenant_since=owner.since,
+        batch = new_batch(
+            owner,
             key_id=key.id,
             endpoint=asked["endpoint"],
             input_file=asked["input_file_id"],
-            status=Status.VALIDATING.value,
-            created_at=now,
-            expires_at=now + WINDOW_SECONDS * SECOND,
-            in_progress_at=None,
-            cancelling_at=None,
-            finalizing_at=None,
-            ended_at=None,
-            progress_at=now,
-            total=0,
-            completed=0,
-            failed=0,
-            prompt_tokens=0,
-            cached_tokens=0,
-            completion_tokens=0,
-            reasoning_tokens=0,
-            model="",
-            metadata=orjson.dumps(asked["metadata"]).decode() if asked.get("metadata") else "",
-            errors="",
-            output_file="",
-            error_file="",
+            now=now,
+            metadata=asked.get("metadata"),
             output_keep=0 if expires is None else expires * SECOND,
-            owner="",
-            lease_until=0,
         )
         made = None
         if storable_id(batch.input_file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -142,6 +143,51 @@ class Batch:
             },
             "metadata": orjson.loads(self.metadata) if self.metadata else None,
         }
+
+
+def new_batch(
+    owner: Owner,
+    *,
+    key_id: str,
+    endpoint: str,
+    input_file: str,
+    now: int,
+    metadata: Mapping[str, Any] | None,
+    total: int = 0,
+    output_keep: int = 0,
+) -> Batch:
+    """A batch that waits to be validated. `output_keep`: how long results are kept; 0: the setting."""
+    return Batch(
+        id=new_batch_id(),
+        tenant=owner.tenant,
+        tenant_since=owner.since,
+        key_id=key_id,
+        endpoint=endpoint,
+        input_file=input_file,
+        status=Status.VALIDATING.value,
+        created_at=now,
+        expires_at=now + WINDOW_SECONDS * SECOND,
+        in_progress_at=None,
+        cancelling_at=None,
+        finalizing_at=None,
+        ended_at=None,
+        progress_at=now,
+        total=total,
+        completed=0,
+        failed=0,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        reasoning_tokens=0,
+        model="",
+        metadata=orjson.dumps(metadata).decode() if metadata else "",
+        errors="",
+        output_file="",
+        error_file="",
+        output_keep=output_keep,
+        owner="",
+        lease_until=0,
+    )
 
 
 def _seconds(at: int | None) -> int | None:

@@ -48,7 +48,7 @@ def convert(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Make plain LoRA of DoRA, full modules, trained tokens and PiSSA. Needs no gateway and no GPU.
+    """Convert DoRA, full modules, trained tokens and PiSSA to plain LoRA. Needs no gateway and no GPU.
 
     Exact where the change has a low rank; else the best approximation at --rank (default: the adapter's own),
     with the measured error of each module.
@@ -72,18 +72,20 @@ def convert(
 def merge(
     session: Session,
     parts: Annotated[
-        list[str], typer.Argument(metavar="DIR[:WEIGHT]...", help="Adapters, with weights (1).")
+        list[str],
+        typer.Argument(metavar="DIR[:WEIGHT]...", help="Adapters, each with its weight (default: 1)."),
     ],
     *,
     out: Out,
     into_base: Annotated[
         Path | None,
-        typer.Option(help="Work one adapter into this base model, and write a whole model."),
+        typer.Option(help="Merge one adapter into this base model, and write the whole model."),
     ] = None,
     rank: Rank = None,
     max_error: MaxError = None,
     initial: Annotated[
-        Path | None, typer.Option(help="With --into-base: the adapter before training, as in convert.")
+        Path | None,
+        typer.Option(help="With --into-base: the adapter before training, as for `adapter convert`."),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -135,7 +137,7 @@ def compress(
         typer.Option(
             min=0.01,
             max=1,
-            help="Each module at the lowest rank that keeps this share of its squared singular values.",
+            help="Give each module the lowest rank that keeps this share of its squared singular values.",
         ),
     ] = None,
     max_error: MaxError = None,

@@ -52,16 +52,18 @@ def eval_(
         str | None, typer.Option(metavar="ADAPTER", help="With --metric judge: the adapter that judges.")
     ] = None,
     judge_prompt: Annotated[
-        Path | None, typer.Option(help="With --metric judge: a file that says what a good answer is.")
+        Path | None, typer.Option(help="With --metric judge: a file that describes a good answer.")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="The least score that passes; of perplexity, the most.")
+        float | None, typer.Option(help="The lowest score that passes; for perplexity, the highest.")
     ] = None,
     no_worse_than: Annotated[
-        float | None, typer.Option(help="By how much it may be worse than --against, at most.")
+        float | None, typer.Option(help="How much worse than --against it may be, at most.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only so many cases, from the first.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 256,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use at most this many cases, from the start of the file.")
+    ] = None,
     wait: Annotated[
         bool,
         typer.Option("--wait/--no-wait", help="Wait for the result. Without, see `florin adapter evals`."),
@@ -70,8 +72,8 @@ def eval_(
     """Evaluate a version: send it a held-out set at batch priority, and score its answers. Exits with 1 if it
     does not pass.
 
-    The gateway does it: if this command is interrupted, the evaluation goes on. Its tokens are billed to the
-    tenant, at batch prices.
+    The evaluation runs in the gateway, and continues if this command is interrupted. Its tokens are billed to
+    the tenant, at batch prices.
 
     Example: florin adapter eval acme/support@v2 --data held-out.jsonl --against live --no-worse-than 0.02
     """
@@ -110,7 +112,7 @@ def evals(
     ] = None,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="With an ID: wait until it has ended.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to list.")] = 100,
 ) -> None:
     """List an adapter's evaluations, newest first, or show one.
 
@@ -131,12 +133,13 @@ def require_eval(
     adapter: Adapter,
     *,
     of: Annotated[
-        str | None, typer.Option("--of", metavar="SHA256", help="Only evaluations of this data count.")
+        str | None,
+        typer.Option("--of", metavar="SHA256", help="Count only evaluations with this held-out set."),
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Require it no longer.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Stop requiring an evaluation.")] = False,
 ) -> None:
-    """Refuse, from now on, to promote a version of this adapter that has not passed its last evaluation.
-    Rolling back needs none.
+    """From now on, refuse to promote a version of this adapter that has not passed its last evaluation.
+    Rolling back needs no evaluation.
 
     Example: florin adapter require-eval acme/support
     """

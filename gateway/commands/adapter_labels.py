@@ -29,8 +29,8 @@ def update(
         ),
     ] = None,
 ) -> None:
-    """Change an adapter's label. It holds from the next request on, for requests of the adapter's own tenant
-    whose key has no label.
+    """Change an adapter's label. It applies from the next request on, to requests of the adapter's own tenant
+    with a key that has no label.
 
     Example: florin adapter update acme/support --cost-centre customer-care
     """

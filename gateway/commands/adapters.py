@@ -26,7 +26,7 @@ class GuardAction(StrEnum):
 Adapter = Annotated[
     str,
     typer.Argument(
-        metavar="TENANT/NAME", help="For example acme/support; with a tenant's own key also support."
+        metavar="TENANT/NAME", help="For example acme/support, or support with a tenant's own key."
     ),
 ]
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="For example v2.")]
@@ -67,14 +67,15 @@ def promote(
         typer.Option(help="What to do if the canary is worse than the live version; none: nothing."),
     ] = None,
     max_error_rate: Annotated[
-        float | None, typer.Option(help="Part of its requests that may fail. Default: 0.01.")
+        float | None, typer.Option(help="Fraction of its requests that may fail. Default: 0.01.")
     ] = None,
     max_latency_ratio: Annotated[
         float | None,
-        typer.Option(help="How many times the live version's latency its own may be. Default: 1.5."),
+        typer.Option(help="Highest ratio of its latency to the live version's. Default: 1.5."),
     ] = None,
     min_requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests of it before anything is decided. Default: 50.")
+        int | None,
+        typer.Option(min=1, help="Requests that it must get before the guard decides. Default: 50."),
     ] = None,
     window: Annotated[
         str | None,
@@ -86,11 +87,11 @@ def promote(
     then: Annotated[
         list[int] | None,
         typer.Option(
-            min=2, max=100, help="The weight that follows by itself if nothing is wrong. Repeat it for more."
+            min=2, max=100, help="The next weight, set automatically if nothing is wrong. Repeat it for more."
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Change a weight that the guard holds, which ends the hold.")
+        bool, typer.Option("--force", help="Change the weight although the guard holds it. Ends the hold.")
     ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Switch immediately; the first request loads the version.")
@@ -100,7 +101,11 @@ def promote(
     ] = False,
     require_eval_of: Annotated[
         str | None,
-        typer.Option("--require-eval-of", metavar="SHA256", help="The same, of this held-out set."),
+        typer.Option(
+            "--require-eval-of",
+            metavar="SHA256",
+            help="Also require that the evaluation used this held-out set.",
+        ),
     ] = None,
 ) -> None:
     """Make a version live: from the next request on, the bare name resolves to it.
@@ -108,7 +113,7 @@ def promote(
     It is loaded first, on as many engines as hold the live version; if none can, nothing changes. With
     --weight it gets that share of calls, always from the same end users (by the field `user`); raising the
     weight adds users. With --guard, Florin compares it with the live version, and holds it or rolls it back
-    by itself if it fails more often or is slower.
+    automatically if it fails more often or is slower.
 
     Example: florin adapter promote acme/support v2 --weight 10 --guard rollback --then 50 --then 100
     """
@@ -188,14 +193,17 @@ def scale(
     *,
     least: Annotated[
         int | None,
-        typer.Option("--min", min=0, help="Minimum number of engines that hold it, even uncalled."),
+        typer.Option(
+            "--min", min=0, help="Minimum number of engines that hold it, even if it is not called."
+        ),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--max", min=1, help="Most engines that hold one version of it.")
+        int | None,
+        typer.Option("--max", min=1, help="Maximum number of engines that hold one version of it."),
     ] = None,
     no_max: Annotated[bool, typer.Option("--no-max", help="Allow as many engines as it needs.")] = False,
 ) -> None:
-    """Bound the number of engines that hold an adapter; between the bounds, Florin follows the demand.
+    """Set how many engines hold an adapter, at least and at most. In between, Florin follows the demand.
     Without options, nothing changes.
 
     Example: florin adapter scale acme/support --min 2 --max 4

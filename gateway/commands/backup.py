@@ -28,14 +28,16 @@ def backup(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; it must not exist.")],
     artifacts: Annotated[
         bool,
-        typer.Option(help="Include the adapters' files. They never change, so you may copy them otherwise."),
+        typer.Option(
+            help="Include the adapters' files. They never change, so you may copy them by other means."
+        ),
     ] = True,
 ) -> None:
-    """Write registry, ledger and adapter files to one file. The gateways may go on serving.
+    """Write registry, ledger and adapter files to one file. The gateways may keep serving.
 
     Run it on a gateway's host, as Florin's user, with the gateway's settings (FLORIN_* or florin.yaml). The
-    file holds secrets and is readable only by you. Not in it: settings, certificates, and usage that waits in
-    the gateways' logs for about a second.
+    file holds secrets and is readable only by you. It does not contain settings, certificates, or the last
+    second or so of usage, which is still in the gateways' logs.
 
     Example: florin backup --out /backups/florin-2026-11-30.zip
     """

@@ -25,7 +25,7 @@ def list_(
     status: Annotated[
         str | None, typer.Option(help="Only batches with this status, for example in_progress.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to list.")] = 100,
 ) -> None:
     """List the batches of all tenants, newest first.
 

@@ -61,7 +61,7 @@ def _added(body: Json) -> None:
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """List the commitments, also withdrawn ones.
+    """List the commitments, including withdrawn ones.
 
     Example: florin commitment list
     """

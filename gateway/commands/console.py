@@ -19,10 +19,10 @@ def console(
     *,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
 ) -> None:
-    """Print a link that signs a browser in to the console as this key.
+    """Print a link that signs a browser in to the console with this key.
 
-    It works once, within ten minutes. Whoever has it has the key's rights until the session ends. With
-    --json, `url` is a path of the gateway.
+    The link works once, within ten minutes. Whoever opens it has the key's rights until the session ends.
+    With --json, `url` is a path of the gateway.
 
     Example: florin console --open
     """

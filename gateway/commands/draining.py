@@ -53,8 +53,8 @@ def drain(
         ),
     ] = False,
 ) -> None:
-    """Empty an engine without a slow request: load its adapters elsewhere, then send it no new requests, then
-    unload them. Then it can be stopped and removed.
+    """Empty an engine without slowing requests: load its adapters elsewhere, send it no new requests, then
+    unload them. It can then be stopped and removed.
 
     Adapters in use are loaded on other engines first, the most recently used one first; until then the engine
     serves them. Running requests finish. The gateway continues by itself if this command is interrupted;

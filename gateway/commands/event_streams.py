@@ -19,7 +19,7 @@ Stream = Annotated[str, typer.Argument(help="audit or usage.")]
 
 @command(app, "status")
 def status(session: Session) -> None:
-    """Show how far the audit and usage events are that Florin sends to other systems.
+    """Show the delivery of the audit and usage events that Florin sends to other systems.
 
     Example: florin events status
     """
@@ -35,7 +35,7 @@ def replay(
         str, typer.Option("--from", help="Start, ISO 8601, UTC; inclusive.", show_default=False)
     ],
 ) -> None:
-    """Send events again. They have the same ids, so a receiver that has them drops them.
+    """Send events again. They keep their ids, so a receiver that has them already can drop them.
 
     Example: florin events replay audit --from 2026-11-01
     """
@@ -51,7 +51,7 @@ def skip(
     until: Annotated[str, typer.Option("--to", help="End, ISO 8601, UTC; exclusive.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Give up events that wait and were made before a time. Their receiver does not get them.
+    """Discard waiting events that were made before a time. Their receiver never gets them.
 
     Example: florin events skip audit --to 2026-11-01 --yes
     """

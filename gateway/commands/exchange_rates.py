@@ -55,7 +55,7 @@ def add(
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """List the exchange rates. Of several of one day, the last applies.
+    """List the exchange rates. If a day has several, the last one applies.
 
     Example: florin exchange-rate list
     """

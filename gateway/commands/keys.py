@@ -99,8 +99,8 @@ def show_(session: Session, key_id: KeyId) -> None:
 @command(app, "update")
 @with_terms(KEY, LIMITS, BUDGET, COST)
 def update(session: Session, key_id: KeyId, *, changes: Json) -> None:
-    """Change a key; what is not given stays, and `none` removes a limit. Its secret, role and owner never
-    change.
+    """Change a key. Omitted options keep their values, and `none` removes a limit. Its secret, role and owner
+    never change.
 
     Example: florin key update 3f9c2a --adapter support --expires 2027-06-30
     """

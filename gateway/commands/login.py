@@ -119,6 +119,7 @@ def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> J
             redirect=callback.url,
             scopes=_scopes(offer, document),
             audience=offer["audience"],
+            prompt=offer.get("prompt") or "",  # older gateways name none
         )
         note(f"{'If no browser opens, go to' if browser else 'Go to'} {url}")
         if browser:  # in a thread: a browser in the terminal runs until it has come back to us

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from gateway.commands.client import Json, UsageError
+from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 
@@ -65,7 +65,7 @@ def add(
     """
     body: Json = {
         "gpu_type": gpu_type,
-        "rate_per_gpu_hour": _decimal("--rate", rate),
+        "rate_per_gpu_hour": decimal("--rate", rate),
         "currency": currency,
         "purchase": purchase.value,
         "region": region,
@@ -73,7 +73,7 @@ def add(
     optional = {
         "valid_from": valid_from,
         "valid_to": valid_to,
-        "speedup": speedup if speedup is None else _decimal("--speedup", speedup),
+        "speedup": speedup if speedup is None else decimal("--speedup", speedup),
         "speedup_reference": reference,
         "speedup_source": speedup_source,
     }
@@ -121,7 +121,7 @@ def correct(
         bool, typer.Option("--withdraw", help="It should not have been added: nothing replaces it.")
     ] = False,
 ) -> None:
-    """Correct a price, or withdraw it. What is not given stays as it was.
+    """Correct a price, or withdraw it. Omitted options keep their values.
 
     The earlier row is kept: florin price list --history shows it. Where the corrected price no longer
     applies, the open-ended price before it resumes. Open months change at once; closed months do not change:
@@ -130,13 +130,13 @@ def correct(
     Example: florin price correct 3 --rate 2.50 --reason "contract says 2.50, typed 25.0"
     """
     optional = {
-        "rate_per_gpu_hour": None if rate is None else _decimal("--rate", rate),
+        "rate_per_gpu_hour": None if rate is None else decimal("--rate", rate),
         "gpu_type": gpu_type,
         "purchase": None if purchase is None else purchase.value,
         "region": region,
         "valid_from": valid_from,
         "valid_to": valid_to,
-        "speedup": None if speedup is None else _decimal("--speedup", speedup),
+        "speedup": None if speedup is None else decimal("--speedup", speedup),
         "speedup_reference": reference,
         "speedup_source": speedup_source,
         "open_ended": open_ended or None,
@@ -205,14 +205,3 @@ def _speedup(price: Json) -> str | None:
     if price.get("speedup") is None:
         return None
     return f"{price['speedup']} times {price['speedup_reference']} ({price['speedup_source']})"
-
-
-def _decimal(option: str, text: str) -> str:
-    """Validated here so that a typo is a usage error; sent as text, never as a float."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation as error:
-        raise UsageError(f"{option}: {text!r} is not a decimal number like 2.50.") from error
-    if not value.is_finite() or value < 0:
-        raise UsageError(f"{option}: {text!r} must be zero or more.")
-    return text

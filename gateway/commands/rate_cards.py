@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Annotated
 
 import typer
 
 from gateway.commands.client import Json, UsageError
+from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 
@@ -73,9 +74,9 @@ def add(
     """
     body: Json = {
         "name": name,
-        "input_per_million": _price("--input", input_),
-        "output_per_million": _price("--output", output),
-        "monthly_minimum": _price("--minimum", minimum),
+        "input_per_million": decimal("--input", input_),
+        "output_per_million": decimal("--output", output),
+        "monthly_minimum": decimal("--minimum", minimum),
         "batch_percent": batch,
         "free_input_tokens": free_input,
         "free_cached_tokens": free_cached,
@@ -83,8 +84,8 @@ def add(
         "currency": currency,
     }
     optional = {
-        "cached_per_million": None if cached is None else _price("--cached", cached),
-        "residency_per_adapter_hour": None if residency is None else _price("--residency", residency),
+        "cached_per_million": None if cached is None else decimal("--cached", cached),
+        "residency_per_adapter_hour": None if residency is None else decimal("--residency", residency),
         "valid_from": valid_from,
         "reason": reason,
     }
@@ -203,14 +204,3 @@ def _assigned(made: Json) -> None:
     who = clean(made["tenant"]) if made["tenant"] else "Every tenant without an assignment of its own"
     what = f"by rate card {clean(made['card'])}" if made["card"] else "what its usage cost"
     say(f"{who} pays {what} from {clean(made['valid_from'])}.")
-
-
-def _price(option: str, text: str) -> str:
-    """Validated here so that a typo is a usage error; sent as text, never as a float."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation as error:
-        raise UsageError(f"{option}: {text!r} is not a decimal number like 0.60.") from error
-    if not value.is_finite() or value < 0:
-        raise UsageError(f"{option}: {text!r} must be zero or more.")
-    return text

@@ -40,7 +40,7 @@ def add(
     require: Require = None,
     changes: Json,
 ) -> None:
-    """Add a tenant. If it is there, what is given changes; repeating the command changes nothing. `none`
+    """Add a tenant. If it exists, the given options change it; repeating the command changes nothing. `none`
     removes a limit.
 
     Example: florin tenant add acme --requests-per-minute 600 --budget-money-month 500
@@ -66,8 +66,8 @@ def update(
     ] = False,
     changes: Json,
 ) -> None:
-    """Change a tenant; what is not given stays, and `none` removes a limit. Changes hold from the next
-    request on, requirements also for adapters that are resident elsewhere.
+    """Change a tenant. Omitted options keep their values, and `none` removes a limit. Changes apply from the
+    next request on; requirements apply even to adapters that are resident elsewhere.
 
     Example: florin tenant update acme --tokens-per-minute 200k --concurrent none
     """
@@ -136,8 +136,8 @@ def list_(session: Session) -> None:
 
 @command(app, "show")
 def show_(session: Session, name: Name) -> None:
-    """Show one tenant: its terms and what it uses of them, its adapters, keys (never the keys themselves) and
-    last errors.
+    """Show one tenant: its limits and what it uses of them, its adapters, keys (never their secrets) and
+    latest errors.
 
     Example: florin tenant show acme
     """

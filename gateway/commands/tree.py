@@ -225,7 +225,7 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
         "Show the key in use: its role, scopes and limits, and a customer's quotas.",
         _whoami,
     ),
-    "console": Command("Print a link that signs a browser in to the console as this key.", _console),
+    "console": Command("Print a link that signs a browser in to the console with this key.", _console),
     "login": Command(
         "Sign in as yourself, with the gateway's OpenID Connect issuer. Other commands then need no key.",
         _login,

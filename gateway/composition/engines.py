@@ -37,11 +37,12 @@ from gateway.routing.outlier_ejection import Rules
 from gateway.routing.pool import Pool
 from gateway.routing.prewarming import Prewarmer
 from gateway.routing.prober import Prober
+from gateway.routing.queue_refusals import QueueLimits
 from gateway.routing.retries import Retries
 from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.router import Router
 from gateway.routing.suspect_isolation import SuspectIsolation
-from gateway.routing.turns import QueueLimits, Turns
+from gateway.routing.turns import Turns
 from gateway.routing.upstream import Upstream
 from gateway.transport.engine_pool import IDLE_SECONDS, EnginePool
 

@@ -47,6 +47,13 @@ class IdentitySettings(BaseModel):
         description="Scopes that a sign-in asks for, separated by spaces. `offline_access` is left out if "
         "the issuer does not list it.",
     )
+    oidc_cli_prompt: str = Field(
+        "",
+        max_length=100,
+        description="`prompt` that `florin login` sends, such as `consent` or `select_account`. Some issuers "
+        "give refresh tokens only with `consent` (OpenID Connect Core 11). Empty: none.",
+        json_schema_extra=RELOAD,
+    )
     oidc_roles_claim: str = Field(
         "groups",
         min_length=1,

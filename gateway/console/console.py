@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import FormData
@@ -24,6 +25,7 @@ from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import FlorinError
 from gateway.operations.state import State
+from gateway.tenants.authentication import unknown_key
 from gateway.tenants.directory import Key, Role
 from gateway.tenants.sessions import Session
 
@@ -70,13 +72,14 @@ class Console:
         self.sessions = state.sessions
         self._issuer = urlsplit(settings.oidc_issuer).hostname or ""
         self._renderer = Renderer(ENTRIES, state.clock.now)
+        self._preparing: asyncio.Task[None] | None = None
         self._streams = LiveStreams(self._valid, stopping)
         self._routes = [(compile_path(PREFIX + route.path), route) for route in ROUTES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            response = await self._respond(request)
+            response = await unless_gone(request, self._respond(request))
         except ClientDisconnect:
             return
         except ApiError as error:
@@ -95,6 +98,8 @@ class Console:
 
     async def _respond(self, request: Request) -> Response:
         path = request.url.path
+        if path == "/":
+            return RedirectResponse(PREFIX, 303)
         if path.startswith(f"{PREFIX}/static/"):
             return self._static(request, path)
         if not self._same_origin(request):
@@ -210,6 +215,7 @@ class Console:
     async def sign_in_page(self, request: Request) -> Response:
         """GET: the form. POST: a key, or the secret of a link, begins a session."""
         if request.method != "POST":
+            self._prepare()
             return self._sign_in(request)
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > 16_384:
@@ -221,11 +227,23 @@ class Console:
         except ApiError as error:
             return self._sign_in(request, error, then)
 
+    def _prepare(self) -> None:
+        """Somebody is about to sign in: what pages are made of is compiled while they type, a template at a
+        time, and not in workers whose console nobody opens."""
+        if self._preparing is None:
+            self._preparing = asyncio.create_task(self._compile())
+
+    async def _compile(self) -> None:
+        for name in self._renderer.templates():
+            await asyncio.to_thread(self._renderer.compile, name)
+
     async def _key_of(self, form: FormData, request: Request) -> Key:
         if link := str(form.get("link", "")):
             followed = await self.sessions.follow(link)
             if followed is None or not self._holds(followed):
-                raise ApiError(401, "invalid_api_key", "This link has been used or has expired.")
+                client = request.client.host if request.client else ""
+                error = unknown_key(self._state.directory, client, "This link has been used or has expired.")
+                raise ApiError(error.status, error.code, error.message)
             return followed
         text = str(form.get("key", "")).strip()
         if not text:
@@ -337,6 +355,30 @@ _NO_STORE: Final = "The shared state (Redis) cannot be reached, so nobody can be
 _BAD_FORM: Final = "The form cannot be read."
 _CROSS_SITE: Final = "This came from a page of another site, and was not done."
 _NOT_YOURS: Final = "Your key has role {role}, which has no such page."
+
+
+async def unless_gone(request: Request, made: Coroutine[Any, Any, Response]) -> Response:
+    """What somebody still waits for. Who goes to another page must not wait there for what the last one asked
+    the ledger: a tenant's queries run one after another. Only for what changes nothing. Raises
+    ClientDisconnect."""
+    if request.method != "GET":
+        return await made
+    answer = asyncio.ensure_future(made)
+    left = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        for task in (answer, left):
+            task.cancel()
+        await asyncio.wait((answer, left))
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _home(role: Role) -> str:

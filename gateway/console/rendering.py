@@ -80,6 +80,13 @@ class Renderer:
         env.globals |= {"asset": self._url, "entries": entries}
         self._env = env
 
+    def templates(self) -> list[str]:
+        return self._env.list_templates(extensions=["j2"])
+
+    def compile(self, template: str) -> None:
+        """Ahead of its first use, which then takes a tenth of the time. From any thread."""
+        self._env.get_template(template)
+
     def render(self, template: str, *, visit: Visit | None = None, **context: Any) -> str:
         """`visit`: None for a page that needs no sign-in."""
         return self._env.get_template(template).render(visit=visit, now=self._clock(), **context)

@@ -148,7 +148,7 @@ class Exchange:
         if isinstance(self._ticket, FlorinError):
             raise self._ticket
 
-    def close_ticket(self) -> None:
+    def close_admission_ticket(self) -> None:
         """The request no longer waits for this worker."""
         if isinstance(self._ticket, AdmissionTicket):
             self._ticket.close()
@@ -178,7 +178,7 @@ class Exchange:
 
     async def _wait_for_body(self, limit: int) -> bytes:
         parts, size, more = [], 0, True
-        self.close_ticket()  # while the request waits for its client
+        self.close_admission_ticket()  # while the request waits for its client
         while more:
             received = await self.transport.read()
             if received is None:
@@ -258,7 +258,7 @@ class Exchange:
             self.grant.settle()
         if self.reservation is not None:
             self.reservation.release()
-        self.close_ticket()
+        self.close_admission_ticket()
 
     # -- the response
 

@@ -7,18 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-import orjson
-
-from gateway.batches.documents import (
-    INPUT,
-    SECOND,
-    WINDOW_SECONDS,
-    Batch,
-    File,
-    Status,
-    new_batch_id,
-    new_file_id,
-)
+from gateway.batches.documents import INPUT, SECOND, Batch, File, Owner, new_batch, new_file_id
 from gateway.batches.file_store import CHUNK, FileStore
 from gateway.batches.rows import UPLOADING
 
@@ -69,34 +58,12 @@ def write_batch(
         files.append(file, number, bytes(part), most_bytes=_UNLIMITED)
         size += len(part)
     files.finish(replace(file, bytes=size, lines=count, expires_at=now + keep))
-    return Batch(
-        id=new_batch_id(),
-        tenant=tenant,
-        tenant_since=since,
+    return new_batch(
+        Owner(tenant, since),
         key_id=key_id,
         endpoint=endpoint,
         input_file=file.id,
-        status=Status.VALIDATING.value,
-        created_at=now,
-        expires_at=now + WINDOW_SECONDS * SECOND,
-        in_progress_at=None,
-        cancelling_at=None,
-        finalizing_at=None,
-        ended_at=None,
-        progress_at=now,
+        now=now,
+        metadata={"evaluation": evaluation},
         total=count,
-        completed=0,
-        failed=0,
-        prompt_tokens=0,
-        cached_tokens=0,
-        completion_tokens=0,
-        reasoning_tokens=0,
-        model="",
-        metadata=orjson.dumps({"evaluation": evaluation}).decode(),
-        errors="",
-        output_file="",
-        error_file="",
-        output_keep=0,
-        owner="",
-        lease_until=0,
     )

@@ -10,8 +10,9 @@ from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
 from gateway.fields.registry import POOLING, TOKENIZATION
-from gateway.fields.response_items import GRAMMAR, ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
+from gateway.fields.response_items import ITEMS, REFUSED_ITEMS
 from gateway.fields.response_items import PARTS as RESPONSES_PARTS
+from gateway.fields.response_tools import GRAMMAR, REFUSED_TOOLS, TOOLS
 from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
 from gateway.fields.rule import FieldAction, Rule, Table
 from gateway.fields.schemas import BOUNDS, MAX_DEPTH, RENDERED

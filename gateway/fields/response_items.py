@@ -1,15 +1,13 @@
-"""The items of a request to /v1/responses, the parts of their content, and its tools.
+"""The items of a request to /v1/responses, and the parts of their content.
 
 Checks return what a chat has in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from gateway.fields.checks import a_list, an_object, one_of, switch, text, that
-from gateway.fields.grammars import MAX_TOOLS
+from gateway.fields.checks import a_list, text
 from gateway.fields.media import media_url
 from gateway.fields.messages import PARTS as CHAT_PARTS
 from gateway.fields.rule import FieldReading, Table, WrongError, bounded, dropped, passed, read, refused
@@ -20,7 +18,6 @@ _OPENAIS = dropped("it concerns tools that OpenAI runs")
 _BREAKPOINT = dropped("a hint for OpenAI's service, without effect here")
 _NO_FILES = "Florin stores no files, and vLLM does not read any; send text, or pages as images"
 _TYPE = passed(_TEXT, "says what it is")
-_IS_OBJECT = that(lambda v: type(v) is dict, "be an object")
 
 # -- parts of content
 
@@ -103,10 +100,15 @@ _CALL: Table = {
     "call_id": passed(_TEXT, "joins a call and its output"),
     "name": passed(_TEXT, "the function's or the tool's name"),
     "caller": _OPENAIS,
-    "namespace": _OPENAIS,
+    "namespace": passed(_TEXT, "joined with the name, as in `tools`"),
     "async": _OPENAIS,
 }
-_OUTPUT: Table = {**_CALL, "name": dropped("its call has it"), "output": _CONTENT}
+_OUTPUT: Table = {
+    **_CALL,
+    "name": dropped("its call has it"),
+    "namespace": dropped("its call has it"),
+    "output": _CONTENT,
+}
 ITEMS: dict[str, Table] = {
     "message": {
         **_STATUS,
@@ -167,7 +169,7 @@ def item(value: Any, reading: FieldReading) -> tuple[str, dict[str, Any]]:
         kind = "message"
     table = ITEMS.get(kind) if type(kind) is str else None
     if table is None:
-        raise _refused(kind, REFUSED_ITEMS, _ITEM_TYPES)
+        raise refusal(kind, REFUSED_ITEMS, _ITEM_TYPES)
     fields = read(table, value, reading)
     for name in REQUIRED[kind]:
         if name not in fields:
@@ -177,91 +179,9 @@ def item(value: Any, reading: FieldReading) -> tuple[str, dict[str, Any]]:
     return kind, fields
 
 
-def _refused(kind: Any, known: dict[str, str], types: str) -> WrongError:
+def refusal(kind: Any, known: dict[str, str], types: str) -> WrongError:
+    """Of a `type` that no table has."""
     why = known.get(kind) if type(kind) is str else None
     if why is None:
         return WrongError(f"be one of {types}", path="type")
     return WrongError(f"`{kind}`: {why}", path="type", code="unsupported_parameter")
-
-
-# -- tools
-
-CUSTOM_INPUT = "input"
-"""The only parameter of the function that stands for a custom tool."""
-_MOST_GRAMMAR = 16 * 1024
-GRAMMAR: Table = {
-    "type": passed(one_of("text", "grammar"), "says what it is"),
-    "syntax": passed(one_of("lark", "regex"), "the grammar's language"),
-    "definition": bounded(text(_MOST_GRAMMAR), "told to the model in the description, but not enforced"),
-}
-
-
-def _custom_schema(grammar: Mapping[str, Any]) -> dict[str, Any]:
-    description = "The tool's input, as it is."
-    if grammar.get("definition"):
-        syntax = grammar.get("syntax", "lark")
-        description += f" It must match this grammar ({syntax}):\n{grammar['definition']}"
-    return {
-        "type": "object",
-        "properties": {CUSTOM_INPUT: {"type": "string", "description": description}},
-        "required": [CUSTOM_INPUT],
-        "additionalProperties": False,
-    }
-
-
-_TOOL: Table = {
-    "type": _TYPE,
-    "name": bounded(text(256), "rendered and compiled"),
-    "description": passed(_TEXT, "rendered by the template"),
-    "defer_loading": passed(switch, "whether the template renders it at once"),
-    "allowed_callers": refused("there is no other caller than the model", ["direct"]),
-    "async": dropped("the client runs its tools"),
-}
-TOOLS: dict[str, Table] = {
-    "function": {
-        **_TOOL,
-        "parameters": bounded(_IS_OBJECT, "a JSON schema"),
-        "strict": passed(switch, "whether the call must follow the schema; not if absent"),
-        "output_schema": dropped("models on vLLM do not see it"),
-    },
-    "custom": {**_TOOL, "format": bounded(an_object(GRAMMAR), "sent as a function with one string")},
-}
-"""By type."""
-_OURS = "Florin runs no tools; offer a function, and call the tool from your application"
-REFUSED_TOOLS: dict[str, str] = dict.fromkeys(
-    (
-        "apply_patch", "code_interpreter", "computer", "computer_use_preview", "file_search",
-        "image_generation", "local_shell", "mcp", "namespace", "programmatic_tool_calling", "shell",
-        "tool_search", "web_search", "web_search_2025_08_26", "web_search_preview",
-        "web_search_preview_2025_03_11",
-    ),
-    _OURS,
-)  # fmt: skip
-_TOOL_TYPES = ", ".join(f"`{kind}`" for kind in TOOLS)
-
-
-def _tool(value: Any, reading: FieldReading) -> Any:
-    kind = value.get("type") if type(value) is dict else None
-    table = TOOLS.get(kind) if type(kind) is str else None
-    if table is None:
-        raise _refused(kind, REFUSED_TOOLS, _TOOL_TYPES)
-    function = read(table, value, reading)
-    if not function.get("name"):
-        raise WrongError("be given", path="name")
-    del function["type"]
-    if kind == "custom":
-        function["parameters"] = _custom_schema(function.pop("format", {}))
-    return {"type": "function", "function": function}
-
-
-tools = a_list(_tool, MAX_TOOLS, "tools")
-
-
-def tool_choice(value: Any, _: FieldReading) -> Any:
-    """The chat's choice. Raises WrongError."""
-    if type(value) is not dict:
-        return value
-    kind, name = value.get("type"), value.get("name")
-    if type(kind) is not str or kind not in TOOLS or type(name) is not str:
-        raise WrongError("be `none`, `auto`, `required`, or a function or custom tool by `type` and `name`")
-    return {"type": "function", "function": {"name": name}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.fields.checks import an_object, integer, one_of, switch, text, texts, that
-from gateway.fields.response_items import tool_choice, tools
+from gateway.fields.response_tools import tool_choice, tools
 from gateway.fields.rule import Rule, Table, bounded, dropped, passed, refused
 from gateway.fields.sampling import SAMPLING
 from gateway.fields.tables import CHAT
@@ -70,7 +70,7 @@ RESPONSES: dict[str, Rule] = {
     "top_p": SAMPLING["top_p"],
     "max_output_tokens": bounded(integer(1), "sent as `max_completion_tokens`"),
     "top_logprobs": CHAT["top_logprobs"],
-    "tools": bounded(tools, "functions and custom tools: see below"),
+    "tools": bounded(tools, "functions, custom tools, and namespaces of them: see below"),
     "tool_choice": bounded(tool_choice, "`none`, `auto`, `required`, or a function or custom tool"),
     "parallel_tool_calls": CHAT["parallel_tool_calls"],
     "text": bounded(an_object(TEXT), "the answer's format"),
@@ -94,6 +94,7 @@ RESPONSES: dict[str, Rule] = {
     "safety_identifier": SAMPLING["safety_identifier"],
     "service_tier": SAMPLING["service_tier"],
     "prompt_cache_key": dropped(f"{_HINT}; {_ECHOED}", text(1024)),
+    "client_metadata": dropped("what Codex says about its session"),
     "prompt_cache_retention": dropped(_HINT),
     "prompt_cache_options": dropped(_HINT),
     "access_programs": dropped(_HINT),

@@ -14,8 +14,8 @@ from adapters.store.protocol.loads import Heard, Load
 from adapters.store.protocol.placement import PlacementStore, Touch
 from gateway.routing.engine_state import Lease, Use
 from gateway.routing.pool import Pool
+from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
-from gateway.routing.ticket import Ticket
 from gateway.routing.turns import Turns
 from gateway.routing.unplaced import Unplaced
 
@@ -78,7 +78,7 @@ class Leases:
         *,
         trial: bool = False,
         prompt_tokens: int = 0,
-        ticket: Ticket | None = None,
+        ticket: QueueTicket | None = None,
     ) -> Lease | None:
         """A lease for one request; None: the engine has left the registry. `trial`: the request may have
         killed an engine, so other suspects avoid this engine until it is answered. `ticket`: its charge

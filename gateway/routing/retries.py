@@ -12,10 +12,10 @@ from gateway.errors import FlorinError
 from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_health import EngineHealth
 from gateway.routing.engine_state import Lease
+from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.routing_state import MAX_ATTEMPTS, RoutingState
-from gateway.routing.ticket import Ticket
 from gateway.routing.upstream import RetryElsewhere
 
 
@@ -55,7 +55,7 @@ class Retries:
         requires: Mapping[str, str] = NO_LABELS,
         prompt_tokens: int = 0,
         prefix: int = 0,
-        ticket: Ticket | None = None,
+        ticket: QueueTicket | None = None,
     ) -> RoutingState:
         """`requires`: labels that the engine must have. `prefix`: see `prefix_of`."""
         self.budget.request()

@@ -11,8 +11,8 @@ from adapters.registry.catalog import Target
 from gateway.routing.decision_log import AT_ONCE, Search
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.query_of_death import REQUEST_DEATHS
+from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
-from gateway.routing.ticket import Ticket
 from gateway.routing.upstream import RetryElsewhere
 
 MAX_ATTEMPTS = 3
@@ -61,7 +61,7 @@ class RoutingState:
     """Engines on which it failed, each with its `deaths` when the attempt began."""
     failed_attempt: tuple[Lease, RetryElsewhere] | None = None
     """The last failed attempt, if it is not yet decided whether to retry it."""
-    ticket: Ticket = field(default_factory=Ticket)
+    ticket: QueueTicket = field(default_factory=QueueTicket)
     """Its place in the fair queue."""
     isolation_deadline: float | None = None
     """When it stops waiting for an engine without suspects."""

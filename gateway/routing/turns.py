@@ -20,7 +20,8 @@ from gateway.admission.fair_queue.waiting import Fit, Waiter
 from gateway.errors import FlorinError
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.pool import Pool
-from gateway.routing.ticket import NAMES, Ticket
+from gateway.routing.queue_refusals import DEFAULT_LIMITS, QueueLimits, Refusal, no_room, timed_out, too_long
+from gateway.routing.queue_ticket import NAMES, QueueTicket
 
 SWEEP_SECONDS: Final = 0.05
 """Time between looks at everyone who waits."""
@@ -44,18 +45,9 @@ class QueueGauges(Protocol):
     def engine_credit(self, engine: str, credit: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    timeout: float = 30.0
-    """Seconds that a request may wait for its turn."""
-    of_tenant: int = 1000
-    """Requests of one tenant that may wait on this worker."""
-    of_worker: int = 5000
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    ticket: Ticket
+    ticket: QueueTicket
     fit: Callable[[], Fit]
     picked: Callable[[], EngineView]
     """Where it fits, after `fit` has found that it does."""
@@ -74,7 +66,7 @@ class Turns:
         pool: Pool,
         observer: TurnObserver | None = None,
         *,
-        limits: QueueLimits = QueueLimits(),
+        limits: QueueLimits = DEFAULT_LIMITS,
         enabled: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,14 +105,14 @@ class Turns:
 
     # -- one request's turn
 
-    def goes(self, base_model: str, ticket: Ticket) -> bool:
+    def goes(self, base_model: str, ticket: QueueTicket) -> bool:
         """Whether the request need not wait for others, so that it goes if an engine has room."""
         return not self.enabled or ticket.had_turn or self.queue(base_model).passes(ticket.level)
 
     async def wait(
         self,
         base_model: str,
-        ticket: Ticket,
+        ticket: QueueTicket,
         lane: Hashable,
         fit: Callable[[], Fit],
         picked: Callable[[], EngineView],
@@ -129,7 +121,7 @@ class Turns:
         """Wait for a turn; then `ticket.place` is where `picked` said. `check` raises if waiting is
         pointless. Raises FlorinError if the queue is full, or the wait is or would be too long."""
         queue, now = self.queue(base_model), self._clock()
-        self._check_room(base_model, ticket)
+        self._check(no_room(queue, self.limits, ticket, len(self._waiting)))
         waiter = Waiter(ticket.tenant, ticket.weight, ticket.level, lane, now, returns=ticket.had_turn)
         patience = math.inf if ticket.fills else min(self.limits.timeout, ticket.answer_by - now)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -138,14 +130,14 @@ class Turns:
         try:
             self._dispatch(base_model)
             if not turn.done():
-                self._check_wait(queue.expected_wait(waiter, self._clock()), patience)
+                self._check(too_long(queue.expected_wait(waiter, self._clock()), patience))
                 if not self.alone and queue.waiting.waiting(ticket.tenant, BATCH) == 1:
                     self.hurry()
                 if not ticket.fills:
                     self.pressed(base_model, queue.pressing)
                 await self._granted(turn, now + patience, check)
         except TimeoutError:
-            raise self._too_long(queue.expected_wait(waiter, self._clock()), patience) from None
+            raise self._refuse(timed_out(queue.expected_wait(waiter, self._clock()), patience)) from None
         finally:
             if waiter in self._waiting:
                 del self._waiting[waiter]
@@ -164,7 +156,7 @@ class Turns:
             if not turn.done():
                 check()
 
-    def keep(self, base_model: str, ticket: Ticket, view: EngineView) -> None:
+    def keep(self, base_model: str, ticket: QueueTicket, view: EngineView) -> None:
         """Keep a place on the engine for the request, which has its turn."""
         self.give_up_place(ticket)
         if self.enabled:
@@ -172,13 +164,13 @@ class Turns:
             ticket.place = view
             view.wait()
 
-    def give_up_place(self, ticket: Ticket) -> None:
+    def give_up_place(self, ticket: QueueTicket) -> None:
         """Its turn may lead to another engine."""
         if ticket.place is not None:
             ticket.place.wait(-1)
             ticket.place = None
 
-    def take(self, base_model: str, ticket: Ticket, view: EngineView) -> bool:
+    def take(self, base_model: str, ticket: QueueTicket, view: EngineView) -> bool:
         """Whether the request may be sent to the engine. If so, give its place back, and acquire a lease with
         `ticket.charge` at once."""
         if not self.enabled:
@@ -191,13 +183,13 @@ class Turns:
         ticket.had_turn = True
         return True
 
-    def yields(self, base_model: str, ticket: Ticket) -> bool:
+    def yields(self, base_model: str, ticket: QueueTicket) -> bool:
         """Whether the request leaves the engines' last places to other tenants'."""
         if not self.enabled or ticket.charge is not None or ticket.had_turn:
             return False
         return self.queue(base_model).yields(ticket.tenant, ticket.weight, ticket.level)
 
-    def release(self, base_model: str, ticket: Ticket) -> None:
+    def release(self, base_model: str, ticket: QueueTicket) -> None:
         """Give back whatever the ticket holds. Idempotent."""
         self.give_up_place(ticket)
         charge, ticket.charge = ticket.charge, None
@@ -277,7 +269,7 @@ class Turns:
 
     # -- steps
 
-    def _begin(self, base_model: str, ticket: Ticket) -> None:
+    def _begin(self, base_model: str, ticket: QueueTicket) -> None:
         if ticket.charge is None:
             ticket.charge = self.queue(base_model).begin(
                 ticket.tenant, ticket.weight, ticket.level, ticket.prompt, self._clock()
@@ -326,49 +318,11 @@ class Turns:
                     prompt, _, output = lease.record.tokens
                     queue.progress(lease.charge, prompt, output, now)
 
-    def _check_room(self, base_model: str, ticket: Ticket) -> None:
-        """Raises FlorinError if too many wait already. Batches bound themselves."""
-        if ticket.fills:
-            return
-        queue, limits = self.queue(base_model), self.limits
-        of_tenant = queue.waiting.waiting(ticket.tenant, BATCH)
-        elsewhere = queue.waiting_elsewhere(ticket.tenant) if ticket.queued is not None else 0
-        wait = max(1, math.ceil(queue.duration))
-        if ticket.queued is not None and of_tenant + elsewhere >= ticket.queued:
-            raise self._refusal("tenant_limit", "queue_full", f"limit of {ticket.queued:,} queued", wait)
-        if of_tenant >= limits.of_tenant:
-            raise self._refusal("tenant_limit", "queue_full", f"limit of {limits.of_tenant:,} queued", wait)
-        if len(self._waiting) >= limits.of_worker:
-            self._refused("worker_limit")
-            raise FlorinError(
-                "worker_full",
-                f"This worker's limit of {limits.of_worker:,} queued requests is reached.",
-                retry_after=wait,
-            )
+    def _check(self, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise self._refuse(refusal)
 
-    def _refusal(self, reason: str, code: str, what: str, wait: int) -> FlorinError:
-        self._refused(reason)
-        return FlorinError(code, f"This tenant's {what} requests is reached.", retry_after=wait)
-
-    def _check_wait(self, expected: float, patience: float) -> None:
-        """Raises FlorinError if the request would wait for too long."""
-        if expected > patience:
-            self._refused("expected_wait")
-            raise FlorinError(
-                "overloaded",
-                f"Requests like this one currently wait {expected:.0f} s for their turn, more than the limit "
-                f"of {max(0.0, patience):g} s.",
-                retry_after=math.ceil(expected),
-            )
-
-    def _too_long(self, expected: float, patience: float) -> FlorinError:
-        self._refused("timeout")
-        return FlorinError(
-            "overloaded",
-            f"No engine had room for the request within {max(0.0, patience):.3g} s.",
-            retry_after=max(1, math.ceil(expected)),
-        )
-
-    def _refused(self, reason: str) -> None:
+    def _refuse(self, refusal: Refusal) -> FlorinError:
         if self._observer is not None:
-            self._observer.queue_refused(reason)
+            self._observer.queue_refused(refusal.reason)
+        return refusal.error

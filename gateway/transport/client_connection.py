@@ -1,4 +1,4 @@
-"""A client's HTTP/1.1 connection: uvicorn's protocol class (`http=`) on httptools' parser.
+"""A client's HTTP/1.1 connection: uvicorn's protocol class (`http=`).
 
 Requests to the data plane become an `HttpRequest`, served by the application in a task of their own. All
 others go through ASGI, with uvicorn's own request/response cycle.
@@ -9,11 +9,8 @@ starts no task, looks up no key, keeps nothing of the body, and leaves the conne
 possible (a body that may be long, a client that waits for `100 Continue`), the request is marked, and
 `Exchange.check_overload` refuses it.
 
-Message framing is llhttp's in its strict mode: a request with conflicting lengths, with both
-`Content-Length` and `Transfer-Encoding`, or with bare line feeds is answered with 400, and its connection is
-closed. So are requests without exactly one `Host`, and targets that are neither a path nor an http URL
-(`CONNECT`, `OPTIONS *`). HTTP/2 and WebSockets are left to proxies: a request to upgrade is answered as if it
-had not asked, and its connection is closed.
+`RequestReader` finds the requests in what arrives. The connection starts them in their order and writes the
+responses.
 """
 
 from __future__ import annotations
@@ -21,11 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from types import SimpleNamespace
 from typing import Any, Final, Protocol, cast
-from urllib.parse import unquote
 
-import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.utils import get_remote_addr
@@ -38,13 +32,13 @@ from gateway.transport.connection_limits import Connections, Mark, Phase
 from gateway.transport.disconnect import disconnect_check
 from gateway.transport.http_request import STATUS_LINES, HttpRequest
 from gateway.transport.request_head import Headers, RepeatedHead, RequestHead, repeatable
+from gateway.transport.request_reader import RequestReader
 
 log = logging.getLogger("florin.http")
 
 _MAX_PIPELINED: Final = 100
 """Requests on a connection that may wait for the response to another. Clients that pipeline send a few."""
 _LINGER_SECONDS: Final = 2.0
-_FRAMING: Final = {b"content-length", b"transfer-encoding"}
 
 
 class Application(Protocol):
@@ -103,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._connections = self._app.connections
-        self._parser = httptools.HttpRequestParser(self)
+        self._reader = RequestReader(self, self._connections)
         self._transport = cast("asyncio.Transport", None)
         self.flow = cast("FlowControl", None)
         self.address = ""
@@ -116,15 +110,6 @@ class ClientConnection(asyncio.Protocol):
         """Requests that have begun."""
         self._repeated: RepeatedHead | None = None
         """The head of the last request that arrived in one piece."""
-        # The request that is arriving:
-        self._url = b""
-        self._headers: Headers = []
-        self._head_bytes = 0
-        self._hosts = 0
-        self._expects_continue = False
-        self._overhead = 0
-        """Bytes since the last part of a body, or since the last request: headers, chunk sizes, trailers."""
-        self._in_head = False
         self._current: HttpRequest | AsgiCycle | _Refused | None = None
         """The request that arrived last. It may still be arriving, and may wait for those before it."""
         self._serving: HttpRequest | AsgiCycle | None = None
@@ -134,8 +119,6 @@ class ClientConnection(asyncio.Protocol):
         self._default_headers: Headers | None = None
         self._default_head = b""
         """The former, as bytes."""
-        self._deaf = False
-        """What arrives is discarded: it follows an error, or the connection's last request."""
         self._closing = False
         """Nothing more is sent."""
 
@@ -174,54 +157,30 @@ class ClientConnection(asyncio.Protocol):
         del exc
         self._connections.forget(self)
         self._server_state.connections.discard(self)
-        self._deaf = True
+        self._reader.stopped = True
         if self._serving is not None:
             self._serving.lost()
         self._waiting.clear()
         self.flow.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        reader = self._reader
+        if reader.stopped:
             return
         before, requests = self._current, self._requests
-        idle = not self._in_head and (before is None or (before.response_complete and not before.more))
+        idle = not reader.in_head and (before is None or (before.response_complete and not before.more))
         if idle and self._repeated is not None and not self._waiting:
             body = self._repeated.body(data)
             if body is not None:
                 self._requests += 1
-                self._head_arrived(self._repeated.head)
-                self.on_body(body)
-                self.on_message_complete()
+                self.head_arrived(self._repeated.head)
+                self.body_arrived(body)
+                self.request_complete()
                 return
-        self._overhead += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if not self._deaf:
-                self._read_skipped_body(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            if not self._deaf:  # otherwise a callback has answered
-                if isinstance(error, httptools.HttpParserCallbackError):
-                    log.error("Request from %s failed", self.address, exc_info=error)
-                self._fail("invalid_http", _INVALID)
-        if self._overhead > self._connections.limits.header_bytes and not self._deaf:
-            if self._current is not None and self._current.more:
-                self._fail("invalid_http", "The request's chunk headers or trailers are too large.")
-            else:
-                self._fail("headers_too_large", _TOO_LARGE)
+        reader.feed(data)
         arrived = self._current
         if idle and self._requests == requests + 1 and isinstance(arrived, HttpRequest) and not arrived.more:
             self._repeated = repeatable(data, arrived.head)
-
-    def _read_skipped_body(self, data: bytes) -> None:
-        """Read the body of a request that asks for an upgrade, which httptools skips. Java's client asks for
-        HTTP/2 with each request."""
-        framing = [b"%b: %b\r\n" % header for header in self._headers if header[0] in _FRAMING]
-        self._parser = httptools.HttpRequestParser(
-            SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete)
-        )
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(framing))
-        self.data_received(data)
 
     def eof_received(self) -> None:
         """A client that closes only its sending side counts as disconnected."""
@@ -248,12 +207,12 @@ class ClientConnection(asyncio.Protocol):
         elif current.more and not self.flow.read_paused:
             phase, received = Phase.BODY, current.received
         elif current.response_complete and not self._waiting:
-            phase = Phase.HEAD if self._in_head else Phase.IDLE
+            phase = Phase.HEAD if self._reader.in_head else Phase.IDLE
         return Mark(phase, self._requests, received, now)
 
     def expire(self, phase: Phase) -> None:
         """See `connection_limits.Connection`."""
-        if phase is Phase.HEAD and self._in_head:
+        if phase is Phase.HEAD and self._reader.in_head:
             self._refuse("request_timeout", "The request's headers did not arrive in time.")
         elif phase is Phase.BODY:
             self._refuse("request_timeout", "The request's body did not arrive in time.")
@@ -262,61 +221,13 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    # -- httptools
+    # -- what the reader calls
 
-    def on_message_begin(self) -> None:
-        if self._deaf:
-            raise _HandledError
+    def request_begins(self) -> None:
         self._requests += 1
-        self._in_head = True
-        self._url = b""
-        self._headers = []
-        self._head_bytes = self._hosts = 0
-        self._expects_continue = False
 
-    def on_url(self, url: bytes) -> None:
-        self._head_bytes += len(url)
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # a trailer
-        name = name.lower()
-        self._head_bytes += len(name) + len(value)
-        limits = self._connections.limits
-        if len(self._headers) >= limits.headers or self._head_bytes > limits.header_bytes:
-            self._fail("headers_too_large", _TOO_LARGE)
-            raise _HandledError
-        if name == b"host":
-            self._hosts += 1
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self._expects_continue = True
-        self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self._overhead = 0
-        parser = self._parser
-        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
-        raw_path, query = _target(self._url)
-        hosts = {"1.1": (1,), "1.0": (0, 1)}.get(version, ())
-        if not raw_path.startswith(b"/") or self._hosts not in hosts:
-            self._fail("invalid_http", _INVALID)
-            raise _HandledError
-        self._in_head = False
-        head = RequestHead(
-            method=method,
-            path=unquote(raw_path.decode("ascii")),
-            raw_path=raw_path,
-            query=query,
-            headers=self._headers,
-            version=version,
-            keep_alive=version == "1.1" and parser.should_keep_alive() and not parser.should_upgrade(),
-            expects_continue=self._expects_continue and version == "1.1",
-        )
-        self._head_arrived(head)
-
-    def _head_arrived(self, head: RequestHead) -> None:
-        """Create the request, and start it if no other is before it. Raises _HandledError."""
+    def head_arrived(self, head: RequestHead) -> None:
+        """Create the request, and start it if no other is before it."""
         before = self._current
         idle = before is None or (before.response_complete and not self._waiting)
         ticket = self._app.issue_ticket(head.method, head.path, waits=not idle)
@@ -358,22 +269,27 @@ class ClientConnection(asyncio.Protocol):
         self._waiting.append(request)
         if len(self._waiting) > _MAX_PIPELINED:
             self._connections.on_close("pipelining")
-            self._deaf = True
+            self._reader.stopped = True
             self._transport.abort()
-            raise _HandledError
 
-    def on_body(self, body: bytes) -> None:
-        self._overhead = 0
+    def body_arrived(self, part: bytes) -> None:
         if self._current is not None:
-            self._current.body_received(body)
+            self._current.body_received(part)
 
-    def on_message_complete(self) -> None:
-        self._overhead = 0
-        if self._parser.should_upgrade() and any(name in _FRAMING for name, _ in self._headers):
-            return
+    def request_complete(self) -> None:
         if self._current is not None:
             self._current.body_complete()
-            self._deaf = not self._current.keep_alive
+            self._reader.stopped = not self._current.keep_alive
+
+    def unreadable(self, code: str, message: str) -> None:
+        """Answer a request that cannot be read, and close the connection."""
+        self._connections.on_close(code)
+        self._refuse(code, message)
+
+    @property
+    def reads_body(self) -> bool:
+        """Whether the body of a request is arriving."""
+        return self._current is not None and self._current.more
 
     # -- requests and their responses
 
@@ -428,10 +344,10 @@ class ClientConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection after what was written. A client that is still sending could see a connection
         reset instead of it, so what it sends is discarded for a moment."""
-        if not (self._closing or self._in_head or (self._current is not None and self._current.more)):
+        if not (self._closing or self._reader.in_head or (self._current is not None and self._current.more)):
             self._transport.close()
         elif not self.is_closing():
-            self._deaf = self._closing = True
+            self._reader.stopped = self._closing = True
             self.flow.resume_reading()
             if self._transport.can_write_eof():
                 self._transport.write_eof()
@@ -448,15 +364,10 @@ class ClientConnection(asyncio.Protocol):
             self._default_head = b"".join([b"%b: %b\r\n" % header for header in headers])
         return self._default_head
 
-    def _fail(self, code: str, message: str) -> None:
-        """Answer a request that cannot be read, and close the connection."""
-        self._connections.on_close(code)
-        self._refuse(code, message)
-
     def _refuse(self, code: str, message: str) -> None:
         """Answer with an error if the client cannot take it for the response to another request. Otherwise
         close the connection: after those responses if their requests have arrived."""
-        self._deaf = True
+        self._reader.stopped = True
         current = self._current
         if current is not None and current.more and (self._waiting or current.response_started):
             self._transport.abort()
@@ -474,20 +385,3 @@ class ClientConnection(asyncio.Protocol):
         self.close()
         if self._serving is not None:
             self._serving.lost()
-
-
-_INVALID: Final = "The request is not valid HTTP/1.1."
-_TOO_LARGE: Final = "The request's headers are too large."
-
-
-class _HandledError(Exception):
-    """Raised in a callback, ends the parser: what follows is discarded."""
-
-
-def _target(target: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a request's target. Without a path, the target is invalid."""
-    try:
-        url = httptools.parse_url(target)
-    except httptools.HttpParserInvalidURLError:
-        return b"", b""
-    return url.path or (b"/" if url.host else b""), url.query or b""

@@ -77,6 +77,7 @@ async def every_call(store):
         store.touch("w", [Touch("e", "v", 0, 1)], ttl_ms=1000),
         store.recency("e"),
         store.leases("e"),
+        store.use(["e"]),
         store.time(),
         store.lead("r", "w", 1000),
         store.resign("r", "w"),

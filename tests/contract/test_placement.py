@@ -294,7 +294,13 @@ async def test_leases_count_every_workers_requests_are_renewed_and_lapse(install
     await put(installation, "a", "b")
     await lease(installation, "a", "b", worker="w1")
     await lease(installation, "a", worker="w2", in_flight=17)
-    assert await installation.store.leases("e1") == {"a": 18, "b": 1}
+    store = installation.store
+    assert await store.leases("e1") == {"a": 18, "b": 1}
+    assert await store.use(["e1", "e2"]) == {
+        "e1": (await store.recency("e1"), await store.leases("e1")),
+        "e2": ({}, {}),
+    }
+    assert await store.use([]) == {}
     installation.advance(500)
     await lease(installation, "a", worker="w2", in_flight=33)
     assert await installation.store.leases("e1") == {"a": 34, "b": 1}

@@ -99,6 +99,9 @@ class MemoryStore(MemoryRegistry, MemoryLimits):
         self._now()
         return list(self._moves)
 
+    async def use(self, engines: Sequence[str]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+        return {engine: (await self.recency(engine), await self.leases(engine)) for engine in engines}
+
     async def recency(self, engine: str) -> dict[str, int]:
         self._now()
         return self._rules.recency(engine)

@@ -52,10 +52,10 @@ def test_backup_wipe_restore(tmp_path: Path, model: Path):
     with MockProcess(root=str(model)) as engine:
         with serving(state) as gateway:
             add_engine(gateway, engine)
-            gateway.json("tenant", "add", "acme")
-            gateway.json("price", "add", "--gpu-type", "H200", "--rate", "2.50")
-            key = gateway.json("key", "create", "--tenant", "acme")["key"]
-            gateway.json("adapter", "add", "acme/support", "--source", str(source))
+            gateway.call("POST", "/admin/v1/tenants", {"name": "acme"})
+            gateway.call("POST", "/admin/v1/prices", {"gpu_type": "H200", "rate_per_gpu_hour": "2.50"})
+            key = gateway.call("POST", "/admin/v1/keys", {"tenant": "acme", "role": "tenant"})["key"]
+            gateway.call("POST", "/admin/v1/adapters", {"adapter": "acme/support", "source": str(source)})
             assert answer(gateway.url, key) == "acme/support@v1"
             until = gateway.json("cost", "report")  # ships what was used
             made = florin("backup", "--out", str(out), "--json", FLORIN_STATE_DIR=str(state))

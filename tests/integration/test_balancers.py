@@ -21,6 +21,7 @@ from tests.integration.test_cli import PATIENCE, Served, add_engine, customer, s
 from tests.integration.test_restarts import call
 from tests.support.certificates import Authority
 from tests.support.engine_hosts import free_port
+from tests.support.missing import absent
 from tests.support.waiting import until_now
 
 CONFIGURATION = Path("deploy/balancers/haproxy.cfg")
@@ -31,7 +32,7 @@ CALLERS = 4
 def program() -> str:
     found = shutil.which("haproxy", path=os.environ["PATH"] + ":/usr/sbin")
     if found is None:
-        pytest.skip("haproxy is not installed")
+        absent("HAProxy is not installed: apt-get install haproxy")
     return found
 
 
@@ -160,7 +161,7 @@ async def test_a_rolling_restart_behind_haproxy_loses_and_repeats_nothing(
         assert sum(sent) == sum(counts)
 
         def metered() -> int:
-            rows = gateways[1].json("cost", "report")["rows"]
+            rows = gateways[1].call("GET", "/finance/v1/costs")["rows"]
             return sum(row["requests"] for row in rows if row["tenant"] == "acme")
 
         await asyncio.to_thread(until_now, lambda: metered() == sum(counts))

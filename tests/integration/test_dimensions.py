@@ -115,5 +115,5 @@ async def test_the_label_of_a_shared_adapter_stays_with_its_owner(gateway, admin
     class Call:
         end_user = tag = None
 
-    assert lifecycle.labels(key, target, Call).cost_centre == "customer care"
-    assert lifecycle.labels(bolt, target, Call).cost_centre is None
+    assert lifecycle.usage_labels(key, target, Call).cost_centre == "customer care"
+    assert lifecycle.usage_labels(bolt, target, Call).cost_centre is None

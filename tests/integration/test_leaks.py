@@ -75,12 +75,16 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> Iterato
         keys = {}
         folder = tmp_path / FOLDER
         for tenant in ("acme", NEIGHBOUR):
-            gateway.json("tenant", "add", tenant)
-            keys[tenant] = gateway.json("key", "create", "--tenant", tenant)["key"]
+            gateway.call("POST", "/admin/v1/tenants", {"name": tenant})
+            keys[tenant] = made_key(gateway, tenant, "tenant")
             files = write_adapter(folder / tenant, config=lora_config(base_model_name_or_path="base"))
-            gateway.json("adapter", "add", f"{tenant}/support", "--source", str(files))
-        keys["finance"] = gateway.json("key", "create", "--tenant", "acme", "--role", "finance")["key"]
+            gateway.call("POST", "/admin/v1/adapters", {"adapter": f"{tenant}/support", "source": str(files)})
+        keys["finance"] = made_key(gateway, "acme", "finance")
         yield Site(gateway, engine, folder, keys)
+
+
+def made_key(gateway: Served, tenant: str, role: str) -> str:
+    return str(gateway.call("POST", "/admin/v1/keys", {"tenant": tenant, "role": role})["key"])
 
 
 def good(site: Site) -> None:
@@ -179,9 +183,12 @@ def commands(site: Site) -> None:
 STORIES: tuple[Callable[[Site], None], ...] = (good, bad, unauthorized, commands, failing, hung)
 
 
-def test_nothing_that_is_private_is_said_or_written(site: Site, tmp_path: Path):
+def test_nothing_that_is_private_is_said_or_written(
+    site: Site, tmp_path: Path, request: pytest.FixtureRequest
+):
     for story in STORIES:
-        story(site)
+        if story is not commands or request.node.callspec.params["site"] == "json":  # they see no log
+            story(site)
     metrics = httpx.get(f"{site.gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
     until_now(lambda: site.gateway.florin("cost", "report").returncode == 0)
     site.gateway.stop()
@@ -207,7 +214,7 @@ def test_nothing_that_is_private_is_said_or_written(site: Site, tmp_path: Path):
             search("itself", said, PROMPT)
     search("log", log, PROMPT, END_USER, FOLDER, *secrets)
     search("metrics", metrics, PROMPT, END_USER, FOLDER, *secrets)
-    for said in site.answers["commands"]:
+    for said in site.answers.get("commands", []):
         search("command", said, PROMPT, *secrets)
     for tenant, said in site.answers.items():
         for answer in said if tenant != "commands" else ():

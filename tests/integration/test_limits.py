@@ -257,7 +257,7 @@ async def test_counters_that_redis_has_lost_are_read_from_the_ledger(pair: Pair)
     await pair.outcomes(6)
     for gateway in pair.gateways:
         await gateway.shipped()
-        await gateway.state.lifecycle.limiter.flush()
+        await gateway.state.lifecycle.limiter.counters.flush()
     records = [r for r in await pair.one.usage("acme") if r.billable]
     before = sum(r.prompt_tokens + r.completion_tokens for r in records)
     async with Redis.from_url(pair.redis_url) as redis:
@@ -300,11 +300,13 @@ async def test_hang_ups_and_cancellations_leak_nothing(deployment: Deployment):
         while happened:
             at += 1
             if at % 3 == 0:  # through the store
-                gateway.state.lifecycle.limiter._accounts["tenant:acme"].expires = 0
+                gateway.state.lifecycle.limiter.counters.accounts["tenant:acme"].expires = 0
             happened = await Request(deployment, "support", streamed=True).interrupted(at, how)
         assert at > 5
     await settled(deployment)
-    [account] = [a for s, a in gateway.state.lifecycle.limiter._accounts.items() if s == "tenant:acme"]
+    [account] = [
+        a for s, a in gateway.state.lifecycle.limiter.counters.accounts.items() if s == "tenant:acme"
+    ]
     assert account.running == 0
     assert account.reserved == [0] * 6
     await until(lambda: account.idle)
@@ -343,7 +345,7 @@ async def test_without_redis(tmp_path: Path, how: str):
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             await asyncio.to_thread(valkey.start)
             await until(lambda: gateway.state.follower.connected)
-            await until(lambda: not gateway.state.lifecycle.limiter.away)
+            await until(lambda: not gateway.state.lifecycle.limiter.counters.away)
             assert await pair.ask() == "ok"
             if how == "open":
                 assert (await pair.used())["requests_per_minute"] >= 3, "reported, and a few have refilled"

@@ -16,6 +16,7 @@ from gateway.metering.ledger.schema import usage_records
 from loadtests.mock_engine import MockEngine
 from loadtests.postgres import Postgres
 from tests.support.harness import fake_adapter, running_gateway
+from tests.support.missing import absent
 from tests.support.pgbouncer import find_pgbouncer, pgbouncer
 from tests.unit.gateway.metering.make import record
 
@@ -24,8 +25,8 @@ from tests.unit.gateway.metering.make import record
 def pooled_url(postgres: Postgres) -> Iterator[str]:
     """The URL of a database without any table."""
     binary = find_pgbouncer()
-    if binary is None:  # it is in no wheel, so CI may lack it, too
-        pytest.skip("PgBouncer is not installed (apt install pgbouncer)")
+    if binary is None:
+        absent("PgBouncer is not installed: apt-get install pgbouncer")
     with pgbouncer(binary, postgres.port) as port, postgres.database() as url:
         yield url.replace(f":{postgres.port}/", f":{port}/")
 

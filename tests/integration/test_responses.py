@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel
@@ -376,3 +377,73 @@ async def test_limits_hold_for_what_was_translated(deployment: Deployment):
         with pytest.raises(openai.BadRequestError) as caught:
             await client.responses.create(model="support", input="word " * 1000)
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+
+
+# -- as Codex asks
+
+
+async def test_codexs_requests(deployment: Deployment):
+    """The shape of what `codex exec` 0.169 sends: headers, fields, tools, and the items of a second turn."""
+    headers = {
+        "authorization": f"Bearer {deployment.gateway.keys['acme']}", "accept": "text/event-stream",
+        "originator": "codex_exec", "user-agent": "codex_exec/0.169.0", "session-id": "s", "thread-id": "s",
+        "x-client-request-id": "s", "x-codex-beta-features": "remote_compaction_v2", "x-codex-window-id": "s:0",
+        "x-codex-turn-metadata": '{"session_id":"s"}',
+    }  # fmt: skip
+    schema = {"type": "object", "properties": {"target": {"type": "string"}}, "additionalProperties": False}
+    function = {
+        "type": "function",
+        "name": "run",
+        "description": "Runs.",
+        "strict": False,
+        "parameters": schema,
+    }
+    agents = {
+        "type": "namespace",
+        "name": "agents",
+        "description": "Helpers.",
+        "tools": [function | {"name": "close"}],
+    }
+    parts = [{"type": "input_text", "text": text} for text in ("Skills.", "Permissions.")]
+    asked = [
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "developer",
+            "content": [parts[0] | {"text": "You code."}],
+        },
+        {"type": "message", "id": "msg_2", "role": "developer", "content": parts},
+        {"type": "message", "id": "msg_3", "role": "user", "content": [parts[0] | {"text": "Close it."}]},
+    ]
+    body = {
+        "model": "support", "stream": True, "tools": [function, agents], "tool_choice": "auto", "store": False,
+        "parallel_tool_calls": True, "reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "s", "client_metadata": {"session_id": "s", "x-codex-window-id": "s:0"},
+    }  # fmt: skip
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "agents__close", "arguments": '{"target": "a"}'},
+    }
+    said = {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": [call]}
+    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers) as http:
+        await http.post(PATH, json=body | {"input": asked})
+        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
+        engine.faults.update(chat(**said))
+        first = (await http.post(PATH, json=body | {"input": asked, "stream": False})).json()
+        thought, called = first["output"]
+        assert (called["namespace"], called["name"]) == ("agents", "close")
+        # What Codex sends back has no `status` on its reasoning, and ids of its own.
+        del thought["status"]
+        result = {"type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "Closed."}
+        second = await http.post(PATH, json=body | {"input": [*asked, thought, called, result]})
+    names = [line.removeprefix("event: ") for line in second.text.splitlines() if line.startswith("event: ")]
+    assert (names[0], names[-1]) == ("response.created", "response.completed")
+    *_, sent = [call.body for call in engine.state.calls]
+    assert sent["messages"] == [
+        {"role": "system", "content": "You code.\n\nSkills.\n\nPermissions."},
+        {"role": "user", "content": "Close it."},
+        said,
+        {"role": "tool", "tool_call_id": "call_1", "content": "Closed."},
+    ]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["run", "agents__close"]

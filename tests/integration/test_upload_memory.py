@@ -42,7 +42,7 @@ def test_memory_does_not_grow_with_what_is_sent(tmp_path):
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps(lora_config(base_model_name_or_path="base")))
     with serving(tmp_path / "state") as served:
-        served.json("tenant", "add", "acme")
+        served.call("POST", "/admin/v1/tenants", {"name": "acme"})
         served.json(
             *(
                 "engine",

@@ -255,7 +255,7 @@ async def live(bench: Bench, life) -> None:
             held = sum(
                 a.running
                 for w in workers.limiters
-                for a in w._accounts.values()
+                for a in w.counters.accounts.values()
                 if a.subject == "tenant:acme"
             )
             assert held == len(bench.running)

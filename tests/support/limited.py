@@ -128,5 +128,5 @@ class Workers:
         while self.ms < until:
             self.ms = min(until, self.ms + step)
             for limiter in list(self.limiters):
-                if limiter._clock() >= limiter._away_until:
-                    await limiter.flush()
+                if not limiter.counters.away_now:
+                    await limiter.counters.flush()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.support.missing import absent
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
         except (OSError, subprocess.CalledProcessError):
             _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "florin-test", str(path))
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a file system cannot be mounted here: {getattr(error, 'stderr', error)}")
+        absent(f"a file system cannot be mounted here: {getattr(error, 'stderr', error)}")
     try:
         yield SmallDisk(path)
     finally:

@@ -158,3 +158,7 @@ class PlacementStore(Protocol):
         """Versions of `engine` → requests in flight under live leases, over all workers. A grace period
         counts as one, as does a worker of an earlier Florin, which reports no count."""
         ...
+
+    async def use(self, engines: Sequence[str]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+        """`recency` and `leases` of each of these engines, in one round trip."""
+        ...

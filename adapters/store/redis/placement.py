@@ -92,22 +92,28 @@ class RedisPlacement(RedisServer):
             for tier in ("recency", "cached"):
                 pipe.zrange(self._key(tier, engine), 0, -1, withscores=True)
             time, slots, cached = await self._bounded(pipe.execute())
-        now = self._ms(time)
-        scores = sorted(slots + cached, key=lambda score: (-score[1], score[0]))
-        return {version: max(0, now - int(last)) for version, last in scores}
+        return _ages(slots, cached, self._ms(time))
 
     async def leases(self, engine: str) -> dict[str, int]:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.time()
             pipe.hgetall(self._key("leases", engine))
             time, leases = await self._bounded(pipe.execute())
+        return _live(leases, self._ms(time))
+
+    async def use(self, engines: Sequence[str]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            for engine in engines:
+                for tier in ("recency", "cached"):
+                    pipe.zrange(self._key(tier, engine), 0, -1, withscores=True)
+                pipe.hgetall(self._key("leases", engine))
+            time, *found = await self._bounded(pipe.execute())
         now = self._ms(time)
-        live: dict[str, int] = {}
-        for lease, deadline in leases.items():
-            if not lease.endswith("|n") and int(deadline) > now:
-                version = lease.partition("|")[0]
-                live[version] = live.get(version, 0) + int(leases.get(f"{lease}|n", 1))
-        return live
+        each = zip(engines, found[::3], found[1::3], found[2::3], strict=True)
+        return {
+            engine: (_ages(slots, cached, now), _live(leases, now)) for engine, slots, cached, leases in each
+        }
 
     def _engine_keys(self, engine: str) -> list[str]:
         return [self._key("recency", engine), self._key("leases", engine)]
@@ -115,3 +121,17 @@ class RedisPlacement(RedisServer):
     def _placement_keys(self, engine: str) -> list[str]:
         shared = map(self._key, ("feed", "placement", "until", "where"))
         return [*shared, *self._engine_keys(engine), self._key("cached", engine)]
+
+
+def _ages(slots: list[tuple[str, float]], cached: list[tuple[str, float]], now: int) -> dict[str, int]:
+    scores = sorted(slots + cached, key=lambda score: (-score[1], score[0]))
+    return {version: max(0, now - int(last)) for version, last in scores}
+
+
+def _live(leases: dict[str, str], now: int) -> dict[str, int]:
+    live: dict[str, int] = {}
+    for lease, deadline in leases.items():
+        if not lease.endswith("|n") and int(deadline) > now:
+            version = lease.partition("|")[0]
+            live[version] = live.get(version, 0) + int(leases.get(f"{lease}|n", 1))
+    return live

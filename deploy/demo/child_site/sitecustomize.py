@@ -14,8 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from multiprocessing.context import BaseContext
 
 PR_SET_PDEATHSIG = 1
 
@@ -26,12 +25,12 @@ def end_with_parent() -> None:
 
 def fork_instead(cpu: str) -> None:
     """What this process would spawn is forked, ends with it, and runs on `cpu`."""
-    context_of: Callable[[str | None], Any] = multiprocessing.get_context
+    context_of = multiprocessing.get_context
 
-    def get_context(method: str | None = None) -> Any:  # as the original's types are
+    def forking(method: str | None = None) -> BaseContext:
         return context_of("fork" if method == "spawn" else method)
 
-    multiprocessing.get_context = get_context
+    multiprocessing.get_context = forking  # type: ignore[assignment]  # it is overloaded
 
     def settle() -> None:
         end_with_parent()

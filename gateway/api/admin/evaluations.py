@@ -40,7 +40,7 @@ class NewEvaluation(StrictBody):
         ge=0,
         le=1e9,
         allow_inf_nan=False,
-        description="The least score that passes; of perplexity, the most.",
+        description="The lowest score that passes; for perplexity, the highest.",
     )
     no_worse_than: float | None = Field(
         None, ge=0, le=1e9, allow_inf_nan=False, description="By how much it may be worse than `against`."

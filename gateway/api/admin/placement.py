@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import orjson
@@ -21,8 +22,6 @@ from gateway.operations.transaction import Json
 from gateway.routing.decision_log import RECORDS
 
 _MOVES = 20
-_AT_ONCE = 4
-"""Engines that are asked for in Redis at a time: requests need its connections, too."""
 
 router = APIRouter(tags=["placement"], dependencies=[Operator])
 
@@ -35,13 +34,8 @@ async def show_placement(
     """The engines with the versions placed there, most recently used first. Those in the state `cached` are
     in CPU memory; all others hold a slot."""
     engines = [e for name, e in sorted(state.catalog.engines.items()) if engine in {None, name}]
-    permits = asyncio.Semaphore(_AT_ONCE)
-
-    async def shown(one: Engine) -> Json:
-        async with permits:
-            return await _engine(state, one)
-
-    return as_it_is({"data": await asyncio.gather(*(shown(one) for one in engines))})
+    use = await _use(state, [one.name for one in engines])
+    return as_it_is({"data": [_engine(state, one, *use.get(one.name, ({}, {}))) for one in engines]})
 
 
 @router.get("/placement/changes")
@@ -129,8 +123,7 @@ def _nowhere(scores: list[Score]) -> str:
     return "no engine of the fleet can serve it" if scores else "the fleet has no engines"
 
 
-async def _engine(state: State, engine: Engine) -> Json:
-    ages, leases = await _usage(state, engine)
+def _engine(state: State, engine: Engine, ages: Mapping[str, int], leases: Mapping[str, int]) -> Json:
     placed = state.residency.placed(engine.name)
     placements = [
         _slot(state, engine, version, ages.get(version), leases.get(version, 0)) | {"state": placed[version]}
@@ -147,14 +140,14 @@ async def _engine(state: State, engine: Engine) -> Json:
     }
 
 
-async def _usage(state: State, engine: Engine) -> tuple[dict[str, int], dict[str, int]]:
+async def _use(state: State, engines: Sequence[str]) -> Mapping[str, tuple[dict[str, int], dict[str, int]]]:
     """Ages in ms and leases, by version; empty while Redis is unavailable."""
     if not state.follower.connected:
-        return {}, {}
+        return {}
     try:
-        return await state.store.recency(engine.name), await state.store.leases(engine.name)
+        return await state.store.use(engines)
     except StoreUnavailableError:
-        return {}, {}
+        return {}
 
 
 def _slot(state: State, engine: Engine, version: str, age_ms: int | None, leases: int) -> Json:

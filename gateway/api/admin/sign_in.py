@@ -23,6 +23,7 @@ async def show_sign_in(state: StateDep) -> Json:
             "client_id": state.people.clients[-1],
             "scopes": settings.oidc_scopes.split(),
             "audience": settings.oidc_audience,
+            "prompt": settings.oidc_cli_prompt,
             "token": "access_token" if settings.oidc_audience else "id_token",
         }
     }

@@ -28,7 +28,9 @@ async def forecast(
     state: StateDep,
     month: Month = None,
     tenant: Tenant = None,
-    confidence: Annotated[Literal["80", "95"], Query(description="Of the interval, in percent.")] = "80",
+    confidence: Annotated[
+        Literal["80", "95"], Query(description="Confidence level of the interval, in percent.")
+    ] = "80",
     as_of: Annotated[
         str | None,
         Query(description="Date: as if only the days before it were known, to see how good forecasts were."),
@@ -60,10 +62,13 @@ async def anomalies(
     _: StaffKey,
     state: StateDep,
     factor: Annotated[
-        str, Query(pattern=_DECIMAL, description="How many times its habit is an anomaly.")
+        str, Query(pattern=_DECIMAL, description="How many times the usual amount is an anomaly.")
     ] = "3",
     idle_percent: Annotated[
-        str, Query(pattern=_DECIMAL, description="An engine idles from this part of its day on.")
+        str,
+        Query(
+            pattern=_DECIMAL, description="An engine is idle if it is unused for this percentage of the day."
+        ),
     ] = "95",
 ) -> dict[str, Any]:
     """Tenants and adapters that cost several times their habit (the median of the two weeks before) yesterday

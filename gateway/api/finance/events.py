@@ -26,7 +26,7 @@ async def events(
     ] = "usage",
     month: Annotated[str | None, Query(max_length=10, description="Of `cost`: the closed month.")] = None,
     since: Annotated[
-        str | None, Query(max_length=40, description="Of `usage`: leave out what ended before, ISO 8601.")
+        str | None, Query(max_length=40, description="Of `usage`: leave out what ended earlier, ISO 8601.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Records to look at.")] = 1000,
     after: After = None,

@@ -36,10 +36,10 @@ def accept(
         ),
     ] = None,
 ) -> None:
-    """Accept differences between the bill and Florin's figures, with their present amounts.
+    """Accept differences between the bill and Florin's figures, at their current amounts.
 
-    A cause that is identified is not a cost that is accepted: somebody answers for it, and the audit log says
-    who, when and why. If an amount changes later, its acceptance no longer holds.
+    A cause may be identified and its cost not accepted: that takes a person, and the audit log says who, when
+    and why. If an amount changes later, its acceptance is void.
 
     Example: florin cost accept 2026-10-8f3b2c91 --reason "Trial of September, returned on the 2nd"
     """

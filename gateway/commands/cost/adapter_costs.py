@@ -28,7 +28,7 @@ def adapters(
 ) -> None:
     """Show what each adapter costs besides its requests: its loads, and the slots that it holds.
 
-    A slot's cost is an equal share of its engine's cost. It is not spent additionally; it says what rarely
+    A slot's cost is an equal share of its engine's cost. It is not an additional cost; it shows what rarely
     used adapters occupy.
 
     Example: florin cost adapters --month 2026-07

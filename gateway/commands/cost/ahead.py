@@ -38,10 +38,14 @@ def forecast(
     *,
     month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
-    confidence: Annotated[Confidence, typer.Option(help="Of the interval, in percent.")] = Confidence.EIGHTY,
+    confidence: Annotated[
+        Confidence, typer.Option(help="Confidence level of the interval, in percent.")
+    ] = Confidence.EIGHTY,
     as_of: Annotated[
         str | None,
-        typer.Option(help="Date: as if only the days before it were known. Shows how good forecasts were."),
+        typer.Option(
+            help="Forecast as of this date, from the days before it. Shows how accurate forecasts were."
+        ),
     ] = None,
 ) -> None:
     """Forecast what the month will cost, with an interval, and compare it with the budgets.
@@ -86,12 +90,14 @@ def _forecast_row(name: str, row: Json) -> list[str | Text]:
 def anomalies(
     session: Session,
     *,
-    factor: Annotated[str, typer.Option(help="How many times its habit is an anomaly.")] = "3",
-    idle_percent: Annotated[str, typer.Option(help="An engine idles from this part of its day on.")] = "95",
+    factor: Annotated[str, typer.Option(help="How many times the usual amount is an anomaly.")] = "3",
+    idle_percent: Annotated[
+        str, typer.Option(help="An engine is idle if it is unused for this percentage of the day.")
+    ] = "95",
 ) -> None:
-    """Find customers and adapters that cost several times their habit, and engines that idle.
+    """Find customers and adapters that cost several times the usual amount, and idle engines.
 
-    The habit is the median of the two weeks before. Yesterday and today so far are compared with it.
+    The usual amount is the median of the two weeks before. Yesterday, and today so far, are compared with it.
 
     Example: florin cost anomalies --factor 2
     """

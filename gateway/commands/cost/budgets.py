@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
 from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import Json
 from gateway.commands.cost.ahead import money, status, unsaid
+from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 
@@ -35,7 +35,7 @@ def set_(
     tenant: _Tenant = None,
     first: _From = None,
     warn_percent: Annotated[
-        int, typer.Option(min=1, max=100, help="Warn when this part of the amount is used.")
+        int, typer.Option(min=1, max=100, help="Warn when this percentage of the amount is used.")
     ] = 80,
 ) -> None:
     """Set the monthly budget of a tenant, or of the whole installation. It applies until another is set.
@@ -44,12 +44,7 @@ def set_(
 
     Example: florin cost budget set 1500 --tenant acme
     """
-    try:
-        bad = not Decimal(amount).is_finite() or Decimal(amount) < 0
-    except InvalidOperation:
-        bad = True
-    if bad:
-        raise UsageError(f"AMOUNT: {amount!r} is not a decimal number like 1500 or 99.50.")
+    amount = decimal("AMOUNT", amount)
     body = {"tenant": tenant, "amount": amount, "from": first, "warn_percent": warn_percent}
     session.result(session.api.put(_PATH, body), _was_set)
 
@@ -86,7 +81,7 @@ def list_(
     month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
 ) -> None:
-    """List the budgets, and how the month stands against them.
+    """List the budgets, and the month's cost against them.
 
     Example: florin cost budget list --month 2026-10
     """

@@ -34,7 +34,7 @@ def energy(
     start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
 ) -> None:
-    """Report energy and CO2e, divided like GPU-time, from the power that was stated.
+    """Report energy and CO2e, divided like GPU-time, from the stated power.
 
     Example: florin cost energy --month 2026-07 --by tenant,gpu_type
     """
@@ -77,7 +77,7 @@ def set_(
     session: Session,
     *,
     gpu_type: Annotated[str, typer.Option(help="GPU type of the engines, for example H100.")],
-    watts: Annotated[str, typer.Option(help="Per GPU, while it works; its host's share included.")],
+    watts: Annotated[str, typer.Option(help="Per GPU while it works, including its share of the host's.")],
     source: _Source,
     idle_watts: Annotated[
         str | None, typer.Option(help="Per GPU, idle or starting. Default: as --watts.", show_default=False)
@@ -110,7 +110,11 @@ def set_grid(
     grams_per_kwh: Annotated[str, typer.Option(help="CO2e of the grid, in grams per kWh.")],
     source: _Source,
     region: Annotated[
-        str, typer.Option(help="Region of the engines. Default: all without their own.", show_default=False)
+        str,
+        typer.Option(
+            help="Region of the engines. Default: all regions without a grid of their own.",
+            show_default=False,
+        ),
     ] = "",
     pue: Annotated[str, typer.Option(help="Power usage effectiveness of the data centre, 1 or more.")] = "1",
     valid_from: _From = None,

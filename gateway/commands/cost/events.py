@@ -44,7 +44,7 @@ def events(
     ] = EventKind.USAGE,
     month: Annotated[str | None, typer.Option(help="For cost: the closed month.")] = None,
     since: Annotated[
-        str | None, typer.Option("--from", help="For usage: leave out what ended before, ISO 8601.")
+        str | None, typer.Option("--from", help="For usage: leave out what ended earlier, ISO 8601.")
     ] = None,
     form: Annotated[
         EventFormat, typer.Option("--format", help="cloudevents suits OpenMeter.")
@@ -60,7 +60,7 @@ def events(
     cursor: Annotated[
         Path | None,
         typer.Option(
-            help="File that keeps the position: the next run goes on from there.", show_default=False
+            help="File that keeps the position, from which the next run continues.", show_default=False
         ),
     ] = None,
     output: Annotated[
@@ -75,12 +75,14 @@ def events(
     ] = None,
     follow: Annotated[
         float | None,
-        typer.Option(min=1, help="Go on, looking for new events every so many seconds.", show_default=False),
+        typer.Option(
+            min=1, help="Keep running, and look for new events every so many seconds.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Write usage or cost as events to a file, to stdout or to a billing system.
 
-    Ids never change, so sending events again does no harm: billing systems drop what they have. Usage
+    Ids never change, so sending events again does no harm: billing systems drop duplicates. Usage
     comes in the order in which it reached the ledger; with --cursor, none is missed, however late it is.
 
     Example: florin cost events --url https://openmeter.example/api/v1/events --cursor /var/lib/florin/cursor

@@ -76,7 +76,7 @@ def close(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Show each customer's statement and what is in the way; close nothing."
+            "--dry-run", help="Show each customer's statement and what prevents closing; close nothing."
         ),
     ] = False,
     yes: Annotated[

@@ -34,7 +34,7 @@ def true_up(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Make a month's cost the invoice's, with its credits, taxes and commitments.
+    """Set a month's cost to the invoice's, with its credits, taxes and commitments.
 
     Each cause of a difference becomes a line of its own, which belongs to no tenant: statements do not
     change. Everything that `florin cost reconcile` shows must be matched or accepted, but for the tolerance.

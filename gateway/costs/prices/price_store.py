@@ -45,6 +45,12 @@ def read_prices(connection: Connection) -> list[Price]:
     return in_force(read_history(connection))
 
 
+def currency_of(ledger: Ledger) -> str:
+    """Of all prices; empty: there is none yet. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        return connection.execute(select(table.c.currency).limit(1)).scalar() or ""
+
+
 def read_history(connection: Connection) -> list[Price]:
     """`list_history` within the caller's transaction."""
     c = table.c

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.fields.response_items import CUSTOM_INPUT
+from gateway.fields.response_tools import CUSTOM_INPUT, ToolName
 
 COMPLETED: Final = b"completed"
 INCOMPLETE: Final = b"incomplete"
@@ -176,10 +176,12 @@ class Call(Item):
     done = b"response.function_call_arguments.done"
 
     def __init__(
-        self, identity: bytes, index: int, call_id: bytes, name: bytes, prefix: bytes = b"fc"
+        self, identity: bytes, index: int, call_id: bytes, tool: ToolName, prefix: bytes = b"fc"
     ) -> None:
         super().__init__(prefix, identity, index)
-        self._call = b'"call_id":"%b","name":"%b"' % (call_id or b"call_" + self.id, name)
+        self._call = b'"call_id":"%b","name":"%b"' % (call_id or b"call_" + self.id, escape(tool.name))
+        if tool.namespace:
+            self._call += b',"namespace":"%b"' % escape(tool.namespace)
 
     def _function_call(self, status: bytes, arguments: bytes) -> bytes:
         return b'{"id":"%b","type":"function_call","status":"%b",%b,"arguments":"%b"}' % (
@@ -208,8 +210,8 @@ class CustomCall(Call):
     delta = b""
     done = b"response.custom_tool_call_input.done"
 
-    def __init__(self, identity: bytes, index: int, call_id: bytes, name: bytes) -> None:
-        super().__init__(identity, index, call_id, name, prefix=b"ctc")
+    def __init__(self, identity: bytes, index: int, call_id: bytes, tool: ToolName) -> None:
+        super().__init__(identity, index, call_id, tool, prefix=b"ctc")
 
     def _custom_call(self, given: bytes) -> bytes:
         return b'{"id":"%b","type":"custom_tool_call",%b,"input":"%b"}' % (self.id, self._call, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from gateway.dialects.responses.items import (
     scores,
 )
 from gateway.errors import FlorinError
+from gateway.fields.response_tools import ToolName
 
 _MOST_WAITING = 64
 """Tokens without text of their own, such as parts of a character, whose scores wait for the next text."""
@@ -37,7 +38,6 @@ class ResponsesReply:
     __slots__ = (
         "_calls",
         "_clock",
-        "_custom",
         "_delta",
         "_done",
         "_envelope",
@@ -46,14 +46,15 @@ class ResponsesReply:
         "_reason",
         "_scores",
         "_tool",
+        "_tools",
     )
 
     def __init__(
-        self, envelope: Envelope, *, custom: frozenset[str], clock: Callable[[], float] = time.time
+        self, envelope: Envelope, *, tools: Mapping[str, ToolName], clock: Callable[[], float] = time.time
     ) -> None:
-        """`custom`: names of custom tools."""
+        """`tools`: see `response_tools.names`."""
         self._envelope = envelope
-        self._custom = custom
+        self._tools = tools
         self._clock = clock
         self.begin()
 
@@ -181,8 +182,9 @@ class ResponsesReply:
 
     def _new_call(self, call: dict[str, Any], index: int) -> Call:
         name = call["function"]["name"]
-        kind = CustomCall if name in self._custom else Call
-        return kind(self._envelope.identity, index, escape(call.get("id") or ""), escape(name))
+        tool = self._tools.get(name) or ToolName(name)  # models invent some
+        kind = CustomCall if tool.custom else Call
+        return kind(self._envelope.identity, index, escape(call.get("id") or ""), tool)
 
     @property
     def _next(self) -> int:

@@ -13,7 +13,8 @@ from gateway.dataplane.request import Body
 from gateway.dialects.responses.envelope import Envelope, echo
 from gateway.dialects.responses.reply import ResponsesReply
 from gateway.errors import FlorinError
-from gateway.fields.response_items import CUSTOM_INPUT, ROLES, item
+from gateway.fields.response_items import ROLES, item
+from gateway.fields.response_tools import CUSTOM_INPUT, names, sent_name
 from gateway.fields.responses import COPIED, LOGPROBS, MUST, RESPONSES
 from gateway.fields.rule import FieldReading, WrongError, read
 
@@ -54,17 +55,12 @@ def translate(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
         envelope = Envelope(identity, int(time.time()), echo(body))
     except TypeError:
         raise FlorinError("invalid_json", "The body is nested too deeply.") from None
-    return chat, ResponsesReply(envelope, custom=_custom(body))
+    return chat, ResponsesReply(envelope, tools=names(body.get("tools") or ()))
 
 
 _COPIED = frozenset(COPIED)
 _WITHOUT_TOOLS = (None, "none", "auto")
 """Choices that ask for nothing if there are no tools; vLLM would refuse some."""
-
-
-def _custom(body: Body) -> frozenset[str]:
-    """Names of custom tools."""
-    return frozenset(tool["name"] for tool in body.get("tools") or () if tool["type"] == "custom")
 
 
 def _set_format(chat: Body, given: dict[str, Any]) -> None:
@@ -123,6 +119,8 @@ class _Chat:
         if role == "assistant":
             self._turn("content")["content"] = content  # also after calls: their outputs must follow them
             return
+        if role == "system":
+            content = _joined(content)
         last = self.messages[-1] if len(self.messages) == 1 else {}
         if role == "system" == last.get("role") and type(content) is type(last["content"]) is str:
             last["content"] += _SEPARATOR + content
@@ -130,7 +128,7 @@ class _Chat:
             self.messages.append({"role": role, "content": content})
 
     def _call(self, fields: dict[str, Any], arguments: str) -> None:
-        function = {"name": fields["name"], "arguments": arguments}
+        function = {"name": sent_name(fields["name"], fields.get("namespace")), "arguments": arguments}
         call = {"id": fields["call_id"], "type": "function", "function": function}
         self._turn().setdefault("tool_calls", []).append(call)
 
@@ -141,3 +139,10 @@ class _Chat:
             last = {"role": "assistant", "content": None}
             self.messages.append(last)
         return last
+
+
+def _joined(content: str | list[Body]) -> str | list[Body]:
+    """Texts as one string, as most templates read a system message; Codex sends several."""
+    if type(content) is list and all(part["type"] == "text" for part in content):
+        return _SEPARATOR.join(part["text"] for part in content)
+    return content

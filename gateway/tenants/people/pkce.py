@@ -28,9 +28,17 @@ class Request:
         return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
 
     def url(
-        self, endpoint: str, *, client_id: str, redirect: str, scopes: Iterable[str], audience: str = ""
+        self,
+        endpoint: str,
+        *,
+        client_id: str,
+        redirect: str,
+        scopes: Iterable[str],
+        audience: str = "",
+        prompt: str = "",
     ) -> str:
-        """Where the browser goes. `audience`: that of the access token, for issuers that must be told."""
+        """Where the browser goes. `audience`: that of the access token, for issuers that must be told.
+        `prompt`: what the issuer is to ask the person."""
         query = {
             "response_type": "code",
             "client_id": client_id,
@@ -41,6 +49,7 @@ class Request:
             "code_challenge": challenge(self.verifier),
             "code_challenge_method": "S256",
             **({"audience": audience} if audience else {}),
+            **({"prompt": prompt} if prompt else {}),
         }
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 

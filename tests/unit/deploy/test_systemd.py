@@ -15,6 +15,7 @@ from adapters.engine_agent.state import HostConfig  # noqa: F401  # the agent, w
 from gateway.commands.tree import loaded_tree
 from gateway.config import Settings
 from gateway.runtime.unknown_variables import unknown
+from tests.support.missing import absent
 
 FOLDER = Path("deploy/systemd")
 UNITS = sorted(FOLDER.glob("*.service")) + sorted(FOLDER.glob("*.timer"))
@@ -31,7 +32,7 @@ def values(unit: Path, name: str) -> list[str]:
 def root(tmp_path_factory) -> Path:
     """A file system with what the units name."""
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
+        absent("systemd-analyze is not installed: apt-get install systemd")
     made = tmp_path_factory.mktemp("root")
     units = made / "units"
     units.mkdir()
@@ -101,4 +102,16 @@ def test_the_directories_of_the_units_are_made():
     users = re.findall(r"^u (\S+)", (FOLDER / "florin.sysusers.conf").read_text(), re.MULTILINE)
     for service in SERVICES:
         assert values(service, "User")[0] in users
-    assert {"/etc/florin", "/etc/florin/engines", "/var/backups/florin"} <= set(made)
+    assert {"/etc/florin", "/etc/florin-engine", "/var/backups/florin"} <= set(made)
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.stem)
+def test_what_a_unit_s_user_reads_is_in_a_directory_of_its_group(service):
+    """systemd itself, as root, reads EnvironmentFile and LoadCredential; what the command names, the user does."""
+    lines = (FOLDER / "florin.tmpfiles.conf").read_text()
+    groups = dict(re.findall(r"^d (\S+) 07\d0 \S+ (\S+)", lines, re.MULTILINE))
+    read = [word for word in values(service, "ExecStart")[0].split() if word.startswith("/etc/")]
+    read += [f"{path}/any" for path in values(service, "WorkingDirectory") if path.startswith("/etc/")]
+    reached = [groups[str(parent)] for path in read for parent in Path(path).parents if str(parent) in groups]
+    assert len(reached) == len(read)
+    assert set(reached) <= set(values(service, "Group"))

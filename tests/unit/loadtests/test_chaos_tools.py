@@ -15,7 +15,7 @@ import pytest
 from loadtests.chaos import shim
 from loadtests.chaos.proxy import Proxy
 from loadtests.chaos.shim import Shim
-from tests.support.missing import missing
+from tests.support.missing import absent
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ print(time.time(), datetime.datetime.now().timestamp(), sync(), flush=True)
 def test_a_clock_that_steps_and_a_slow_disk(tmp_path: Path):
     library = shim.build(tmp_path)
     if library is None:
-        missing("no C compiler")
+        absent("no C compiler is installed: apt-get install gcc")
     told = Shim(library, tmp_path / "control")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "file")]
     with subprocess.Popen(

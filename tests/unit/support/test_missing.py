@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.missing import missing, optional
+from tests.support.missing import absent, missing, optional
 
 
 class GoneError(Exception):
@@ -24,6 +24,13 @@ def test_in_ci_what_is_missing_fails(monkeypatch):
         missing("no tool")
     with pytest.raises(GoneError), optional(GoneError):
         raise GoneError
+
+
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_what_only_the_machine_can_have_is_skipped_everywhere(monkeypatch, ci):
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(pytest.skip.Exception, match="no kernel module"):
+        absent("no kernel module")
 
 
 def test_no_other_error_is_optional(monkeypatch):

@@ -21,18 +21,22 @@ _API: Final = "/admin/v1/tenants"
 
 
 async def tenants(visit: Visit) -> Response:
-    found = (await visit.api.get(_API))["data"]
-    table = visit.table(rows.TENANTS, found, sort="name")
+    listed, currency = await asyncio.gather(visit.api.get(_API), _currency(visit))
+    found = listed["data"]
+    table = visit.table(rows.tenant_columns(currency), found, sort="name")
     return visit.export(table, "tenants") or visit.page("tenants.html.j2", table=table, any=bool(found))
 
 
 async def tenant(visit: Visit) -> Response:
     name = visit.params["name"]
-    found, (prices, _) = await asyncio.gather(
-        visit.api.get(f"{_API}/{_segment(name)}"), maybe(visit.api.get("/admin/v1/prices"))
-    )
-    currency = next((row["currency"] for row in (prices or {"data": []})["data"]), "")
+    found, currency = await asyncio.gather(visit.api.get(f"{_API}/{_segment(name)}"), _currency(visit))
     return await _show(visit, found, found["keys"], _page(name), currency)
+
+
+async def _currency(visit: Visit) -> str:
+    """Of the price book; empty if it is not known."""
+    prices, _ = await maybe(visit.api.get("/admin/v1/prices"))
+    return next((str(row["currency"]) for row in (prices or {"data": []})["data"]), "")
 
 
 async def account(visit: Visit) -> Response:
@@ -41,7 +45,7 @@ async def account(visit: Visit) -> Response:
     found, own = await asyncio.gather(
         visit.api.get("/admin/v1/account"), visit.api.get("/admin/v1/keys" if managed else "/admin/v1/me")
     )
-    return await _show(visit, found, own["data"] if managed else [own], "/console/account", "")
+    return await _show(visit, found, own["data"] if managed else [own], "/console/account", found["currency"])
 
 
 async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency: str) -> Response:
@@ -50,7 +54,9 @@ async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency
     columns = rows.key_columns(visit.now, tenants=False, linked=visit.role is not Role.TENANT)
     tables = {
         "keys": visit.table(columns, valid, sort="-last_used", name="keys"),
-        "errors": visit.table(rows.ERRORS, found["errors"], name="errors", size=20),
+        "errors": visit.table(
+            rows.error_columns("" if visit.tenant else name), found["errors"], name="errors", size=20
+        ),
         "adapters": visit.table(
             rows.ADAPTERS, found.get("adapters", []), sort="adapter", name="adapters", size=20
         ),

@@ -110,23 +110,27 @@ def day_columns(currency: str) -> list[Column]:
     ]
 
 
-TENANTS: Final = [
-    Column("name", "Tenant", lambda t: Cell(t["name"], href=f"/console/tenants/{quote(t['name'], safe='')}")),
-    Column("state", "State", lambda t: Cell(*_state_of_tenant(t)), "badge"),
-    Column("weight", "Weight", lambda t: t["weight"], "number", "Its share of a busy fleet"),
-    Column("limits", "Limits", lambda t: in_words(t["limits"], LIMITS)),
-    Column("budget", "Budget", lambda t: in_words(t["budget"], BUDGETS)),
-    Column("requires", "Requires", lambda t: shown_labels(t["requires"])),
-    Column("base_access", "Base model", lambda t: "allowed" if t["base_access"] else "no"),
-    Column("created", "Added", lambda t: t["created"], "time"),
-]
+def tenant_columns(currency: str) -> list[Column]:
+    def link(t: Json) -> Cell:
+        return Cell(t["name"], href=f"/console/tenants/{quote(t['name'], safe='')}")
+
+    return [
+        Column("name", "Tenant", link),
+        Column("state", "State", lambda t: Cell(*_state_of_tenant(t)), "badge"),
+        Column("weight", "Weight", lambda t: t["weight"], "number", "Its share of a busy fleet"),
+        Column("limits", "Limits", lambda t: in_words(t["limits"], LIMITS)),
+        Column("budget", "Budget", lambda t: in_words(t["budget"], BUDGETS, currency)),
+        Column("requires", "Requires", lambda t: shown_labels(t["requires"])),
+        Column("base_access", "Base model", lambda t: "allowed" if t["base_access"] else "no"),
+        Column("created", "Added", lambda t: t["created"], "time"),
+    ]
 
 
 def _state_of_tenant(tenant: Json) -> tuple[str, str, str]:
     return ("suspended", "", "bad") if tenant["suspended"] else ("served", "", "good")
 
 
-def in_words(terms: Json, fields: Sequence[Any]) -> str:
+def in_words(terms: Json, fields: Sequence[Any], currency: str = "") -> str:
     """`600 requests per minute, 4 requests at a time`."""
     found = []
     for field in fields:
@@ -134,7 +138,7 @@ def in_words(terms: Json, fields: Sequence[Any]) -> str:
         if value is not None:
             what = field.label[0].lower() + field.label[1:]
             if field.name.startswith("money"):
-                found.append(f"{money(value)} {what.removeprefix('money ')}")
+                found.append(f"{money(value, currency)} {what.removeprefix('money ')}")
             else:
                 found.append(f"{compact(value) if value >= 10_000 else number(value)} {what}")
     return ", ".join(found)
@@ -185,26 +189,26 @@ def scopes_in_words(key: Json) -> str:
     return ", ".join([*found, *scopes["adapters"], *scopes["endpoints"]]) or "all of its role"
 
 
-ERRORS: Final = [
-    Column("at", "When", lambda e: e["at"], "time"),
-    Column("status", "Status", lambda e: e["status"]),
-    Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
-    Column("adapter", "Adapter", lambda e: e["adapter"] or None),
-    Column("key", "Key", lambda e: e["key"]),
-    Column(
-        "request_id", "Request", lambda e: Cell(e["request_id"], href=_request(e) if e["adapter"] else "")
-    ),
-]
+def error_columns(tenant: str) -> list[Column]:
+    """`tenant`: whose they are, for staff."""
+
+    def request(e: Json) -> Cell:
+        whose = f"?tenant={quote(tenant)}" if tenant else ""
+        return Cell(e["request_id"], href=f"/console/requests/{quote(e['request_id'], safe='')}{whose}")
+
+    return [
+        Column("at", "When", lambda e: e["at"], "time"),
+        Column("status", "Status", lambda e: e["status"]),
+        Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
+        Column("adapter", "Adapter", lambda e: e["adapter"] or None),
+        Column("key", "Key", lambda e: e["key"]),
+        Column("request_id", "Request", request),
+    ]
 
 
 def _remedy(code: str) -> str:
     known = CODES.get(code)
     return known.remedy if known else ""
-
-
-def _request(error: Json) -> str:
-    """Its page. What was refused before an adapter was found has none."""
-    return f"/console/requests/{quote(error['request_id'], safe='')}"
 
 
 def _adapter(name: str) -> Cell:

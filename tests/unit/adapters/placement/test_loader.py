@@ -20,7 +20,8 @@ from adapters.errors import (
     StoreUnavailableError,
 )
 from adapters.model import Adapter, Drain, Engine, Placement, SlotState, Version, load
-from adapters.placement.loader import CLAIM_MS, FIRST_BACKOFF, MAX_BACKOFF, Loader
+from adapters.placement.loader import CLAIM_MS, Loader
+from adapters.placement.recent_failures import FIRST_BACKOFF, MAX_BACKOFF
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog
 from adapters.registry.serving_status import SURE

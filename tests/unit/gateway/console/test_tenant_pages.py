@@ -12,6 +12,12 @@ LIMITS = dict.fromkeys(field.name for field in forms.LIMITS)
 BUDGET = dict.fromkeys(field.name for field in forms.BUDGETS) | {"warn_percent": 80}
 
 
+def test_budgets_have_their_currency():
+    [budget] = [column for column in rows.tenant_columns("EUR") if column.name == "budget"]
+    terms = {"budget": BUDGET | {"money_per_month": "500"}}
+    assert budget.value(terms) == "500.00 EUR per month"
+
+
 def test_uses_tell_how_much_of_a_limit_is_left():
     page = {
         "limits": LIMITS | {"concurrent": 4},

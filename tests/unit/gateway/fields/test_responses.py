@@ -19,7 +19,8 @@ from gateway.dataplane.request import Call, parse
 from gateway.dialects.responses.endpoint import RESPONSES as ENDPOINT
 from gateway.errors import FlorinError
 from gateway.fields import responses
-from gateway.fields.response_items import ITEMS, PARTS, REFUSED_ITEMS, REFUSED_TOOLS, ROLES, TOOLS
+from gateway.fields.response_items import ITEMS, PARTS, REFUSED_ITEMS, ROLES
+from gateway.fields.response_tools import REFUSED_TOOLS, TOOLS
 from gateway.fields.responses import COPIED, RESPONSES
 from gateway.fields.rule import FieldAction, FieldPolicy, Table
 from tests.unit.gateway.fields import samples

@@ -187,7 +187,7 @@ async def test_no_call_of_the_store_while_the_share_suffices():
 async def test_a_request_without_limits_takes_nothing():
     workers = Workers(count=1)
     assert await workers.enter(0, call()) is UNLIMITED
-    assert not workers.limiters[0]._accounts
+    assert not workers.limiters[0].counters.accounts
 
 
 async def test_a_flood_of_refusals_calls_the_store_a_bounded_number_of_times():
@@ -232,7 +232,7 @@ async def test_when_the_store_is_away_shares_last_for_their_time_and_then_the_se
             assert (refused.value.code, refused.value.retry_after) == ("store_unavailable", 1)
         workers.store.away = False
         workers.ms += 1000
-        await workers.limiters[0].flush()
+        await workers.limiters[0].counters.flush()
         [seen] = await workers.store.looks([("tenant:acme", (6000, -1, -1, -1, -1, -1))])
         assert (seen.levels[0] <= 6000 - 50) is (how == "open"), "what was used meanwhile is reported"
 
@@ -273,7 +273,7 @@ async def test_the_rest_of_a_budget_goes_to_one_request_at_a_time_on_any_worker(
         assert refused.value.code == "budget_reserved"
         grant.count(10, 0, 30, choices=1)
         grant.settle()
-        await asyncio.gather(*workers.limiters[number % 2]._reporting.values())
+        await asyncio.gather(*workers.limiters[number % 2].counters._reporting.values())
     [seen] = await workers.store.looks([("tenant:acme", (-1, -1, 1000, -1, -1, -1))])
     assert seen.used[0] == 20 * 40
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from gateway.dialects.responses.envelope import Envelope, echo
 from gateway.dialects.responses.reply import ResponsesReply
+from gateway.fields.response_tools import ToolName, sent_name
 from gateway.routing.translation import TranslatingRewriter
 
 Delta = dict[str, Any]
@@ -19,8 +20,9 @@ _EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _FIELDS = ("created_at", "completed_at")
 
 
-def reply(body: dict[str, Any] = BODY, custom: Sequence[str] = ()) -> ResponsesReply:
-    return ResponsesReply(Envelope("ab" * 22, 17, echo(body)), custom=frozenset(custom), clock=lambda: 18.0)
+def reply(body: dict[str, Any] = BODY, tools: Sequence[ToolName] = ()) -> ResponsesReply:
+    known = {sent_name(tool.name, tool.namespace): tool for tool in tools}
+    return ResponsesReply(Envelope("ab" * 22, 17, echo(body)), tools=known, clock=lambda: 18.0)
 
 
 def chunk(

@@ -10,6 +10,7 @@ from openai.types.responses import Response
 from gateway.dataplane.reply import ReplyUsage
 from gateway.dialects.responses.items import MOST_SCORES
 from gateway.errors import FlorinError
+from gateway.fields.response_tools import ToolName
 from gateway.routing.engine_answers import MalformedError
 from gateway.routing.resume import ResumableStream, ResumeBuffer
 from gateway.routing.sse import Usage
@@ -27,6 +28,7 @@ from tests.unit.gateway.dialects.responses.answers import (
 
 USAGE = ReplyUsage(prompt=5, completion=3, cached=2, reasoning=1)
 OPENED = ["response.created", "response.in_progress", "response.output_item.added"]
+SHELL = ToolName("shell", custom=True)
 TEXT = ["response.content_part.added", "response.output_text.delta"]
 TEXT_DONE = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
 
@@ -228,7 +230,7 @@ def test_a_call_without_an_id_gets_one():
 )
 def test_a_custom_tools_call_has_its_text(arguments: str, given: str):
     deltas = [call(0, "shell", arguments[:3], id="call_1"), call(0, None, arguments[3:])]
-    out = translate(reply(custom=["shell"]), stream(deltas, reason="tool_calls"))
+    out = translate(reply(tools=[SHELL]), stream(deltas, reason="tool_calls"))
     assert types(out) == [
         *OPENED, "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done",
         "response.output_item.done", "response.completed",
@@ -236,7 +238,21 @@ def test_a_custom_tools_call_has_its_text(arguments: str, given: str):
     (item,) = final(out).output
     assert (item.type, item.name, item.call_id, item.input) == ("custom_tool_call", "shell", "call_1", given)
     said = {"tool_calls": [{"id": "call_1", "function": {"name": "shell", "arguments": arguments}}]}
-    assert whole(said, custom=["shell"]).output == [item]
+    assert whole(said, tools=[SHELL]).output == [item]
+
+
+def test_a_namespaces_call_has_the_clients_names():
+    tools = [ToolName("f", "agents"), ToolName("shell", "agents", custom=True), ToolName("f")]
+    arguments = '{"input": "ls"}'
+    calls = [("agents__f", "{}"), ("agents__shell", arguments), ("f", "{}"), ("agents__invented", "{}")]
+    deltas = [call(i, *named, id=f"call_{i}") for i, named in enumerate(calls)]
+    output = final(translate(reply(tools=tools), stream(deltas, reason="tool_calls"))).output
+    assert [(item.type, item.namespace, item.name) for item in output] == [
+        ("function_call", "agents", "f"), ("custom_tool_call", "agents", "shell"),
+        ("function_call", None, "f"), ("function_call", None, "agents__invented"),
+    ]  # fmt: skip
+    said = [{"id": f"call_{i}", "function": {"name": n, "arguments": a}} for i, (n, a) in enumerate(calls)]
+    assert whole({"tool_calls": said}, tools=tools).output == output
 
 
 def score(token: str) -> dict[str, Any]:

@@ -149,6 +149,10 @@ def test_instructions_and_what_follows_of_the_system_are_one_message():
     ]  # fmt: skip
     assert messages("Hi", instructions="") == [USER]
     parts = [{"role": "developer", "content": [TEXT, TEXT]}]
+    assert messages(parts, instructions="Be.") == [
+        {"role": "system", "content": "Be.\n\nWhat is it?\n\nWhat is it?"}
+    ]
+    parts = [{"role": "developer", "content": [TEXT, IMAGE]}]
     assert [m["role"] for m in messages(parts, instructions="Be.")] == ["system", "system"]
 
 
@@ -197,6 +201,56 @@ def test_tools():
     assert (shell["name"], shell["description"]) == ("sh", "Runs.")
     assert shell["parameters"]["required"] == ["input"]
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "sh"}}
+
+
+SHELL = {"type": "custom", "name": "shell", "description": "Runs."}
+AGENTS = {"type": "namespace", "name": "agents", "description": "Helpers.", "tools": [FUNCTION, SHELL]}
+
+
+def test_a_namespaces_tools_have_its_name():
+    """As Codex sends them."""
+    sent = ask([call() | {"namespace": "agents"}], tools=[FUNCTION, AGENTS])
+    functions = [tool["function"] for tool in sent.body["tools"]]
+    assert [function["name"] for function in functions] == ["f", "agents__f", "agents__shell"]
+    assert functions[1] == functions[0] | {"name": "agents__f"}
+    assert functions[2]["parameters"]["required"] == ["input"]
+    assert sent.body["messages"][0]["tool_calls"] == [tool_call("agents__f")]
+    assert not sent.unknown
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([AGENTS | {"name": ""}], "tools[0].name"),
+        ([AGENTS | {"name": ["agents"]}], "tools[0].name"),
+        ([AGENTS | {"tools": None}], "tools[0].tools"),
+        ([AGENTS | {"tools": FUNCTION}], "tools[0].tools"),
+        ([FUNCTION, AGENTS | {"tools": [FUNCTION, {"type": "mcp"}]}], "tools[1].tools[1].type"),
+        ([AGENTS | {"tools": [AGENTS]}], "tools[0].tools[0].type"),
+        ([AGENTS | {"tools": [FUNCTION | {"parameters": 5}]}], "tools[0].tools[0].parameters"),
+        ([AGENTS | {"tools": [FUNCTION | {"name": None}]}], "tools[0].tools[0].name"),
+        ([AGENTS, FUNCTION | {"name": "agents__f"}], "tools"),
+        ([AGENTS, AGENTS], "tools"),
+        ([AGENTS | {"name": f"a{i}", "tools": [FUNCTION] * 1} for i in range(129)], "tools"),
+        ([AGENTS | {"name": f"a{i}"} for i in range(65)], "tools"),
+    ],
+)
+def test_a_wrong_namespace_is_refused(tools: Any, param: str):
+    with pytest.raises(FlorinError) as caught:
+        ask(tools=tools)
+    assert caught.value.param == param
+    assert len(caught.value.message) < 600
+
+
+def test_a_namespace_without_tools_has_none():
+    assert [t["function"]["name"] for t in ask(tools=[AGENTS | {"tools": []}, FUNCTION]).body["tools"]] == [
+        "f"
+    ]
+
+
+def test_no_namespace_is_chosen():
+    with pytest.raises(FlorinError):
+        ask(tools=[AGENTS], tool_choice={"type": "namespace", "name": "agents"})
 
 
 def test_a_custom_tools_grammar_is_told_to_the_model():

@@ -17,7 +17,7 @@ NAMES: Final = (*LEVELS, "batch")
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class QueueTicket:
     """One request's place in the queue, and its turns. Mutable; `Turns` changes it."""
 
     tenant: str = ""
@@ -45,9 +45,9 @@ class Ticket:
         return self.level == BATCH
 
 
-def ticket_of(key: Key, tenant: Tenant | None, *, batch: bool = False) -> Ticket:
+def queue_ticket(key: Key, tenant: Tenant | None, *, batch: bool = False) -> QueueTicket:
     """`batch`: the request is a line of a batch."""
     level = BATCH if batch else LEVELS[key.priority]
     if tenant is None:
-        return Ticket(key.tenant, level=level)
-    return Ticket(tenant.name, tenant.weight, level, tenant.limits.queued)
+        return QueueTicket(key.tenant, level=level)
+    return QueueTicket(tenant.name, tenant.weight, level, tenant.limits.queued)

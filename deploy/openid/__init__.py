@@ -1,0 +1,1 @@
+"""The OpenID provider against which tests sign in."""

@@ -1,0 +1,213 @@
+"""The counters of limits and budgets, which all workers share in the store, as one worker deals with them.
+
+The worker leases shares of them, for a request and with its reports, and tells the store what was used. The
+ledger fills in budgets that the store does not know. A store that is away is left alone for a moment. See
+`adapters.store.protocol.limits`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol.limits import FLOWS, Answer, LimitStore, Verdict
+from gateway.tenants.limits.needs import Need
+from gateway.tenants.limits.subject_account import Account
+from gateway.tenants.terms import Budget, Limits
+
+log = logging.getLogger(__name__)
+
+LEASE_MS: Final = 5_000
+"""How long a worker that falls silent keeps its slots."""
+AWAY_SECONDS: Final = 0.5
+"""Between attempts to reach a store that is away."""
+ATTEMPT_SECONDS: Final = 3.0
+"""An attempt ends earlier. Meanwhile, nobody else makes one."""
+SEED_SECONDS: Final = 2.0
+"""How long a request waits for the ledger to say what a budget has used."""
+BATCH: Final = 50
+"""Subjects in one report: the store does nothing else meanwhile."""
+
+Used = Callable[[str, tuple[int, ...]], Awaitable[Mapping[int, int]]]
+"""What a subject has used of these flows in their present periods, as the ledger says. Raises
+StoreUnavailableError if it cannot say."""
+
+
+class SharedCounters:
+    """Accounts by subject, and what the store says of them. On the worker's event loop only."""
+
+    def __init__(
+        self,
+        store: LimitStore,
+        worker: str,
+        *,
+        used: Used,
+        told: Callable[[StoreUnavailableError | None], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`used`: for budgets of which the store knows nothing. `told`: called with the error when the store
+        stops answering, and with None when it answers again."""
+        self._store = store
+        self._worker = worker
+        self._used = used
+        self._told = told
+        self._clock = clock
+        # Mutable, by subject:
+        self.accounts: dict[str, Account] = {}
+        self._seeding: dict[str, asyncio.Task[None]] = {}
+        self._reporting: dict[str, asyncio.Task[None]] = {}
+        self._away_until = 0.0
+        self.away = False
+        """Whether the store was away when it was last asked."""
+
+    def __repr__(self) -> str:
+        return f"<SharedCounters {len(self.accounts)} subjects{', store away' if self.away else ''}>"
+
+    @property
+    def away_now(self) -> bool:
+        """Whether the store is away, and it is too early to ask it again."""
+        return self._clock() < self._away_until
+
+    def account(self, subject: str, tenant: str, limits: Limits, budget: Budget) -> Account | None:
+        """The subject's account, with these limits; None: it has none."""
+        account = self.accounts.get(subject)
+        if account is None:
+            account = Account(subject, tenant, limits, budget, tell=self._report_soon)
+        else:
+            account.update(limits, budget)
+        if not account.flows and account.slots < 0:
+            return None
+        self.accounts[subject] = account
+        return account
+
+    def forget_all_but(self, known: set[str]) -> None:
+        """Forget other subjects, once they hold nothing."""
+        for subject in [s for s, a in self.accounts.items() if s not in known and a.idle]:
+            del self.accounts[subject]
+
+    # -- one request
+
+    async def lease(self, accounts: Sequence[Account], need: Need, digest: str, *, again: bool) -> Answer:
+        """Ask the store for what a request needs, and reserve it if it is granted. The caller holds the
+        accounts' locks. Raises StoreUnavailableError."""
+        asked = self._begin_attempt()
+        lacking = [account.slots >= 0 and account.held <= account.running for account in accounts]
+        reports = []
+        for account, lacks in zip(accounts, lacking, strict=True):
+            account.running += not lacks  # so that no other request takes the slot meanwhile
+            reports.append(account.report(need, slot=lacks))
+        try:
+            answer = await self._store.lease(
+                self._worker, reports, ttl_ms=LEASE_MS, digest=digest, again=again
+            )
+        except StoreUnavailableError as error:
+            self._note_away(error)
+            raise
+        finally:  # whatever was granted but not heard is given back by the next report
+            for account, lacks in zip(accounts, lacking, strict=True):
+                account.running -= not lacks
+                account.dirty = True
+        self._hear(accounts, answer, asked)
+        if answer.verdict is Verdict.GRANTED:
+            for account, taken in zip(accounts, answer.reserved, strict=True):
+                account.reserve(taken)
+                account.refused = None
+        return answer
+
+    def seeding(self, account: Account) -> asyncio.Task[None]:
+        """The task that tells the store what the subject's budgets have used, according to the ledger."""
+        task = self._seeding.get(account.subject)
+        if task is None:
+            task = self._seeding[account.subject] = asyncio.create_task(self._seed_from_ledger(account))
+            task.add_done_callback(lambda _: self._seeding.pop(account.subject, None))
+        return task
+
+    async def _seed_from_ledger(self, account: Account) -> None:
+        try:
+            await self._store.seed(account.subject, await self._used(account.subject, account.budgets))
+        except StoreUnavailableError as error:
+            log.warning("%s: its budgets are not known: %s", account.subject, error)
+
+    # -- reports
+
+    async def flush(self) -> None:
+        """Report every subject that is in use, and renew its shares."""
+        now = self._clock()
+        due = [a for a in self.accounts.values() if a.due(now) and not a.lock.locked()]
+        for start in range(0, len(due), BATCH):
+            try:
+                await self._report([a for a in due[start : start + BATCH] if not a.lock.locked()])
+            except StoreUnavailableError as error:
+                self._note_away(error)
+                return
+
+    async def close(self) -> None:
+        """Give everything back. What is in flight stays reserved."""
+        for account in self.accounts.values():
+            account.demand = [0.0] * FLOWS
+            account.slot_demand = 0.0
+        for task in [*self._reporting.values(), *self._seeding.values()]:
+            await asyncio.wait([task])
+        await self.flush()
+
+    def _report_soon(self, account: Account) -> None:
+        """Another worker may wait for what a request gives back."""
+        if account.subject not in self._reporting:
+            self._reporting[account.subject] = asyncio.create_task(self._report_now(account))
+
+    async def _report_now(self, account: Account) -> None:
+        try:
+            if account.dirty and not account.lock.locked() and not self.away_now:
+                await self._report([account])
+        except StoreUnavailableError as error:
+            self._note_away(error)
+        finally:
+            del self._reporting[account.subject]
+
+    async def _report(self, accounts: list[Account]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for account in accounts:
+                await stack.enter_async_context(account.lock)  # without waiting: none was locked
+                account.tick()
+            asked = self._begin_attempt()
+            reports = [account.report() for account in accounts]
+            try:
+                answer = await self._store.lease(self._worker, reports, ttl_ms=LEASE_MS)
+            except BaseException:
+                for account in accounts:
+                    account.dirty = True
+                raise
+            self._hear(accounts, answer, asked)
+            for account in accounts if answer.shares else ():
+                if account.unknown:
+                    self.seeding(account)
+
+    # -- the store
+
+    def _hear(self, accounts: Sequence[Account], answer: Answer, asked: float) -> None:
+        self._note_back()
+        now = self._clock()
+        for account, share in zip(accounts, answer.shares, strict=bool(answer.shares)):
+            account.hear(share, asked=asked, now=now)
+
+    def _begin_attempt(self) -> float:
+        """A store that hangs takes long to fail: if it is away, only one request or report waits for it."""
+        now = self._clock()
+        if self.away:
+            self._away_until = now + ATTEMPT_SECONDS
+        return now
+
+    def _note_away(self, error: StoreUnavailableError) -> None:
+        self._away_until = self._clock() + AWAY_SECONDS
+        if not self.away:
+            self._told(error)
+        self.away = True
+
+    def _note_back(self) -> None:
+        if self.away:
+            self._told(None)
+        self.away, self._away_until = False, 0.0
