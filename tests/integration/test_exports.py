@@ -122,6 +122,35 @@ async def test_a_statement_is_its_tenant_s(billed):
     assert (again.status_code, again.content) == (304, b"")
 
 
+async def test_a_statement_is_divided_for_its_tenant_and_for_staff(billed):
+    key = billed.keys["bolt"]
+    answers = [
+        await get(billed, "statements/bolt", k, month=MONTH, by="key", format="json") for k in (key, None)
+    ]
+    document = answers[0].json()
+    assert answers[1].json() == {**document, "dated": answers[1].json()["dated"]}
+    division = document["division"]
+    rest = division["unused_time_cents"] + division["other_cents"]
+    assert sum(row["amount_cents"] for row in division["rows"]) + rest == document["amount_cents"]
+    assert all("label" in row for row in division["rows"])
+    table = await get(billed, "statements/bolt", key, month=MONTH, by="tag", format="csv")
+    assert (table.status_code, table.headers["content-type"].partition(";")[0]) == (200, "text/csv")
+    assert table.text.startswith("statement,state,line,name,")
+    wrong = await get(billed, "statements/bolt", key, month=MONTH, by="engine")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "by")
+
+
+async def test_files_for_other_tools_are_for_staff(billed):
+    for kind, first in (("cloudzero", "lineitem/type,"), ("vantage", "ChargePeriodStart,")):
+        made = await get(billed, "export", month=MONTH, format=kind)
+        assert made.status_code == 200
+        assert made.text.startswith(first)
+        hidden = await get(billed, "export", billed.keys["bolt"], month=MONTH, format=kind)
+        assert (hidden.status_code, hidden.json()["error"]["code"]) == (403, "insufficient_role")
+        packed = await get(billed, "export", month=MONTH, format=kind, parquet="true")
+        assert (packed.status_code, packed.json()["error"]["param"]) == (400, "parquet")
+
+
 async def test_another_s_statement_and_none_are_alike(billed):
     key = billed.keys["bolt"]
     other = await get(billed, "statements/acme", key, month=MONTH)
