@@ -230,8 +230,13 @@ class AdminPort:
 
 
 def _of_console(scope: Scope) -> bool:
+    """`/` is, for browsers: who has only the gateway's address comes to the console."""
     path: str = scope.get("path", "")
-    return scope["type"] == "http" and (path == "/console" or path.startswith("/console/"))
+    if scope["type"] != "http":
+        return False
+    if path == "/":
+        return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    return path == "/console" or path.startswith("/console/")
 
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:

@@ -261,7 +261,7 @@ class Fleet:
             "--api-server-count": 1,  # with more, vLLM refuses runtime LoRA loading
         }
         if self.env.gpus:
-            flags |= {"--gpu-memory-utilization": 0.3}  # both engines may share one GPU
+            flags |= {"--gpu-memory-utilization": 0.2}  # four engines of tests may share one GPU
         else:
             flags |= {"--dtype": "float32", "--block-size": 32}  # the CPU default, 128, hides cached tokens
         words = [f"{word}" for flag in flags.items() for word in flag]

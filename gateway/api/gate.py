@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
@@ -22,8 +23,11 @@ from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.operations.authorization import check_role
 from gateway.operations.state import State
-from gateway.tenants.authentication import authenticate, looks_like_token
+from gateway.tenants.authentication import authenticate, looks_like_token, unknown_key
 from gateway.tenants.directory import Key
+
+if TYPE_CHECKING:
+    from gateway.tenants.people.verification import People
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -73,12 +77,23 @@ class Gate:
         state: State = self._api.state.florin
         bearer = exchange.bearer()
         if state.people is not None and looks_like_token(bearer) and not state.directory.find(bearer):
-            exchange.session_key = scope[SESSION_KEY] = await state.people.identify(bearer)
+            exchange.session_key = scope[SESSION_KEY] = await _person(state.people, exchange, state)
         key = authenticate(exchange, state.directory, state.follower)
         check_role(key, *sorted(rule.roles))
         if not key.is_person:
             state.lifecycle.activity.used(key.id)
         return key
+
+
+async def _person(people: People, exchange: Exchange, state: State) -> Key:
+    """Raises FlorinError, also for too many tokens of this client that are not valid."""
+    try:
+        return await people.identify(exchange.bearer())
+    except FlorinError as error:
+        if error.code != "invalid_token":
+            raise
+        client = exchange.transport.client
+        raise unknown_key(state.directory, client, error.message, error.code) from error
 
 
 async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Receive:

@@ -25,7 +25,7 @@ Work = Callable[[], Awaitable[None]]
 def run_in_background(stack: AsyncExitStack, *works: Work) -> None:
     """Run each until the stack is closed."""
     for work in works:
-        stack.push_async_callback(_cancel, asyncio.create_task(_run_forever(work)))
+        stack.push_async_callback(cancel_task, asyncio.create_task(_run_forever(work)))
 
 
 async def export_conditions(conditions: Conditions, follower: Follower, metrics: Metrics) -> None:
@@ -60,7 +60,7 @@ def _name(work: Callable[..., object]) -> str:
     return getattr(work, "__qualname__", repr(work))
 
 
-async def _cancel(task: asyncio.Task[Any]) -> None:
+async def cancel_task(task: asyncio.Task[Any]) -> None:
     """Cancel until the task has ended: libraries occasionally swallow a cancellation."""
     while not task.done():
         task.cancel()

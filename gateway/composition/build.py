@@ -155,7 +155,7 @@ async def build(
         if exports is not None:
             conditions.add(exports.conditions)
             run_in_background(stack, exports.run)
-        await open_event_streams(context, store, ledger, conditions)
+        event_streams = await open_event_streams(context, store, ledger, conditions)
         residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
@@ -236,7 +236,7 @@ async def build(
         canary_watch = CanaryWatch(state, worker)
         conditions.add(canary_watch.conditions)
         run_in_background(stack, canary_watch.run)
-        yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
+        yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts, event_streams)
         await batches.close()
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire

@@ -1,56 +1,108 @@
-"""Builds the jobs that send events, for the streams that have a receiver."""
+"""Builds the jobs that send events, and replaces them when a reload names other receivers."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from dataclasses import dataclass
+from functools import partial
 
 from adapters.store.protocol.coordination import CoordinationStore
-from gateway.composition.background import run_in_background
+from gateway.composition.background import cancel_task, run_in_background
 from gateway.composition.context import WorkerContext
 from gateway.config import Settings
 from gateway.event_streams.delivery import EventDelivery
 from gateway.event_streams.receiver import Receiver
-from gateway.event_streams.streams import StreamName
+from gateway.event_streams.streams import STREAMS, StreamName, begin
 from gateway.event_streams.watch import EventWatch
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.observability.conditions import Conditions
 
 
-def receivers(settings: Settings) -> dict[StreamName, Receiver]:
-    found: dict[StreamName, tuple[str, str]] = {
-        "audit": (settings.audit_events_to, settings.audit_events_token),
-        "usage": (settings.usage_events_to, settings.usage_events_token),
+@dataclass(frozen=True, slots=True)
+class Destination:
+    url: str
+    secrets: str
+    token: str
+
+    def receiver(self) -> Receiver:
+        return Receiver(self.url, secrets=self.secrets, token=self.token)
+
+
+def destinations(settings: Settings) -> dict[StreamName, Destination]:
+    """Of the streams that have one."""
+    audit, usage = settings.audit_events_to, settings.usage_events_to
+    found: dict[StreamName, Destination] = {
+        "audit": Destination(audit, settings.events_secret, settings.audit_events_token),
+        "usage": Destination(usage, settings.events_secret, settings.usage_events_token),
     }
-    return {
-        stream: Receiver(url, secrets=settings.events_secret, token=token)
-        for stream, (url, token) in found.items()
-        if url
-    }
+    return {stream: destination for stream, destination in found.items() if destination.url}
+
+
+class EventStreams:
+    """Mutable: where each stream goes. On the worker's event loop."""
+
+    def __init__(self, context: WorkerContext, store: CoordinationStore, ledger: Ledger) -> None:
+        self._context = context
+        self._store = store
+        self._ledger = ledger
+        self._wanted = destinations(context.settings)
+        self._changed: dict[StreamName, asyncio.Event] = {stream: asyncio.Event() for stream in STREAMS}
+        self.watch = EventWatch([*self._wanted], ledger, context.clock.now, context.metrics)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """A stream without a receiver waits where it is, and goes on from there with its next one."""
+        before, self._wanted = self._wanted, destinations(settings)
+        self.watch.streams = [*self._wanted]
+        for stream, changed in self._changed.items():
+            if before.get(stream) != self._wanted.get(stream):
+                changed.set()
+            if stream in before and stream not in self._wanted:
+                self._context.metrics.event_lag(stream, 0.0)
+
+    async def begin(self) -> None:
+        """The streams begin now, unless the ledger is away: then with the first delivery."""
+        for stream in self._wanted:
+            with contextlib.suppress(LedgerUnavailableError):
+                await asyncio.to_thread(begin, self._ledger, stream, self._context.clock.now())
+
+    async def deliver(self, stream: StreamName) -> None:
+        """Run until cancelled."""
+        changed = self._changed[stream]
+        while True:
+            changed.clear()
+            destination = self._wanted.get(stream)
+            if destination is None:
+                await changed.wait()
+                continue
+            until = asyncio.create_task(changed.wait())
+            delivery = asyncio.create_task(self._delivery(stream, destination).run())
+            try:
+                await asyncio.wait({until, delivery}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                until.cancel()
+                await cancel_task(delivery)
+
+    def _delivery(self, stream: StreamName, destination: Destination) -> EventDelivery:
+        context = self._context
+        return EventDelivery(
+            stream,
+            f"florin/{context.settings.redis_prefix}",
+            self._store,
+            self._ledger,
+            context.name,
+            destination.receiver(),
+            context.clock.now,
+            context.metrics,
+        )
 
 
 async def open_event_streams(
     context: WorkerContext, store: CoordinationStore, ledger: Ledger, conditions: Conditions
-) -> None:
-    """The streams begin now, unless the ledger is away."""
-    settings, clock = context.settings, context.clock.now
-    jobs = [
-        EventDelivery(
-            stream,
-            f"florin/{settings.redis_prefix}",
-            store,
-            ledger,
-            context.name,
-            receiver,
-            clock,
-            context.metrics,
-        )
-        for stream, receiver in receivers(settings).items()
-    ]
-    if not jobs:
-        return
-    for job in jobs:
-        with contextlib.suppress(LedgerUnavailableError):  # then with the first delivery
-            await job.begin()
-    watch = EventWatch([job.stream for job in jobs], ledger, clock, context.metrics)
-    conditions.add(watch.conditions)
-    run_in_background(context.stack, watch.run, *(job.run for job in jobs))
+) -> EventStreams:
+    streams = EventStreams(context, store, ledger)
+    await streams.begin()
+    conditions.add(streams.watch.conditions)
+    jobs = [partial(streams.deliver, stream) for stream in STREAMS]
+    run_in_background(context.stack, streams.watch.run, *jobs)
+    return streams

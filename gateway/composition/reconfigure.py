@@ -9,6 +9,7 @@ from gateway.admission.complexity import Complexity
 from gateway.admission.in_flight import InFlightLimits, Limit
 from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, queue_limits
+from gateway.composition.event_streams import EventStreams
 from gateway.composition.limits import LimitParts
 from gateway.config import Settings
 from gateway.observability.logs import log_to_stderr
@@ -25,6 +26,7 @@ class ReloadTargets:
     reconciler: Reconciler
     limits: LimitParts
     cost_alerts: AlertDelivery
+    event_streams: EventStreams
 
     def reconfigure(self, settings: Settings) -> None:
         state, engines, probing = self.state, self.engines, settings.probe_timeout
@@ -32,8 +34,11 @@ class ReloadTargets:
         state.lifecycle.reconfigure(settings, complexity=complexity(settings))
         state.lifecycle.in_flight.reconfigure(**limits(settings))
         state.lifecycle.limiter.reconfigure(settings)
+        failed_keys = state.directory.failed_keys
+        failed_keys.limit, failed_keys.window = settings.failed_keys_per_address, settings.failed_keys_window
         if state.people is not None:
             state.people.reconfigure(settings)
+        self.event_streams.reconfigure(settings)
         self.limits.settings = self.cost_alerts.settings = settings
         engines.upstream.reconfigure(connect_timeout=settings.connect_timeout)
         engines.leases.turns.limits = queue_limits(settings)

@@ -55,6 +55,7 @@ async def open_registry(context: WorkerContext) -> Registry:
     context.stack.push_async_callback(store.close)
     store.observe = metrics.redis_call
     directory = Directory(settings.bootstrap_key, context.clock.now)
+    directory.failed_keys.on_failure = context.metrics.failed_key
     catalog, residency = Catalog(), Residency()
     placement_log = PlacementLog(residency, catalog, context.clock.now)
     deaths = DeathTracker(store, worker, metrics.engine_death)

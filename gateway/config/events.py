@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from yarl import URL
 
 from gateway.config.alerts import check_secret
+from gateway.config.field_types import RELOAD
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+( [\x21-\x7e]+)*")
 
@@ -19,21 +20,28 @@ class EventSettings(BaseModel):
         description="Signs the posts of events (Standard Webhooks, HMAC-SHA256): `whsec_` and base64 of at "
         "least 24 random bytes; make one with `echo whsec_$(openssl rand -base64 32)`. While a secret is "
         "replaced: the new and the old one, separated by a space.",
+        json_schema_extra=RELOAD,
     )
     audit_events_token: str = Field(
-        "", description="Sent with audit events as `Authorization: Bearer …`, if the receiver wants one."
+        "",
+        description="Sent with audit events as `Authorization: Bearer …`, if the receiver wants one.",
+        json_schema_extra=RELOAD,
     )
     audit_events_to: str = Field(
         "",
         description="http(s) URL to which Florin posts each entry of the audit log as a CloudEvent, in "
         "batches. Needs `FLORIN_EVENTS_SECRET` or `FLORIN_AUDIT_EVENTS_TOKEN`.",
+        json_schema_extra=RELOAD,
     )
-    usage_events_token: str = Field("", description="The same for usage events: OpenMeter's API token.")
+    usage_events_token: str = Field(
+        "", description="The same for usage events: OpenMeter's API token.", json_schema_extra=RELOAD
+    )
     usage_events_to: str = Field(
         "",
         description="http(s) URL to which Florin posts the usage of each billable attempt as a CloudEvent, "
         "in batches, such as OpenMeter's `https://openmeter.example/api/v1/events`. Needs "
         "`FLORIN_EVENTS_SECRET` or `FLORIN_USAGE_EVENTS_TOKEN`.",
+        json_schema_extra=RELOAD,
     )
 
     @field_validator("events_secret")

@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     Field,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SecretStr,
@@ -102,6 +103,16 @@ class ServerSettings(BaseModel):
         description="Maximum client connections of a worker from one address. Behind a proxy, all come from "
         "its address.",
         json_schema_extra=RELOAD,
+    )
+    failed_keys_per_address: NonNegativeInt = Field(
+        100,
+        description="Unknown keys that a client's address may send to a worker within "
+        "`FLORIN_FAILED_KEYS_WINDOW`. Further ones are answered with 429; valid keys always work. 0: any "
+        "number.",
+        json_schema_extra=RELOAD,
+    )
+    failed_keys_window: PositiveFloat = Field(
+        60.0, description="Seconds over which unknown keys are counted.", json_schema_extra=RELOAD
     )
     max_headers: PositiveInt = Field(
         100, description="Maximum number of headers of a request.", json_schema_extra=RELOAD

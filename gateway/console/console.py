@@ -25,6 +25,7 @@ from gateway.console.visit import ALL, LiveStreams, Route, Visit
 from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import FlorinError
 from gateway.operations.state import State
+from gateway.tenants.authentication import unknown_key
 from gateway.tenants.directory import Key, Role
 from gateway.tenants.sessions import Session
 
@@ -97,6 +98,8 @@ class Console:
 
     async def _respond(self, request: Request) -> Response:
         path = request.url.path
+        if path == "/":
+            return RedirectResponse(PREFIX, 303)
         if path.startswith(f"{PREFIX}/static/"):
             return self._static(request, path)
         if not self._same_origin(request):
@@ -238,7 +241,9 @@ class Console:
         if link := str(form.get("link", "")):
             followed = await self.sessions.follow(link)
             if followed is None or not self._holds(followed):
-                raise ApiError(401, "invalid_api_key", "This link has been used or has expired.")
+                client = request.client.host if request.client else ""
+                error = unknown_key(self._state.directory, client, "This link has been used or has expired.")
+                raise ApiError(error.status, error.code, error.message)
             return followed
         text = str(form.get("key", "")).strip()
         if not text:

@@ -47,7 +47,15 @@ def margin(settled: MonthSettlement) -> dict[str, Any]:
         "not_charged": {
             name: None if missing else totals[name]["cost"] for name in ("retry_waste", "unallocated")
         },
-        "totals": {"price": _text(price), **_margin(price, None if missing else whole)},
+        "not_charged_cents": {
+            name: None if missing else totals[name]["amount_cents"] for name in ("retry_waste", "unallocated")
+        },
+        "totals": {
+            "price": _text(price),
+            "price_cents": sum(row["amount_cents"] for row in rows),
+            "cost_cents": None if missing else totals["amount_cents"],
+            **_margin(price, None if missing else whole),
+        },
     }
 
 
@@ -122,7 +130,8 @@ def _row(tenant: str, made: Mapping[str, Any], settled: MonthSettlement) -> dict
     price = cost if charges is None else units(charges["exact"])
     pools = {(line["gpu_type"], line["region"], line["purchase"]) for line in made["lines"]}
     known = not pools & set(settled.missing)
-    unused = sum(units(line["cost"]) for line in made["lines"] if line["kind"] == "allocated")
+    shares = [line for line in made["lines"] if line["kind"] == "allocated"]
+    unused = sum(units(line["cost"]) for line in shares)
     cents = made["amount_cents"] if charges is None else charges["amount_cents"]
     return {
         "tenant": tenant,
@@ -131,6 +140,9 @@ def _row(tenant: str, made: Mapping[str, Any], settled: MonthSettlement) -> dict
         "amount_cents": cents,
         "cost_excluding_unused_time": _text(cost - unused) if known else None,
         "cost_of_unused_time": _text(unused) if known else None,
+        # as the statements are rounded, also of a tenant that does not pay its cost
+        "cost_cents": made["amount_cents"] if known else None,
+        "unused_time_cents": sum(line["amount_cents"] for line in shares) if known else None,
         **_margin(price, cost if known else None),
     }
 

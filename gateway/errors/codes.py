@@ -195,6 +195,13 @@ CODES: dict[str, Code] = {
         "(FLORIN_MAX_KEY_*, FLORIN_MAX_TENANT_*).",
         "Wait for `retry-after`, and send fewer requests at a time.",
     ),
+    "too_many_failed_keys": Code(
+        429,
+        "rate_limit_error",
+        "The key does not exist, and the client's address has sent too many such keys "
+        "(FLORIN_FAILED_KEYS_PER_ADDRESS). Valid keys are still served.",
+        "Check the key. Wait for `retry-after`.",
+    ),
     "queue_full": Code(
         429,
         "rate_limit_error",

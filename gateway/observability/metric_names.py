@@ -110,6 +110,8 @@ METRICS: Final[dict[str, str]] = {
     "waits.",
     "florin_worker_restarts_total": "Workers that crashed and were restarted.",
     "florin_errors_total": "Error responses, by error code.",
+    "florin_failed_keys_total": "Unknown keys, tokens and sign-in links, by answer: `401`, or `429` for an "
+    "address that has sent too many.",
     "florin_limit_refusals_total": "Requests refused because of a tenant's or key's limit or budget, by "
     "tenant and limit: a field of `limits` or `budget`, such as `tokens_per_minute`.",
     "florin_batch_lines_total": "Lines of batches, by result: `completed`, `failed`, `preempted` (its "

@@ -143,6 +143,7 @@ class Metrics:
             self._canary_verdicts.labels(verdict)  # so that the first one shows as an increase
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
+        self._failed_keys = self._counter("florin_failed_keys_total", "answer")
         self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
         self._batch_lines = self._counter("florin_batch_lines_total", "result")
         self._batches_ended = self._counter("florin_batches_ended_total", "status")
@@ -357,6 +358,9 @@ class Metrics:
 
     def error(self, code: str) -> None:
         self._errors.labels(code).inc()
+
+    def failed_key(self, refused: bool) -> None:  # noqa: FBT001  # a callback
+        self._failed_keys.labels("429" if refused else "401").inc()
 
     def limit_refusal(self, tenant: str, limit: str) -> None:
         self._limit_refusals.labels(self._tenants(tenant), limit).inc()

@@ -52,14 +52,15 @@ async def start(
     adapter, tenant = _find(state, name, authority)
     version = _version(state, name, number)
     key = _key(state, authority, tenant)
-    against = _against(state, adapter, version, asked.against, key)
-    plan = _checked(state, asked, against, key)
+    asker = authority.key or key  # it may call nothing that who asks may not
+    against = _against(state, adapter, version, asked.against, asker)
+    plan = _checked(state, asked, against, asker)
     cases, digest = await state.batches.in_thread(_read, asked.data, plan)
     if plan.metric is Metric.PERPLEXITY:
         _check_scoring(state, cases, [Target(version, version.base_model), against])
-    check_endpoint(key, endpoint_of(cases))
+    check_endpoint(asker, endpoint_of(cases))
     if plan.judge:
-        check_endpoint(key, CHAT)
+        check_endpoint(asker, CHAT)
     now = state.clock.now()
     evaluation = Evaluation(
         id=new_evaluation_id(),
@@ -190,11 +191,9 @@ def _version(state: State, name: AdapterName, number: int | None) -> Version:
 
 
 def _key(state: State, authority: Authority, tenant: Tenant) -> Key:
-    """The administrator's own key, with its limits and scopes; for an operator, one of the tenant's."""
-    if authority.key is not None:
-        if authority.key.is_person:  # their rights end, perhaps before the evaluation does
-            text = "An evaluation runs under a key: start it with one of role tenant-admin."
-            raise FlorinError("insufficient_role", text)
+    """The key that it runs under: the administrator's own, with its limits and scopes. For an operator, and
+    for a person who signed in and whose rights may end before it does, one of the tenant's."""
+    if authority.key is not None and not authority.key.is_person:
         return authority.key
     key = state.directory.batch_key(evaluation_key_id(tenant))
     if key is None:

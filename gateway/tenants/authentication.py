@@ -32,7 +32,7 @@ def authenticate(
     if key is None:
         if not follower.connected:  # it may be newer than this worker's snapshot
             raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
-        raise FlorinError("invalid_api_key", "This API key does not exist.")
+        raise unknown_key(directory, exchange.transport.client, "This API key does not exist.")
     exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
     if key.revoked is not None:
         token = key.role is Role.ENROLMENT
@@ -41,6 +41,17 @@ def authenticate(
         raise FlorinError("expired_api_key", "This key or token has expired.")
     check_tenant(directory, key)
     return key
+
+
+def unknown_key(
+    directory: Directory, address: str, message: str, code: str = "invalid_api_key"
+) -> FlorinError:
+    """The answer to a key, token or link that is not known, which counts against the client's address."""
+    wait = directory.failed_keys.record(address)
+    if not wait:
+        return FlorinError(code, message)
+    text = f"{message} Too many unknown keys have come from your address: wait {wait} s."
+    return FlorinError("too_many_failed_keys", text, retry_after=wait)
 
 
 def looks_like_token(bearer: bytes) -> bool:

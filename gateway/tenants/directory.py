@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from adapters.placement.requirements import NO_LABELS, combined
 from adapters.store.protocol.registry import Event
 from gateway.runtime.clock import system_time
+from gateway.tenants.failed_keys import FailedKeys
 from gateway.tenants.terms import (
     ALL_SCOPES,
     DEFAULT_POLICY,
@@ -207,6 +208,7 @@ class Directory:
         self._bootstrap = (
             Key("bootstrap", "", Role.OPERATOR, digest(operator_key), 0) if operator_key else None
         )
+        self.failed_keys = FailedKeys(clock=clock)
         self._index()
 
     def __repr__(self) -> str:

@@ -34,8 +34,9 @@ async def test_a_key_signs_in_and_out(gateway, browser):
     cookie = began.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=lax", "Path=/console"} <= set(cookie.split("; "))
     assert OPERATOR_KEY not in cookie
-    page = await browser.get("/console", follow_redirects=True)
+    page = await browser.get("/", headers={"accept": "text/html,*/*"}, follow_redirects=True)
     assert page.status_code == 200
+    assert (await browser.get("/")).status_code == 404  # of a program, which looks for an API
     assert "<h1>Fleet</h1>" in page.text
     assert page.headers["cache-control"] == "no-store"
     assert "'unsafe" not in page.headers["content-security-policy"]

@@ -205,13 +205,26 @@ async def test_a_tenant_sees_its_own_account_and_no_more(gateway, operator, cust
 
 async def test_errors_of_requests_show_their_remedy_to_whose_key_it_was(gateway, customer):
     await gateway.add_tenant("acme")
+    await gateway.add_tenant("bolt")
     plain = await customer(Role.TENANT)
     async with gateway.http(gateway.keys["acme"]) as http:
         body = {"model": "none", "messages": [{"role": "user", "content": "hi"}]}
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 404
     assert "model_not_found" not in await plain.page("/console/account")
-    page = await (await customer()).page("/console/account")
+    manager = await customer()
+    page = await manager.page("/console/account")
     assert "model_not_found" in page
+    # What never reached an engine has a page, too: from the list, and from the search.
+    [there] = set(re.findall(r'href="(/console/requests/[^"]+)"', page))
+    assert "List the available models" in await manager.page(there)
+    found = await manager.get("/console/search", params={"q": there.rpartition("/")[2]})
+    assert found.headers["location"] == there
+    await (await customer(Role.TENANT_ADMIN, "bolt")).page(there, 404)
+    async with Browser(base_url=gateway.url, timeout=90) as staff:
+        await staff.sign_in()
+        page = await staff.page("/console/tenants/acme")
+        assert f'href="{there}?tenant=acme"' in page
+        assert "List the available models" in await staff.page(f"{there}?tenant=acme")
     assert "GET /v1/models" in page
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from adapters.model import Adapter, dump
+from adapters.errors import NotFoundError
+from adapters.model import Adapter, AdapterName, dump
 from adapters.store.protocol.registry import Change
+from gateway.errors import FlorinError
+from gateway.evaluations.documents import Metric, Plan
+from gateway.operations import evaluations
+from gateway.operations.authorization import Authority
+from gateway.tenants.directory import Key, Role
 from loadtests.mock_engine import MockEngine, answers
 from tests.integration.conftest import Deployment
 from tests.integration.test_metering_under_fire import swept
@@ -184,6 +191,31 @@ async def test_the_base_is_compared_for_operators_only(deployment: Deployment):
     assert {(r.adapter, r.tag) for r in records} == {("acme/support", "evaluation"), ("", "evaluation")}
     by_key = {r.key_id.split(":")[0] for r in records}
     assert by_key == {"evaluation", mine["by"].removeprefix("key:")}
+
+
+async def test_an_administrator_who_signed_in_starts_one_and_reaches_no_more_than_their_key(
+    deployment: Deployment,
+):
+    gateway = deployment.gateway
+    jane = Key("oidc@acme:jane", "acme", Role.TENANT_ADMIN, "", 0, expires=1)  # long over when it ends
+    state, name, plan = gateway.state, AdapterName("acme", "support"), Plan(metric=Metric.EXACT, max_tokens=3)
+    authority = Authority.of(jane)
+    asked = evaluations.Start(plan, data("x", "y").encode(), "")
+    made = await evaluations.start(state, name, 1, asked, authority=authority)
+    async with gateway.http() as http:
+        found = await ended(http, {"adapter": "acme/support", "id": made.id})
+    assert (found["status"], found["by"]) == ("completed", "oidc@acme:jane")
+    [record, *_] = [r for r in await gateway.usage("acme") if r.tag == "evaluation"]
+    assert record.key_id.startswith("evaluation:acme:")
+    for refused, code in (
+        (evaluations.Start(plan, data("x").encode(), "base"), "model_not_found"),
+        (evaluations.Start(replace(plan, metric=Metric.JUDGE, judge="base", judge_prompt="?"), data("x").encode(), ""), "model_not_found"),
+    ):  # fmt: skip
+        with pytest.raises(FlorinError) as error:
+            await evaluations.start(state, name, 1, refused, authority=authority)
+        assert error.value.code == code
+    with pytest.raises(NotFoundError):
+        await evaluations.start(state, AdapterName("bolt", "support"), 1, asked, authority=authority)
 
 
 async def administrator(gateway: Gateway) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from gateway.runtime.settings_reload import Reload
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import fake_adapter, running_gateway
 from tests.unit.gateway.event_streams.receiving import KEYS, SECRET, Receiving, receiving, verified
@@ -71,3 +72,40 @@ async def test_audit_and_usage_arrive_and_can_be_replayed(tmp_path: Path, valkey
     assert 'florin_event_lag_seconds{stream="audit"}' in metrics
     assert 'florin_event_posts_total{result="failed",stream="audit"} 1.0' in metrics
     assert "the-prompt" not in str(audit.posts) + str(usage.posts)
+
+
+async def test_a_reload_adds_pauses_and_moves_a_receiver(tmp_path: Path, valkey_url: str, prefix: str):
+    async with receiving() as first, receiving() as second:
+        settings = {"events_secret": SECRET}
+        async with (
+            running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway,
+            gateway.http() as http,
+        ):
+
+            async def add(*names: str) -> None:
+                for name in names:
+                    assert (await http.post("/admin/v1/tenants", json={"name": name})).status_code == 201
+
+            async def send_to(url: str) -> None:
+                changed = {"audit_events_to": url}
+                gateway.app.apply(Reload(gateway.app.settings.model_copy(update=changed)))
+                async with asyncio.timeout(30):
+                    while (await http.get("/admin/v1/events")).json()["data"][0]["to"] != (
+                        url.removesuffix("/in") or None
+                    ):
+                        await asyncio.sleep(0.02)
+
+            await send_to(first.url)
+            async with asyncio.timeout(30):
+                while (await http.get("/admin/v1/events")).json()["data"][0]["begun"] is None:
+                    await asyncio.sleep(0.02)
+            await add("a", "b")
+            await until(first, 2)
+            await send_to("")
+            await add("c")
+            await send_to(second.url)
+            await add("d")
+            await until(second, 2)
+    assert [event["subject"] for event in first.events] == ["a", "b"]
+    assert [event["subject"] for event in second.events] == ["c", "d"]
+    assert all(verified(headers, body, KEYS[0]) for headers, body in second.posts)

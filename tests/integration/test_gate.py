@@ -17,7 +17,7 @@ from gateway.api.data_plane_openapi import TAG
 from gateway.tenants import directory
 from gateway.tenants.directory import TENANT_ROLES, Role
 from tests.integration.uploading import Wire
-from tests.support.harness import OPERATOR_KEY, Gateway
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
 PUBLIC = {"/admin/v1/sign-in"}
 """For who has no key yet."""
@@ -282,3 +282,40 @@ async def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_nothing_to_lo
         assert (await http.get("/healthz")).status_code == 200
     await asyncio.sleep(0.1)
     assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
+async def test_who_guesses_keys_is_slowed_down_and_valid_keys_never_are(tmp_path, valkey_url, prefix):
+    settings = {"failed_keys_per_address": 2, "trusted_proxies": "127.0.0.1", "oidc_issuer": "http://127.0.0.1:9",
+                "oidc_client_id": "florin", "oidc_roles": "ops=operator"}  # fmt: skip
+    async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
+        known = await gateway.add_tenant("acme")
+
+        async def ask(path: str, key: str, address: str) -> httpx.Response:
+            async with gateway.http(key) as http:
+                return await http.get(path, headers={"x-forwarded-for": f"198.51.100.66, {address}"})
+
+        async def codes(path: str, key: str, address: str, times: int = 1) -> list[str]:
+            return [(await ask(path, key, address)).json()["error"]["code"] for _ in range(times)]
+
+        guess, slowed = "invalid_api_key", "too_many_failed_keys"
+        assert await codes("/v1/models", "fl_x_y", "192.0.2.1", 3) == [guess, guess, slowed]
+        answer = await ask("/admin/v1/tenants", "fl_x_y", "192.0.2.1")  # all sides count together
+        assert answer.status_code == 429
+        assert 0 < int(answer.headers["retry-after"]) <= 60
+        assert await codes("/admin/v1/me", "eyJ.x.y", "192.0.2.1") == [slowed]
+        assert await codes("/admin/v1/me", "eyJ.x.y", "192.0.2.2") == ["invalid_token"]
+        assert (await ask("/v1/models", known, "192.0.2.1")).status_code == 200
+        assert (await ask("/admin/v1/tenants", OPERATOR_KEY, "192.0.2.1")).status_code == 200
+        async with gateway.http("none") as http:
+            for form in ({"key": "fl_x_y"}, {"link": "x"}):
+                page = await http.post(
+                    "/console/sign-in", data=form, headers={"x-forwarded-for": "192.0.2.1"}
+                )
+                assert (page.status_code, "Too many unknown keys" in page.text) == (429, True)
+            good = await http.post(
+                "/console/sign-in", data={"key": OPERATOR_KEY}, headers={"x-forwarded-for": "192.0.2.1"}
+            )
+            assert good.status_code == 303
+        assert await codes("/v1/models", "fl_x_y", "192.0.2.3") == [guess]
+        page = await ask("/metrics", OPERATOR_KEY, "192.0.2.1")
+        assert 'florin_failed_keys_total{answer="429"}' in page.text

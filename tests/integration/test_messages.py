@@ -281,29 +281,53 @@ async def test_bad_bodies(deployment: Deployment, path: str):
 
 
 async def test_claude_codes_requests(deployment: Deployment):
+    """The shape of what `claude -p` 2.1.197 sends: headers, fields, and the messages of a second turn."""
     headers = {
         "authorization": f"Bearer {deployment.gateway.keys['acme']}", "anthropic-version": "2023-06-01",
-        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14", "x-app": "cli",
-        "user-agent": "claude-cli/2.1.80 (external, cli)", "anthropic-dangerous-direct-browser-access": "true",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,mid-conversation-system-2026-04-07",
+        "x-app": "cli", "x-claude-code-session-id": "s", "user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "anthropic-dangerous-direct-browser-access": "true",
         "x-stainless-lang": "js", "accept": "application/json", "content-type": "application/json",
     }  # fmt: skip
     body = BODY | {
-        "max_tokens": 32_000, "stream": True, "temperature": 1, "thinking": {"type": "adaptive"},
+        "max_tokens": 32_000, "stream": True, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        "metadata": {"user_id": "user_0_account__session_0"}, "tools": [TOOL],
-        "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.80; cch=1;"},
+        "metadata": {"user_id": '{"device_id":"0","account_uuid":"","session_id":"s"}'}, "tools": [TOOL],
+        "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.707; cc_entrypoint=sdk-cli;"},
                    {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}}],
     }  # fmt: skip
+    called = {"type": "tool_use", "id": "chatcmpl-tool-1", "name": "days_left", "input": {"product": "card"}}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    body["messages"] = [
+        {"role": "user", "content": [{"type": "text", "text": "Reminder."}, {"type": "text", "text": "How long?"}]},
+        {"role": "system", "content": "Agents."},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Look.", "signature": ""}, called]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "chatcmpl-tool-1", "content": [image],
+                                      "cache_control": {"type": "ephemeral"}}]},
+    ]  # fmt: skip
     async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers) as http:
         answer = await http.post(PATH + "?beta=true", json=body)
-        counted = await http.post(PATH + "/count_tokens?beta=true", json=BODY)
+        counted = await http.post(
+            PATH + "/count_tokens?beta=true", json={"model": "support", "messages": HELLO, "tools": []}
+        )
     assert answer.headers["content-type"].startswith("text/event-stream")
     names = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
     assert names[:3] == ["message_start", "ping", "content_block_start"]
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     assert counted.json()["input_tokens"] > 0
     (sent,) = [call.body for call in deployment.calls() if call.path != "/tokenize"]
-    assert sent["messages"][0] == {"role": "system", "content": "You are Claude Code."}
+    function = {"name": "days_left", "arguments": '{"product":"card"}'}
+    calls = [{"id": "chatcmpl-tool-1", "type": "function", "function": function}]
+    assert sent["messages"] == [
+        {"role": "system", "content": "You are Claude Code."},
+        {"role": "user", "content": "Reminder.\nHow long?\nAgents."},
+        {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "chatcmpl-tool-1", "content": ""},
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}],
+        },
+    ]
+    assert sent["reasoning_effort"] == "high"
 
 
 # -- counts of what does not end well

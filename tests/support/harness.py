@@ -153,7 +153,7 @@ async def running_gateway(
     defaults = {
         "placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0,
         "price_input": "1", "price_output": "10", "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
-        "ledger_warm_up": False,
+        "ledger_warm_up": False, "failed_keys_per_address": 0,
     }  # fmt: skip
     if "ledger_url" not in settings:
         await asyncio.to_thread(_put_ledger, state_dir)

@@ -29,7 +29,7 @@ def margin(
     By adapter, what a customer pays and costs besides (free allowance, minimum, share of unused time,
     corrections) has a row of its own.
 
-    Amounts are rounded for the table; --json has exact decimals.
+    Amounts are rounded as on the statements; --json also has exact decimals.
 
     Example: florin cost margin --month 2026-07
     """
@@ -73,26 +73,20 @@ def _people(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     rows: list[tuple[object, ...]] = [
         (
-            r["tenant"], r["rate_card"] or "none: cost", _money(r["price"]), *_costs(r), _margin(r),
-            r["margin_percent"],
+            r["tenant"], r["rate_card"] or "none: cost", _cents(r["amount_cents"]),
+            _cents(_less(r["cost_cents"], r["unused_time_cents"])), _cents(r["unused_time_cents"]),
+            _cents(_less(r["amount_cents"], r["cost_cents"])), r["margin_percent"],
         )
         for r in body["rows"]
     ]  # fmt: skip  # as above
-    left, totals = body["not_charged"], body["totals"]
+    left, totals = body["not_charged_cents"], body["totals"]
     retries, unused = left["retry_waste"], left["unallocated"]
+    whole = _less(totals["price_cents"], totals["cost_cents"])
     rows += [
         ("",) * len(columns),
-        ("not charged: retries", "", "", _money(retries), "", _negative(retries), ""),
-        (
-            "not charged: unused time",
-            "",
-            "",
-            "",
-            _money(unused),
-            _negative(unused),
-            "",
-        ),
-        ("total", "", _money(totals["price"]), "", "", _money(totals["margin"]), totals["margin_percent"]),
+        ("not charged: retries", "", "", _cents(retries), "", _cents(_less(0, retries)), ""),
+        ("not charged: unused time", "", "", "", _cents(unused), _cents(_less(0, unused)), ""),
+        ("total", "", _cents(totals["price_cents"]), "", "", _cents(whole), totals["margin_percent"]),
     ]
     show(
         table(
@@ -109,25 +103,13 @@ def _remarks(body: Json) -> None:
         note(f"No GPU price for {clean(body['missing_prices'])}: its cost and margin are unknown.")
 
 
-def _costs(row: Json) -> tuple[str | None, str | None]:
-    """Excluding and of unused time, rounded so that they sum to the rounded cost: a reader will check."""
-    used, whole = row["cost_excluding_unused_time"], _cost(row)
-    if used is None or whole is None:
-        return _money(used), _money(row["cost_of_unused_time"])
-    return _money(used), _money(str(whole - _rounded(used)))
+def _less(whole: int | None, part: int | None) -> int | None:
+    """Of cents that the statements are rounded to, so that rows and columns add up."""
+    return None if whole is None or part is None else whole - part
 
 
-def _cost(row: Json) -> Decimal | None:
-    used, unused = row["cost_excluding_unused_time"], row["cost_of_unused_time"]
-    return None if used is None or unused is None else _rounded(Decimal(used) + Decimal(unused))
-
-
-def _margin(row: Json) -> str | None:
-    """Price less cost, as they are shown."""
-    cost = _cost(row)
-    if cost is None or row["price"] is None:
-        return _money(row["margin"])
-    return _money(str(_rounded(row["price"]) - cost))
+def _cents(amount: int | None) -> str | None:
+    return None if amount is None else f"{Decimal(amount).scaleb(-2):,}"
 
 
 def _rounded(amount: str | Decimal) -> Decimal:
@@ -136,7 +118,3 @@ def _rounded(amount: str | Decimal) -> Decimal:
 
 def _money(amount: str | None) -> str | None:
     return None if amount is None else f"{_rounded(amount):,}"
-
-
-def _negative(amount: str | None) -> str | None:
-    return None if amount is None else _money(str(-Decimal(amount)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
@@ -195,7 +196,8 @@ def _accepted(bill: Json) -> None:
 def _name(account: Json) -> str:
     if not account["gpu_type"]:
         return account["engine"] or "no GPU type"
-    return " ".join(account[part] for part in ("engine", "gpu_type", "region", "purchase") if account[part])
+    named = {**account, "purchase": account["purchase"].replace("_", " ")}
+    return " ".join(named[part] for part in ("engine", "gpu_type", "region", "purchase") if named[part])
 
 
 def _difference(line: Json, indent: str = "  ") -> list[Any]:
@@ -231,8 +233,9 @@ def _when(line: Json) -> str:
     if not line["hours"]:
         return ""
     if line["hours"] == 1:
-        return f" ({line['first']})"
-    return f" ({line['hours']:,} hours, {line['first']} to {line['last']})"
+        return f" (the hour from {line['first']})"
+    end = datetime.fromisoformat(line["last"]) + timedelta(hours=1)
+    return f" ({line['hours']:,} hours, {line['first']} to {end:%Y-%m-%dT%H:%M:%SZ})"
 
 
 def _completeness(found: Json) -> None:

@@ -121,6 +121,10 @@ async def _request(visit: Visit, text: str) -> list[Hit]:
                 raise
         else:
             return [Hit(text, f"/console/requests/{path}", "request", exact=True)]
+    if visit.tenant is not None:  # refused before it reached an engine
+        errors = (await visit.api.get("/admin/v1/account"))["errors"]
+        if any(error.get("request_id") == text for error in errors):
+            return [Hit(text, f"/console/requests/{path}", "refused request", exact=True)]
     return []
 
 

@@ -12,6 +12,7 @@ its data and its clock goes back, so that an id is used again, both notes are ke
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ from gateway.metering.ledger import audit_outbox
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import audit_log
+
+log = logging.getLogger("florin.changes")
 
 ACTIONS: dict[str, str] = {
     "registry.restore": "A lost registry was restored to Redis from what the gateway knew.",
@@ -205,8 +208,13 @@ def record(
     connection: Connection, actor: str, action: str, subject: str, details: dict[str, Any], now: int
 ) -> None:
     """In the write transaction of the change: record it. `now`: Unix microseconds. An empty actor records
-    nothing."""
+    nothing.
+
+    The log line outlives a database that loses its last commits: it says what to enter again."""
     if actor:
+        log.info(
+            "%s %s by %s: %s", action, subject, actor, orjson.dumps(details, default=str).decode()[:_WHOLE]
+        )
         note = AuditNote(actor, action, subject, details=details)
         entry = _logged(f"{now // 1000}-{secrets.token_hex(6)}", now, 0, note)
         _put(connection, [_row(entry)])

@@ -5,6 +5,10 @@ The ledger is right, but late: records reach it seconds after their requests. So
 pass is compared with the ledger's of the next, for requests that ended before the first. If the ledger has
 more, the difference is added; what it has less is subtracted only as far as workers that fell silent held
 shares, which the store counts as used.
+
+A store that fails over to a replica that was behind counts less than before. Workers in its records report
+what they have spent in all, which puts that back; the rest only the ledger knows. So such a fall brings the
+comparison forward.
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ ROLE: Final = "budgets"
 LEASE_MS: Final = 15_000
 LOOK_SECONDS: Final = 5.0
 COMPARE_SECONDS: Final = 180.0
+QUIET_SECONDS: Final = 10.0
+"""After a fall, and at the start: until then, workers report what they know, or their shares lapse."""
+SOON_SECONDS: Final = 20.0
+"""Until the first comparison after that: the ledger has the records by then."""
 CLOCKS: Final = 2_000_000
 """Microseconds by which the store's clock and the ledger's records may differ, the workers' reports
 included."""
@@ -42,6 +50,8 @@ CLAIM_MS: Final = 600_000
 DONE_MS: Final = 40 * 86_400_000
 """Longer than any period."""
 _BUDGETS: Final = range(RATES, FLOWS)
+_SHOWN: Final = 5
+"""Subjects in a log line."""
 
 Used = Callable[[str, int, int], Awaitable[Mapping[int, int]]]
 """Subject, start, end → what the ledger says it used, by flow. Raises StoreUnavailableError."""
@@ -81,6 +91,19 @@ def correction(before: Share, index: int, *, least: int, most: int) -> Correctio
     return Correction(-unused, lapsed) if lapsed else None
 
 
+def fell(before: Observation, now: Observation) -> bool:
+    """Whether the store has forgotten what it had counted. Within a period, what was used without the shares
+    that are still unspent never falls, but for corrections of what silent workers held."""
+    for index, flow in enumerate(_BUDGETS):
+        used = before.share.used[index]
+        if used == UNKNOWN or before.periods[flow] != now.periods[flow]:
+            continue
+        settled, later = used - before.share.shared[index], now.share.used[index] - now.share.shared[index]
+        if later < settled - before.share.lapsed[index]:
+            return True
+    return False
+
+
 @dataclass(slots=True)
 class BudgetWatch:
     """Every worker runs one; the one that holds the role works."""
@@ -94,10 +117,13 @@ class BudgetWatch:
     now: Callable[[], int]
     look_seconds: float = LOOK_SECONDS
     compare_seconds: float = COMPARE_SECONDS
+    clock: Callable[[], float] = time.monotonic
     # Mutable:
+    _last: dict[str, Observation] = field(default_factory=dict)
     _before: dict[str, Observation] = field(default_factory=dict)
     """The looks that the next comparison uses."""
-    _compared: float = 0.0
+    _due: float | None = None
+    """When to compare (`clock`)."""
     _posting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -126,11 +152,23 @@ class BudgetWatch:
             for (subject, _), share in zip(part, await self.store.looks(part), strict=True):
                 seen[subject] = Observation(at, share, periods)
                 await self._show(subject, *budgets[subject], share, at)
-        if time.monotonic() - self._compared >= self.compare_seconds:
+        lost = [s for s, found in seen.items() if s in self._last and fell(self._last[s], found)]
+        self._last = seen
+        if lost or self._due is None:
+            self._before, self._due = {}, self.clock() + QUIET_SECONDS
+        if lost:
+            log.warning(
+                "Redis has forgotten what was used of budgets, as after a failover to a replica that was "
+                "behind: %s%s. The ledger corrects them within a minute.",
+                ", ".join(lost[:_SHOWN]),
+                ", …" if len(lost) > _SHOWN else "",
+            )
+        if self.clock() >= self._due:
             for subject, observation in self._before.items():
                 if subject in budgets:
                     await self.compare(subject, observation)
-            self._before, self._compared = seen, time.monotonic()
+            self._due = self.clock() + (self.compare_seconds if self._before else SOON_SECONDS)
+            self._before = seen
 
     def _budgets(self) -> dict[str, tuple[str, Budget, Amounts]]:
         """Subject → its tenant, budget, and limits."""

@@ -88,12 +88,13 @@ def person_of(claims: Claims, rules: RoleRules, tenants: Collection[str], *, exp
         if tenant in tenants:
             return _person(name, role, tenant, claims, expires)
         missing = missing or _no_tenant(tenant, rules.tenant_claim)
-    raise FlorinError("no_role", missing or _unmapped(name, rules.claim, values))
+    raise FlorinError("no_role", missing or _unmapped(name, rules.claim, values, claims))
 
 
 def _person(name: str, role: Role, tenant: str, claims: Claims, expires: int) -> Key:
     issued = _time(claims, "iat")
-    label = _text(claims.get("email")) or _text(claims.get("name"))
+    names = (_text(claims.get(claim)) for claim in ("email", "name", "preferred_username"))
+    label = next(filter(None, names), "")
     return Key(
         f"oidc@{tenant}:{name}" if tenant else f"oidc:{name}",
         tenant,
@@ -123,15 +124,15 @@ def _shown(text: str) -> bool:
 
 
 def _claim(claims: Claims, path: str) -> Any:
-    """A claim of this name, or inside objects: `realm_access.roles`. None: there is none."""
-    if path in claims:  # some names are URLs with dots
+    """A claim of this name, or inside objects: `realm_access.roles`. None: there is none. Names may have
+    dots: some are URLs, or client ids (`resource_access.florin.example.com.roles`)."""
+    if path in claims:
         return claims[path]
-    found: Any = claims
-    for part in path.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            return None
-        found = found[part]
-    return found
+    for dot in (at for at, char in enumerate(path) if char == "."):
+        inner = claims.get(path[:dot])
+        if isinstance(inner, Mapping) and (found := _claim(inner, path[dot + 1 :])) is not None:
+            return found
+    return None
 
 
 def _values(claim: Any) -> list[str]:
@@ -151,7 +152,13 @@ def _no_tenant(tenant: str, claim: str) -> str:
     return f"Your role belongs to a tenant, but the gateway does not know which: {where}."
 
 
-def _unmapped(name: str, claim: str, values: list[str]) -> str:
+def _unmapped(name: str, claim: str, values: list[str], claims: Claims) -> str:
+    elsewhere = claims.get("_claim_names")
+    if not values and (claims.get("hasgroups") or (isinstance(elsewhere, Mapping) and claim in elsewhere)):
+        return (
+            f"You are signed in as {name}, but in more groups than the issuer puts into a token. Ask the "
+            "operator to give roles by a claim of fewer values, such as app roles (FLORIN_OIDC_ROLES_CLAIM)."
+        )
     shown = ", ".join(repr(value[:80]) for value in values[:_MOST_GROUPS])
     groups = f"has {shown}{', …' if len(values) > _MOST_GROUPS else ''}" if values else "is missing or empty"
     return (

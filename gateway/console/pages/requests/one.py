@@ -16,8 +16,8 @@ from gateway.console.visit import ALL, Route, Visit
 from gateway.tenants.directory import Role
 
 _LONGEST: Final = 200
-_PATIENCE: Final = 3.0
-"""Seconds that the page waits for the cost."""
+_PATIENCE: Final = 20.0
+"""Seconds that the tile waits for the cost."""
 
 
 async def request(visit: Visit) -> Response:
@@ -33,7 +33,8 @@ async def request(visit: Visit) -> Response:
     if not records and not why and error is None:
         text = (
             f"No request {request_id[:100]!r} is known here. Usage arrives a second or two after the "
-            "response; requests that were refused before they reached an engine leave none."
+            "response. What was refused before it reached an engine is among the last errors on its "
+            "tenant's page."
         )
         raise ApiError(404, "not_found", text)
     made = attempts(records, why)
@@ -43,7 +44,7 @@ async def request(visit: Visit) -> Response:
         attempts=made,
         records=records,
         only_decided=[d for number, d in sorted(why.items()) if number not in {a.number for a in made}],
-        cost=await _cost(visit, records),
+        costed=any(record["billable"] for record in records),
         error=error,
         cli=shlex.join(("florin", "audit", "request", request_id)),
     )
@@ -63,11 +64,13 @@ async def _nothing() -> None:
     return None
 
 
-async def _cost(visit: Visit, records: list[dict[str, Any]]) -> Cost | None:
-    """None: there is nothing to cost."""
-    if not any(record["billable"] for record in records):
-        return None
-    path = f"/finance/v1/usage/{quote(records[-1]['request_id'], safe='')}/cost"
+async def tile(visit: Visit) -> Response:
+    """The part of the page that asks the ledger, which may take a second."""
+    return visit.page("request_cost.html.j2", cost=await _cost(visit))
+
+
+async def _cost(visit: Visit) -> Cost:
+    path = f"/finance/v1/usage/{quote(visit.params['request_id'][:_LONGEST], safe='')}/cost"
     try:
         async with asyncio.timeout(_PATIENCE):
             return cost(await visit.api.get(path))
@@ -78,12 +81,20 @@ async def _cost(visit: Visit, records: list[dict[str, Any]]) -> Cost | None:
 
 
 async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> dict[str, Any] | None:
-    """The error that its client got, if it is among its tenant's last."""
-    if visit.role is not Role.OPERATOR or not records:
+    """The error that its client got, if it is among its tenant's last. One that was refused before it reached
+    an engine has no record; then an operator's link says whose it is."""
+    name = records[-1]["tenant"] if records else visit.query.get("tenant", "")
+    if visit.tenant is not None:
+        tenant = await known(visit, "/admin/v1/account")
+    elif visit.role is Role.OPERATOR and name:
+        tenant = await known(visit, f"/admin/v1/tenants/{quote(name, safe='')}")
+    else:
         return None
-    tenant = await known(visit, f"/admin/v1/tenants/{quote(records[-1]['tenant'], safe='')}")
     found = [e for e in (tenant or {}).get("errors", ()) if e.get("request_id") == request_id]
     return found[0] | {"remedy": remedy(found[0]["code"])} if found else None
 
 
-ROUTES = (Route("/requests/{request_id}", request, ALL),)
+ROUTES = (
+    Route("/requests/{request_id}", request, ALL),
+    Route("/requests/{request_id}/cost", tile, ALL),
+)

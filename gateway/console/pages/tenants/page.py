@@ -54,7 +54,9 @@ async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency
     columns = rows.key_columns(visit.now, tenants=False, linked=visit.role is not Role.TENANT)
     tables = {
         "keys": visit.table(columns, valid, sort="-last_used", name="keys"),
-        "errors": visit.table(rows.ERRORS, found["errors"], name="errors", size=20),
+        "errors": visit.table(
+            rows.error_columns("" if visit.tenant else name), found["errors"], name="errors", size=20
+        ),
         "adapters": visit.table(
             rows.ADAPTERS, found.get("adapters", []), sort="adapter", name="adapters", size=20
         ),

@@ -189,26 +189,26 @@ def scopes_in_words(key: Json) -> str:
     return ", ".join([*found, *scopes["adapters"], *scopes["endpoints"]]) or "all of its role"
 
 
-ERRORS: Final = [
-    Column("at", "When", lambda e: e["at"], "time"),
-    Column("status", "Status", lambda e: e["status"]),
-    Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
-    Column("adapter", "Adapter", lambda e: e["adapter"] or None),
-    Column("key", "Key", lambda e: e["key"]),
-    Column(
-        "request_id", "Request", lambda e: Cell(e["request_id"], href=_request(e) if e["adapter"] else "")
-    ),
-]
+def error_columns(tenant: str) -> list[Column]:
+    """`tenant`: whose they are, for staff."""
+
+    def request(e: Json) -> Cell:
+        whose = f"?tenant={quote(tenant)}" if tenant else ""
+        return Cell(e["request_id"], href=f"/console/requests/{quote(e['request_id'], safe='')}{whose}")
+
+    return [
+        Column("at", "When", lambda e: e["at"], "time"),
+        Column("status", "Status", lambda e: e["status"]),
+        Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
+        Column("adapter", "Adapter", lambda e: e["adapter"] or None),
+        Column("key", "Key", lambda e: e["key"]),
+        Column("request_id", "Request", request),
+    ]
 
 
 def _remedy(code: str) -> str:
     known = CODES.get(code)
     return known.remedy if known else ""
-
-
-def _request(error: Json) -> str:
-    """Its page. What was refused before an adapter was found has none."""
-    return f"/console/requests/{quote(error['request_id'], safe='')}"
 
 
 def _adapter(name: str) -> Cell:

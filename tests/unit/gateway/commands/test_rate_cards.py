@@ -24,13 +24,16 @@ MARGIN = {
     "rows": [
         {"tenant": "acme", "rate_card": "standard", "price": "1200.004", "amount_cents": 120000,
          "cost_excluding_unused_time": "700.00", "cost_of_unused_time": "100.50", "cost": "800.50",
+         "cost_cents": 80050, "unused_time_cents": 10049,
          "margin": "399.504", "margin_percent": "33.29"},
         {"tenant": "bolt", "rate_card": None, "price": "5.00", "amount_cents": 500,
          "cost_excluding_unused_time": None, "cost_of_unused_time": None, "cost": None, "margin": None,
+         "cost_cents": None, "unused_time_cents": None,
          "margin_percent": None},
     ],
     "not_charged": {"retry_waste": "9.48", "unallocated": "12.00"},
-    "totals": {"price": "1205.004", "cost": "821.98", "margin": "383.024", "margin_percent": "31.79"},
+    "not_charged_cents": {"retry_waste": 948, "unallocated": 1200},
+    "totals": {"price": "1205.004", "price_cents": 120500, "cost_cents": 82198, "cost": "821.98", "margin": "383.024", "margin_percent": "31.79"},
 }  # fmt: skip  # as above
 INVOICE = {
     "month": "2026-10",
@@ -130,6 +133,8 @@ def test_the_margin_has_exact_figures_for_programs_and_a_table_for_people(fake):
     done = fake.florin("cost", "margin", "--month", "2026-10")
     for said in ("1,200.00", "399.50", "33.29", "not charged: retries", "-9.48", "-12.00", "383.02"):
         assert said in done.stdout, said
+    [acme] = [line for line in done.stdout.splitlines() if line.startswith("acme")]
+    assert acme.split()[-4:] == ["700.01", "100.49", "399.50", "33.29"], "the statement's cents"
     assert "is open" in done.stderr
     assert "No GPU price for L40S on_demand" in done.stderr
     assert json.loads(fake.florin("cost", "margin", "--month", "2026-10", "--json").stdout) == MARGIN

@@ -161,9 +161,9 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     assert "provisioned GPU cost at list price 2.000000 5.000000" in rows
     assert (
         "billed for hours in which the engine was not up, or not registered (2 hours, 2026-11-03T04:00:00Z to "
-        "2026-11-03T05:00:00Z) +2.000000 +5.000000 cause identified"
+        "2026-11-03T06:00:00Z) +2.000000 +5.000000 cause identified"
     ) in rows
-    assert any(row.startswith("2026-11-0a1b2c3d gpu-a H100 on_demand billed for hours") for row in rows)
+    assert any(row.startswith("2026-11-0a1b2c3d gpu-a H100 on demand billed for hours") for row in rows)
     assert 'To accept: florin cost accept LINE --reason "…"' in done.stderr
     assert "billed 4.000000 10.000000" in rows
     assert "records with the engine's final counts 42" in rows
@@ -172,7 +172,7 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     assert "gpu-b: 5 records from f to t have no engine counters to compare with." in done.stderr
     assert "by the price book" not in done.stdout
     by_engine = fake.florin("cost", "reconcile", "--month", "2026-11", "--accounts").stdout
-    assert "gpu-a H100 on_demand: billed at 2.50, by the price book 2.75 per GPU-hour" in by_engine
+    assert "gpu-a H100 on demand: billed at 2.50, by the price book 2.75 per GPU-hour" in by_engine
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -246,7 +246,7 @@ def test_who_accepted_what_is_shown_beside_the_bill(fake):
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
     assert any(row.endswith("cause identified, 1 of 2 not accepted") for row in rows)
     assert (
-        "2026-11-0a1b2c3d gpu-a H100 on_demand +2.000000 +5.000000 fk1 2026-12-02T09:00:00Z returned on the 2nd"
+        "2026-11-0a1b2c3d gpu-a H100 on demand +2.000000 +5.000000 fk1 2026-12-02T09:00:00Z returned on the 2nd"
     ) in rows
     assert any(row.endswith("returned on the 2nd no longer: the amount changed") for row in rows)
 

@@ -117,6 +117,12 @@ def test_a_margin_is_price_less_cost_to_the_last_digit(ledger):
         assert (bolt["rate_card"], Fraction(bolt["margin"])) == (None, 0)
         whole = sum(Fraction(row["price"]) for row in made["rows"]) - Fraction(settled.totals["cost"])
         assert Fraction(made["totals"]["margin"]) == whole
+        said = statement(ledger, "bolt", month)  # the same cents as on the statement, everywhere
+        assert bolt["unused_time_cents"] == said["unused_time_cents"]
+        assert bolt["cost_cents"] == said["amount_cents"] == bolt["amount_cents"]
+        left = sum(made["not_charged_cents"].values())
+        assert sum(row["cost_cents"] for row in made["rows"]) + left == made["totals"]["cost_cents"]
+        assert sum(row["amount_cents"] for row in made["rows"]) == made["totals"]["price_cents"]
 
 
 def test_charges_are_sealed(ledger):

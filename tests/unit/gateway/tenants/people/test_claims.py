@@ -33,6 +33,10 @@ def person(claims: dict[str, Any], **settings: Any):
         ({"groups": ["bolts"], "org": "acme"}, {"oidc_tenant_claim": "org"}, ("oidc@bolt:u", "tenant", "bolt")),
         ({"groups": ["admins"], "org": "acme"}, {"oidc_tenant_claim": "org"}, ("oidc@acme:u", "tenant-admin", "acme")),
         ({"realm_access": {"roles": ["ops"]}}, {"oidc_roles_claim": "realm_access.roles"}, ("oidc:u", "operator", "")),
+        (
+            {"resource_access": {"florin.example.com": {"roles": ["ops"]}}},
+            {"oidc_roles_claim": "resource_access.florin.example.com.roles"}, ("oidc:u", "operator", ""),
+        ),
         ({"https://a.b/roles": ["ops"]}, {"oidc_roles_claim": "https://a.b/roles"}, ("oidc:u", "operator", "")),
         ({"groups": ["ops"], "email": "j@x.y"}, {"oidc_person_claim": "email"}, ("oidc:j@x.y", "operator", "")),
         # A tenant's person whose first role leads to no tenant has the next one.
@@ -52,6 +56,9 @@ def test_a_role_and_a_tenant(claims, settings, found):
         ({}, {}, "no_role", "is missing or empty"),
         ({"groups": [1, None, {"ops": 1}, ["ops"]]}, {}, "no_role", "is missing or empty"),
         ({"groups": {"ops": True}}, {}, "no_role", "is missing or empty"),
+        ({"hasgroups": True}, {}, "no_role", "in more groups than the issuer puts into a token"),
+        ({"_claim_names": {"groups": "src1"}}, {}, "no_role", "in more groups than the issuer puts into a token"),
+        ({"_claim_names": {"roles": "src1"}}, {}, "no_role", "is missing or empty"),
         ({"groups": "ops admins"}, {}, "no_role", "has 'ops admins'"),
         ({"groups": [f"g{i}" for i in range(900)]}, {}, "no_role", "'g4', …"),
         ({"groups": ["admins"]}, {}, "no_role", "neither FLORIN_OIDC_ROLES nor a claim names it"),
@@ -113,3 +120,8 @@ def test_times(exp, more, code):
 def test_settings_that_cannot_work_are_refused(name, value, words):
     with pytest.raises(ValueError, match=words):
         Settings(**(RULES | {name: value}))
+
+
+def test_the_name_that_people_are_shown_by():
+    assert person({"groups": ["ops"], "preferred_username": "jane@x.y"}).label == "jane@x.y"
+    assert person({"groups": ["ops"], "name": "Jane", "preferred_username": "jane@x.y"}).label == "Jane"
