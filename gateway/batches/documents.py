@@ -156,7 +156,7 @@ def new_batch(
     total: int = 0,
     output_keep: int = 0,
 ) -> Batch:
-    """A batch that waits to be validated. `output_keep`: how long results are kept; 0: the setting."""
+    """A batch that waits to be validated. `output_keep`: microseconds; 0: as long as the setting says."""
     return Batch(
         id=new_batch_id(),
         tenant=owner.tenant,

@@ -12,7 +12,8 @@ from typing import Final
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.documents import SECOND, Batch
 from gateway.batches.file_store import FileStore
-from gateway.batches.run import DAY, BatchRun, RunContext, Running
+from gateway.batches.line_run import RunContext, Running
+from gateway.batches.run import DAY, BatchRun
 from gateway.batches.threads import Threads
 from gateway.config import Settings
 from gateway.lifecycle import Lifecycle
@@ -205,7 +206,7 @@ class BatchRunner:
         engines that have no room. They run again later."""
         found: list[tuple[int, Running]] = []
         for run, _ in self._runs.values():
-            for running in run.running.values():
+            for running in run.lines.running.values():
                 attempt = running.exchange.context.attempt
                 if attempt is None or attempt.outcome is not None:
                     continue

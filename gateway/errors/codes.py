@@ -157,7 +157,7 @@ CODES: dict[str, Code] = {
         _SERVER,
         "The issuer of sign-ins (FLORIN_OIDC_ISSUER) does not answer, and its keys were never fetched or are "
         "too old.",
-        "Check the issuer, and the log for the reason. Keys work meanwhile.",
+        "Check the issuer; the log gives the reason. API keys keep working.",
     ),
     "insufficient_role": Code(
         403, "permission_error", "The key's role does not permit this.", "Use a key with the required role."

@@ -59,8 +59,8 @@ CONDITIONS: Final[dict[str, Meaning]] = {
     "clock_off": Meaning(
         "warning",
         "The clock of this host, Redis or the ledger's database differs from Florin's own.",
-        "Correct the wrong clock and keep it synchronized (NTP). Requests are served, and billed time stays "
-        "correct meanwhile. Once two of the clocks have agreed for five minutes, Florin adopts their time.",
+        "Correct the wrong clock and keep it synchronized (NTP). Meanwhile, requests are served and billed "
+        "time stays correct. Once two of the clocks have agreed for five minutes, Florin adopts their time.",
     ),
     "settings_refused": Meaning(
         "problem",
@@ -95,8 +95,8 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "warning",
         "Events wait because their receiver does not take them.",
         "`florin events status` shows the receiver's answer. Fix the receiver, or correct "
-        "FLORIN_AUDIT_EVENTS_TO or FLORIN_USAGE_EVENTS_TO. Nothing is lost meanwhile: delivery goes on by "
-        "itself where it stopped.",
+        "FLORIN_AUDIT_EVENTS_TO or FLORIN_USAGE_EVENTS_TO. Nothing is lost: delivery then resumes by itself "
+        "where it stopped.",
     ),
     "disk_low": Meaning(
         "warning",

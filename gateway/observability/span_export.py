@@ -113,7 +113,9 @@ class _Sender(SpanExporter):
         failed = result is not SpanExportResult.SUCCESS
         self._count("failed" if failed else "exported", len(spans))
         if failed and not self._failing:
-            log.warning("Spans cannot be sent to %s; requests go on. %s", self._endpoint, self._reason.text)
+            log.warning(
+                "Spans cannot be sent to %s; requests are not affected. %s", self._endpoint, self._reason.text
+            )
         elif self._failing and not failed:
             log.info("Spans can be sent to %s again", self._endpoint)
         self._failing = failed

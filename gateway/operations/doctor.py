@@ -73,7 +73,7 @@ def of_issuer(state: State) -> list[Diagnosis]:
             "warning",
             issuer.url,
             f"The issuer of sign-ins cannot be used: {issuer.trouble} {_SIGNED_IN}",
-            "Check FLORIN_OIDC_ISSUER, FLORIN_OIDC_CA and the way there. Keys work meanwhile.",
+            "Check FLORIN_OIDC_ISSUER, FLORIN_OIDC_CA and the network. API keys keep working.",
         )
     ]
 

@@ -105,8 +105,8 @@ def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
             may = own.pins.address or f"{peer}, from where it connects"
             raise FlorinError(
                 "engine_pinned",
-                f"Engine {own.engine} may be at {may}, and not at {url[:200]}: pin its address with "
-                f"`florin engine token create --name {own.engine} --address …`, and enrol the host anew.",
+                f"Engine {own.engine} may be at {may}, but not at {url[:200]}: pin its address with "
+                f"`florin engine token create --name {own.engine} --address …`, and enrol the host again.",
             )
     _check_settled(own, body)
 
@@ -115,7 +115,7 @@ def _check_settled(own: Key, body: NewEngine) -> None:
     if said := contradiction(own.pins, body.model_dump()):
         raise FlorinError(
             "engine_pinned",
-            f"Engine {own.engine} registers with {said}: to change that, enrol its host anew "
+            f"Engine {own.engine} registers with {said}: to change that, enrol its host again "
             f"(`florin engine token create --name {own.engine}`).",
         )
 

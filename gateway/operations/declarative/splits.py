@@ -198,7 +198,7 @@ def _versions(
         elif spec.number in fresh:
             new = replace(fresh[spec.number], number=spec.number, trusted=bool(spec.trusted))
         else:
-            raise ConflictError(f"{id_} has been removed meanwhile: apply once more.")
+            raise ConflictError(f"{id_} was removed meanwhile; apply the file again.")
         for other in made.values():
             if (other.digest, other.base_model) == (new.digest, new.base_model):
                 raise DocumentRefusedError(
