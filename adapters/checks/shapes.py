@@ -51,6 +51,9 @@ class BaseShapes:
     experts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Where a mixture's experts are, `model.layers.*.mlp.experts` → what an adapter that changes one of them
     must have for it: kinds of modules. Engines refuse a part."""
+    mixers: tuple[str, ...] = ()
+    """Of a hybrid model, each layer's one of MIXERS; empty: all layers have the same modules, or the config
+    does not say which have which."""
 
     @cached_property
     def roots(self) -> tuple[str, ...]:
@@ -94,6 +97,15 @@ class BaseShapes:
         ):
             if int(number) >= limit:
                 return f"{what} 0 to {limit - 1}"
+        return None
+
+    def lacks(self, layer: int, module: str) -> str | None:
+        """What this layer has instead of that kind of module, or None if it has it. Engines ignore the
+        weights of modules that a layer lacks."""
+        if layer < len(self.mixers):
+            has, wanted = self.mixers[layer], _mixer(module)
+            if wanted and wanted != has:
+                return has
         return None
 
     def leaves(self) -> set[str]:
@@ -229,7 +241,28 @@ def _shapes(row: Mapping[str, Any], config: Mapping[str, Any]) -> BaseShapes:
         renames=row.get("mapper", {}),
         pooling=row.get("pooling", False),
         experts=experts,
+        mixers=_mixers(modules, config),
     )
+
+
+MIXERS = {"full_attention": "self_attn", "linear_attention": "linear_attn"}
+"""A layer's type in the config → its modules that mix tokens, as in Qwen3-Next and Qwen3.5."""
+
+
+def _mixer(module: str) -> str:
+    """`model.layers.*.self_attn.q_proj` → `self_attn`; empty: it mixes no tokens."""
+    component = module.partition(".*.")[2].partition(".")[0]
+    return component if component in MIXERS.values() else ""
+
+
+def _mixers(modules: Mapping[str, Module], config: Mapping[str, Any]) -> tuple[str, ...]:
+    if not {*MIXERS.values()} <= {_mixer(module) for module in modules}:
+        return ()
+    inner = config.get("text_config")
+    types = (inner if isinstance(inner, Mapping) else config).get("layer_types")
+    if not isinstance(types, list) or not all(isinstance(one, str) and one in MIXERS for one in types):
+        return ()
+    return tuple(MIXERS[one] for one in types)
 
 
 _DOWN = frozenset({"down_proj", "w2", "linear_v", "output_linear"})

@@ -210,6 +210,14 @@ def _module(path: str, shapes: BaseShapes, findings: Findings) -> Module | None:
             expected=allowed,
         )
         return None
+    if (instead := shapes.lacks(located[1], located[2])) is not None:
+        findings.add(
+            "module_not_in_base",
+            f"The base model has no module {shown(path)}: its layer {located[1]} is of another kind.",
+            found=shown(path),
+            expected=f"{instead} in layer {located[1]}",
+        )
+        return None
     return shapes.modules[located[2]]
 
 
