@@ -22,7 +22,7 @@ from gateway.transport.engine_connection import (
 )
 from gateway.transport.engine_pool import Address, EnginePool, address
 from tests.support.certificates import Authority
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -107,7 +107,7 @@ async def acquire(pool: EnginePool, where: Address) -> EngineConnection:
 
 
 async def ask(pool: EnginePool, where: Address, body: bytes = b"{}", limit: int = 1000) -> tuple[int, bytes]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         connection = await acquire(pool, where)
         try:
             status = await connection.send(HEAD % len(body), body)
@@ -315,7 +315,7 @@ class Consumer:
 async def streaming(pool: EnginePool, server: Server) -> AsyncIterator[EngineConnection]:
     """A connection whose response has begun."""
     server.scripts = [server.answering(ENDLESS)]
-    async with playing(server) as where, asyncio.timeout(10):
+    async with playing(server) as where, asyncio.timeout(PATIENCE_S):
         connection = await acquire(pool, where)
         await connection.send(HEAD % 0, b"")
         yield connection
