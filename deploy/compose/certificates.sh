@@ -1,6 +1,6 @@
 #!/bin/sh
 # A certificate authority of this deployment's own, and from it a certificate for the gateway and one for the engine.
-# Runs at each `up`, and renews what is valid for less than 30 days; Florin and vLLM notice new files by themselves.
+# Runs at each `up`, and renews what is valid for less than 30 days; Florin and vLLM notice changed files by themselves.
 set -eu
 cd "${1:-/tls}"
 umask 077
@@ -25,8 +25,15 @@ issue() {
         | openssl x509 -req -CA ca.pem -CAkey ca.key -days 397 -extfile extensions -out "$1.pem.new"
     rm extensions
     chown "$2:$2" "$1.key.new"
-    mv "$1.key.new" "$1.key"
-    mv "$1.pem.new" "$1.pem"
+    # Written in place where they exist: vLLM 0.32 notices only the first time that a file is replaced by another.
+    if [ -e "$1.pem" ] && [ -e "$1.key" ]; then
+        cat "$1.key.new" > "$1.key"
+        cat "$1.pem.new" > "$1.pem"
+        rm "$1.key.new" "$1.pem.new"
+    else
+        mv "$1.key.new" "$1.key"
+        mv "$1.pem.new" "$1.pem"
+    fi
     chmod 0644 "$1.pem"
 }
 

@@ -71,10 +71,10 @@ async def open_registry(context: WorkerContext) -> Registry:
 async def follow(context: WorkerContext, registry: Registry) -> tuple[SnapshotWriter, dict[str, str]]:
     """Follow the change feed, and keep a snapshot on disk. Returns its writer and the shared secrets. Raises
     RegistryTooNewError."""
+    await registry_format.check(registry.store)  # before anything of it is read
     follower = registry.follower
     await follower.start()
     context.stack.push_async_callback(follower.close)
-    await registry_format.check(registry.store)
     secrets = await snapshot_writer.secrets_of(registry.store, follower, registry.saved)
     writer = SnapshotWriter(context.settings.state_dir, follower, secrets)
     context.stack.push_async_callback(writer.close)

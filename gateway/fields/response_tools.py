@@ -159,7 +159,9 @@ def tool_choice(value: Any, _: FieldReading) -> Any:
     """The chat's choice. Raises WrongError."""
     if type(value) is not dict:
         return value
-    kind, name = value.get("type"), value.get("name")
+    kind, name, namespace = value.get("type"), value.get("name"), value.get("namespace")
     if type(kind) is not str or kind not in _FUNCTIONS or type(name) is not str:
         raise WrongError("be `none`, `auto`, `required`, or a function or custom tool by `type` and `name`")
-    return {"type": "function", "function": {"name": name}}
+    if namespace is not None and type(namespace) is not str:
+        raise WrongError("have a namespace that is text")
+    return {"type": "function", "function": {"name": sent_name(name, namespace)}}

@@ -98,7 +98,8 @@ class RequestReader:
             SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete)
         )
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(framing))
-        self.feed(data)
+        if not self.stopped:
+            self.feed(data)
 
     # -- httptools
 
@@ -156,6 +157,8 @@ class RequestReader:
             raise _StoppedError
 
     def on_body(self, body: bytes) -> None:
+        if self.stopped:
+            return  # of a request that follows the connection's last
         self._overhead = 0
         self._receiver.body_arrived(body)
 

@@ -289,10 +289,15 @@ async def test_the_console_refuses_in_words(here: Place, page: Page) -> None:
 
 
 async def test_a_session_that_the_provider_ends_and_a_provider_that_is_away(
-    here: Place, page: Page, tmp_path: Path
+    valkey: EmbeddedValkey, page: Page, tmp_path: Path
 ) -> None:
-    provider, gateway = here
-    await configure(here, {})
+    async with place(tmp_path, valkey, f"openid-away-{os.getpid()}") as own:  # which the others do not share
+        await ended_and_away(own, page, tmp_path)
+
+
+async def ended_and_away(own: Place, page: Page, tmp_path: Path) -> None:
+    provider, gateway = own
+    await configure(own, {})
     async with florin(gateway, tmp_path, "login", "--device", "--json") as login:
         url, rest = await offered(login)
         await page.goto(url)

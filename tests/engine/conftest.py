@@ -1,7 +1,7 @@
 """Real vLLM engines, started once per run: a fleet of two, and a lone one for what needs no second.
 
-`make test` runs the tests of the fleet, `-m fleet`, beside all others. So there are three engines, or four. A test that
-kills an engine asks for `repaired_fleet` or `repaired_lone`, which leave it alive.
+`make test` runs the tests of the fleet, `-m fleet`, beside all others. So there are three engines, or four. Not for
+xdist: a second worker would wait for the fleet until the first has ended. A test that kills an engine asks for `repaired_fleet` or `repaired_lone`, which leave it alive.
 """
 
 from __future__ import annotations

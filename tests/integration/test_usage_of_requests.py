@@ -44,11 +44,12 @@ async def test_usage_of_requests(deployment):
     assert others.json()["error"]["message"] == never.json()["error"]["message"].replace(f"{ids[1]}x", ids[1])
 
     mine = (await ask(f"/{ids[0]}/cost", gateway.keys["acme"])).json()
-    assert (mine["pending"], mine["priced_by"]) == ("hour_not_over", "cost")
+    assert mine["pending"] in {"hour_not_over", "hour_not_computed"}  # the hour may end here
+    assert mine["priced_by"] == "cost"
     assert "shares" not in mine
-    [share] = (await ask(f"/{ids[0]}/cost")).json()["shares"]
-    assert (share["attempt"], share["billable"]) == (1, True)
-    assert share["nano_gpu_hours"] > 0
+    shares = (await ask(f"/{ids[0]}/cost")).json()["shares"]
+    assert {(share["attempt"], share["billable"]) for share in shares} == {(1, True)}
+    assert sum(share["nano_gpu_hours"] for share in shares) > 0
     assert (await ask(f"/{ids[1]}/cost", gateway.keys["acme"])).status_code == 404
 
 

@@ -114,14 +114,15 @@ async def costs(
         only_staff(key)
     at = zone_of(timezone)
     within = period_of(start, to, month, state.clock.now(), at)
+    local = local_time_of(within, at)
     question = Question(
-        within,
+        local.within if local is not None and local.cuts else within,
         dimensions,
         await known_tenants_of(state, key, tenant),
         await asked_policy(state, policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),
-        local_time_of(within, at),
+        local,
     )
     flushed = await state.meter.flush()
     if kind == "json":

@@ -49,9 +49,8 @@ async def export_month(
     granularity: Annotated[Granularity, Query(description="A row for each hour or day (UTC).")] = "hourly",
 ) -> Response:
     """Export a month as a file: FOCUS 1.2 or 1.4, the ledger's lines, or what Vantage and CloudZero import.
-    A tenant's key gets its own chargeback, without GPU-hours and GPU prices. All but the ledger's lines
-    requires all prices. The header `x-florin-rows` gives
-    the number of rows."""
+    A tenant's key gets its own chargeback, without GPU-hours and GPU prices. All formats but the ledger's
+    lines require all prices. The header `x-florin-rows` gives the number of rows."""
     if dataset == "infrastructure":
         only_staff(key)
     if kind in FOREIGN:

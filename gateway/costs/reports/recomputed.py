@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Table, exists, func, select
 
 from gateway.costs.cost_lines import CostLine, effective, read_lines
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import LocalTime, Period, iso
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.rollups.engine_hour import ComputedHour, HourTerms, compute
+from gateway.costs.rollups.engine_hour import PLACE, ComputedHour, HourTerms, compute
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posting import FIGURES, Detail
 from gateway.dataplane.labels import OTHER
 from gateway.metering.ledger.ledger import EngineHour, pruned_before
-from gateway.metering.ledger.schema import engine_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, rollups, set_aside_hours
 
 MOST_RECORDS = 1_000_000
 """A report reads all of them: about half a minute."""
@@ -82,7 +82,7 @@ def pair_lines(
 
     places = _places(connection, where)
     what = f"Dividing by two of {', '.join(DIMENSIONS)}"
-    _check(connection, places, where, _Refusal("by", what, "ask for a shorter time"))
+    _check(connection, places, where, _Refusal("by", what, "ask for a later or shorter time"))
     return _lines(connection, book, places, by, tenants, local)
 
 
@@ -104,7 +104,12 @@ def cut_lines(
 
     places = _places(connection, where)
     what = f"Days of {local.timezone} begin within an hour of UTC, and dividing that hour"
-    _check(connection, places, where, _Refusal("timezone", what, "ask for a shorter time, or use UTC"))
+    _check(
+        connection,
+        places,
+        where,
+        _Refusal("timezone", what, "ask for a later time, or use UTC"),
+    )
     return _lines(connection, book, places, by, tenants, local)
 
 
@@ -142,9 +147,9 @@ def _computed(
 ) -> ComputedHour:
     try:
         return compute(connection, terms, place, cuts)
-    except ImplausibleError as error:
+    except ImplausibleError as error:  # which may name other tenants' records
         raise RecomputationError(
-            "by", f"{place[1]} at {iso(place[0])} cannot be computed: {error}"
+            "by", f"The hour of {iso(place[0])} cannot be computed: a record of {place[1]} is implausible."
         ) from error
 
 
@@ -162,7 +167,7 @@ def _check(connection: Connection, places: Sequence[EngineHour], where: _Where, 
     if places and places[0][0] < kept:
         raise RecomputationError(
             refusal.param,
-            f"{what} needs its usage records; those before {iso(kept)} were removed: {refusal.instead}.",
+            f"{what} needs the usage records; those before {iso(kept)} were removed: {refusal.instead}.",
         )
     query = select(func.coalesce(func.sum(engine_hours.c.records), 0)).where(*where(engine_hours))
     if (count := int(connection.execute(query).scalar_one())) > MOST_RECORDS:
@@ -173,11 +178,10 @@ def _check(connection: Connection, places: Sequence[EngineHour], where: _Where, 
 
 
 def _places(connection: Connection, where: _Where) -> list[EngineHour]:
-    """In order of time."""
-    table = rollups.c
-    query = (
-        select(table.hour, table.engine, table.gpu_type, table.gpu_count).where(*where(rollups)).distinct()
-    )
+    """In order of time, without those that are set aside, which the report lists."""
+    table, apart = rollups.c, set_aside_hours.c
+    known = exists().where(*(apart[name] == table[name] for name in PLACE))
+    query = select(*(table[name] for name in PLACE)).where(*where(rollups), ~known).distinct()
     return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query.order_by(table.hour))]
 
 

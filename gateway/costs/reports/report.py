@@ -139,7 +139,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         "policy": policy_name(parts, question.tenants),
         **made_with(connection, sums.facts),
         "missing_prices": missing_prices(sums.facts, unpriced_when_closed(connection, posted or ())),
-        "set_aside": _set_aside(connection, whole, mine_only=bool(question.tenants)),
+        "set_aside": _set_aside(connection, effective(whole), mine_only=bool(question.tenants)),
         **sums.document(),
         **({} if question.tenants else sums.nobodys([part.terms.policy for part in parts])),
         **({} if question.tenants else of_everything(connection, sums.facts, sums.corrected)),

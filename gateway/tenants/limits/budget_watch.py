@@ -134,6 +134,8 @@ class BudgetWatch:
                 with contextlib.suppress(StoreUnavailableError):
                     if await self.store.lead(ROLE, self.owner, LEASE_MS):
                         await self.look()
+                    else:  # whoever leads may correct what was seen here
+                        self._last, self._before, self._due = {}, {}, None
                 await asyncio.sleep(self.look_seconds)
         finally:
             for task in self._posting.values():
@@ -165,10 +167,13 @@ class BudgetWatch:
                 ", …" if len(lost) > _SHOWN else "",
             )
         if self.clock() >= self._due:
-            for subject, observation in self._before.items():
+            compared = bool(self._before)
+            while self._before:
+                # Taken first: a comparison that fails midway may have corrected the store already.
+                subject, observation = self._before.popitem()
                 if subject in budgets:
                     await self.compare(subject, observation)
-            self._due = self.clock() + (self.compare_seconds if self._before else SOON_SECONDS)
+            self._due = self.clock() + (self.compare_seconds if compared else SOON_SECONDS)
             self._before = seen
 
     def _budgets(self) -> dict[str, tuple[str, Budget, Amounts]]:

@@ -60,7 +60,7 @@ def test_the_gateway_is_stopped_no_sooner_than_it_needs():
 def test_the_engine_s_options_exist():
     assert SERVICES["engine-cpu"]["entrypoint"] == ["/bin/sh", "-c"], "which splits VLLM_ARGS"
     [line] = SERVICES["engine-cpu"]["command"]
-    words = shlex.split(line.removeprefix("exec florin engine run "))
+    words = shlex.split(line.removeprefix("set -f; exec florin engine run "))
     assert words[-1] == "$$VLLM_ARGS"
     options = {name for p in loaded_tree().commands["engine"].commands["run"].params for name in p.opts}
     assert {word for word in words[: words.index("--")] if word.startswith("--")} <= options

@@ -267,6 +267,16 @@ async def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read(
     assert app.closed == []
 
 
+async def test_an_upgrade_takes_no_body_of_the_request_that_follows(app: App, address: str):
+    second = post("/v1/smuggled", b"smuggled")
+    for body in (b"", b"abc"):
+        async with client(address) as wire:
+            await wire.send(post("/v1/x", body, "connection: Upgrade", "upgrade: h2c") + second)
+            [response] = await wire.responses()
+            assert response.status == 200
+    assert app.served == [("POST", "/v1/x", b""), ("POST", "/v1/x", b"abc")]
+
+
 async def test_an_error_after_a_request_does_not_become_its_answer(app: App, wire: Client):
     await wire.send(get("/v1/slow") + b"rubbish\r\n\r\n")
     await until(lambda: app.closed == ["invalid_http"])

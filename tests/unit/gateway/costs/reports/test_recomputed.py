@@ -5,6 +5,7 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
+from sqlalchemy import select
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.periods import HOUR, Period, local_time, zone
@@ -14,8 +15,10 @@ from gateway.costs.reports.recomputed import RecomputationError
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.rollups.set_aside import PLACE, put_set_aside
 from gateway.dataplane.labels import OTHER
 from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.schema import rollups
 from tests.unit.gateway.costs.month import OCTOBER, price, span
 from tests.unit.gateway.costs.rollups.test_parts import LATE, labelled
 from tests.unit.gateway.metering.make import record
@@ -151,6 +154,20 @@ def test_shares_of_unused_time_add_up_in_local_days(indian):
     days, one = local(indian, "day", "tenant", policy=policy), local(indian, "tenant", policy=policy)
     for name in ("cost", "allocated_cost"):
         assert sum(Fraction(row[name]) for row in days["rows"]) == Fraction(one["totals"][name])
+
+
+def test_an_hour_that_is_set_aside_does_not_prevent_a_local_report(indian):
+    cut = OCTOBER + 2 * 24 * HOUR - 6 * HOUR  # India's midnight is in the middle of it
+    whole = local(indian, "day")
+    with indian.write() as connection:
+        place = connection.execute(
+            select(*(rollups.c[name] for name in PLACE)).where(rollups.c.hour == cut)
+        ).first()
+        put_set_aside(connection, tuple(place), "another tenant's record is implausible", LATE)
+    found = local(indian, "day", tenants=("acme",))
+    assert [one["hour"] for one in found["set_aside"]] == ["2026-10-02T18:00:00Z"]
+    assert "implausible" not in str(found)
+    assert Fraction(local(indian, "day")["whole"]["gpu_hours"]) < Fraction(whole["whole"]["gpu_hours"])
 
 
 def test_a_local_day_needs_the_records_of_its_first_hour(indian, monkeypatch):

@@ -253,6 +253,15 @@ def test_no_namespace_is_chosen():
         ask(tools=[AGENTS], tool_choice={"type": "namespace", "name": "agents"})
 
 
+def test_a_tool_of_a_namespace_is_chosen_with_it():
+    choice = {"type": "function", "name": "f"}
+    sent = ask(tools=[FUNCTION, AGENTS], tool_choice=choice | {"namespace": "agents"})
+    assert sent.body["tool_choice"] == {"type": "function", "function": {"name": "agents__f"}}
+    assert ask(tools=[FUNCTION, AGENTS], tool_choice=choice).body["tool_choice"]["function"] == {"name": "f"}
+    with pytest.raises(FlorinError):
+        ask(tools=[AGENTS], tool_choice=choice | {"namespace": 1})
+
+
 def test_a_custom_tools_grammar_is_told_to_the_model():
     grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
     sent = ask(tools=[{"type": "custom", "name": "patch", "format": grammar}]).body
