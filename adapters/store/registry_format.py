@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from adapters.errors import RegistryTooNewError, StoreUnavailableError
@@ -13,15 +14,23 @@ are not such a change."""
 
 
 async def check(store: CoordinationStore) -> None:
-    """Mark the registry as written in this format, or raise RegistryTooNewError. Without Redis, it is checked
-    at the next start."""
+    """Raises RegistryTooNewError. Without Redis, it is checked at the next start."""
     try:
-        found = await store.registry_format(FORMAT)
+        found = await store.registry_format()
     except StoreUnavailableError:
         return
-    if found > FORMAT:
+    if found is not None and found > FORMAT:
         raise RegistryTooNewError(
             f"The registry in Redis was written by a newer version of Florin (its format is {found}; this "
             f"version knows up to {FORMAT}). Install the newer version again, or restore a backup of this "
             "version into an empty Redis."
         )
+
+
+async def mark(store: CoordinationStore) -> None:
+    """From now on, the registry is written in this format. Only for a registry that was checked, and is
+    the one that was known. Without Redis, it is marked at the next start."""
+    with suppress(StoreUnavailableError):
+        found = await store.registry_format()
+        if found is None or found < FORMAT:
+            await store.mark_registry(FORMAT)

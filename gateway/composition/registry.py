@@ -75,6 +75,8 @@ async def follow(context: WorkerContext, registry: Registry) -> tuple[SnapshotWr
     follower = registry.follower
     await follower.start()
     context.stack.push_async_callback(follower.close)
+    if not follower.lost:
+        await registry_format.mark(registry.store)
     secrets = await snapshot_writer.secrets_of(registry.store, follower, registry.saved)
     writer = SnapshotWriter(context.settings.state_dir, follower, secrets)
     context.stack.push_async_callback(writer.close)

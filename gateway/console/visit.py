@@ -148,6 +148,8 @@ class Forwarded(Response):
         if self._body is not None:
             headers = [*headers, (b"content-length", b"%d" % len(self._body))]
             receive = _after(self._body, receive)
+        elif self._method == "GET":  # the browser's empty body was received while the page was made
+            receive = _after(b"", receive)
         await self._client.forward(
             self._method, self._path, receive, send, query=self._query, headers=headers
         )

@@ -13,7 +13,14 @@ from tests.browser.world import World
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROLES = {"operator": "operator", "finance": "finance", "acme": "tenant-admin", "acme-tenant": "tenant"}
-NO_PAGES = ("/live/", "/search", "/account/spend", "/tenants/{name}/spend", "/money/months/{month}/")
+NO_PAGES = (
+    "/live/",
+    "/search",
+    "/account/spend",
+    "/tenants/{name}/spend",
+    "/money/months/{month}/",
+    "/requests/{request_id}/cost",
+)
 """Routes that no link need lead to: parts of pages, what a form asks for, and files of a month that is closed."""
 NOT_IN_THIS_WORLD = {"/adapters/{tenant}/{name}/evaluations/{evaluation}"}
 

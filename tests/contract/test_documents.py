@@ -166,11 +166,12 @@ async def test_a_secret_is_made_once(installation):
     assert await installation.other.secret("other", "second") == "second"
 
 
-async def test_the_registry_s_format_only_rises(installation):
-    assert await installation.store.registry_format(2) == 2
-    assert await installation.other.registry_format(1) == 2
-    assert await installation.other.registry_format(3) == 3
-    assert await installation.store.registry_format(2) == 3
+async def test_the_registry_s_format(installation):
+    assert await installation.other.registry_format() is None
+    await installation.store.mark_registry(2)
+    assert await installation.other.registry_format() == 2
+    await installation.other.mark_registry(3)
+    assert await installation.store.registry_format() == 3
 
 
 async def test_a_token_is_kept_while_the_holder_stays_and_rises_with_each_new_one(installation):

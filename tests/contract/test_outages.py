@@ -78,6 +78,8 @@ async def every_call(store):
         store.recency("e"),
         store.leases("e"),
         store.use(["e"]),
+        store.registry_format(),
+        store.mark_registry(1),
         store.time(),
         store.lead("r", "w", 1000),
         store.resign("r", "w"),

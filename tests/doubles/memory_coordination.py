@@ -17,7 +17,7 @@ class MemoryCoordination:
         self._clock = clock or (lambda: time.monotonic_ns() // 1_000_000)
         self._roles: dict[str, tuple[int, int, str]] = {}
         self._secrets: dict[str, str] = {}
-        self._format = 0
+        self._format: int | None = None
         self._heartbeats: dict[str, tuple[int, str]] = {}
 
     def _now(self) -> int:
@@ -51,10 +51,13 @@ class MemoryCoordination:
         self._now()
         return self._secrets.setdefault(name, fresh)
 
-    async def registry_format(self, ours: int) -> int:
+    async def registry_format(self) -> int | None:
         self._now()
-        self._format = max(self._format, ours)
         return self._format
+
+    async def mark_registry(self, form: int) -> None:
+        self._now()
+        self._format = form
 
     async def time(self) -> int:
         return self._now() * 1000

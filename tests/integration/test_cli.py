@@ -439,7 +439,7 @@ def test_unreachable_redis_is_named(tmp_path, count):
 
 async def test_an_older_florin_does_not_start_on_the_registry_of_a_newer_one(tmp_path, valkey_url, prefix):
     store = RedisStore(valkey_url, prefix=prefix)
-    await store.registry_format(99)
+    await store.mark_registry(99)
     await store.close()
     env = {"FLORIN_REDIS_URL": valkey_url, "FLORIN_REDIS_PREFIX": prefix}
     done = await asyncio.to_thread(

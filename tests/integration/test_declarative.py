@@ -128,7 +128,7 @@ async def test_the_same_file_again_changes_nothing(gateway, admin, fleet):
     seq = gateway.state.follower.seq
     result = await applied(admin, fleet_file.load(fleet), prune=True)
     assert result["actions"] == []
-    assert result["counts"]["unchanged"] == 11
+    assert result["counts"]["unchanged"] == 13
     assert await exported(admin) == fleet
     assert gateway.state.follower.seq == seq
 
@@ -152,7 +152,7 @@ async def test_dry_run_shows_all_changes_and_makes_none(gateway, admin, fleet, m
     assert fields["live"] == ("v2", "v4")
     assert fields["canary"] == ("v3 at 10 %", None)
     assert fields["versions.v4"] == (None, support["versions"][-1]["source"])
-    assert result["counts"] == {"create": 1, "change": 2, "remove": 1, "refuse": 0, "unchanged": 8}
+    assert result["counts"] == {"create": 1, "change": 2, "remove": 1, "refuse": 0, "unchanged": 10}
     assert await exported(admin) == fleet
     # what was agreed to is done, and nothing else
     refused = await admin.post("apply", json=document, params={"plan": "0" * 64})
@@ -520,6 +520,8 @@ async def test_every_change_is_in_the_audit(gateway, admin, fleet, tmp_path, val
             ("adapter.apply", "acme/support"),
             ("adapter.count", "bolt/old"),
             ("price.add", "H200"),
+            ("rate_card.add", "standard"),
+            ("rate_card.assign", "acme"),
         }
         assert {e["actor"] for e in entries} == {"bootstrap"}
         digests = [k.digest for k in second.state.directory.keys.values()]
@@ -641,7 +643,11 @@ async def test_kill_9_after_each_change_and_apply_again(tmp_path, valkey_url, fr
         client_of(third) as client,
     ):
         result = await applied(client, document, prune=True)
-        assert {a["kind"] for a in result["actions"]} <= {"price"}  # its ledger is another
+        assert {a["kind"] for a in result["actions"]} <= {
+            "price",
+            "rate_card",
+            "rate_card_assignment",
+        }  # its ledger is another
         assert fleet_file.load(await exported(client))["adapters"] == document["adapters"]
         assert third.state.catalog.adapters == gateway.state.catalog.adapters
 

@@ -190,9 +190,7 @@ async def test_a_client_that_never_reads_its_stream(house: House, caplog):
 
 
 async def test_a_client_that_never_reads_a_whole_answer(house: House):
-    house.gateway.state.lifecycle.settings = house.gateway.state.lifecycle.settings.model_copy(
-        update={"max_answer_bytes": 64_000_000}
-    )
+    house.gateway.state.lifecycle.delivery.max_answer_bytes = 64_000_000
     house.engine.faults.update({"rubbish": json.dumps(answer("x" * 8_000_000))})
     async with stalled(house) as writer:
         writer.write(house.request())

@@ -49,8 +49,12 @@ class CoordinationStore(Protocol):
         """The installation's secret of that name; stores `fresh` if there is none."""
         ...
 
-    async def registry_format(self, ours: int) -> int:
-        """The number of the format that the registry is written in, raised to `ours` if it was lower."""
+    async def registry_format(self) -> int | None:
+        """The number of the format that the registry is written in. None: nobody has said it."""
+        ...
+
+    async def mark_registry(self, form: int) -> None:
+        """Say it."""
         ...
 
     async def time(self) -> int:

@@ -29,15 +29,12 @@ class RedisCoordination(RedisServer):
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
 
-    async def registry_format(self, ours: int) -> int:
-        key = self._key("format")
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.setnx(key, ours)
-            pipe.get(key)
-            _, found = await self._bounded(pipe.execute())
-        if int(found) < ours:
-            await self._bounded(self._redis.set(key, ours))
-        return max(int(found), ours)
+    async def registry_format(self) -> int | None:
+        found = await self._bounded(self._redis.get(self._key("format")))
+        return None if found is None else int(found)
+
+    async def mark_registry(self, form: int) -> None:
+        await self._bounded(self._redis.set(self._key("format"), form))
 
     async def time(self) -> int:
         seconds, micros = await self._bounded(self._redis.time())

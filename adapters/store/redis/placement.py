@@ -102,7 +102,7 @@ class RedisPlacement(RedisServer):
         return _live(leases, self._ms(time))
 
     async def use(self, engines: Sequence[str]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-        async with self._redis.pipeline(transaction=False) as pipe:
+        async with self._redis.pipeline(transaction=True) as pipe:
             pipe.time()
             for engine in engines:
                 for tier in ("recency", "cached"):
