@@ -10,8 +10,8 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import closing, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -71,6 +71,8 @@ class TlsRelays:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(3):  # in which transports that were aborted close their sockets
+            await asyncio.sleep(0)
 
     async def _accept(self, listening: socket.socket, target: int) -> None:
         while True:
@@ -78,17 +80,14 @@ class TlsRelays:
             self._begin(self._relay(accepted, target))
 
     async def _relay(self, accepted: socket.socket, target: int) -> None:
-        with suppress(OSError, EOFError, asyncio.IncompleteReadError):
+        with closing(accepted), suppress(OSError, EOFError, asyncio.IncompleteReadError):
             encrypted = await self._wants_tls(accepted)
             self.encrypted, self.plain = self.encrypted + encrypted, self.plain + (not encrypted)
             reader, writer = await self._streams(accepted, encrypted=encrypted)
-            try:
+            with _aborting(writer):
                 inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", target)
-                await _until_one_ends(_pump(reader, inner_writer), _pump(inner_reader, writer))
-                inner_writer.transport.abort()
-            finally:
-                writer.transport.abort()
-        accepted.close()
+                with _aborting(inner_writer):
+                    await _until_one_ends(_pump(reader, inner_writer), _pump(inner_reader, writer))
 
     async def _wants_tls(self, accepted: socket.socket) -> bool:
         readable = self._loop.create_future()
@@ -111,6 +110,14 @@ class TlsRelays:
         context = self._context if encrypted else None
         transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
+
+
+@contextmanager
+def _aborting(writer: asyncio.StreamWriter) -> Iterator[None]:
+    try:
+        yield
+    finally:  # also when the relays end, which cancels it
+        writer.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
