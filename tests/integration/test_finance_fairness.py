@@ -13,21 +13,16 @@ from gateway.api.access_rules import Queue
 from gateway.api.tenant_queues import UNREAD, WAITING
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.harness import Gateway
+from tests.support.waiting import until
 
 EMPTY = "<OwnerQueue 0 running, 0 waiting, 0 owners>"
 
 
-def hold(ledger: Ledger, begun: str, until: str) -> None:
+def hold(ledger: Ledger, begun: str, end: str) -> None:
     """Keeps the process that answers tenants busy, as a long report would."""
     Path(begun).touch()
-    while not Path(until).exists():
+    while not Path(end).exists():
         time.sleep(0.01)
-
-
-async def becomes(true, timeout: float = 20.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -35,16 +30,14 @@ async def busy(gateway: Gateway, tmp_path: Path):
     """A gateway whose process for tenants' questions is busy until the event is set."""
     for tenant in ("acme", "bolt"):
         await gateway.add_tenant(tenant)
-    begun, until = tmp_path / "begun", tmp_path / "until"
-    holding = asyncio.create_task(
-        gateway.state.ledger_process.for_tenants().run(hold, str(begun), str(until))
-    )
-    await becomes(begun.exists)
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    holding = asyncio.create_task(gateway.state.ledger_process.for_tenants().run(hold, str(begun), str(end)))
+    await until(begun.exists)
     release = asyncio.Event()
 
     async def watch() -> None:
         await release.wait()
-        until.touch()
+        end.touch()
         await holding
 
     watching = asyncio.create_task(watch())
@@ -67,14 +60,14 @@ async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
     gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", 48, http)
-        await becomes(lambda: sum(t.done() for t in loops) == 48 - most - WAITING)
+        await until(lambda: sum(t.done() for t in loops) == 48 - most - WAITING)
         refused = [t.result() for t in loops if t.done()]
         assert {(r.status_code, r.json()["error"]["code"]) for r in refused} == {(429, "too_many_reports")}
         assert {r.headers["retry-after"] for r in refused} == {"2"}
         assert (gate.queue.running, gate.queue.waiting) == (most, WAITING)
 
         others = asking(gateway, "bolt", 1, http)  # runs at once beside them
-        await becomes(lambda: gate.queue.running == most + 1)
+        await until(lambda: gate.queue.running == most + 1)
         async with gateway.http() as operator:  # and is not behind them
             for path in ("costs", "usage", "periods", "export?month=2026-01"):
                 assert (await operator.get(f"/finance/v1/{path}")).status_code == 200
@@ -93,11 +86,11 @@ async def test_disconnected_client_leaves_the_queue(busy):
     gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", most + WAITING, http)
-        await becomes(lambda: gate.queue.waiting == WAITING)
+        await until(lambda: gate.queue.waiting == WAITING)
         for task in loops:
             task.cancel()
         await asyncio.wait(loops)
-    await becomes(lambda: repr(gate.queue) == EMPTY)
+    await until(lambda: repr(gate.queue) == EMPTY)
     assert gate.open_requests.total() == 0
 
 

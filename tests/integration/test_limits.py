@@ -24,6 +24,7 @@ from adapters.store.protocol.limits import Flow
 from adapters.store.protocol.registry import Change
 from gateway.operations.limits import usage
 from gateway.tenants import directory
+from gateway.tenants.limits import limiter
 from gateway.tenants.limits.needs import price_for
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
 from loadtests.mock_engine import MockEngine
@@ -165,6 +166,13 @@ async def test_a_change_takes_effect_within_a_second(pair: Pair):
     assert await pair.outcomes(4) == {"ok": 4}
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle place is waited for until the other gateway has given it back, however busy the machine is."""
+    monkeypatch.setattr(limiter, "SLOT_PAUSES", (0.05,) * 1000)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_concurrent_requests_hold_over_both_gateways(pair: Pair):
     await pair.grant(Limits(concurrent=3))
     pair.engine.faults.update({"first_byte_delay": 0.7})
@@ -174,6 +182,7 @@ async def test_concurrent_requests_hold_over_both_gateways(pair: Pair):
         assert await pair.ask(number) == "ok"
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_one_request_at_a_time_may_move_between_gateways(pair: Pair):
     await pair.grant(Limits(concurrent=1))
     assert [await pair.ask(number) for number in range(10)] == ["ok"] * 10
