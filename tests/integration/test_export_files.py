@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.costs.export.spool import FILES_OF_TENANT, PREFIX, Spool
-from tests.integration.test_finance_fairness import becomes
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.waiting import until
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 
@@ -43,7 +43,7 @@ class ExportingGateway:
 
     async def settled(self) -> None:
         """Nothing is left, neither counted, nor open, nor named."""
-        await becomes(lambda: self.spool == NONE and open_files(self.folder) == [])
+        await until(lambda: self.spool == NONE and open_files(self.folder) == [])
         assert list(self.folder.iterdir()) == []
         assert all(q.open_requests.total() == 0 for q in self.gateway.app.gate.queues.values())
 
@@ -77,7 +77,7 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str):
 async def test_stalled_reader_is_dropped_and_its_file_deleted(house: ExportingGateway):
     house.gateway.app.gate.idle = 0.5
     _, writer = await house.unread(house.gateway.keys["acme"])
-    await becomes(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
+    await until(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
     assert list(house.folder.iterdir()) == []  # it has no name any more
     assert open_files(house.gateway.state.settings.state_dir / PREFIX) == []
     await house.settled()
@@ -87,7 +87,7 @@ async def test_stalled_reader_is_dropped_and_its_file_deleted(house: ExportingGa
 async def test_unread_exports_are_limited_per_tenant_but_not_for_operators(house: ExportingGateway):
     key = house.gateway.keys["acme"]
     writers = [(await house.unread(key))[1] for _ in range(FILES_OF_TENANT)]
-    await becomes(lambda: f"{FILES_OF_TENANT} files" in house.spool)
+    await until(lambda: f"{FILES_OF_TENANT} files" in house.spool)
     async with house.gateway.http(key) as http:
         refused = await http.get(PATH)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_reports")
@@ -103,11 +103,11 @@ async def test_unread_exports_are_limited_per_tenant_but_not_for_operators(house
 
 async def test_gateway_stops_while_an_export_is_unread(house: ExportingGateway):
     _, writer = await house.unread(OPERATOR_KEY)
-    await becomes(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
+    await until(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
     spool = house.gateway.state.spool
     house.gateway.server.config.timeout_graceful_shutdown = 1
     house.gateway.server.should_exit = True
-    await becomes(lambda: repr(spool) == NONE and open_files(house.folder) == [])
+    await until(lambda: repr(spool) == NONE and open_files(house.folder) == [])
     writer.close()
 
 
