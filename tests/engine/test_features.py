@@ -132,10 +132,12 @@ async def test_the_client_gets_what_the_engine_sends(
 
 def whole(events: list[Any]) -> dict[str, Any]:
     """What a stream says in all: how it is cut into events depends on the engine's timing."""
-    said: dict[str, Any] = {"content": "", "arguments": "", "names": [], "logprobs": [], "reasons": []}
+    said: dict[str, Any] = {"reasoning": "", "content": "", "arguments": "", "names": []}
+    said |= {"logprobs": [], "reasons": []}
     for event in events:
         [choice] = event["choices"]
         delta = choice["delta"]
+        said["reasoning"] += delta.get("reasoning") or ""
         said["content"] += delta.get("content") or ""
         for call in delta.get("tool_calls") or ():
             said["arguments"] += call["function"].get("arguments") or ""
