@@ -227,13 +227,13 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     before = counters(seeing)
     endless = {"max_tokens": LONG, "ignore_eos": True, "logit_bias": {str(told["end_of_thought"]): -100}}
     body = chat(made, "red") | endless | {"stream": True, "include_reasoning": shown}
-    deltas: list[dict[str, Any]] = []
+    stream = ""
 
     async def read() -> None:
+        nonlocal stream
         async with florin.stream("POST", CHAT, json=body) as response:
-            async for line in response.aiter_lines():
-                if line.startswith("data: "):
-                    deltas.append(json.loads(line[6:])["choices"][0]["delta"])
+            async for piece in response.aiter_text():
+                stream += piece
 
     async with gateway.http(gateway.keys["acme"]) as florin:
         reading = asyncio.create_task(read())
@@ -247,6 +247,8 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     [record] = await until(ended)
     await until(lambda: not running(seeing))
     spent = counters(seeing) - before
+    events = stream.split("\n\n")[:-1]
+    deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
     thoughts = [delta for delta in deltas if delta.get("reasoning")]
     assert len(thoughts) > 10 if shown else not thoughts
     assert not any(delta.get("content") for delta in deltas)
