@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
     CLIPImageProcessor,
@@ -87,6 +88,18 @@ def model(tokenizer: Any) -> Any:
     )  # fmt: skip
 
 
+def save(base: Any, directory: Path) -> None:
+    """With the names of published files, which vLLM knows. transformers 5 leaves out a level of them when it
+    loads such files, and does not put it back when it saves a model that it made itself."""
+    base.save_pretrained(directory)
+    file = directory / "model.safetensors"
+    tensors = {
+        name.replace("vision_tower.", "vision_tower.vision_model."): tensor
+        for name, tensor in load_file(file).items()
+    }
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def asked(prepare: Any, question: str, colour: str, answer: str = "") -> dict[str, Any]:
     """What the model reads, as an engine renders it, and the beginning of its answer."""
     content = f"<image>\n{question}" if colour else question
@@ -116,7 +129,7 @@ def main() -> None:
     prepare = processor(tokenizer)
     base = model(tokenizer).eval()
     base.get_output_embeddings().weight.data[base.config.image_token_index] = 0  # it never says an image
-    base.save_pretrained(out / "base")
+    save(base, out / "base")
     prepare.save_pretrained(out / "base")
     tokenizer.save_pretrained(out / "base")
 
