@@ -240,7 +240,7 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     async with gateway.http(gateway.keys["acme"]) as florin:
         reading = asyncio.create_task(read())
         await until(lambda: (counters(seeing) - before)["generation"] > 20 or reading.done())
-        assert reading.cancel(), reading
+        assert reading.cancel(), (stream, reading)
         await asyncio.wait([reading])
 
     async def ended() -> list[Any]:
