@@ -27,6 +27,8 @@ WEATHER = {
         },
     },
 }
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""A PNG file of one red pixel."""
 CALLED = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "Bern"\}\}\n</tool_call>'
 """A call as the demo engines' parser reads it; the tiny model has to be made to write it."""
 CITIES = ({"city": "Bern"}, {"city": "Basel"})
@@ -146,3 +148,15 @@ def whole(events: list[Any]) -> dict[str, Any]:
         said["reasons"] += filter(None, [choice["finish_reason"]])
     assert said["reasons"]
     return said
+
+
+async def test_an_image_is_refused_where_the_base_has_no_vision(
+    both: tuple[httpx.AsyncClient, httpx.AsyncClient, str],
+) -> None:
+    florin, _, _ = both
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
+    for stream in (False, True):
+        body = {"model": "support", "messages": [{"role": "user", "content": parts}], "stream": stream}
+        answer = await florin.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "invalid_request_error"

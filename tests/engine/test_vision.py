@@ -207,9 +207,11 @@ async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
     async with gateway.client("acme", timeout=60) as client:
         chatted = await client.chat.completions.create(**chat(made, "red"))
     async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key=key, timeout=60) as client:
+        counted = await client.messages.count_tokens(model="support", messages=asked["messages"])
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:
             final = await stream.get_final_message()
+    assert counted.input_tokens == chatted.usage.prompt_tokens
     for answer in (whole, final):
         thinking, text = answer.content
         assert (thinking.type, thinking.thinking) == ("thinking", THOUGHTS["red"])
