@@ -254,7 +254,7 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     events = stream.split("\n\n")[:-1]
     deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
     thoughts = [delta for delta in deltas if delta.get("reasoning")]
-    assert len(thoughts) > 10 if shown else not thoughts
+    assert bool(thoughts) is shown
     assert not any(delta.get("content") for delta in deltas)
     assert (record.outcome, record.usage_source, record.billable) == ("client_abort", "engine_partial", True)
     assert record.prompt_tokens == spent["prompt"]
