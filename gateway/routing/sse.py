@@ -16,6 +16,9 @@ from gateway.routing.resume import ResumableStream
 
 _DONE = b"[DONE]"
 _LARGEST_EVENT = 16 * 1024 * 1024
+_ROLE = frozenset({"role"})
+"""With which every chat starts."""
+_REASONING = _ROLE | {"reasoning", "reasoning_content"}
 _MOST_LESSONS = 8
 """How many events of a stream may be tried to be learned. Its reasoning and its answer have a shape each."""
 
@@ -97,6 +100,7 @@ class StreamRewriter:
         self._plain: PlainEvent | None = None
         """What most events look like; None: not known yet."""
         self._hides = hides_reasoning
+        self._unsaid = _REASONING if hides_reasoning else _ROLE
         self._lessons = _MOST_LESSONS if choices == 1 and not hides_reasoning else 0
         self._rest = b""
         self._counted = False
@@ -284,7 +288,7 @@ class StreamRewriter:
             self.aborted = self.aborted or reason == "abort"
             self._plain = None  # what follows the end is read with care
         if not self.has_content:
-            self.has_content = bool(reason) or _says_something(said)
+            self.has_content = bool(reason) or _says_something(said, self._unsaid)
             if not self.has_content:
                 self._says = ""  # check the next one in full, too
 
@@ -363,8 +367,8 @@ def _reported(chunk: Any) -> Exception:
     return MalformedError("an event has neither choices nor an error")
 
 
-def _says_something(delta: Any) -> bool:
-    """Whether a delta contains more than the role, with which every chat starts."""
+def _says_something(delta: Any, unsaid: frozenset[str]) -> bool:
+    """Whether a delta contains more than `unsaid`."""
     if type(delta) is not dict:
         return True
-    return any(value for name, value in delta.items() if name != "role")
+    return any(value for name, value in delta.items() if name not in unsaid)

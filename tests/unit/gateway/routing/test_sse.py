@@ -124,6 +124,7 @@ def test_hidden_reasoning_is_counted_and_left_out():
         usage = {"prompt_tokens": 5, "completion_tokens": count}
         out += r.feed(event(choices=[choice], usage=usage))
         assert r.usage.completion == count
+        assert r.has_content is (count > 10), "another engine can start over while it thinks"
     seen = [c["choices"][0] for c in chunks(out)]
     assert [c["delta"] for c in seen] == [
         {"role": "assistant", "content": ""},
