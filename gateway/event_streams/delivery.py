@@ -15,7 +15,8 @@ from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.coordination import CoordinationStore
 from gateway.event_streams.receiver import Receiver, Refusal
 from gateway.event_streams.streams import Page, StreamName, advanced, begin, note_failure, read_page
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 
 log = logging.getLogger("florin.events")
 

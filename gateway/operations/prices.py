@@ -17,7 +17,7 @@ from gateway.costs.prices.exchange_rates import (
 from gateway.costs.prices.price import Price, PriceConflictError, PriceError
 from gateway.costs.prices.price_store import add_price
 from gateway.errors import FlorinError
-from gateway.operations.inputs import NewExchangeRate, NewPrice, PriceCorrection
+from gateway.operations.finance_inputs import NewExchangeRate, NewPrice, PriceCorrection
 from gateway.operations.state import State
 
 

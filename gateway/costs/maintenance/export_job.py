@@ -17,7 +17,8 @@ from gateway.costs.maintenance.snapshot import write_snapshot
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.status import EXPORTS
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.conditions import Condition
 
 log = logging.getLogger("florin.costs")

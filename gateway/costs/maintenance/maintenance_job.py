@@ -22,7 +22,8 @@ from gateway.costs.maintenance.totals import totals
 from gateway.costs.reconciliation.drift import drift
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.scheduled_exports.status import export_series
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.retention import prune
 from gateway.observability.computed_metrics import LedgerFigures
 from gateway.observability.metrics import Metrics

@@ -17,8 +17,8 @@ from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
 from adapters.store.protocol.registry import RegistryStore
 from gateway.metering.ledger.audit_log import Logged, held, logged, ship
-from gateway.metering.ledger.database import REFUSALS, is_definite
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import REFUSALS, LedgerUnavailableError, is_definite
+from gateway.metering.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
