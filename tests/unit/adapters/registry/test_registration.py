@@ -234,5 +234,5 @@ async def test_unverified_shapes_are_recorded_where_nothing_was_checked(site, wo
 async def test_without_any_base_model_the_cure_is_told(tmp_path):
     site = Installation(tmp_path)
     await site.store.commit([Change("tenant", "acme", "{}")])
-    with pytest.raises(NotFoundError, match="add an engine"):
+    with pytest.raises(NotFoundError, match="register an engine"):
         await site.worker().registrar.register(NAME, site.source())
