@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from adapters.errors import StoreUnavailableError
 from gateway.api.dependencies import CustomerKey, StateDep
 from gateway.costs.prices.price_store import currency_of
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations import limits, quotas, tenants
 from gateway.operations.queues import queue_of
 from gateway.operations.transaction import Json

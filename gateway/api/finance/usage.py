@@ -122,7 +122,7 @@ async def cost_of_request(
     `hour_not_over` (others will share the hour), `hour_not_computed` (the ledger has news of it),
     `hour_set_aside` (the hour cannot be computed). `retry_waste` is what attempts cost that were not
     delivered. `cost` is null if a price is missing. A tenant's key hears of its own requests, without
-    GPU-time; with a rate card, `cost` is the price of the tokens, before the month's free allowance, minimum
+    GPU time; with a rate card, `cost` is the price of the tokens, before the month's free allowance, minimum
     and discounts. `complete` is false while records are still arriving."""
     complete = await state.meter.flush()
     own = key.own_tenant
