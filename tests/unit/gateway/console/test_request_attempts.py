@@ -73,6 +73,8 @@ TOLD = {"currency": "USD", "priced_by": "cost", "pending": "", "cost": "0.20", "
         ({"pending": "hour_not_over"}, "Cost, so far", "until the hour is over"),
         ({"pending": "hour_not_computed"}, "Cost, so far", "estimate"),
         ({"complete": False}, "Cost, so far", "estimate"),
+        ({"pending": "hour_set_aside"}, "Cost, in part", "set aside"),
+        ({"pending": "records_removed"}, "Cost, in part", "past retention"),
         ({"pending": "news"}, "Cost, so far", "news"),
         ({"priced_by": "rate_card"}, "Price", "tokens"),
         ({"retry_waste": "0.05"}, "Cost", "repeated attempts: 0.05 USD more"),
@@ -88,6 +90,9 @@ def test_a_cost_without_a_price_says_so():
     found = cost(TOLD | {"cost": None, "currency": None})
     assert (found.amount, found.currency) == (None, "")
     assert "no price" in found.note
+    lost = cost(TOLD | {"cost": None, "pending": "records_removed"})
+    assert (lost.title, lost.amount) == ("Cost", None)
+    assert "past retention" in lost.note
 
 
 def test_an_exact_hit_leads_on_unless_there_are_several():
