@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions
-from gateway.console.pages.requests.recent import remedy
 from gateway.console.visit import ALL, Route, Visit
+from gateway.errors import CODES
 from gateway.tenants.directory import Role
 
 _LONGEST: Final = 200
@@ -30,13 +30,12 @@ async def request(visit: Visit) -> Response:
     records = usage["data"] if usage else []
     why = decisions(decided["data"] if decided else ())
     error = await _error(visit, records, request_id)
+    cli = shlex.join(("florin", "audit", "request", request_id))
     if not records and not why and error is None:
-        text = (
-            f"No request {request_id[:100]!r} is known here. Usage arrives a second or two after the "
-            "response. What was refused before it reached an engine is among the last errors on its "
-            "tenant's page."
+        quoted = shlex.quote(request_id)
+        return visit.page(
+            "request_unknown.html.j2", status=404, request_id=request_id, quoted=quoted, cli=cli
         )
-        raise ApiError(404, "not_found", text)
     made = attempts(records, why)
     return visit.page(
         "request.html.j2",
@@ -46,7 +45,7 @@ async def request(visit: Visit) -> Response:
         only_decided=[d for number, d in sorted(why.items()) if number not in {a.number for a in made}],
         costed=any(record["billable"] for record in records),
         error=error,
-        cli=shlex.join(("florin", "audit", "request", request_id)),
+        cli=cli,
     )
 
 
@@ -84,16 +83,25 @@ async def _cost(visit: Visit) -> Cost:
 
 async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> dict[str, Any] | None:
     """The error that its client got, if it is among its tenant's last. One that was refused before it reached
-    an engine has no record; then an operator's link says whose it is."""
-    name = records[-1]["tenant"] if records else visit.query.get("tenant", "")
+    an engine has nothing else."""
     if visit.tenant is not None:
-        tenant = await known(visit, "/admin/v1/account")
-    elif visit.role is Role.OPERATOR and name:
-        tenant = await known(visit, f"/admin/v1/tenants/{quote(name, safe='')}")
+        errors = (await visit.api.get("/admin/v1/account"))["errors"]
+        found = next((e for e in errors if e["request_id"] == request_id), None)
+    elif visit.role is not Role.OPERATOR:
+        found = None
+    elif records:
+        tenant = await known(visit, f"/admin/v1/tenants/{quote(records[-1]['tenant'], safe='')}")
+        errors = tenant["errors"] if tenant else ()
+        found = next((e for e in errors if e["request_id"] == request_id), None)
     else:
-        return None
-    found = [e for e in (tenant or {}).get("errors", ()) if e.get("request_id") == request_id]
-    return found[0] | {"remedy": remedy(found[0]["code"])} if found else None
+        found = (await visit.api.get(f"/admin/v1/audit/requests/{quote(request_id, safe='')}"))["error"]
+    return found and explained(found)
+
+
+def explained(error: dict[str, Any]) -> dict[str, Any]:
+    """An error of a tenant's list with what its code means, and what to do."""
+    code = CODES.get(error["code"])
+    return error | {"cause": code.cause if code else "", "remedy": code.remedy if code else ""}
 
 
 ROUTES = (
