@@ -1,11 +1,10 @@
 """How soon does a page of the console show something, and how heavy is it? `python -m loadtests.console`.
 
-An installation with 64 engines, 300 adapters and 40 customers, `florin serve` in processes of its own. Of each
-page: the time to its last byte and the gateway's processor time, asked by a plain client on a kept
+An installation with 64 engines, 300 adapters and 40 customers; `florin serve` in processes of its own. Of
+each page: the time to its last byte and the gateway's processor time, asked by a plain client on a kept
 connection; its bytes; and when Chromium paints its first content, with an empty cache and again with what it
-has kept. Chromium visits an empty static page in between, in the same tab: what that takes is the browser's
-and the machine's own share. Everything runs side by side on the same machine, so a busy one shows in all of
-it.
+has kept. Chromium visits an empty static page in the same rounds: what that takes is the browser's and the
+machine's own share. Everything runs on the same machine, so a busy one shows in all of it.
 """
 
 from __future__ import annotations
@@ -91,11 +90,13 @@ class Measured:
 
 def main() -> int:
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="florin-console-") as directory:
-        with installation(Path(directory)) as running:
-            found = {name: Measured() for name in [*PAGES, EMPTY]}
-            _ask(running, found, options.visits)
-            asyncio.run(_look(running, found, options.rounds))
+    found = {name: Measured() for name in [*PAGES, EMPTY]}
+    with (
+        tempfile.TemporaryDirectory(prefix="florin-console-") as directory,
+        installation(Path(directory)) as running,
+    ):
+        _ask(running, found, options.visits)
+        asyncio.run(_look(running, found, options.rounds))
     _show(found)
     if options.json:
         document = {
@@ -175,8 +176,8 @@ async def _signed_in(running: Installation) -> list[Any]:
 
 
 async def _visit(browser: Browser, cookies: list[Any], url: str) -> tuple[list[float], list[float]]:
-    """First paint, first and last byte of a browser that was never here, and when it comes again: milliseconds
-    since the visit began."""
+    """First paint, first and last byte, of a browser that was never here, and when it comes again:
+    milliseconds since the visit began."""
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
     try:
         await context.add_cookies(cookies)
@@ -200,10 +201,8 @@ async def _empty_page() -> AsyncIterator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = (
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        )
-        writer.write(head % len(_EMPTY_PAGE) + _EMPTY_PAGE)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n"
+        writer.write(head + b"content-length: %d\r\n\r\n" % len(_EMPTY_PAGE) + _EMPTY_PAGE)
         await writer.drain()
         writer.close()
 

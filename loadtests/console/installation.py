@@ -1,4 +1,4 @@
-"""`florin serve` in processes of its own, over the crowd's registry and ledger, and the engines it talks to."""
+"""`florin serve` in processes of its own, over the crowd's registry and ledger, and its engines."""
 
 from __future__ import annotations
 

@@ -11,13 +11,14 @@ from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions
+from gateway.console.pages.requests.recent import explained
 from gateway.console.visit import ALL, Route, Visit
-from gateway.errors import CODES
 from gateway.tenants.directory import Role
 
 _LONGEST: Final = 200
 _PATIENCE: Final = 20.0
 """Seconds that the tile waits for the cost."""
+_LIMITED: Final = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "budget_exhausted"})
 
 
 async def request(visit: Visit) -> Response:
@@ -45,6 +46,7 @@ async def request(visit: Visit) -> Response:
         only_decided=[d for number, d in sorted(why.items()) if number not in {a.number for a in made}],
         costed=any(record["billable"] for record in records),
         error=error,
+        step=next_step(error, visit.tenant) if error else None,
         cli=cli,
     )
 
@@ -93,15 +95,23 @@ async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -
         tenant = await known(visit, f"/admin/v1/tenants/{quote(records[-1]['tenant'], safe='')}")
         errors = tenant["errors"] if tenant else ()
         found = next((e for e in errors if e["request_id"] == request_id), None)
+        found = found and {"tenant": records[-1]["tenant"], **found}
     else:
         found = (await visit.api.get(f"/admin/v1/audit/requests/{quote(request_id, safe='')}"))["error"]
     return found and explained(found)
 
 
-def explained(error: dict[str, Any]) -> dict[str, Any]:
-    """An error of a tenant's list with what its code means, and what to do."""
-    code = CODES.get(error["code"])
-    return error | {"cause": code.cause if code else "", "remedy": code.remedy if code else ""}
+def next_step(error: dict[str, Any], tenant: str | None) -> tuple[str, str] | None:
+    """Text and address of the page on which an error's cause can be seen or changed; None: there is none.
+    `tenant`: the visitor's own; None: an operator."""
+    named = error.get("tenant", "")
+    if error["code"] in _LIMITED:
+        own, other = ("Your limits and budgets", "/console/account"), f"/console/tenants/{named}"
+        return own if tenant else (f"Limits and budgets of {named}", other)
+    if error["code"] == "model_not_found":
+        own, other = ("Your adapters", "/console/adapters"), f"/console/adapters?tenant={named}"
+        return own if tenant else (f"Adapters of {named}", other)
+    return None
 
 
 ROUTES = (
