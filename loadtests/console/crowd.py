@@ -11,6 +11,7 @@ from adapters.store.protocol.registry import Change
 from gateway.costs.periods import HOUR
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.records import record_id
 from gateway.tenants import directory
 from loadtests.ledger import sample
 
@@ -77,7 +78,7 @@ def use(ledger: Path) -> None:
         [
             replace(
                 record,
-                id=f"{n:032x}",
+                id=record_id(request_of(n), 1),
                 request_id=request_of(n),
                 tenant=tenant_of(n),
                 adapter=adapter_of(n),

@@ -69,6 +69,7 @@ def _gateway(state: Path, log: Path) -> Iterator[Installation]:
         "FLORIN_PORT": str(port),
         "FLORIN_WORKERS": "1",
         "FLORIN_OPERATOR_KEY": operator,
+        "FLORIN_LOG_LEVEL": "warning",  # not of 64 engines that come up
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLORIN_")}
     command = [str(Path(sys.executable).with_name("florin")), "serve"]
