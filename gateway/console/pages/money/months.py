@@ -195,11 +195,11 @@ def _verdict(check: Json) -> Cell:
 
 ROUTES = (
     Route("/money/months", months),
-    Route("/money/months/{month}", month),
+    Route("/money/months/{month}", month, slow=True),
     Route("/money/months/{month}/progress", progress, STAFF),
     Route("/money/months/{month}/close", close, STAFF, "POST"),
     Route("/money/months/{month}/verify", verify, STAFF, "POST"),
-    Route("/money/months/{month}/reconciliation", reconciliation, STAFF),
+    Route("/money/months/{month}/reconciliation", reconciliation, STAFF, slow=True),
     Route("/money/months/{month}/export", export),
     Route("/money/months/{month}/statements/{tenant}", statement),
     Route("/money/months/{month}/proofs/{tenant}", proof),
