@@ -56,7 +56,9 @@ def _linked(kind: Kind, shown: Cell, text: Markup, reaches: Callable[[str], bool
     if kind == "badge":
         return Markup('<span class="badge {}">{}</span>').format(shown.tone, text)
     if shown.href and reaches(shown.href):
-        return Markup('<a href="{}">{}</a>').format(shown.href, text)
+        plain = Markup(' hx-boost="false"') if shown.document or shown.download else ""
+        saved = Markup(' download="{}"').format(shown.download) if shown.download else ""
+        return Markup('<a href="{}"{}{}>{}</a>').format(shown.href, plain, saved, text)
     return Markup("<code>{}</code>").format(text) if kind == "code" else text
 
 

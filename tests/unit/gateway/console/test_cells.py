@@ -38,6 +38,12 @@ def test_nothing_that_somebody_wrote_becomes_markup():
         ("bytes", Cell(2048), "2 KiB"),
         ("percent", Cell(0.25), "25.0 %"),
         ("seconds", Cell(0.5), "500 ms"),
+        ("text", Cell("a", href="/console/a", document=True), '<a href="/console/a" hx-boost="false">a</a>'),
+        (
+            "text",
+            Cell("a", href="/console/a", text="Save", download='a"b'),
+            '<a href="/console/a" hx-boost="false" download="a&#34;b">Save</a>',
+        ),
         ("badge", Cell("up", tone="good"), '<span class="badge good">up</span>'),
         ("code", Cell("ab12"), "<code>ab12</code>"),
         ("text", Cell("x", note="see `florin`"), 'x<small class="faint">see <code>florin</code></small>'),
