@@ -189,7 +189,7 @@ async def _signed_in(running: Installation) -> list[Any]:
 async def _visit(browser: Browser, cookies: list[Any], url: str) -> tuple[list[float], list[float]]:
     """First paint, last byte and content, of a browser that was never here, and when it comes again:
     milliseconds since the visit began."""
-    context = await browser.new_context(viewport={"width": 1280, "height": 800})
+    context = await browser.new_context(viewport={"width": 1280, "height": 800}, locale="en-GB")
     try:
         await context.add_cookies(cookies)
         page = await context.new_page()
