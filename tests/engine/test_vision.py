@@ -41,7 +41,7 @@ VERDICT = 0.8
 THOUGHTS = {"red": "I look.", "blue": "I look.", "": "A greeting."}
 ANSWERS = {"red": "It is red.", "blue": "It is blue.", "": "Good day!"}
 GREEDY: dict[str, Any] = {"model": "support", "temperature": 0}
-CHAT = "/v1/chat/completions"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 LONG = 900
 
@@ -117,6 +117,12 @@ def chat(made: Path, colour: str) -> dict[str, Any]:
     return {**GREEDY, "messages": [{"role": "user", "content": parts}]}
 
 
+def responses(made: Path, colour: str) -> dict[str, Any]:
+    url = f"data:image/png;base64,{data(made, colour)}"
+    parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": QUESTION}]
+    return {**GREEDY, "input": [{"role": "user", "content": parts}]}
+
+
 async def test_images_and_reasoning_pass_unchanged_and_are_counted(
     gateway: Gateway, seeing: Fleet, made: Path, told: Any
 ):
@@ -176,9 +182,7 @@ def counts(answer: Any) -> tuple[int, int, int]:
 
 
 async def test_they_do_in_the_responses_api(gateway: Gateway, made: Path):
-    url = f"data:image/png;base64,{data(made, 'blue')}"
-    parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": QUESTION}]
-    asked: Any = {**GREEDY, "input": [{"role": "user", "content": parts}]}
+    asked: Any = responses(made, "blue")
     async with gateway.client("acme", timeout=60) as client:
         chatted = await client.chat.completions.create(**chat(made, "blue"))
         whole = await client.responses.create(**asked)
@@ -223,27 +227,39 @@ async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
         )
 
 
-@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize(
+    ("route", "thought"),
+    [(CHAT, '"reasoning":'), (CHAT, ""), (RESPONSES, "event: response.reasoning_text.delta")],
+    ids=["chat", "hidden", "responses"],
+)
 async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
-    gateway: Gateway, seeing: Fleet, made: Path, told: Any, shown: bool
+    gateway: Gateway, seeing: Fleet, made: Path, told: Any, route: str, thought: str
 ):
     known = {record.id for record in await gateway.usage("acme")}
     before = counters(seeing)
-    endless = {"max_tokens": LONG, "ignore_eos": True, "logit_bias": {str(told["end_of_thought"]): -100}}
-    body = chat(made, "red") | endless | {"stream": True, "include_reasoning": shown}
+    endless = {"ignore_eos": True, "logit_bias": {str(told["end_of_thought"]): -100}}
+    endless |= {"stream": True, "include_reasoning": bool(thought)}
+    asked = responses(made, "red") | {"max_output_tokens": LONG}
+    body = (chat(made, "red") | {"max_tokens": LONG} if route == CHAT else asked) | endless
     stream = ""
 
     async def read() -> None:
         nonlocal stream
-        async with florin.stream("POST", CHAT, json=body) as response:
+        async with florin.stream("POST", route, json=body) as response:
             async for piece in response.aiter_text():
                 stream += piece
 
+    async def thinks() -> bool:
+        if thought:
+            return stream.count(thought) > 10
+        return (await asyncio.to_thread(counters, seeing) - before)["generation"] > 20
+
     async with gateway.http(gateway.keys["acme"]) as florin:
         reading = asyncio.create_task(read())
-        await until(lambda: (counters(seeing) - before)["generation"] > 20 or reading.done())
+        await until(thinks, what=lambda: stream)
         assert reading.cancel(), (stream, reading)
         await asyncio.wait([reading])
+    assert thought or '"reasoning":' not in stream
 
     async def ended() -> list[Any]:
         return [record for record in await gateway.usage("acme") if record.id not in known]
@@ -251,19 +267,15 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     [record] = await until(ended)
     await until(lambda: not running(seeing))
     spent = counters(seeing) - before
-    events = stream.split("\n\n")[:-1]
-    deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
-    thoughts = [delta for delta in deltas if delta.get("reasoning")]
-    assert bool(thoughts) is shown
-    assert not any(delta.get("content") for delta in deltas)
     assert (record.outcome, record.usage_source, record.billable) == ("client_abort", "engine_partial", True)
     assert record.prompt_tokens == spent["prompt"]
     # The engine ends a request after the step that it is in when the client leaves.
     assert 10 < record.completion_tokens <= spent["generation"] <= record.completion_tokens + 3 < LONG
     [name] = loaded(seeing.engines[0].url)
-    whole = body | {"model": name, "stream": False, "max_tokens": record.completion_tokens}
+    again = chat(made, "red") | endless | {"model": name, "stream": False}
+    again["max_tokens"] = record.completion_tokens
     async with httpx.AsyncClient(base_url=seeing.engines[0].url, timeout=60, trust_env=False) as engine:
-        direct = (await engine.post(CHAT, json=whole)).json()
+        direct = (await engine.post(CHAT, json=again)).json()
     assert counts(direct) == (record.prompt_tokens, record.completion_tokens, record.reasoning_tokens)
     assert record.reasoning_tokens > 10
 
