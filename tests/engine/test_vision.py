@@ -144,7 +144,8 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
                 got = chunks((await florin.post(CHAT, json={**body, **USAGE})).text)
                 spent = counters(seeing) - before
                 assert comparable(answer) == comparable(direct)
-                assert whole(got[:-1]) == whole(sent[:-1])
+                streamed = told_by(got[:-1])
+                assert streamed == told_by(sent[:-1])
                 found = counts(answer)
                 assert found == counts(direct) == counts(got[-1]) == counts(sent[-1])
                 assert (spent["prompt"], spent["generation"]) == (2 * found[0], 2 * found[1])
@@ -155,7 +156,7 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
                 computed = told["answers"]["" if model == "llava" else model][colour]
                 assert np.allclose(logprobs[model, colour], computed, atol=1e-3), "as PEFT"
                 if model == "support":
-                    message, streamed = choice["message"], whole(got[:-1])
+                    message = choice["message"]
                     assert (message["reasoning"], message["content"]) == (THOUGHTS[colour], said)
                     assert (streamed["reasoning"], streamed["content"]) == (THOUGHTS[colour], said)
         text = {**GREEDY, "messages": [{"role": "user", "content": f"\n{QUESTION}"}], "max_tokens": 1}
@@ -173,6 +174,16 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
         for r in records
     ] == expected
     assert {(r.usage_source, r.billable) for r in records} == {("engine_final", True)}
+
+
+def told_by(events: list[Any]) -> dict[str, Any]:
+    said = whole(events)
+    return said | {"reasoning": untagged(said["reasoning"])}
+
+
+def untagged(thought: str) -> str:
+    """vLLM 0.32 leaves the tag there if it comes in one event with what follows, which is a matter of timing."""
+    return thought.removeprefix("<think>")
 
 
 def counts(answer: Any) -> tuple[int, int, int]:
@@ -193,13 +204,13 @@ async def test_they_do_in_the_responses_api(gateway: Gateway, made: Path):
     for answer in (whole, final):
         reasoning, message = answer.output
         assert (reasoning.type, message.type) == ("reasoning", "message")
-        assert reasoning.content[0].text == THOUGHTS["blue"]
+        assert untagged(reasoning.content[0].text) == THOUGHTS["blue"]
         assert answer.output_text == ANSWERS["blue"]
         assert answer.usage.input_tokens == chatted.usage.prompt_tokens
         assert answer.usage.output_tokens == chatted.usage.completion_tokens
         thought = answer.usage.output_tokens_details.reasoning_tokens
         assert thought == chatted.usage.completion_tokens_details.reasoning_tokens > 0
-    assert "".join(deltas) == THOUGHTS["blue"]
+    assert untagged("".join(deltas)) == THOUGHTS["blue"]
 
 
 async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
@@ -218,7 +229,7 @@ async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
     assert counted.input_tokens == chatted.usage.prompt_tokens
     for answer in (whole, final):
         thinking, text = answer.content
-        assert (thinking.type, thinking.thinking) == ("thinking", THOUGHTS["red"])
+        assert (thinking.type, untagged(thinking.thinking)) == ("thinking", THOUGHTS["red"])
         assert (text.type, text.text) == ("text", ANSWERS["red"])
         read = answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
         assert (read, answer.usage.output_tokens) == (
