@@ -41,7 +41,7 @@ VERDICT = 0.8
 THOUGHTS = {"red": "I look.", "blue": "I look.", "": "A greeting."}
 ANSWERS = {"red": "It is red.", "blue": "It is blue.", "": "Good day!"}
 GREEDY: dict[str, Any] = {"model": "support", "temperature": 0}
-CHAT = "/v1/chat/completions"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 LONG = 900
 
@@ -117,6 +117,12 @@ def chat(made: Path, colour: str) -> dict[str, Any]:
     return {**GREEDY, "messages": [{"role": "user", "content": parts}]}
 
 
+def responses(made: Path, colour: str) -> dict[str, Any]:
+    url = f"data:image/png;base64,{data(made, colour)}"
+    parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": QUESTION}]
+    return {**GREEDY, "input": [{"role": "user", "content": parts}]}
+
+
 async def test_images_and_reasoning_pass_unchanged_and_are_counted(
     gateway: Gateway, seeing: Fleet, made: Path, told: Any
 ):
@@ -138,7 +144,8 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
                 got = chunks((await florin.post(CHAT, json={**body, **USAGE})).text)
                 spent = counters(seeing) - before
                 assert comparable(answer) == comparable(direct)
-                assert whole(got[:-1]) == whole(sent[:-1])
+                streamed = told_by(got[:-1])
+                assert streamed == told_by(sent[:-1])
                 found = counts(answer)
                 assert found == counts(direct) == counts(got[-1]) == counts(sent[-1])
                 assert (spent["prompt"], spent["generation"]) == (2 * found[0], 2 * found[1])
@@ -149,7 +156,7 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
                 computed = told["answers"]["" if model == "llava" else model][colour]
                 assert np.allclose(logprobs[model, colour], computed, atol=1e-3), "as PEFT"
                 if model == "support":
-                    message, streamed = choice["message"], whole(got[:-1])
+                    message = choice["message"]
                     assert (message["reasoning"], message["content"]) == (THOUGHTS[colour], said)
                     assert (streamed["reasoning"], streamed["content"]) == (THOUGHTS[colour], said)
         text = {**GREEDY, "messages": [{"role": "user", "content": f"\n{QUESTION}"}], "max_tokens": 1}
@@ -169,6 +176,16 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
     assert {(r.usage_source, r.billable) for r in records} == {("engine_final", True)}
 
 
+def told_by(events: list[Any]) -> dict[str, Any]:
+    said = whole(events)
+    return said | {"reasoning": untagged(said["reasoning"])}
+
+
+def untagged(thought: str) -> str:
+    """vLLM 0.32 leaves the tag there if it comes in one event with what follows, which is a matter of timing."""
+    return thought.removeprefix("<think>")
+
+
 def counts(answer: Any) -> tuple[int, int, int]:
     usage = answer["usage"]
     thought = usage["completion_tokens_details"]["reasoning_tokens"]
@@ -176,9 +193,7 @@ def counts(answer: Any) -> tuple[int, int, int]:
 
 
 async def test_they_do_in_the_responses_api(gateway: Gateway, made: Path):
-    url = f"data:image/png;base64,{data(made, 'blue')}"
-    parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": QUESTION}]
-    asked: Any = {**GREEDY, "input": [{"role": "user", "content": parts}]}
+    asked: Any = responses(made, "blue")
     async with gateway.client("acme", timeout=60) as client:
         chatted = await client.chat.completions.create(**chat(made, "blue"))
         whole = await client.responses.create(**asked)
@@ -189,13 +204,13 @@ async def test_they_do_in_the_responses_api(gateway: Gateway, made: Path):
     for answer in (whole, final):
         reasoning, message = answer.output
         assert (reasoning.type, message.type) == ("reasoning", "message")
-        assert reasoning.content[0].text == THOUGHTS["blue"]
+        assert untagged(reasoning.content[0].text) == THOUGHTS["blue"]
         assert answer.output_text == ANSWERS["blue"]
         assert answer.usage.input_tokens == chatted.usage.prompt_tokens
         assert answer.usage.output_tokens == chatted.usage.completion_tokens
         thought = answer.usage.output_tokens_details.reasoning_tokens
         assert thought == chatted.usage.completion_tokens_details.reasoning_tokens > 0
-    assert "".join(deltas) == THOUGHTS["blue"]
+    assert untagged("".join(deltas)) == THOUGHTS["blue"]
 
 
 async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
@@ -214,7 +229,7 @@ async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
     assert counted.input_tokens == chatted.usage.prompt_tokens
     for answer in (whole, final):
         thinking, text = answer.content
-        assert (thinking.type, thinking.thinking) == ("thinking", THOUGHTS["red"])
+        assert (thinking.type, untagged(thinking.thinking)) == ("thinking", THOUGHTS["red"])
         assert (text.type, text.text) == ("text", ANSWERS["red"])
         read = answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
         assert (read, answer.usage.output_tokens) == (
@@ -223,27 +238,39 @@ async def test_they_do_in_anthropics_api(gateway: Gateway, made: Path):
         )
 
 
-@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize(
+    ("route", "thought"),
+    [(CHAT, '"reasoning":'), (CHAT, ""), (RESPONSES, "event: response.reasoning_text.delta")],
+    ids=["chat", "hidden", "responses"],
+)
 async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
-    gateway: Gateway, seeing: Fleet, made: Path, told: Any, shown: bool
+    gateway: Gateway, seeing: Fleet, made: Path, told: Any, route: str, thought: str
 ):
     known = {record.id for record in await gateway.usage("acme")}
     before = counters(seeing)
-    endless = {"max_tokens": LONG, "ignore_eos": True, "logit_bias": {str(told["end_of_thought"]): -100}}
-    body = chat(made, "red") | endless | {"stream": True, "include_reasoning": shown}
+    endless = {"ignore_eos": True, "logit_bias": {str(told["end_of_thought"]): -100}}
+    endless |= {"stream": True, "include_reasoning": bool(thought)}
+    asked = responses(made, "red") | {"max_output_tokens": LONG}
+    body = (chat(made, "red") | {"max_tokens": LONG} if route == CHAT else asked) | endless
     stream = ""
 
     async def read() -> None:
         nonlocal stream
-        async with florin.stream("POST", CHAT, json=body) as response:
+        async with florin.stream("POST", route, json=body) as response:
             async for piece in response.aiter_text():
                 stream += piece
 
+    async def thinks() -> bool:
+        if thought:
+            return stream.count(thought) > 10
+        return (await asyncio.to_thread(counters, seeing) - before)["generation"] > 20
+
     async with gateway.http(gateway.keys["acme"]) as florin:
         reading = asyncio.create_task(read())
-        await until(lambda: (counters(seeing) - before)["generation"] > 20 or reading.done())
+        await until(thinks, what=lambda: stream)
         assert reading.cancel(), (stream, reading)
         await asyncio.wait([reading])
+    assert thought or '"reasoning":' not in stream
 
     async def ended() -> list[Any]:
         return [record for record in await gateway.usage("acme") if record.id not in known]
@@ -251,19 +278,15 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     [record] = await until(ended)
     await until(lambda: not running(seeing))
     spent = counters(seeing) - before
-    events = stream.split("\n\n")[:-1]
-    deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
-    thoughts = [delta for delta in deltas if delta.get("reasoning")]
-    assert bool(thoughts) is shown
-    assert not any(delta.get("content") for delta in deltas)
     assert (record.outcome, record.usage_source, record.billable) == ("client_abort", "engine_partial", True)
     assert record.prompt_tokens == spent["prompt"]
     # The engine ends a request after the step that it is in when the client leaves.
     assert 10 < record.completion_tokens <= spent["generation"] <= record.completion_tokens + 3 < LONG
     [name] = loaded(seeing.engines[0].url)
-    whole = body | {"model": name, "stream": False, "max_tokens": record.completion_tokens}
+    again = chat(made, "red") | endless | {"model": name, "stream": False}
+    again["max_tokens"] = record.completion_tokens
     async with httpx.AsyncClient(base_url=seeing.engines[0].url, timeout=60, trust_env=False) as engine:
-        direct = (await engine.post(CHAT, json=whole)).json()
+        direct = (await engine.post(CHAT, json=again)).json()
     assert counts(direct) == (record.prompt_tokens, record.completion_tokens, record.reasoning_tokens)
     assert record.reasoning_tokens > 10
 
