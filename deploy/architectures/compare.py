@@ -21,17 +21,32 @@ def main(names: list[str]) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         engine_models.prepare()
         table = json.loads(TABLE.read_text())["architectures"]
-        built = {name: _built(name, row) for name, row in table.items() if not names or name in names}
+        built = {
+            name: [_built(name, row, variant) for variant in _variants(name)]
+            for name, row in table.items()
+            if not names or name in names
+        }
     json.dump(built, sys.stdout)
 
 
-def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A config.json, the sizes of transformers' linear layers, and those of the names that vLLM adapts."""
-    import transformers  # noqa: PLC0415
+def _variants(name: str) -> list[dict[str, Any]]:
+    """What makes other layers, by path; nothing first."""
+    from deploy.architectures.layered import LAYERED  # noqa: PLC0415
 
+    if name not in LAYERED:
+        return [{}]
+    layered = LAYERED[name]
+    scope = f"{layered.part}." if layered.part else ""
+    return [
+        {f"{scope}{field}": value for field, value in variant.items()} for variant in ({}, *layered.variants)
+    ]
+
+
+def _built(name: str, row: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+    """A config.json, the sizes of transformers' linear layers, and those of the names that vLLM adapts."""
     from deploy.architectures import engine_models, library_models  # noqa: PLC0415
 
-    cls = getattr(transformers, name)
+    cls = library_models.class_of(name)
     usual = library_models.configured(name, cls, head_dim=_heeds(row))
     values = {
         field: size * factor
@@ -42,7 +57,7 @@ def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
     problem = ""
     for changed in (values, {k: v for k, v in values.items() if "head_dim" not in k and "hidden" not in k}):
         try:
-            config = library_models.configured(name, cls, changed, head_dim=_heeds(row))
+            config = library_models.configured(name, cls, changed, head_dim=_heeds(row), variant=variant)
             library = library_models.build(cls, config.plain)
             config.plain.architectures = [name]
             model, _ = engine_models.build(config.plain)

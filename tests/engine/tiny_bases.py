@@ -3,7 +3,8 @@ itself makes of them: `python tiny_bases.py TOKENIZER OUT_DIR`, in the engines' 
 
 Writes `manifest.json` last: base → {"directory", "answers": {adapter's directory, or "": answers}}, directories
 relative to OUT_DIR. An answer to a prompt is {"text", "logprobs"} of its greedy continuation, or a vector of
-length 1.
+length 1. For a quantised base, PEFT computes with the weights (and, for W8A8, the activations) that the file's
+numbers stand for, in float32.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import json
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from quantised import as_computed, quantise
 from safetensors.torch import save_file
 from transformers import (
     AutoModel,
@@ -26,6 +29,7 @@ from transformers import (
     BertConfig,
     GptOssConfig,
     GraniteConfig,
+    LlamaConfig,
     Qwen2_5_VLConfig,
     Qwen3MoeConfig,
 )
@@ -34,6 +38,8 @@ PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 """Also in test_bases.py."""
 TOKENS = 12
 RANK = 8
+MARGIN = 0.3
+"""Engines compute with quantised weights in 16 bits, so near a tie they may say another token."""
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 EXPERT = ["gate_proj", "up_proj", "down_proj"]
 LINEAR = [*ATTENTION, *EXPERT]
@@ -46,6 +52,8 @@ class Base:
     adapters: dict[str, dict[str, Any]]
     """Directory → settings of its LoraConfig."""
     embeds: bool = False
+    quantised: str = ""
+    """By which method of `quantised`."""
 
 
 def bases(vocabulary: int) -> dict[str, Base]:
@@ -123,6 +131,10 @@ def bases(vocabulary: int) -> dict[str, Base]:
             },
             embeds=True,
         ),
+        **{
+            method: Base(LlamaConfig(**sizes), AutoModelForCausalLM, plain, quantised=method)
+            for method in ("awq", "w8a8")
+        },
     }  # fmt: skip
 
 
@@ -136,10 +148,14 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
             i for i, text in enumerate(texts) if not (text.isascii() and text.isprintable()) or "|" in text
         ]
         head.weight.data[odd] = 0
-    directory = out / name / "base"
+    directory = served = out / name / "base"
+    if base.quantised:
+        directory = out / name / "computed"
+        quantise(model, base.quantised, served)
+        as_computed(model, base.quantised)
     model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    say = embed if base.embeds else continued
+    tokenizer.save_pretrained(served)
+    say = embed if base.embeds else partial(continued, margin=MARGIN if base.quantised else 0.0)
     answers = {"": [say(model, tokenizer, prompt) for prompt in PROMPTS]}
     for adapter, settings in base.adapters.items():
         config = LoraConfig(**{"r": RANK, "lora_alpha": 16, "task_type": "CAUSAL_LM"} | settings)
@@ -147,15 +163,19 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
         if settings["target_modules"] == EXPERT:
             save_experts(base.config, config, out / name / adapter)
         else:
-            tuned = get_peft_model(base.auto.from_pretrained(directory), config)
+            tuned = get_peft_model(load(base, directory), config)
             for parameter, weights in tuned.named_parameters():
                 if "lora_B" in parameter:
                     torch.nn.init.normal_(weights, std=0.1)
             config.base_model_name_or_path = name
             tuned.save_pretrained(out / name / adapter)
-        again = PeftModel.from_pretrained(base.auto.from_pretrained(directory), out / name / adapter).eval()
+        again = PeftModel.from_pretrained(load(base, directory), out / name / adapter).eval()
         answers[f"{name}/{adapter}"] = [say(again, tokenizer, prompt) for prompt in PROMPTS]
     return {"directory": f"{name}/base", "answers": answers}
+
+
+def load(base: Base, directory: Path) -> Any:
+    return as_computed(base.auto.from_pretrained(directory), base.quantised)
 
 
 def save_experts(sizes: Any, config: LoraConfig, directory: Path) -> None:
@@ -175,12 +195,15 @@ def save_experts(sizes: Any, config: LoraConfig, directory: Path) -> None:
 
 
 @torch.no_grad()
-def continued(model: Any, tokenizer: Any, prompt: str) -> dict[str, Any]:
+def continued(model: Any, tokenizer: Any, prompt: str, *, margin: float) -> dict[str, Any]:
+    """Up to the first token whose lead over the next is below `margin`, in the logarithm of probability."""
     tokens, logprobs = tokenizer(prompt, return_tensors="pt").input_ids, []
     start = tokens.shape[1]
     for _ in range(TOKENS):
         told = torch.log_softmax(model(input_ids=tokens).logits[0, -1], -1)
-        best = told.argmax()
+        (lead, second), (best, _) = told.topk(2)
+        if lead - second < margin:
+            break
         logprobs.append(told[best].item())
         tokens = torch.cat([tokens, best.view(1, 1)], 1)
     return {"text": tokenizer.decode(tokens[0, start:]), "logprobs": logprobs}
