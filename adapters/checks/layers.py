@@ -165,6 +165,45 @@ def _query(fields: Fields, depth: int) -> list[str]:
     return ["whole" if fields.is_null("q_lora_rank") else "factored"] * depth
 
 
+def _sliding(fields: Fields, depth: int) -> list[str] | None:
+    """Gemma 4: the two kinds of attention have heads of different sizes. The last layer's is always full."""
+    words = fields.words(depth, "layer_types")
+    if words is None:
+        words = ["sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(depth)]
+    words = [*words[:-1], "full_attention"]
+    return _known(words, {"sliding_attention": "sliding", "full_attention": "full"})
+
+
+def _keys_values(fields: Fields, depth: int) -> list[str] | None:
+    """Gemma 4: the last layers may have none of their own; full attention's values may be its keys."""
+    first = depth - fields.number("num_kv_shared_layers")
+    attention = _sliding(fields, depth)
+    if attention is None:
+        return None
+    same = fields.get("attention_k_eq_v") is True
+    return [
+        "shared" if layer >= first else "keys" if same and attention[layer] == "full" else "own"
+        for layer in range(depth)
+    ]
+
+
+def _width(fields: Fields, depth: int) -> list[str]:
+    """Gemma 4: where keys and values are shared, the MLP may be twice as wide."""
+    first = depth - fields.number("num_kv_shared_layers")
+    wide = fields.get("use_double_wide_mlp") is True and first > 0
+    return ["wide" if wide and layer >= first else "plain" for layer in range(depth)]
+
+
+def _layer_inputs(fields: Fields, depth: int) -> list[str]:
+    """Gemma 4: embeddings of each layer's own, or none."""
+    return ["own" if fields.number("hidden_size_per_layer_input") else "none"] * depth
+
+
+def _moe_block(fields: Fields, depth: int) -> list[str]:
+    """Gemma 4: experts beside the MLP."""
+    return [SPARSE if fields.get("enable_moe_block") is True else DENSE] * depth
+
+
 def _sparse(depth: int, test: Callable[[int], bool]) -> list[str]:
     return [SPARSE if test(layer) else DENSE for layer in range(depth)]
 
@@ -185,6 +224,11 @@ RULES: dict[str, Rule] = {
     "interleaved": _interleaved,
     "any_experts": _any_experts,
     "query": _query,
+    "sliding": _sliding,
+    "keys_values": _keys_values,
+    "width": _width,
+    "layer_inputs": _layer_inputs,
+    "moe_block": _moe_block,
 }
 
 

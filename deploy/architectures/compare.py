@@ -17,29 +17,17 @@ _FACTORS = {"intermediate": 3, "hidden_size": 2, "head_dim": 2, "vocab": 2}
 
 def main(names: list[str]) -> None:
     from deploy.architectures import engine_models  # noqa: PLC0415
+    from deploy.architectures.layered import LAYERED, Layered  # noqa: PLC0415
 
     with contextlib.redirect_stdout(sys.stderr):
         engine_models.prepare()
         table = json.loads(TABLE.read_text())["architectures"]
         built = {
-            name: [_built(name, row, variant) for variant in _variants(name)]
+            name: [_built(name, row, variant) for variant in LAYERED.get(name, Layered({})).configs()]
             for name, row in table.items()
             if not names or name in names
         }
     json.dump(built, sys.stdout)
-
-
-def _variants(name: str) -> list[dict[str, Any]]:
-    """What makes other layers, by path; nothing first."""
-    from deploy.architectures.layered import LAYERED  # noqa: PLC0415
-
-    if name not in LAYERED:
-        return [{}]
-    layered = LAYERED[name]
-    scope = f"{layered.part}." if layered.part else ""
-    return [
-        {f"{scope}{field}": value for field, value in variant.items()} for variant in ({}, *layered.variants)
-    ]
 
 
 def _built(name: str, row: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +54,7 @@ def _built(name: str, row: dict[str, Any], variant: dict[str, Any]) -> dict[str,
             continue
         adaptable = engine_models.adaptable(model)
         return {
-            "config": json.loads(config.plain.to_json_string(use_diff=True)),
+            "config": library_models.varied(json.loads(config.plain.to_json_string(use_diff=True)), variant),
             "library": {path: list(map(int, sizes)) for path, sizes in library.linear.items()},
             "engine": {path: list(sizes) for path, sizes in adaptable.linear.items()},
             "experts": {

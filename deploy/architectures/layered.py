@@ -6,8 +6,10 @@ build when the table is generated, and again by `deploy.architectures.compare`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from deploy.architectures.symbols import Formula
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,20 @@ class Layered:
     """What the rules' fields are if config.json omits them and transformers' class does not declare them."""
     part: str = ""
     """Where the language model's config is: `text_config`."""
+    always: dict[str, int] = field(default_factory=dict)
+    """Fields for sizes that transformers' class takes but does not declare,"""
+    omitted: dict[str, Formula] = field(default_factory=dict)
+    """and what they are if config.json omits them."""
+
+    def configs(self) -> list[dict[str, Any]]:
+        """What each of its configs has beside the default's fields, by path."""
+        return [
+            {self.at(name): value for name, value in (self.always | variant).items()}
+            for variant in ({}, *self.variants)
+        ]
+
+    def at(self, name: str) -> str:
+        return f"{self.part}.{name}" if self.part else name
 
 
 FIELDS = {
@@ -34,11 +50,17 @@ FIELDS = {
     "interleaved": ("interleave_moe_layer_step",),
     "any_experts": ("num_local_experts",),
     "query": ("q_lora_rank",),
+    "sliding": (),
+    "keys_values": (),
+    "width": (),
+    "layer_inputs": ("hidden_size_per_layer_input",),
+    "moe_block": (),
 }
 """Rule → the fields whose defaults are those of transformers' class."""
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _MIXED = [_LINEAR, _FULL, _FULL, _LINEAR, _LINEAR, _LINEAR, _LINEAR, _FULL]
+_SLIDING = [*["sliding_attention", _FULL] * 2, *["sliding_attention"] * 3, _FULL]
 _PLAIN_FIRST = ["dense", "sparse", "dense", *["sparse"] * 5]
 
 _JAMBA = Layered(
@@ -60,8 +82,34 @@ _FIRST_DENSE = Layered({"mlp": "first_dense"}, ({"first_k_dense_replace": 2},))
 _EXAONE = Layered({"mlp": "mlp_types"}, ({"mlp_layer_types": _PLAIN_FIRST},))
 
 
+_GEMMA4 = Layered(
+    {
+        "attention": "sliding",
+        "kv": "keys_values",
+        "mlp": "width",
+        "inputs": "layer_inputs",
+        "experts": "moe_block",
+    },
+    (
+        {"layer_types": _SLIDING, "num_kv_shared_layers": 4, "use_double_wide_mlp": True},
+        {"layer_types": _SLIDING, "num_kv_shared_layers": 4},
+        {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True},
+        {
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 704,
+        },
+    ),
+    always={"global_head_dim": 512, "num_global_key_value_heads": 1},
+    omitted={"global_head_dim": 512, "num_global_key_value_heads": "num_key_value_heads"},
+)
+
+
 def _inside(layered: Layered) -> Layered:
-    return Layered(layered.rules, layered.variants, layered.defaults, "text_config")
+    return replace(layered, part="text_config")
 
 
 LAYERED: dict[str, Layered] = {
@@ -80,6 +128,9 @@ LAYERED: dict[str, Layered] = {
     "AfmoeForCausalLM": Layered({"mlp": "first_dense"}, ({"num_dense_layers": 3},)),
     "ExaoneMoEForCausalLM": _EXAONE,
     "ExaoneMoeForCausalLM": _EXAONE,
+    "Gemma4ForCausalLM": _GEMMA4,
+    "Gemma4ForConditionalGeneration": _inside(_GEMMA4),
+    "Gemma4UnifiedForConditionalGeneration": _inside(_GEMMA4),
     "Glm4MoeForCausalLM": _FIRST_DENSE,
     "Glm4vMoeForConditionalGeneration": _inside(_FIRST_DENSE),
     "GraniteMoeHybridForCausalLM": Layered(
@@ -95,7 +146,6 @@ LAYERED: dict[str, Layered] = {
     "Llama4ForConditionalGeneration": _inside(
         Layered({"mlp": "interleaved"}, ({"interleave_moe_layer_step": 2},))
     ),
-    "MellumForCausalLM": Layered({"mlp": "mlp_types"}, ({"mlp_layer_types": _PLAIN_FIRST},)),
     "MiniCPMV4_6ForConditionalGeneration": _inside(_QWEN_HYBRID),
     "MiniCPMV4_7ForConditionalGeneration": _inside(_QWEN_HYBRID),
     "Qwen2MoeForCausalLM": _QWEN_MOE,

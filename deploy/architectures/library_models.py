@@ -58,7 +58,8 @@ def _arguments(plain: Any, cls: Any, prefix: str, *, symbols: bool, values: dict
     return made
 
 
-def _varied(arguments: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+def varied(arguments: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+    """With the values of `variant`, by path."""
     for path, value in variant.items():
         *parents, leaf = path.split(".")
         place = arguments
@@ -77,12 +78,8 @@ CLASSES = {
     "InternLM3ForCausalLM": "LlamaForCausalLM",
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
     "LLaMAForCausalLM": "LlamaForCausalLM",
-    "LlamaBidirectionalForSequenceClassification": "LlamaForSequenceClassification",
-    "LlamaBidirectionalModel": "LlamaModel",
     "MiMoForCausalLM": "Qwen2ForCausalLM",
     "PhiMoEForCausalLM": "PhimoeForCausalLM",
-    "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
-    "Qwen2ForRewardModel": "Qwen2ForCausalLM",
     "Qwen2_5OmniModel": "Qwen2_5OmniForConditionalGeneration",
     "Qwen3ASRRealtimeGeneration": "Qwen3ASRForConditionalGeneration",
     "TeleChat3ForCausalLM": "LlamaForCausalLM",
@@ -136,7 +133,13 @@ def configured(
     kind.sub_configs = declared.sub_configs  # type: ignore[attr-defined]
     first = kind()
     plain, arguments = (
-        _varied(_arguments(first, declared, "", symbols=symbols, values=values or {}), variant or {})
+        varied(
+            _arguments(first, declared, "", symbols=symbols, values=values or {}),
+            {
+                path: Symbol(value, path) if symbols and type(value) is int else value
+                for path, value in (variant or {}).items()
+            },
+        )
         for symbols in (False, True)
     )
     plain = kind(**plain)

@@ -43,11 +43,12 @@ def row(name: str, kind: str) -> dict[str, Any]:
 def _described(name: str, kind: str, cls: Any, *, head_dim: bool) -> dict[str, Any]:
     """From the models of the default config and of those that make other layers."""
     layered = LAYERED.get(name, Layered({}))
-    scope = f"{layered.part}." if layered.part else ""
     seen = Seen()
-    for variant in ({}, *layered.variants):
-        there = {f"{scope}{field}": value for field, value in variant.items()}
-        config = library_models.configured(name, cls, head_dim=head_dim, variant=there)
+    for variant in layered.configs():
+        config = library_models.configured(name, cls, head_dim=head_dim, variant=variant)
+        for field, omitted in layered.omitted.items():
+            scoped = layered.at(omitted) if isinstance(omitted, str) else omitted
+            config.defaults[layered.at(field)] = scoped
         built = library_models.build(cls, config.config)
         config.plain.architectures = [name]
         model, _ = engine_models.build(config.plain)
@@ -118,21 +119,24 @@ class Seen:
     def add(self, config: Config, built: Built, adaptable: Adaptable, traits: dict[str, list[str]]) -> None:
         sources = _sources(built, adaptable)
 
-        def at(path: str) -> Traits:
-            number = _NUMBER.search(path)
-            return tuple((trait, told[int(number[0])]) for trait, told in traits.items()) if number else ()
+        every = [tuple((trait, told[layer]) for trait, told in traits.items()) for layer in range(LAYERS)]
+
+        def at(path: str) -> set[Traits]:
+            """What is outside the layers counts for all of them."""
+            number = _NUMBER.search(path) if traits else None
+            return {every[int(number[0])]} if number else set(every)
 
         paths = (*adaptable.linear, *adaptable.experts)
-        self._layers |= {at(path) for path in paths if _NUMBER.search(path)}
+        self._layers |= set(every)
         for path, sizes in adaptable.linear.items():
             found = _formulas(path, sizes, sources, built)
             if found is not None:
-                self._modules.setdefault(_pattern(path), {}).setdefault(json.dumps(found), set()).add(
+                self._modules.setdefault(_pattern(path), {}).setdefault(json.dumps(found), set()).update(
                     at(path)
                 )
         for path, size in adaptable.experts.items():
             if described := _experts(path, size, built):
-                self._experts.setdefault(_pattern(path), {}).setdefault(json.dumps(described), set()).add(
+                self._experts.setdefault(_pattern(path), {}).setdefault(json.dumps(described), set()).update(
                     at(path)
                 )
         if self._config is None:
@@ -169,16 +173,20 @@ class Seen:
         return made | _fields(made, self._config)
 
     def _needs(self, pattern: str, layers: set[Traits]) -> dict[str, list[str]]:
-        """The traits that tell these layers from all others."""
-        if layers == {()}:
-            return {}
-        needs = {}
-        for trait in dict(next(iter(self._layers))):
-            has, could = ({dict(told)[trait] for told in some} for some in (layers, self._layers))
-            if has != could:
-                needs[trait] = sorted(has)
-        if layers != {told for told in self._layers if all(dict(told)[t] in v for t, v in needs.items())}:
+        """The fewest traits that tell these layers from all others that were seen."""
+
+        def told(needs: dict[str, list[str]]) -> bool:
+            some = {all_of for all_of in self._layers if all(dict(all_of)[t] in v for t, v in needs.items())}
+            return some == layers
+
+        names = list(dict(next(iter(self._layers))))
+        needs = {name: sorted({dict(layer)[name] for layer in layers}) for name in names}
+        if not told(needs):
             raise ValueError(f"the rules do not tell which layers have {pattern}")
+        for name in reversed(names):
+            fewer = {other: values for other, values in needs.items() if other != name}
+            if told(fewer):
+                needs = fewer
         return needs
 
 

@@ -41,22 +41,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "format": "pack-quantized", "ignore": ["lm_head"], "kv_cache_scheme": None,
         "quant_method": "compressed-tensors", "quantization_status": "compressed",
     },
-    "w8a8": {
-        "config_groups": {
-            "group_0": {
-                "input_activations": {
-                    "dynamic": True, "num_bits": 8, "strategy": "token", "symmetric": True, "type": "int",
-                },
-                "output_activations": None, "targets": ["Linear"],
-                "weights": {
-                    "dynamic": False, "num_bits": 8, "observer": "minmax", "strategy": "channel", "symmetric": True,
-                    "type": "int",
-                },
-            }
-        },
-        "format": "int-quantized", "ignore": ["lm_head"], "kv_cache_scheme": None,
-        "quant_method": "compressed-tensors", "quantization_status": "compressed",
-    },
 }  # fmt: skip
 """What the libraries write as `quantization_config`."""
 
@@ -144,32 +128,8 @@ def _pack(values: Tensor) -> Tensor:
     return torch.where(total >= 2**31, total - 2**32, total).to(torch.int32)
 
 
-def _w8a8(weight: Tensor) -> Made:
-    scale = _rounded(weight.abs().amax(-1, keepdim=True) / 127)
-    values = (weight / scale).round().clamp(-128, 127)
-    return {"weight": values.to(torch.int8), "weight_scale": scale.bfloat16()}, values * scale
-
-
 _METHODS: dict[str, Callable[[Tensor], Made]] = {
     "awq": _awq,
     "gptq": _gptq,
     "w4a16": _w4a16,
-    "w8a8": _w8a8,
 }
-
-
-class _Rounding(nn.Linear):
-    """Rounds what goes in to 8 bits, token by token, as W8A8 does. Adapters see it unrounded."""
-
-    def forward(self, given: Tensor) -> Tensor:
-        scale = given.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 127
-        return super().forward((given / scale).round() * scale)
-
-
-def as_computed(model: Any, method: str) -> Any:
-    """The model with the activations that an engine will compute with."""
-    if method == "w8a8":
-        for path, module in model.named_modules():
-            if type(module) is nn.Linear and path != "lm_head":
-                module.__class__ = _Rounding
-    return model
