@@ -160,7 +160,7 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
             "base_config_invalid",
             f"The config.json of base model {name} does not give its shapes.",
             found=str(error),
-            expected="positive, consistent integers",
+            expected="positive, plausible and consistent values",
         )
         return None
 
