@@ -178,10 +178,10 @@ def _check_module(
             found=f"lora_{present.pop()} alone",
             expected=f"lora_{absent.pop()} too",
         )
-    module = _module(path, shapes, findings)
+    located = shapes.locate(path)
+    module = _module(path, located, shapes, findings)
     if module is None:
         return
-    located = shapes.locate(path)
     sizes = module.sizes_in(located[1]) if located else module.sizes
     if not sizes:
         assert located
@@ -200,11 +200,12 @@ def _check_module(
         _expect_shape(f"{path}.lora_{half}", tensor, expected, findings)
 
 
-def _module(path: str, shapes: BaseShapes, findings: Findings) -> Module | None:
+def _module(
+    path: str, located: tuple[str, int, str] | None, shapes: BaseShapes, findings: Findings
+) -> Module | None:
     engine_path = shapes.engine_path(path)
     if engine_path in shapes.outside:
         return Module((shapes.outside[engine_path],))
-    located = shapes.locate(path)
     if located is None:
         findings.add(
             "module_not_in_base",

@@ -222,6 +222,22 @@ def test_modules_that_the_same_layers_lack_are_told_together():
     assert finding.found.count("self_attn") == 4
 
 
+def test_what_peft_trains_of_a_mixture_with_plain_first_layers_passes():
+    config = RECORDED["DeepSeek-V2-Lite"]["config"]
+    plain = [
+        ("model.layers.0.mlp.gate_proj", 2048, 10944, 4),
+        ("model.layers.0.mlp.down_proj", 10944, 2048, 4),
+    ]
+    shared = [(f"model.layers.{n}.mlp.shared_experts.up_proj", 2048, 2816, 4) for n in range(1, 27)]
+    query = [(f"model.layers.{n}.self_attn.q_proj", 2048, 3072, 4) for n in range(27)]
+    assert found(config, plain + shared + query) == []
+    swapped = [
+        ("model.layers.0.mlp.gate_proj", 2048, 1408, 4),
+        ("model.layers.27.self_attn.q_proj", 2048, 3072, 4),
+    ]
+    assert found(config, swapped) == ["shape_mismatch", "layer_out_of_range"]
+
+
 def test_modules_that_no_layer_has_are_not_in_the_base():
     lite, micro = (shapes_of(RECORDED[n]["config"]) for n in ("DeepSeek-V2-Lite", "granite-4.0-micro"))
     assert lite.locate("model.layers.0.self_attn.q_a_proj") is None
