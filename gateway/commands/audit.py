@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, segment
-from gateway.commands.output import note, print_json, show, table
+from gateway.commands.output import facts, note, print_json, show, table, when
 from gateway.commands.session import Session, command
+from gateway.errors import CODES
 
 app = typer.Typer()
 
@@ -60,11 +61,31 @@ def list_(
 def request(
     session: Session, request_id: Annotated[str, typer.Argument(help="The x-request-id of the response.")]
 ) -> None:
-    """Show which version on which engine answered a request, attempt by attempt.
+    """Show which version on which engine answered a request, attempt by attempt, or why it was refused.
 
     Example: florin audit request req-0f3c9a1b2d4e5f6071829304
     """
     session.result(session.api.get(f"/admin/v1/audit/requests/{segment(request_id)}"), _attempts)
+
+
+_UNKNOWN = (
+    "The ledger has no attempt of this request. Records arrive a second or two after the response. A request "
+    "that was refused without a valid key is in the gateway's log only, if it has access lines."
+)
+_REFUSED = "It was refused before it reached an engine."
+
+
+def _error(error: Json) -> list[tuple[str, str]]:
+    known = CODES.get(error["code"])
+    return [
+        ("error", error["code"]),
+        ("status", str(error["status"])),
+        ("at", when(error["at"])),
+        ("tenant", error["tenant"]),
+        ("key", error["key"]),
+        ("adapter", error["adapter"]),
+        ("remedy", known.remedy if known else ""),
+    ]
 
 
 def _entries(body: Json) -> None:
@@ -118,8 +139,10 @@ def _who(entry: Json) -> str:
 
 
 def _attempts(body: Json) -> None:
+    if error := body.get("error"):  # older gateways do not tell it
+        show(facts([(name, shown) for name, shown in _error(error)]))
     if not body["attempts"]:
-        note("The ledger has no attempt of this request. Records arrive a second or two after the response.")
+        note(_REFUSED if error else _UNKNOWN)
         return
     rows = [
         (

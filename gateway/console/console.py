@@ -131,6 +131,8 @@ class Console:
                 self._check_token(visit, request.headers.get("x-csrf-token", ""))
             elif request.method == "POST":
                 await self._read_form(visit)
+            if route.slow and _opens(request):
+                return HTMLResponse(self._renderer.render("frame.html.j2", visit=visit))
             return await route.handler(visit)
         except ApiError as error:
             return self._failure(request, visit, error)
@@ -184,9 +186,8 @@ class Console:
         )
 
     def _failure(self, request: Request, visit: Visit | None, error: ApiError) -> Response:
-        part = "hx-request" in request.headers and (
-            request.method == "POST" or "hx-boosted" not in request.headers
-        )
+        whole = "hx-boosted" in request.headers or request.headers.get("hx-target") == "main"
+        part = "hx-request" in request.headers and (request.method == "POST" or not whole)
         template = "error_part.html.j2" if part else "error.html.j2"
         text = self._renderer.render(template, visit=visit, error=error, path=request.url.path)
         return HTMLResponse(text, error.status)
@@ -382,6 +383,12 @@ async def unless_gone(request: Request, made: Coroutine[Any, Any, Response]) -> 
 async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _opens(request: Request) -> bool:
+    """Whether a browser opens a page from elsewhere and has nothing to show yet. Downloads look the same."""
+    wanted = request.headers.get("sec-fetch-dest") == "document" and "hx-request" not in request.headers
+    return wanted and request.method == "GET" and "format" not in request.query_params
 
 
 def _home(role: Role) -> str:

@@ -10,9 +10,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
-from gateway.console import formats
+from gateway.console import cells, formats
 from gateway.console.visit import Entry, Visit
 
 _MEDIA: Final = {
@@ -74,10 +73,15 @@ class Renderer:
             "percent": formats.percent,
             "seconds": formats.seconds,
             "money": formats.money,
-            "prose": prose,
+            "prose": cells.prose,
         }
         env.filters |= filters
-        env.globals |= {"asset": self._url, "entries": entries}
+        env.globals |= {
+            "asset": self._url,
+            "entries": entries,
+            "moment": lambda at: cells.time(at, clock()),
+            "table_rows": lambda view, visit: cells.rows(view.heads, view.rows, visit.reaches, clock()),
+        }
         self._env = env
 
     def templates(self) -> list[str]:
@@ -93,16 +97,6 @@ class Renderer:
 
     def _url(self, name: str) -> str:
         return f"/console/static/{self.assets[name].version}/{name}"
-
-
-def prose(text: str) -> Markup:
-    """A sentence of the API's, in which `names` stand between backticks."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # one backtick is only that
-        return escape(text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
-    )
 
 
 def _asset(name: str, parts: tuple[str, ...]) -> Asset:

@@ -29,6 +29,10 @@ class Cell:
     """Small text below."""
     text: str = ""
     """Shown instead of the value."""
+    document: bool = False
+    """The address is a document of its own, with its own style: no page of the console."""
+    download: str = ""
+    """The address is a file, to be saved under this name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,9 @@ class Route:
     method: str = "GET"
     reads_body: bool = False
     """The handler reads the body itself (an upload); the session's token then comes in a header."""
+    slow: bool = False
+    """It waits for the ledger or for every engine. Somebody who comes from elsewhere sees the frame at once,
+    into which the page is then loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Read the audit log, from the ledger and Redis together, and the attempts of one request."""
+"""Read the audit log, from the ledger and Redis together, and what became of one request."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gateway.metering.ledger.audit_log import Logged, Subjects, Wanted, read
 from gateway.metering.ledger.audit_shipper import tail
 from gateway.metering.records import UsageRecord
 from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 
 async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged], bool]:
@@ -39,3 +40,11 @@ async def attempts(state: State, request_id: str) -> tuple[list[UsageRecord], bo
     complete = await state.meter.flush()
     made = await asyncio.to_thread(state.ledger.attempts, request_id)
     return made, complete and bool(made)
+
+
+async def error_of(state: State, request_id: str) -> Json | None:
+    """The error that a request ended with, and its tenant, if it is among the last errors of one. That is all
+    there is of a request that was refused before it reached an engine."""
+    created = {tenant.name: tenant.created for tenant in state.directory.tenants.values()}
+    found = await state.lifecycle.activity.find_error(request_id, list(created))
+    return found if found and found["at"] >= created[found["tenant"]] else None

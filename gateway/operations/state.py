@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from adapters.placement.engine_client import EngineClient
@@ -25,6 +25,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.observability.conditions import Conditions
 from gateway.observability.metrics import Metrics
+from gateway.operations.known_currency import KnownCurrency
 from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_demand import EngineDemand
 from gateway.routing.hang_detection import HangDetector
@@ -90,3 +91,4 @@ class State:
     """None: nobody can sign in, only keys are accepted."""
     readiness_asked: float | None = None
     """When readiness was last asked for, monotonic seconds."""
+    currency: KnownCurrency = field(default_factory=KnownCurrency)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -23,6 +23,8 @@ from gateway.tenants.directory import PERSON
 REPORT_SECONDS: Final = 10.0
 MAX_PENDING: Final = 5_000
 """Errors that wait for the next report. Further ones are forgotten."""
+_TENANTS: Final = 100
+"""Whose errors are asked for at a time."""
 _NOT_USED: Final = frozenset({"revoked_api_key", "expired_api_key", "tenant_suspended"})
 """Errors of requests that their key did not get past authentication."""
 
@@ -114,3 +116,25 @@ class Activity:
             found = [orjson.loads(text) for text in texts]
             return sorted(found, key=lambda error: error["at"], reverse=True)
         return [orjson.loads(text) for text in reversed(self._errors.get(tenant, ()))]
+
+    async def find_error(self, request_id: str, tenants: Sequence[str]) -> dict[str, Any] | None:
+        """The error of one request, with its `tenant`, if it is among the last errors of one of these. Looks
+        through the lists of a few tenants at a time, so that it needs little memory."""
+        with contextlib.suppress(StoreUnavailableError):
+            await self.report()
+            for start in range(0, len(tenants), _TENANTS):
+                some = tenants[start : start + _TENANTS]
+                for tenant, texts in zip(some, await self._store.last_errors_of(some), strict=True):
+                    if found := _of_request(request_id, texts):
+                        return {"tenant": tenant, **found}
+            return None
+        for tenant in tenants:
+            if found := _of_request(request_id, [text.decode() for text in self._errors.get(tenant, ())]):
+                return {"tenant": tenant, **found}
+        return None
+
+
+def _of_request(request_id: str, texts: Iterable[str]) -> dict[str, Any] | None:
+    """Only what holds the id at all is parsed."""
+    found = (orjson.loads(text) for text in texts if request_id in text)
+    return next((error for error in found if error["request_id"] == request_id), None)

@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from adapters.store.embedded import EmbeddedValkey
+from loadtests.console.crowd import ENGINES
 from tests.browser.crawling import crawl
-from tests.browser.crowded_world import ENGINES, crowded_world
+from tests.browser.crowded_world import crowded_world
 from tests.browser.judging import fits, without_trouble
 from tests.browser.watching import Watched
 from tests.browser.world import World

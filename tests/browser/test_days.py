@@ -110,6 +110,15 @@ async def test_a_finance_analysts(own_world: World, tab: Watched) -> None:
     async with page.expect_download() as download:
         await page.get_by_role("link", name="FOCUS 1.2, for finance tools").click()
     assert "BilledCost" in (await text_of(await download.value)).splitlines()[0]
-    await page.get_by_role("link", name="Statement of acme").click()
+    row = page.get_by_role("row", name="Statement of acme")
+    async with page.expect_download() as download:
+        await row.get_by_role("link", name="Download").click()
+    saved = await download.value
+    assert saved.suggested_filename == "statement-2026-10-acme.html"
+    assert "780.74" in await text_of(saved)
+    # On the screen it is a document of its own, with the style that it is printed with.
+    await row.get_by_role("link", name="Statement of acme").click()
+    await expect(page.get_by_text("Statement of inference usage")).to_be_visible()
+    assert await page.evaluate("() => document.styleSheets[0].href") is None
     await expect(page.get_by_text("780.74").first).to_be_visible()
     assert tab.troubles == []

@@ -67,3 +67,18 @@ async def test_signing_out(world: World, tab: Watched) -> None:
     await tab.visit(inside)
     assert "/console/sign-in" in tab.page.url
     assert tab.troubles == []
+
+
+async def test_another_page_begins_at_its_top_and_a_sorted_table_stays(world: World, tab: Watched) -> None:
+    await world.sign_in(tab, "operator")
+    await tab.visit(f"{world.url}/tenants/acme")
+    bottom = "() => { scrollTo(0, document.body.scrollHeight); return scrollY; }"
+    assert await tab.page.evaluate(bottom) > 0
+    await tab.page.get_by_role("link", name="When", exact=True).click()  # sorts the last table
+    await tab.settled()
+    assert await tab.page.evaluate("() => scrollY") > 0
+    await tab.page.get_by_role("link", name="req-").first.click()
+    await tab.page.wait_for_url("**/requests/**")
+    await tab.settled()
+    assert await tab.page.evaluate("() => scrollY") == 0
+    assert tab.troubles == []

@@ -40,7 +40,10 @@ async def test_errors_are_each_owners_own_newest_first_and_bounded(installation)
     assert await installation.store.last_errors("corgi") == []
     many = [f"m{n}" for n in range(KEPT_ERRORS + 7)]
     await installation.store.report_activity({"k1": 1}, {"acme": many})
-    assert await installation.store.last_errors("acme") == list(reversed(many))[:KEPT_ERRORS]
+    newest = list(reversed(many))[:KEPT_ERRORS]
+    assert await installation.store.last_errors("acme") == newest
+    assert await installation.other.last_errors_of(["corgi", "acme", "bolt"]) == [[], newest, ["b1"]]
+    assert await installation.store.last_errors_of([]) == []
 
 
 async def test_counts_of_canaries_are_added_over_workers_and_kept_apart(installation):

@@ -34,6 +34,9 @@ class MemoryActivity(MemoryCoordination):
         self._now()
         return list(reversed(self._errors.get(owner, ())))
 
+    async def last_errors_of(self, owners: Sequence[str]) -> list[list[str]]:
+        return [await self.last_errors(owner) for owner in owners]
+
     async def count_canaries(self, counts: Mapping[str, tuple[int, Mapping[str, int]]]) -> None:
         self._now()
         for comparison, (_, fields) in counts.items():

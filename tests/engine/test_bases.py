@@ -27,7 +27,7 @@ from tests.engine.conftest import add_tenant, loaded
 from tests.support.harness import Gateway, running_gateway
 
 HERE = Path(__file__).parent
-MAKER, QUANTISER, PLUGIN = (HERE / f"{name}.py" for name in ("tiny_bases", "quantised", "cpu_plugin"))
+MAKER, QUANTISER = HERE / "tiny_bases.py", HERE / "quantised.py"
 PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 TOKENS = 12
 EXTRA = {
@@ -65,20 +65,6 @@ def made(engine_env: EngineEnv, demo_model: DemoModel) -> Path:
     return built(
         f"tiny-bases-{digest(MAKER.read_bytes(), QUANTISER.read_bytes(), str(demo_model.base))}", make
     )
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Engines that start meanwhile have PLUGIN, installed in a directory of its own."""
-    site = tmp_path_factory.mktemp("site")
-    shutil.copy(PLUGIN, site)
-    about = site / "cpu_plugin-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: cpu-plugin\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[vllm.general_plugins]\ncpu = cpu_plugin:register\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(site), prepend=":")
-        yield
 
 
 @pytest.fixture(scope="module", params=["qwen3-moe", "gpt-oss", "granite", "qwen2.5-vl", "bert", *QUANTISED])

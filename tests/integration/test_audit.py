@@ -19,6 +19,7 @@ from gateway.api.finance.common import token
 from gateway.costs.reconciliation.verdicts import line_id
 from gateway.metering.ledger.audit_log import Wanted, read
 from gateway.metering.ledger.audit_shipper import KEEP, tail
+from gateway.tenants import directory
 from tests.integration.uploading import adapter_files, path_of, tar_of
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA
@@ -438,4 +439,23 @@ async def test_each_attempt_of_a_request_is_told(deployment):
 async def test_unknown_request(gateway):
     async with gateway.http() as admin:
         told = (await admin.get("/admin/v1/audit/requests/req-none")).json()
-    assert told == {"request_id": "req-none", "attempts": [], "complete": False}
+    assert told == {"request_id": "req-none", "attempts": [], "complete": False, "error": None}
+
+
+async def test_a_refused_request_is_told_with_its_error_and_its_tenant(gateway):
+    await gateway.add_tenant("acme")
+    body = {"model": "none", "messages": [{"role": "user", "content": "hi"}]}
+    async with gateway.http(gateway.keys["acme"]) as client:
+        refused = await client.post("/v1/chat/completions", json=body)
+    path = f"/admin/v1/audit/requests/{refused.headers['x-request-id']}"
+    async with gateway.http() as admin:
+        told = (await admin.get(path)).json()
+        assert (told["attempts"], told["error"]["code"], told["error"]["tenant"]) == (
+            [],
+            "model_not_found",
+            "acme",
+        )
+        known = gateway.state.directory.tenants["acme"]
+        later = replace(known, created=told["error"]["at"] + 1)
+        await gateway.commit(Change("tenant", "acme", directory.dump(later)))
+        assert (await admin.get(path)).json()["error"] is None  # of a removed tenant of the same name

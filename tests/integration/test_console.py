@@ -93,6 +93,26 @@ async def test_signing_in_never_leads_out_of_the_console(browser, then):
     assert answer.headers["location"] == "/console"
 
 
+async def test_a_page_that_waits_for_others_shows_its_frame_at_once(browser):
+    await sign_in(browser)
+    opening = {"sec-fetch-dest": "document"}
+    for path in ("/console/health", "/console/money?month=2026-10"):
+        frame = await browser.get(path, headers=opening)
+        assert f'hx-get="{path}"' in frame.text
+        assert "<h1>" not in frame.text
+        loading = {"sec-fetch-dest": "empty", "hx-request": "true", "hx-target": "main"}
+        for headers in (loading, {"hx-request": "true", "hx-boosted": "true"}, {}):
+            page = await browser.get(path, headers=headers)
+            assert "<h1>" in page.text, headers
+            assert 'class="loading"' not in page.text
+    # What is loaded into the frame is a whole page, also if it is an error; so is a download.
+    wrong = await browser.get("/console/money?month=June", headers=loading)
+    assert wrong.status_code == 400
+    assert 'id="main"' in wrong.text
+    file = await browser.get("/console/health?format=csv", headers=opening)
+    assert file.headers["content-type"].startswith("text/csv")
+
+
 async def test_static_files_are_compressed_and_kept_for_ever(browser):
     page = (await browser.get("/console/sign-in")).text
     for url in re.findall(r'(?:src|href)="(/console/static/[^"]+)"', page):

@@ -223,9 +223,26 @@ async def test_errors_of_requests_show_their_remedy_to_whose_key_it_was(gateway,
     async with Browser(base_url=gateway.url, timeout=90) as staff:
         await staff.sign_in()
         page = await staff.page("/console/tenants/acme")
-        assert f'href="{there}?tenant=acme"' in page
-        assert "List the available models" in await staff.page(f"{there}?tenant=acme")
+        assert f'href="{there}"' in page
+        # Whoever has nothing but the id finds it, too, and whose it was.
+        found = await staff.get("/console/search", params={"q": there.rpartition("/")[2]})
+        assert found.headers["location"] == there
+        shown = await staff.page(there)
+        assert "List the available models" in shown
+        assert 'href="/console/tenants/acme"' in shown
+        assert "it was refused before it reached an engine" in shown
     assert "GET /v1/models" in page
+
+
+async def test_an_unknown_request_says_where_else_to_look(gateway, operator, customer):
+    await gateway.add_tenant("acme")
+    odd = "req-%27;%20rm%20-rf%20~"
+    shown = await operator.page(f"/console/requests/{odd}", 404)
+    assert "--grep &#39;req-&#39;&#34;&#39;&#34;&#39;; rm -rf ~&#39;" in shown  # quoted for the shell
+    theirs = await (await customer()).page(f"/console/requests/{odd}", 404)
+    assert "journalctl" not in theirs
+    assert "/console/account" in theirs
+    assert "No adapter, engine, tenant" in await operator.page("/console/search?q=req-0123456789abcdef")
 
 
 async def test_health_audit_and_settings_tell_and_export(gateway, operator):

@@ -31,3 +31,7 @@ class ActivityStore(Protocol):
     async def last_errors(self, owner: str) -> list[str]:
         """Those reported last come first."""
         ...
+
+    async def last_errors_of(self, owners: Sequence[str]) -> list[list[str]]:
+        """The same of several owners, in one round trip and in their order."""
+        ...

@@ -31,4 +31,11 @@ class RedisActivity(RedisServer):
         return {id_: int(at) for id_, at in zip(ids, found, strict=True) if at is not None}
 
     async def last_errors(self, owner: str) -> list[str]:
-        return list(await self._bounded(self._redis.lrange(self._key("errors", owner), 0, -1)))
+        [found] = await self.last_errors_of([owner])
+        return found
+
+    async def last_errors_of(self, owners: Sequence[str]) -> list[list[str]]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for owner in owners:
+                pipe.lrange(self._key("errors", owner), 0, -1)
+            return [list(texts) for texts in await self._bounded(pipe.execute())]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from fastapi import APIRouter
 
 from adapters.errors import StoreUnavailableError
 from gateway.api.dependencies import CustomerKey, StateDep
-from gateway.costs.prices.price_store import currency_of
-from gateway.metering.ledger.ledger import LedgerUnavailableError
 from gateway.operations import limits, quotas, tenants
 from gateway.operations.queues import queue_of
 from gateway.operations.transaction import Json
@@ -26,8 +23,8 @@ _OWN: Final = ("name", "base_access", "limits", "budget", "quotas", "policy", "c
 async def show_account(key: CustomerKey, state: StateDep) -> Json:
     """The tenant of this request's key: its terms, in `usage` what it uses of its limits and budgets (null
     while Redis is away), in `quota_use` what it has registered, its queue, and the last errors of its
-    requests, newest first, and the `currency` of amounts (empty if that is not known). A key of role `tenant`
-    sees the errors of its own requests only."""
+    requests, newest first, and the `currency` of amounts (empty if there is no price yet, or the ledger does
+    not say in time). A key of role `tenant` sees the errors of its own requests only."""
     tenant = tenants.find(state, key.tenant)
     errors = await tenants.last_errors(state, tenant)
     if key.role is not Role.TENANT_ADMIN:
@@ -36,10 +33,6 @@ async def show_account(key: CustomerKey, state: StateDep) -> Json:
         used = await limits.usage(state, tenant)
     except StoreUnavailableError:
         used = None
-    try:
-        currency = await asyncio.to_thread(currency_of, state.ledger)
-    except LedgerUnavailableError:
-        currency = ""
     queue = queue_of(state, tenant.name)
     terms = as_json(tenant)
     return {name: terms[name] for name in _OWN} | {
@@ -47,5 +40,5 @@ async def show_account(key: CustomerKey, state: StateDep) -> Json:
         "quota_use": quotas.quotas_json(tenant.quotas, quotas.use(state, tenant.name)),
         "queue": {"waiting": queue.waiting, "longest_wait": queue.longest_wait},
         "errors": errors,
-        "currency": currency,
+        "currency": await state.currency.get(state.ledger),
     }

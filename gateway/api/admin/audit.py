@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
@@ -76,12 +77,17 @@ async def show_request(
     request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
 ) -> Json:
     """All attempts of a request, in order. `complete` is false while records are still arriving in the
-    ledger, which takes a second or two: try again shortly."""
-    attempts, complete = await audit.attempts(state, request_id)
+    ledger, which takes a second or two: try again shortly. `error` is what the request ended with if it is
+    among the last errors of its tenant, else null. A request that was refused before it reached an engine has
+    nothing else, and one without a valid key not even that: it is in the log only."""
+    (attempts, complete), error = await asyncio.gather(
+        audit.attempts(state, request_id), audit.error_of(state, request_id)
+    )
     return {
         "request_id": request_id,
         "attempts": [_attempt_json(state, record) for record in attempts],
         "complete": complete,
+        "error": error,
     }
 
 

@@ -57,7 +57,8 @@ async def list_tenants(state: StateDep) -> Json:
 async def show_tenant(name: str, state: StateDep) -> Json:
     """A tenant's page: its terms and in `usage` what it uses of them, its place in the fair queue, its
     adapters and where they are loaded, its keys with their last uses (not the keys themselves), and the last
-    errors of its requests, newest first. `usage` is null while Redis is away."""
+    errors of its requests, newest first, and the `currency` of amounts (empty if there is no price
+    yet, or the ledger does not say in time). `usage` is null while Redis is away."""
     tenant = tenants.find(state, name)
     return as_json(tenant) | await _page(state, tenant)
 
@@ -94,6 +95,7 @@ async def _page(state: State, tenant: Tenant) -> Json:
         "adapters": [adapter_json(state, adapter, READER) for adapter in adapters],
         "keys": await keys_json(state, keys, READER),
         "errors": await tenants.last_errors(state, tenant),
+        "currency": await state.currency.get(state.ledger),
     }
 
 

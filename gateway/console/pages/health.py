@@ -112,5 +112,5 @@ def _counted(found: list[Finding]) -> Json:
     }
 
 
-ROUTES = (Route("/health", health, OPERATORS), Route("/live/health", live, OPERATORS))
+ROUTES = (Route("/health", health, OPERATORS, slow=True), Route("/live/health", live, OPERATORS))
 ENTRIES = (Entry("Health", "/health", OPERATORS, "health"),)

@@ -110,22 +110,29 @@ async def _request(visit: Visit, text: str) -> list[Hit]:
     if not _REQUEST_ID.fullmatch(text):
         return []
     path = quote(text, safe="")
-    looks = [f"/finance/v1/usage/{path}"]
+    page = f"/console/requests/{path}"
+    if await _known(visit, f"/finance/v1/usage/{path}"):
+        return [Hit(text, page, "request", exact=True)]
     if visit.role is Role.OPERATOR:
-        looks.append(f"/admin/v1/explain/{path}")  # it may be running
-    for look in looks:
-        try:
-            await visit.api.get(look)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-        else:
-            return [Hit(text, f"/console/requests/{path}", "request", exact=True)]
-    if visit.tenant is not None:  # refused before it reached an engine
+        if await _known(visit, f"/admin/v1/explain/{path}"):  # it may be running
+            return [Hit(text, page, "request", exact=True)]
+        refused = (await visit.api.get(f"/admin/v1/audit/requests/{path}"))["error"] is not None
+    elif visit.tenant is not None:
         errors = (await visit.api.get("/admin/v1/account"))["errors"]
-        if any(error.get("request_id") == text for error in errors):
-            return [Hit(text, f"/console/requests/{path}", "refused request", exact=True)]
-    return []
+        refused = any(error["request_id"] == text for error in errors)
+    else:
+        refused = False
+    return [Hit(text, page, "refused request", exact=True)] if refused else []
+
+
+async def _known(visit: Visit, path: str) -> bool:
+    try:
+        await visit.api.get(path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
 
 
 # -- what matches

@@ -89,10 +89,15 @@
     if (on) location.assign(on.dataset.go);
   });
   document.addEventListener("htmx:sendError", () => announce("The gateway cannot be reached. What is shown may be old."));
+  let at = location.pathname;
   document.addEventListener("htmx:afterSettle", (event) => {
     show();
     charts();
-    if (event.detail.target === document.body) document.getElementById("main")?.focus({ preventScroll: true });
+    if (event.detail.target !== document.body) return;
+    document.getElementById("main")?.focus({ preventScroll: true });
+    // Another page begins at its top, and so does what an action did; sorting a table moves nothing.
+    if (location.pathname !== at || document.querySelector("#flash .notice")) scrollTo(0, 0);
+    at = location.pathname;
   });
 
   // A sign-in link keeps its secret in the fragment, which no server or log sees.

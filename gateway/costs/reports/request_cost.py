@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, exists, select
 
@@ -20,13 +20,18 @@ from gateway.costs.rollups.posting import BILLABLE
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import Tokens, list_price
-from gateway.metering.ledger.ledger import EngineHour as Place
+from gateway.metering.ledger.engine_hours import EngineHour as Place
+from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, set_aside_hours
 from gateway.metering.records import CONTINUED, Outcome, UsageRecord
 
-Pending = Literal["", "hour_not_over", "hour_not_computed", "hour_set_aside"]
-"""Why the amount may still change; empty: it is that of the report."""
+Pending = Literal["", "records_removed", "hour_set_aside", "hour_not_over", "hour_not_computed"]
+"""Why the amount is not that of the report, or may still change; empty: it is. With the first two it lacks
+the hours that cannot be divided."""
+_ORDER: tuple[Pending, ...] = get_args(Pending)
+"""Which is told if there are several: after "", what stays longest comes first."""
+_LEFT_OUT: tuple[Pending, ...] = ("records_removed", "hour_set_aside")
 _PLACES = 15
 
 
@@ -45,7 +50,7 @@ def request_cost(
     ledger: Ledger, request_id: str, *, tenant: str | None, now: int, for_tenant: bool
 ) -> dict[str, Any] | None:
     """None: the ledger knows no attempt of it, or only another tenant's. `for_tenant`: a tenant's key asks,
-    and sees what it is charged, but no GPU-time. `now`: Unix microseconds. Needs memory for one engine-hour's
+    and sees what it is charged, but no GPU time. `now`: Unix microseconds. Needs memory for one engine-hour's
     records. Raises LedgerUnavailableError."""
     records = [r for r in ledger.attempts(request_id) if tenant in {None, r.tenant}]
     if not records:
@@ -62,7 +67,7 @@ def request_cost(
         "currency": currency,
         "priced_by": "cost",
         "pending": pending,
-        "cost": _amount(s.cost for s in shares if s.billable),
+        "cost": _amount(s.cost for s in shares if s.billable) if shares or pending not in _LEFT_OUT else None,
     }
     if for_tenant:
         return told
@@ -81,20 +86,24 @@ def request_cost(
 def _shares(
     connection: Connection, terms: HourTerms, records: Sequence[UsageRecord], now: int
 ) -> tuple[list[Share], Pending]:
-    pending: Pending = ""
+    kept = pruned_before(connection)
+    reasons: set[Pending] = set()
     made: list[Share] = []
     for record in records:
         if record.outcome == Outcome.REJECTED:
             continue  # no engine worked on it
         for place in _places(record):
-            pending = _pending(connection, place, now) or pending
+            if place[0] < kept:  # those that are left would share it among themselves
+                reasons.add("records_removed")
+                continue
+            reasons.add(_pending(connection, place, now))
             try:
                 hour = divided_hour(connection, terms, place)
             except ImplausibleError:
-                pending = "hour_set_aside"
+                reasons.add("hour_set_aside")
                 continue
             made += _of_record(record, hour, terms, place)
-    return made, pending
+    return made, min(reasons - {""}, key=_ORDER.index, default="")
 
 
 def _places(record: UsageRecord) -> Iterator[Place]:

@@ -238,7 +238,7 @@ async def margin(visit: Visit) -> Response:
 
 
 ROUTES = (
-    Route("/money", overview),
-    Route("/money/utilisation", utilisation, STAFF),
-    Route("/money/margin", margin, STAFF),
+    Route("/money", overview, slow=True),
+    Route("/money/utilisation", utilisation, STAFF, slow=True),
+    Route("/money/margin", margin, STAFF, slow=True),
 )

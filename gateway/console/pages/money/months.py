@@ -78,7 +78,12 @@ async def month(visit: Visit) -> Response:
 def _statements(visit: Visit, month: str, currency: str) -> list[Column]:
     def link(row: Json) -> Cell:
         there = f"/console/money/months/{month}/statements/{quote(row['tenant'])}"
-        return Cell(row["tenant"], href=there, text=f"Statement of {row['tenant']}")
+        return Cell(row["tenant"], href=there, text=f"Statement of {row['tenant']}", document=True)
+
+    def file(row: Json) -> Cell:
+        name = f"statement-{month}-{row['tenant']}.html"
+        there = f"/console/money/months/{month}/statements/{quote(row['tenant'])}"
+        return Cell(name, href=there, text="Download", download=name)
 
     def charged(row: Json) -> Any:
         found = row.get("charged_cents")
@@ -91,6 +96,7 @@ def _statements(visit: Visit, month: str, currency: str) -> list[Column]:
         Column("amount", f"Charged {currency}".rstrip(), charged, "money"),
         Column("records", "Records", lambda row: row.get("records"), "number"),
         Column("seal", "Seal of its records", short_seal, "code"),
+        Column("file", "File", file),
     ]
     return columns
 
@@ -195,11 +201,11 @@ def _verdict(check: Json) -> Cell:
 
 ROUTES = (
     Route("/money/months", months),
-    Route("/money/months/{month}", month),
+    Route("/money/months/{month}", month, slow=True),
     Route("/money/months/{month}/progress", progress, STAFF),
     Route("/money/months/{month}/close", close, STAFF, "POST"),
     Route("/money/months/{month}/verify", verify, STAFF, "POST"),
-    Route("/money/months/{month}/reconciliation", reconciliation, STAFF),
+    Route("/money/months/{month}/reconciliation", reconciliation, STAFF, slow=True),
     Route("/money/months/{month}/export", export),
     Route("/money/months/{month}/statements/{tenant}", statement),
     Route("/money/months/{month}/proofs/{tenant}", proof),

@@ -241,6 +241,11 @@ _PENDING: Final = {
     "hour_not_over": "so far: until the hour is over, others still join in sharing it",
     "hour_not_computed": "an estimate: the ledger is still computing that hour",
     "hour_set_aside": "without an hour that was set aside: it cannot be computed",
+    "records_removed": "without an hour whose records are past retention: its share of it is no longer known",
+}
+_LEFT_OUT: Final = {
+    "hour_set_aside": "not known: that hour was set aside, since it cannot be computed",
+    "records_removed": "no longer known: the records of that hour are past retention",
 }
 
 
@@ -248,8 +253,12 @@ def cost(told: Json) -> Cost:
     """`told`: by /finance/v1/usage/{request_id}/cost."""
     by_card = told["priced_by"] == "rate_card"
     pending = told["pending"] or ("" if told["complete"] else "hour_not_computed")
-    title = ("Price" if by_card else "Cost") + (", so far" if pending else "")
+    title = "Price" if by_card else "Cost"
+    if pending:
+        title += ", in part" if pending in _LEFT_OUT else ", so far"
     currency = told["currency"] or ""
+    if told["cost"] is None and pending in _LEFT_OUT:
+        return Cost("Cost", None, currency, _LEFT_OUT[pending])
     if told["cost"] is None:
         return Cost("Cost", None, currency, "there is no price for that GPU type and time")
     if by_card:

@@ -11,13 +11,14 @@ from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions
-from gateway.console.pages.requests.recent import remedy
+from gateway.console.pages.requests.recent import explained
 from gateway.console.visit import ALL, Route, Visit
 from gateway.tenants.directory import Role
 
 _LONGEST: Final = 200
 _PATIENCE: Final = 20.0
 """Seconds that the tile waits for the cost."""
+_LIMITED: Final = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "budget_exhausted"})
 
 
 async def request(visit: Visit) -> Response:
@@ -30,13 +31,12 @@ async def request(visit: Visit) -> Response:
     records = usage["data"] if usage else []
     why = decisions(decided["data"] if decided else ())
     error = await _error(visit, records, request_id)
+    cli = shlex.join(("florin", "audit", "request", request_id))
     if not records and not why and error is None:
-        text = (
-            f"No request {request_id[:100]!r} is known here. Usage arrives a second or two after the "
-            "response. What was refused before it reached an engine is among the last errors on its "
-            "tenant's page."
+        quoted = shlex.quote(request_id)
+        return visit.page(
+            "request_unknown.html.j2", status=404, request_id=request_id, quoted=quoted, cli=cli
         )
-        raise ApiError(404, "not_found", text)
     made = attempts(records, why)
     return visit.page(
         "request.html.j2",
@@ -46,7 +46,8 @@ async def request(visit: Visit) -> Response:
         only_decided=[d for number, d in sorted(why.items()) if number not in {a.number for a in made}],
         costed=any(record["billable"] for record in records),
         error=error,
-        cli=shlex.join(("florin", "audit", "request", request_id)),
+        step=next_step(error, visit.tenant) if error else None,
+        cli=cli,
     )
 
 
@@ -84,16 +85,33 @@ async def _cost(visit: Visit) -> Cost:
 
 async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> dict[str, Any] | None:
     """The error that its client got, if it is among its tenant's last. One that was refused before it reached
-    an engine has no record; then an operator's link says whose it is."""
-    name = records[-1]["tenant"] if records else visit.query.get("tenant", "")
+    an engine has nothing else."""
     if visit.tenant is not None:
-        tenant = await known(visit, "/admin/v1/account")
-    elif visit.role is Role.OPERATOR and name:
-        tenant = await known(visit, f"/admin/v1/tenants/{quote(name, safe='')}")
+        errors = (await visit.api.get("/admin/v1/account"))["errors"]
+        found = next((e for e in errors if e["request_id"] == request_id), None)
+    elif visit.role is not Role.OPERATOR:
+        found = None
+    elif records:
+        tenant = await known(visit, f"/admin/v1/tenants/{quote(records[-1]['tenant'], safe='')}")
+        errors = tenant["errors"] if tenant else ()
+        found = next((e for e in errors if e["request_id"] == request_id), None)
+        found = found and {"tenant": records[-1]["tenant"], **found}
     else:
-        return None
-    found = [e for e in (tenant or {}).get("errors", ()) if e.get("request_id") == request_id]
-    return found[0] | {"remedy": remedy(found[0]["code"])} if found else None
+        found = (await visit.api.get(f"/admin/v1/audit/requests/{quote(request_id, safe='')}"))["error"]
+    return found and explained(found)
+
+
+def next_step(error: dict[str, Any], tenant: str | None) -> tuple[str, str] | None:
+    """Text and address of the page on which an error's cause can be seen or changed; None: there is none.
+    `tenant`: the visitor's own; None: an operator."""
+    named = error.get("tenant", "")
+    if error["code"] in _LIMITED:
+        own, other = ("Your limits and budgets", "/console/account"), f"/console/tenants/{named}"
+        return own if tenant else (f"Limits and budgets of {named}", other)
+    if error["code"] == "model_not_found":
+        own, other = ("Your adapters", "/console/adapters"), f"/console/adapters?tenant={named}"
+        return own if tenant else (f"Adapters of {named}", other)
+    return None
 
 
 ROUTES = (

@@ -118,18 +118,23 @@ def _older(visit: Visit, after: str | None) -> str:
 async def _errors(visit: Visit) -> list[dict[str, Any]] | None:
     """The last errors of one tenant's requests, refused ones included; None: nobody asked, or may."""
     tenant = visit.query.get("tenant", "").strip()
-    if visit.role is not Role.OPERATOR or not tenant:
+    if visit.tenant is not None:
+        path = "/admin/v1/account"
+    elif visit.role is Role.OPERATOR and tenant:
+        path = f"/admin/v1/tenants/{quote(tenant, safe='')}"
+    else:
         return None
     try:
-        found = (await visit.api.get(f"/admin/v1/tenants/{quote(tenant, safe='')}"))["errors"]
+        found = (await visit.api.get(path))["errors"]
     except ApiError:
         return None
-    return [error | {"remedy": remedy(error["code"])} for error in found[:_ERRORS]]
+    return [explained(error) for error in found[:_ERRORS]]
 
 
-def remedy(code: str) -> str:
-    known = CODES.get(code)
-    return known.remedy if known else ""
+def explained(error: dict[str, Any]) -> dict[str, Any]:
+    """An error of a tenant's list with what its code means, and what to do."""
+    code = CODES.get(error["code"])
+    return error | {"cause": code.cause if code else "", "remedy": code.remedy if code else ""}
 
 
 ROUTES = (Route("/requests", recent, ALL),)

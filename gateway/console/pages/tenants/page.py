@@ -18,6 +18,8 @@ from gateway.tenants.directory import Role
 
 Json = dict[str, Any]
 _API: Final = "/admin/v1/tenants"
+_PATIENCE: Final = 1.0
+"""Seconds that the list waits for the currency."""
 
 
 async def tenants(visit: Visit) -> Response:
@@ -27,16 +29,20 @@ async def tenants(visit: Visit) -> Response:
     return visit.export(table, "tenants") or visit.page("tenants.html.j2", table=table, any=bool(found))
 
 
+async def _currency(visit: Visit) -> str:
+    """Of the price book; empty if it is not known, or the ledger takes long."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            prices, _ = await maybe(visit.api.get("/admin/v1/prices"))
+    except TimeoutError:
+        return ""
+    return next((str(row["currency"]) for row in (prices or {"data": []})["data"]), "")
+
+
 async def tenant(visit: Visit) -> Response:
     name = visit.params["name"]
-    found, currency = await asyncio.gather(visit.api.get(f"{_API}/{_segment(name)}"), _currency(visit))
-    return await _show(visit, found, found["keys"], _page(name), currency)
-
-
-async def _currency(visit: Visit) -> str:
-    """Of the price book; empty if it is not known."""
-    prices, _ = await maybe(visit.api.get("/admin/v1/prices"))
-    return next((str(row["currency"]) for row in (prices or {"data": []})["data"]), "")
+    found = await visit.api.get(f"{_API}/{_segment(name)}")
+    return await _show(visit, found, found["keys"], _page(name))
 
 
 async def account(visit: Visit) -> Response:
@@ -45,18 +51,16 @@ async def account(visit: Visit) -> Response:
     found, own = await asyncio.gather(
         visit.api.get("/admin/v1/account"), visit.api.get("/admin/v1/keys" if managed else "/admin/v1/me")
     )
-    return await _show(visit, found, own["data"] if managed else [own], "/console/account", found["currency"])
+    return await _show(visit, found, own["data"] if managed else [own], "/console/account")
 
 
-async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency: str) -> Response:
+async def _show(visit: Visit, found: Json, keys: list[Json], path: str) -> Response:
     name = found["name"]
     valid = [_whole(key) for key in keys if key.get("revoked") is None]
     columns = rows.key_columns(visit.now, tenants=False, linked=visit.role is not Role.TENANT)
     tables = {
         "keys": visit.table(columns, valid, sort="-last_used", name="keys"),
-        "errors": visit.table(
-            rows.error_columns("" if visit.tenant else name), found["errors"], name="errors", size=20
-        ),
+        "errors": visit.table(rows.ERRORS, found["errors"], name="errors", size=20),
         "adapters": visit.table(
             rows.ADAPTERS, found.get("adapters", []), sort="adapter", name="adapters", size=20
         ),
@@ -70,7 +74,7 @@ async def _show(visit: Visit, found: Json, keys: list[Json], path: str, currency
         "tenant.html.j2",
         tenant=found,
         staff=visit.tenant is None,
-        uses=rows.uses(found, currency),
+        uses=rows.uses(found, found["currency"]),
         quotas=rows.quota_rows(found["quota_use"]),
         budgets=forms.BUDGETS,
         revoked=len(keys) - len(valid),

@@ -189,21 +189,18 @@ def scopes_in_words(key: Json) -> str:
     return ", ".join([*found, *scopes["adapters"], *scopes["endpoints"]]) or "all of its role"
 
 
-def error_columns(tenant: str) -> list[Column]:
-    """`tenant`: whose they are, for staff."""
+def _request(request_id: str) -> Cell:
+    return Cell(request_id, href=f"/console/requests/{quote(request_id, safe='')}")
 
-    def request(e: Json) -> Cell:
-        whose = f"?tenant={quote(tenant)}" if tenant else ""
-        return Cell(e["request_id"], href=f"/console/requests/{quote(e['request_id'], safe='')}{whose}")
 
-    return [
-        Column("at", "When", lambda e: e["at"], "time"),
-        Column("status", "Status", lambda e: e["status"]),
-        Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
-        Column("adapter", "Adapter", lambda e: e["adapter"] or None),
-        Column("key", "Key", lambda e: e["key"]),
-        Column("request_id", "Request", request),
-    ]
+ERRORS: Final = [
+    Column("at", "When", lambda e: e["at"], "time"),
+    Column("status", "Status", lambda e: e["status"]),
+    Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
+    Column("adapter", "Adapter", lambda e: e["adapter"] or None),
+    Column("key", "Key", lambda e: e["key"]),
+    Column("request_id", "Request", lambda e: _request(e["request_id"])),
+]
 
 
 def _remedy(code: str) -> str:

@@ -92,4 +92,14 @@ def test_attempts_of_a_request(fake):
     result = fake.florin("audit", "request", "req-1")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "has no attempt" in result.stderr
+    error = {
+        "at": 1_700_000_000_000_000, "code": "rate_limit_exceeded", "status": 429, "request_id": "req-1",
+        "adapter": "", "key": "ab12", "tenant": "acme",
+    }  # fmt: skip
+    fake.answer("GET", path, told | {"attempts": [], "complete": False, "error": error})
+    result = fake.florin("audit", "request", "req-1")
+    for word in ("rate_limit_exceeded", "429", "2023-11-14 22:13:20Z", "acme", "retry-after"):
+        assert word in result.stdout
+    assert "refused before it reached an engine" in result.stderr
+    fake.answer("GET", path, told | {"attempts": [], "complete": False})
     assert json.loads(fake.florin("audit", "request", "req-1", "--json").stdout)["attempts"] == []

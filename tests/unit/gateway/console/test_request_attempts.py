@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.console.pages.requests.attempts import attempts, cost, decisions
+from gateway.console.pages.requests.one import next_step
 from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
 
 
@@ -73,6 +74,8 @@ TOLD = {"currency": "USD", "priced_by": "cost", "pending": "", "cost": "0.20", "
         ({"pending": "hour_not_over"}, "Cost, so far", "until the hour is over"),
         ({"pending": "hour_not_computed"}, "Cost, so far", "estimate"),
         ({"complete": False}, "Cost, so far", "estimate"),
+        ({"pending": "hour_set_aside"}, "Cost, in part", "set aside"),
+        ({"pending": "records_removed"}, "Cost, in part", "past retention"),
         ({"pending": "news"}, "Cost, so far", "news"),
         ({"priced_by": "rate_card"}, "Price", "tokens"),
         ({"retry_waste": "0.05"}, "Cost", "repeated attempts: 0.05 USD more"),
@@ -88,6 +91,9 @@ def test_a_cost_without_a_price_says_so():
     found = cost(TOLD | {"cost": None, "currency": None})
     assert (found.amount, found.currency) == (None, "")
     assert "no price" in found.note
+    lost = cost(TOLD | {"cost": None, "pending": "records_removed"})
+    assert (lost.title, lost.amount) == ("Cost", None)
+    assert "past retention" in lost.note
 
 
 def test_an_exact_hit_leads_on_unless_there_are_several():
@@ -105,3 +111,20 @@ def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():
     assert [hit.exact for hit in key_hits([key], "ab12")] == [True]
     assert [hit.title for hit in key_hits([key], "CI")] == ["ci"]
     assert [hit.exact for hit in key_hits([key], "fl_ab12_secret")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("code", "tenant", "href"),
+    [
+        ("budget_exhausted", None, "/console/tenants/acme"),
+        ("rate_limit_exceeded", "acme", "/console/account"),
+        ("model_not_found", None, "/console/adapters?tenant=acme"),
+        ("model_not_found", "acme", "/console/adapters"),
+    ],
+)
+def test_an_error_leads_to_where_its_cause_is(code: str, tenant: str | None, href: str):
+    error = {"code": code} | ({} if tenant else {"tenant": "acme"})
+    found = next_step(error, tenant)
+    assert found
+    assert found[1] == href
+    assert next_step({"code": "engine_failed", "tenant": "acme"}, tenant) is None

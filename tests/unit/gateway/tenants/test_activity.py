@@ -110,6 +110,23 @@ async def test_a_report_that_came_twice_is_shown_once(store, seen):
     assert len(await seen.last_errors("acme")) == 1
 
 
+async def test_a_request_is_found_by_its_id_alone(store, seen, monkeypatch):
+    monkeypatch.setattr(activity, "_TENANTS", 2)
+    tenants = [f"t{n}" for n in range(5)]
+    for n, tenant in enumerate(tenants):
+        seen.note(ended("rate_limit_exceeded", tenant=tenant, n=n))
+    found = await seen.find_error("req-3", tenants)
+    assert (found["tenant"], found["code"], found["request_id"]) == ("t3", "rate_limit_exceeded", "req-3")
+    assert await Activity(store, Watch()).find_error("req-3", tenants) == found, "on another worker"
+    for absent in ("req-", "req-33", "t3", '"', ""):
+        assert await seen.find_error(absent, tenants) is None
+    assert await seen.find_error("req-3", ["t1", "t2"]) is None
+    store.away = True
+    assert await seen.find_error("req-3", tenants) is None
+    seen.note(ended("engine_failed", tenant="t4", n=9))
+    assert (await seen.find_error("req-9", tenants))["tenant"] == "t4", "this worker's own"
+
+
 async def test_people_who_signed_in_are_no_keys(store, seen):
     for id_ in ("k1", "oidc:jane", "oidc@acme:joe"):
         seen.note(ended(key=id_))

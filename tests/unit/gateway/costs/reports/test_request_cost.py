@@ -4,12 +4,14 @@ from collections import Counter
 from decimal import Decimal
 
 import pytest
+from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.reports.request_cost import request_cost
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import ledger_state
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill, price
 from tests.unit.gateway.metering.make import record
 
@@ -69,6 +71,22 @@ def test_an_attempt_across_an_hours_turn_has_shares_of_both(ledger):
     assert len(told["shares"]) == 2
     assert round(Decimal(told["cost"]), 6) == Decimal("0.04")
     assert cost_of(ledger, "long", now=OCTOBER + HOUR)["pending"] == "hour_not_over"
+
+
+def test_an_hour_without_all_its_records_is_left_out_and_that_is_said(ledger):
+    """Retention removes what ended before it; who ran across that time would get the others' share, too."""
+    price(ledger, "H100", "3.60")
+    turn = OCTOBER + HOUR
+    across = record("across", dispatched=turn - 10_000_000, ended=turn + 10_000_000)
+    ledger.insert([across, record("late", dispatched=turn - 20_000_000, ended=turn - 1)])
+    roll(ledger, NOVEMBER)
+    second = cost_of(ledger, "across")["shares"][1]
+    with ledger.write() as connection:
+        connection.execute(insert(ledger_state).values(name="pruned_before", value=turn))
+    told = cost_of(ledger, "across")
+    assert (told["pending"], told["shares"], told["cost"]) == ("records_removed", [second], second["cost"])
+    assert (cost_of(ledger, "late")["pending"], cost_of(ledger, "late")["cost"]) == ("records_removed", None)
+    assert cost_of(ledger, "across", now=turn)["pending"] == "records_removed"
 
 
 def test_rereading_to_resume_a_stream_is_waste(ledger):

@@ -1,0 +1,1 @@
+"""How light the console's pages are for a large installation."""
