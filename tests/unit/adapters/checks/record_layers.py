@@ -27,6 +27,10 @@ JAMBA = {
     "mamba_d_state": 16, "mamba_dt_rank": 256, "mamba_expand": 2, "num_attention_heads": 32, "num_experts": 16,
     "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 65536,
 }  # fmt: skip
+SLIDING = [*["sliding_attention"] * 4, "full_attention"]
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "global_head_dim": 512, "vocab_size": 262144,
+}  # fmt: skip
 DEEPSEEK = {
     "kv_lora_rank": 512, "moe_layer_freq": 1, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
 }  # fmt: skip
@@ -86,6 +90,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "linear_num_value_heads": 32, "linear_value_head_dim": 128, "mlp_only_layers": [], "moe_intermediate_size": 512,
         "num_attention_heads": 16, "num_experts": 512, "num_hidden_layers": 48, "num_key_value_heads": 2,
         "shared_expert_intermediate_size": 512, "vocab_size": 151936,
+    },
+    "Gemma 4 with shared keys": GEMMA4 | {
+        "head_dim": 256, "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
+        "layer_types": SLIDING * 6, "num_attention_heads": 8, "num_hidden_layers": 30, "num_key_value_heads": 1,
+        "num_kv_shared_layers": 15, "use_double_wide_mlp": True,
+    },
+    "Gemma 4 with keys as values": GEMMA4 | {
+        "attention_k_eq_v": True, "head_dim": 256, "hidden_size": 5376, "hidden_size_per_layer_input": 0,
+        "intermediate_size": 21504, "layer_types": SLIDING * 2,
+        "num_attention_heads": 32, "num_global_key_value_heads": 4, "num_hidden_layers": 10, "num_key_value_heads": 16,
+        "num_kv_shared_layers": 0,
     },
     "Qwen3-MoE with plain layers": {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "decoder_sparse_step": 2, "head_dim": 128,
