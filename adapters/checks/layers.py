@@ -62,8 +62,6 @@ class Fields:
         value = self.get(*names)
         if value is None:
             return None
-        if isinstance(value, str):
-            value = list(value)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise TraitError(f"{names[0]} = {shown(value)}")
         if len(value) < depth:
@@ -77,15 +75,16 @@ Rule = Callable[[Fields, int], list[str] | None]
 ATTENTION, LINEAR, SPARSE, DENSE = "attention", "linear", "sparse", "dense"
 
 _MIXERS = {
-    "full_attention": ATTENTION, "sliding_attention": ATTENTION, "attention": ATTENTION, "*": ATTENTION,
-    "linear_attention": LINEAR, "mamba": LINEAR, "M": LINEAR, "conv": "conv", "mlp": "mlp", "-": "mlp",
-    "moe": "moe", "E": "moe",
-}  # fmt: skip
-"""As configs write a layer's type → what it mixes tokens with, or else does."""
+    "full_attention": ATTENTION,
+    "attention": ATTENTION,
+    "linear_attention": LINEAR,
+    "mamba": LINEAR,
+}
+"""As configs write a layer's type → what it mixes tokens with."""
 
 
 def _types(fields: Fields, depth: int) -> list[str] | None:
-    """Qwen3-Next, Qwen3.5, Granite hybrid, LFM2: a list."""
+    """Qwen3-Next, Qwen3.5, Granite 4: a list."""
     words = fields.words(depth, "layer_types", "layers_block_type")
     if words is None:  # only Qwen's configs may omit it
         interval = fields.number("full_attention_interval", least=1)
@@ -93,12 +92,6 @@ def _types(fields: Fields, depth: int) -> list[str] | None:
             return [LINEAR] * depth
         return [ATTENTION if (layer + 1) % interval == 0 else LINEAR for layer in range(depth)]
     return _known(words, _MIXERS)
-
-
-def _blocks(fields: Fields, depth: int) -> list[str] | None:
-    """Nemotron-H: `M-M*`, or a list."""
-    words = fields.words(depth, "layers_block_type", "layer_types", "hybrid_override_pattern")
-    return None if words is None else _known(words, _MIXERS)
 
 
 def _attention_period(fields: Fields, depth: int) -> list[str]:
@@ -115,14 +108,14 @@ def _expert_period(fields: Fields, depth: int) -> list[str]:
 
 
 def _first_dense(fields: Fields, depth: int) -> list[str]:
-    """DeepSeek, GLM-4-MoE."""
+    """DeepSeek, GLM-4-MoE, AFMoE."""
     first = fields.number("first_k_dense_replace", "num_dense_layers")
     step = fields.number("moe_layer_freq", usual=1, least=1)
     return _sparse(depth, lambda layer: layer >= first and layer % step == 0)
 
 
 def _mlp_types(fields: Fields, depth: int) -> list[str] | None:
-    """EXAONE-MoE, Laguna, Mellum: a list, which some configs omit."""
+    """EXAONE-MoE, Laguna: a list, which some configs omit."""
     words = fields.words(depth, "mlp_layer_types")
     if words is None:
         first = fields.number("first_k_dense_replace")
@@ -214,7 +207,6 @@ def _known(words: list[str], kinds: Mapping[str, str]) -> list[str] | None:
 
 RULES: dict[str, Rule] = {
     "types": _types,
-    "blocks": _blocks,
     "attention_period": _attention_period,
     "expert_period": _expert_period,
     "first_dense": _first_dense,

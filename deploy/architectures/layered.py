@@ -40,7 +40,6 @@ class Layered:
 
 FIELDS = {
     "types": (),
-    "blocks": (),
     "attention_period": ("attn_layer_period", "attn_layer_offset"),
     "expert_period": ("expert_layer_period", "expert_layer_offset", "num_experts"),
     "first_dense": ("first_k_dense_replace", "num_dense_layers"),
