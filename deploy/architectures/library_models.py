@@ -32,8 +32,8 @@ class Config:
     config: Any
     plain: Any
     """The same with integers."""
-    defaults: dict[str, Formula] = field(default_factory=dict)
-    """Field → what it is when a config.json omits it."""
+    defaults: dict[str, Formula | None] = field(default_factory=dict)
+    """Field → what it is when a config.json omits it; None: it must not."""
     nulls: dict[str, Formula] = field(default_factory=dict)
     """Field → what it is when a config.json says null, where that is different."""
     aliases: dict[str, list[str]] = field(default_factory=dict)

@@ -139,7 +139,10 @@ class Seen:
                 self._experts.setdefault(_pattern(path), {}).setdefault(json.dumps(described), set()).update(
                     at(path)
                 )
-        if self._config is None:
+        if self._config:
+            for field in config.defaults.keys() - self._config.defaults.keys():
+                self._config.defaults[field] = None  # which the default config does without
+        else:
             self._config = config
             self._whole = {
                 "embeddings": {
@@ -353,7 +356,7 @@ def _fields(made: dict[str, Any], config: Config) -> dict[str, Any]:
         collect(made.get(key))
     todo = list(used)
     while todo:
-        for inner in fields_of(config.defaults[todo.pop()]) - used:
+        for inner in fields_of(config.defaults[todo.pop()] or 0) - used:
             used.add(inner)
             todo.append(inner)
     fields = {field: config.defaults[field] for field in sorted(used)}

@@ -272,6 +272,20 @@ def test_rubbish_in_the_config_is_told_by_its_field(what):
     assert len(finding.found) < 300
 
 
+@pytest.mark.parametrize("value", [None, 0, -1, 1, 7, 2**24, 2**63, "8", [], {}, True, 0.5])
+def test_no_config_of_any_architecture_is_more_than_refused(value):
+    for name, row in table()["architectures"].items():
+        fields = {field.rpartition(".")[2] for field in row["fields"]}
+        rules = {"layer_types", "mlp_layer_types", "mlp_only_layers", "q_lora_rank", "num_kv_shared_layers"}
+        rubbish = {"enable_moe_block": True, **dict.fromkeys(fields | rules, value)}
+        config = {"architectures": [name], **rubbish, "text_config": rubbish}
+        config["thinker_config"] = {"text_config": rubbish}
+        findings = Findings()
+        shapes = base_shapes("base", config, findings)
+        assert (shapes is None) == bool(findings), name
+        assert shapes is None or shapes.layers in (1, 7), name
+
+
 def test_a_period_of_none_is_told():
     for field in ("attn_layer_period", "expert_layer_period"):
         findings = Findings()
