@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from adapters.checks.findings import shown
+from adapters.checks.layers import MAX_LAYERS, TraitError, traits_of
 
 _MAX_SIZE = 2**24
 _FILE = "architectures.json"
@@ -55,6 +56,22 @@ class Sizes:
         if not 0 < value <= _MAX_SIZE:
             raise SizeError(f"{_written(formula)} = {value}")
         return value
+
+    def depth(self, formula: Any) -> int:
+        """A number of layers. Raises SizeError."""
+        value = self(formula)
+        if value > MAX_LAYERS:
+            raise SizeError(f"{_written(formula)} = {value}")
+        return value
+
+    def traits(self, depth: int) -> dict[str, list[str]]:
+        """What each layer is, where layers differ. Raises SizeError."""
+        scope = self.row.get("scope")
+        part = self.config.get(scope, self.config if self.row.get("flat") else None) if scope else self.config
+        try:
+            return traits_of(self.row.get("traits", {}), part if isinstance(part, Mapping) else {}, depth)
+        except TraitError as error:
+            raise SizeError(str(error)) from error
 
     def _value(self, formula: Any) -> int:
         if isinstance(formula, int):
@@ -96,6 +113,8 @@ class Sizes:
                 if not self.row.get("flat"):
                     raise SizeError(f"no {parents[0]}")
                 parents = []
+            elif parents and not isinstance(self.config[parents[0]], Mapping):
+                raise SizeError(f"{parents[0]} = {shown(self.config[parents[0]])}")
             for parent in parents:
                 place = place.get(parent) if isinstance(place, Mapping) else None
             if isinstance(place, Mapping) and leaf in place:

@@ -18,11 +18,16 @@ _VAGUE = re.compile(r"(model|base|base[-_]model|checkpoint.*|final|merged|output
 _SUFFIX = re.compile(r"(.+)[-_.]([^-_.]+)")
 _MAX_SUFFIXES = 5
 _PRECISIONS = frozenset({
-    "bnb", "awq", "gptq", "fp8", "nvfp4", "mxfp4", "bf16", "fp16", "int4", "int8", "4bit", "8bit",
-    "w4a16", "w8a16", "w8a8",
+    "bnb", "awq", "gptq", "fp8", "nvfp4", "nvfp4a16", "mxfp4", "mxfp8", "bf16", "fp16", "int4", "int8",
+    "4bit", "8bit", "w4a8", "w4a16", "w8a16", "w8a8", "autoround", "hqq",
 })  # fmt: skip
 _OF_PRECISIONS = frozenset({"unsloth", "quantized", "dynamic", "block", "marlin"})
 """Words that go with the former, and say nothing alone."""
+
+_NO_BITSANDBYTES = (
+    "Compare its answers with those of training. vLLM 0.32 serves no bitsandbytes models; where memory is "
+    "short, serve an AWQ, GPTQ or FP8 copy of the base model."
+)
 
 
 def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findings) -> None:
@@ -45,6 +50,7 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
                 f"By its name, {shown(named)} is {base.name} at another precision.",
                 found=shown(named),
                 expected=base.name,
+                remedy=_NO_BITSANDBYTES if "bnb" in named.casefold() else "",
             )
         else:
             _refuse(named, base, findings)

@@ -15,6 +15,7 @@ from typing import Any
 
 from adapters.checks.architectures import SizeError, Sizes, architecture_of, table
 from adapters.checks.findings import Findings, shown
+from adapters.checks.layers import where
 
 _MAX_LM_HEAD_VOCABULARY = 258_048
 """Largest vocabulary that vLLM's LoRA kernel for lm_head accepts."""
@@ -22,16 +23,38 @@ _NUMBER = re.compile(r"(?<=\.)(?:0|[1-9][0-9]{0,5})(?=\.|$)", re.ASCII)
 _SUFFIX = ".lora_A.weight"
 
 
+InOut = tuple[int, int]
+"""(in, out)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """One kind of module: `model.layers.*.self_attn.q_proj`."""
 
-    sizes: tuple[tuple[int, int], ...]
-    """(in, out). Several where layers differ and the config does not say how."""
+    sizes: tuple[InOut, ...]
+    """Several where layers differ."""
     limits: tuple[int, ...] = ()
     """For each number in the path, how many there are: of layers, then of experts."""
     copies: int = 1
     """Experts that share one pair of matrices, each with its own rank rows: PEFT's target_parameters."""
+    layers: tuple[frozenset[int] | None, ...] = ()
+    """For each of `sizes`, the layers that have it; None, or none at all: every layer, as far as the config
+    tells."""
+
+    def sizes_in(self, layer: int) -> tuple[InOut, ...]:
+        """Those that it may have in this layer; empty if the layer has no such module. Engines ignore the
+        weights of modules that a layer lacks."""
+        if not self.layers:
+            return self.sizes
+        return tuple(
+            size
+            for size, layers in zip(self.sizes, self.layers, strict=True)
+            if layers is None or layer in layers
+        )
+
+    def present(self) -> list[int]:
+        """The layers that have it."""
+        return [layer for layer in range(self.limits[0] if self.limits else 0) if self.sizes_in(layer)]
 
 
 @dataclass(frozen=True)
@@ -51,9 +74,6 @@ class BaseShapes:
     experts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Where a mixture's experts are, `model.layers.*.mlp.experts` → what an adapter that changes one of them
     must have for it: kinds of modules. Engines refuse a part."""
-    mixers: tuple[str, ...] = ()
-    """Of a hybrid model, each layer's one of MIXERS; empty: all layers have the same modules, or the config
-    does not say which have which."""
 
     @cached_property
     def roots(self) -> tuple[str, ...]:
@@ -99,15 +119,6 @@ class BaseShapes:
                 return f"{what} 0 to {limit - 1}"
         return None
 
-    def lacks(self, layer: int, module: str) -> str | None:
-        """What this layer has instead of that kind of module, or None if it has it. Engines ignore the
-        weights of modules that a layer lacks."""
-        if layer < len(self.mixers):
-            has, wanted = self.mixers[layer], _mixer(module)
-            if wanted and wanted != has:
-                return has
-        return None
-
     def leaves(self) -> set[str]:
         """The last component of every module path: `q_proj`."""
         return {path.rpartition(".")[2] for path in (*self.modules, *self.outside)}
@@ -149,7 +160,7 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
             "base_config_invalid",
             f"The config.json of base model {name} does not give its shapes.",
             found=str(error),
-            expected="positive, consistent integers",
+            expected="positive, plausible and consistent values",
         )
         return None
 
@@ -183,6 +194,8 @@ def _with_part(row: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
 
     return {
         **{key: value for key, value in row.items() if key in ("mapper", "skipped", "flat")},
+        "traits": inner.get("traits", {}),
+        "scope": part,
         "modules": paths("modules"),
         "experts": paths("experts"),
         "depths": paths("depths"),
@@ -201,34 +214,31 @@ def _with_part(row: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
 def _shapes(row: Mapping[str, Any], config: Mapping[str, Any]) -> BaseShapes:
     """Raises SizeError."""
     sizes = Sizes(row, config)
-    depths = {root: sizes(formula) for root, formula in row["depths"].items()}
+    depths = {root: sizes.depth(formula) for root, formula in row["depths"].items()}
+    traits = sizes.traits(max(depths.values()))
 
     def limits(pattern: str) -> tuple[int, ...]:
         return tuple(depths[root] for root in depths if pattern.startswith(f"{root}.*."))[:1]
 
-    modules = {
-        pattern: Module(
-            tuple(dict.fromkeys((sizes(one), sizes(other)) for one, other in kinds)), limits(pattern)
-        )
-        for pattern, kinds in row["modules"].items()
-    }
+    modules = {}
+    for pattern, kinds in row["modules"].items():
+        found: dict[InOut, frozenset[int] | None] = {}
+        for size_in, size_out, *needs in kinds:
+            layers = where(needs[0], traits) if needs else None
+            if layers is None or layers:  # a size that no layer has may not even follow from the config
+                size = (sizes(size_in), sizes(size_out))
+                earlier = found.get(size, frozenset())
+                found[size] = None if earlier is None or layers is None else earlier | layers
+        if found:
+            known = tuple(found.values()) if any(found.values()) else ()
+            modules[pattern] = Module(tuple(found), limits(pattern), layers=known)
     experts: dict[str, frozenset[str]] = {}
     for pattern, kind in row.get("experts", {}).items():
-        number, hidden, inner = (sizes(kind[key]) for key in ("number", "hidden", "inner"))
-        if kind.get("fused"):
-            made = {
-                f"{pattern}.base_layer": Module(((hidden, 2 * inner),), limits(pattern), number),
-                pattern: Module(((inner, hidden),), limits(pattern), number),
-            }
-        else:
-            made = {
-                f"{pattern}.*.{leaf}": Module(
-                    ((inner, hidden),) if leaf in _DOWN else ((hidden, inner),), (*limits(pattern), number)
-                )
-                for leaf in kind["names"]
-            }
-        experts[pattern] = frozenset(made)
-        modules |= made
+        layers = where(kind.get("needs", {}), traits)
+        if layers is None or layers:
+            made = _experts(pattern, kind, sizes, limits(pattern), () if layers is None else (layers,))
+            experts[pattern] = frozenset(made)
+            modules |= made
     outside = {
         path: (sizes(one), sizes(other))
         for path, (one, other) in row.get("embeddings", {}).items()
@@ -241,28 +251,28 @@ def _shapes(row: Mapping[str, Any], config: Mapping[str, Any]) -> BaseShapes:
         renames=row.get("mapper", {}),
         pooling=row.get("pooling", False),
         experts=experts,
-        mixers=_mixers(modules, config),
     )
 
 
-MIXERS = {"full_attention": "self_attn", "linear_attention": "linear_attn"}
-"""A layer's type in the config → its modules that mix tokens, as in Qwen3-Next and Qwen3.5."""
-
-
-def _mixer(module: str) -> str:
-    """`model.layers.*.self_attn.q_proj` → `self_attn`; empty: it mixes no tokens."""
-    component = module.partition(".*.")[2].partition(".")[0]
-    return component if component in MIXERS.values() else ""
-
-
-def _mixers(modules: Mapping[str, Module], config: Mapping[str, Any]) -> tuple[str, ...]:
-    if not {*MIXERS.values()} <= {_mixer(module) for module in modules}:
-        return ()
-    inner = config.get("text_config")
-    types = (inner if isinstance(inner, Mapping) else config).get("layer_types")
-    if not isinstance(types, list) or not all(isinstance(one, str) and one in MIXERS for one in types):
-        return ()
-    return tuple(MIXERS[one] for one in types)
+def _experts(
+    pattern: str,
+    kind: Mapping[str, Any],
+    sizes: Sizes,
+    limits: tuple[int, ...],
+    layers: tuple[frozenset[int], ...],
+) -> dict[str, Module]:
+    number, hidden, inner = (sizes(kind[key]) for key in ("number", "hidden", "inner"))
+    if kind.get("fused"):
+        return {
+            f"{pattern}.base_layer": Module(((hidden, 2 * inner),), limits, number, layers),
+            pattern: Module(((inner, hidden),), limits, number, layers),
+        }
+    return {
+        f"{pattern}.*.{leaf}": Module(
+            ((inner, hidden),) if leaf in _DOWN else ((hidden, inner),), (*limits, number), layers=layers
+        )
+        for leaf in kind["names"]
+    }
 
 
 _DOWN = frozenset({"down_proj", "w2", "linear_v", "output_linear"})

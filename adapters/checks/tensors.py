@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
@@ -95,8 +95,10 @@ def check_tensors(
     """Check the tensors, and return the paths of the modules that the adapter changes."""
     pairs = _pairs(tensors, shapes, findings)
     refuse_no_tensors(pairs, tensors, findings)
+    lacking: dict[str, set[int]] = {}
     for path, halves in pairs.items():
-        _check_module(path, halves, lora, shapes, findings)
+        _check_module(path, halves, lora, shapes, lacking, findings)
+    _refuse_lacking(lacking, shapes, findings)
     roots = {located[0] for path in pairs if (located := shapes.locate(path))}
     if len(roots) > 1:
         findings.add(
@@ -159,8 +161,14 @@ def _check_saved_base(name: str, tensor: Tensor, shapes: BaseShapes, path: str, 
 
 
 def _check_module(
-    path: str, halves: Mapping[str, Tensor], lora: LoraConfig, shapes: BaseShapes, findings: Findings
+    path: str,
+    halves: Mapping[str, Tensor],
+    lora: LoraConfig,
+    shapes: BaseShapes,
+    lacking: dict[str, set[int]],
+    findings: Findings,
 ) -> None:
+    """Adds to `lacking`, by kind of module, the layer if it has none of that kind."""
     missing = {"A", "B"} - halves.keys()
     if missing:
         present, absent = halves.keys() - missing, missing
@@ -170,10 +178,15 @@ def _check_module(
             found=f"lora_{present.pop()} alone",
             expected=f"lora_{absent.pop()} too",
         )
-    module = _module(path, shapes, findings)
+    located = shapes.locate(path)
+    module = _module(path, located, shapes, findings)
     if module is None:
         return
-    located = shapes.locate(path)
+    sizes = module.sizes_in(located[1]) if located else module.sizes
+    if not sizes:
+        assert located
+        lacking.setdefault(located[2], set()).add(located[1])
+        return
     if not lora.targets_module(path, located[1] if located else None):
         findings.add(
             "module_not_targeted",
@@ -183,17 +196,16 @@ def _check_module(
         )
     rank = lora.rank_of(path) * module.copies
     for half, tensor in halves.items():
-        expected = [
-            (rank, size_in) if half == "A" else (size_out, rank) for size_in, size_out in module.sizes
-        ]
+        expected = [(rank, size_in) if half == "A" else (size_out, rank) for size_in, size_out in sizes]
         _expect_shape(f"{path}.lora_{half}", tensor, expected, findings)
 
 
-def _module(path: str, shapes: BaseShapes, findings: Findings) -> Module | None:
+def _module(
+    path: str, located: tuple[str, int, str] | None, shapes: BaseShapes, findings: Findings
+) -> Module | None:
     engine_path = shapes.engine_path(path)
     if engine_path in shapes.outside:
         return Module((shapes.outside[engine_path],))
-    located = shapes.locate(path)
     if located is None:
         findings.add(
             "module_not_in_base",
@@ -210,15 +222,37 @@ def _module(path: str, shapes: BaseShapes, findings: Findings) -> Module | None:
             expected=allowed,
         )
         return None
-    if (instead := shapes.lacks(located[1], located[2])) is not None:
+    return shapes.modules[located[2]]
+
+
+def _refuse_lacking(lacking: Mapping[str, set[int]], shapes: BaseShapes, findings: Findings) -> None:
+    """One finding for all kinds of modules that the same layers lack. `lacking`: kind → layers."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for kind, layers in lacking.items():
+        key = spans(layers), spans(shapes.modules[kind].present())
+        alike.setdefault(key, []).append(kind.replace("*", "<n>"))
+    for (without, having), kinds in alike.items():
         findings.add(
             "module_not_in_base",
-            f"The base model has no module {shown(path)}: its layer {located[1]} is of another kind.",
-            found=shown(path),
-            expected=f"{instead} in layer {located[1]}",
+            f"The base model's {without} lack modules that the adapter changes, because its layers differ.",
+            found=f"{', '.join(sorted(kinds))} in {without}",
+            expected=f"these modules only in {having}",
+            remedy="Register it for the base model that it was trained on. Or train it without these modules "
+            "in those layers: as a regular expression, `target_modules` can name layers. Engines would "
+            "silently ignore them.",
         )
-        return None
-    return shapes.modules[located[2]]
+
+
+def spans(layers: Iterable[int]) -> str:
+    """`layers 0-2, 7`, `layer 5`"""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    told = ", ".join(str(one) if one == last else f"{one}-{last}" for one, last in runs)
+    return f"{'layer' if len(runs) == 1 and runs[0][0] == runs[0][1] else 'layers'} {told}"
 
 
 def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]], findings: Findings) -> None:

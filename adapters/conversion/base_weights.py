@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,13 @@ _PREFIXES = (
     ("", "model."),
 )
 """Prefix in an adapter → in checkpoints that name the same module in another way."""
+
+
+_QUANTIZER_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+"""Where ModelOpt, AutoGPTQ and AWQ say what older ones of them do not write to config.json."""
+
+_PACKED = re.compile(r"\.(qweight|weight_packed|weight_scale|weight_scale_inv|weight\.absmax)$")
+"""What stands beside or instead of a quantized layer's `weight`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +91,8 @@ def read_base_weights(directory: Path) -> BaseWeights:
         )
         refusals.raise_if_any()
     assert config is not None
-    if config.get("quantization_config"):
-        quantization = config["quantization_config"]
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        refusals.add(
-            "base_quantized",
-            "The base model is quantized: its weights are not what the adapter was computed with.",
-            found=f"quantization_config: {shown(method)}",
-            expected="the model in bfloat16, float16 or float32",
-            remedy="Give the full-precision model that was quantized as --base; the result serves on both.",
-        )
-        refusals.raise_if_any()
+    if found := _quantized(directory, config):
+        _refuse_quantized(found, refusals)
     tensors: dict[str, StoredTensor] = {}
     try:
         for path in _files(directory, refusals):
@@ -105,8 +105,33 @@ def read_base_weights(directory: Path) -> BaseWeights:
             expected="complete files",
             remedy="Download the base model again.",
         )
+    if packed := next((name for name in tensors if _PACKED.search(name)), ""):
+        _refuse_quantized(shown(packed), refusals)
     refusals.raise_if_any()
     return BaseWeights(directory, config, tensors)
+
+
+def _refuse_quantized(found: str, refusals: Refusals) -> None:
+    refusals.add(
+        "base_quantized",
+        "The base model is quantized: its files hold packed numbers, not the weights that the adapter was "
+        "computed with.",
+        found=found,
+        expected="the model in bfloat16, float16 or float32",
+        remedy="Give the full-precision model that was quantized as --base; the result serves on both.",
+    )
+    refusals.raise_if_any()
+
+
+def _quantized(directory: Path, config: Mapping[str, Any]) -> str:
+    """Where and how the model says that it is quantized; empty if it does not."""
+    text = config.get("text_config")
+    for place, part in (("", config), ("text_config.", text if isinstance(text, dict) else {})):
+        for key in ("quantization_config", "compression_config"):
+            if told := part.get(key):
+                method = told.get("quant_method") if isinstance(told, dict) else told
+                return f"{place}{key}: {shown(method)}"
+    return next((name for name in _QUANTIZER_FILES if (directory / name).is_file()), "")
 
 
 def _files(directory: Path, refusals: Refusals) -> list[Path]:

@@ -17,21 +17,24 @@ _FACTORS = {"intermediate": 3, "hidden_size": 2, "head_dim": 2, "vocab": 2}
 
 def main(names: list[str]) -> None:
     from deploy.architectures import engine_models  # noqa: PLC0415
+    from deploy.architectures.layered import LAYERED, Layered  # noqa: PLC0415
 
     with contextlib.redirect_stdout(sys.stderr):
         engine_models.prepare()
         table = json.loads(TABLE.read_text())["architectures"]
-        built = {name: _built(name, row) for name, row in table.items() if not names or name in names}
+        built = {
+            name: [_built(name, row, variant) for variant in LAYERED.get(name, Layered({})).configs()]
+            for name, row in table.items()
+            if not names or name in names
+        }
     json.dump(built, sys.stdout)
 
 
-def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
+def _built(name: str, row: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
     """A config.json, the sizes of transformers' linear layers, and those of the names that vLLM adapts."""
-    import transformers  # noqa: PLC0415
-
     from deploy.architectures import engine_models, library_models  # noqa: PLC0415
 
-    cls = getattr(transformers, name)
+    cls = library_models.class_of(name)
     usual = library_models.configured(name, cls, head_dim=_heeds(row))
     values = {
         field: size * factor
@@ -42,7 +45,7 @@ def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
     problem = ""
     for changed in (values, {k: v for k, v in values.items() if "head_dim" not in k and "hidden" not in k}):
         try:
-            config = library_models.configured(name, cls, changed, head_dim=_heeds(row))
+            config = library_models.configured(name, cls, changed, head_dim=_heeds(row), variant=variant)
             library = library_models.build(cls, config.plain)
             config.plain.architectures = [name]
             model, _ = engine_models.build(config.plain)
@@ -51,7 +54,7 @@ def _built(name: str, row: dict[str, Any]) -> dict[str, Any]:
             continue
         adaptable = engine_models.adaptable(model)
         return {
-            "config": json.loads(config.plain.to_json_string(use_diff=True)),
+            "config": library_models.varied(json.loads(config.plain.to_json_string(use_diff=True)), variant),
             "library": {path: list(map(int, sizes)) for path, sizes in library.linear.items()},
             "engine": {path: list(sizes) for path, sizes in adaptable.linear.items()},
             "experts": {

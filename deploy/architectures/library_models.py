@@ -32,8 +32,8 @@ class Config:
     config: Any
     plain: Any
     """The same with integers."""
-    defaults: dict[str, Formula] = field(default_factory=dict)
-    """Field → what it is when a config.json omits it."""
+    defaults: dict[str, Formula | None] = field(default_factory=dict)
+    """Field → what it is when a config.json omits it; None: it must not."""
     nulls: dict[str, Formula] = field(default_factory=dict)
     """Field → what it is when a config.json says null, where that is different."""
     aliases: dict[str, list[str]] = field(default_factory=dict)
@@ -58,8 +58,46 @@ def _arguments(plain: Any, cls: Any, prefix: str, *, symbols: bool, values: dict
     return made
 
 
+def varied(arguments: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+    """With the values of `variant`, by path."""
+    for path, value in variant.items():
+        *parents, leaf = path.split(".")
+        place = arguments
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = copy.deepcopy(value)
+    return arguments
+
+
+CLASSES = {
+    "BertSpladeSparseEmbeddingModel": "BertForMaskedLM",
+    "BgeM3EmbeddingModel": "XLMRobertaModel",
+    "ExaoneMoEForCausalLM": "ExaoneMoeForCausalLM",
+    "HF_ColBERT": "BertModel",
+    "IQuestCoderForCausalLM": "LlamaForCausalLM",
+    "InternLM3ForCausalLM": "LlamaForCausalLM",
+    "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
+    "LLaMAForCausalLM": "LlamaForCausalLM",
+    "MiMoForCausalLM": "Qwen2ForCausalLM",
+    "PhiMoEForCausalLM": "PhimoeForCausalLM",
+    "Qwen2_5OmniModel": "Qwen2_5OmniForConditionalGeneration",
+    "Qwen3ASRRealtimeGeneration": "Qwen3ASRForConditionalGeneration",
+    "TeleChat3ForCausalLM": "LlamaForCausalLM",
+    "VoyageQwen3BidirectionalEmbedModel": "Qwen3Model",
+}
+"""Names of models whose code came with them → transformers' class of the same layers and config fields."""
+
+
+def class_of(name: str) -> Any:
+    """Transformers' class of an architecture, or None."""
+    import transformers  # noqa: PLC0415
+
+    return getattr(transformers, CLASSES.get(name, name), None)
+
+
 EXTRA: dict[str, dict[str, Any]] = {
-    "AfmoeForCausalLM": {"score_func": "sigmoid", "route_norm": True},
+    "AfmoeForCausalLM": {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
+    "Glm4vMoeForConditionalGeneration": {"text_config.use_qk_norm": False},
     "Glm4MoeLiteForCausalLM": {"first_k_dense_replace": 1},
     "HYV3ForCausalLM": {"first_k_dense_replace": 1},
     "LongcatFlashForCausalLM": {"mla_scale_q_lora": True, "mla_scale_kv_lora": True},
@@ -77,10 +115,16 @@ _PARTS: dict[str, dict[str, Any]] = {
 
 
 def configured(
-    name: str, cls: Any, values: dict[str, Any] | None = None, *, head_dim: bool = False
+    name: str,
+    cls: Any,
+    values: dict[str, Any] | None = None,
+    *,
+    head_dim: bool = False,
+    variant: dict[str, Any] | None = None,
 ) -> Config:
     """The config of a model class with its defaults, at most LAYERS layers, and `values` by path. `head_dim`:
-    with this key too where the class does not declare it; most models heed it all the same."""
+    with this key too where the class does not declare it; most models heed it all the same. `variant`: what
+    makes other layers, by path (see `layered`)."""
     declared = cls.config_class
 
     def kind(**arguments: Any) -> Any:
@@ -88,8 +132,17 @@ def configured(
 
     kind.sub_configs = declared.sub_configs  # type: ignore[attr-defined]
     first = kind()
-    plain = kind(**_arguments(first, declared, "", symbols=False, values=values or {}))
-    arguments = _arguments(first, declared, "", symbols=True, values=values or {})
+    plain, arguments = (
+        varied(
+            _arguments(first, declared, "", symbols=symbols, values=values or {}),
+            {
+                path: Symbol(value, path) if symbols and type(value) is int else value
+                for path, value in (variant or {}).items()
+            },
+        )
+        for symbols in (False, True)
+    )
+    plain = kind(**plain)
     symbolic = kind(**copy.deepcopy(arguments))
     result = Config(symbolic, plain)
     _name(symbolic, first, "", result)

@@ -27,7 +27,7 @@ def _table(names: list[str]) -> dict[str, Any]:
     import transformers  # noqa: PLC0415
     import vllm  # noqa: PLC0415
 
-    from deploy.architectures import engine_models, rows  # noqa: PLC0415
+    from deploy.architectures import engine_models, library_models, rows  # noqa: PLC0415
 
     known, broken = engine_models.capable()
     made: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def _table(names: list[str]) -> dict[str, Any]:
         if name in _UNTOLD:
             unknown[name] = _UNTOLD[name]
             continue
-        if not hasattr(transformers, name):
+        if library_models.class_of(name) is None:
             unknown[name] = "transformers has no class of this name"
             continue
         try:

@@ -7,24 +7,27 @@ config; where both have a module, their sizes must agree.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from typing import Any
 
+from adapters.checks.layers import traits_of
 from deploy.architectures import engine_models, library_models
 from deploy.architectures.engine_models import Adaptable
-from deploy.architectures.library_models import Built, Config
+from deploy.architectures.layered import FIELDS, LAYERED, Layered
+from deploy.architectures.library_models import LAYERS, Built, Config
 from deploy.architectures.symbols import Formula, fields_of, formula_of
 
 _SUFFIX = ".lora_A.weight"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+Traits = tuple[tuple[str, str], ...]
+"""Trait and value, of one layer."""
 _DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers")
 
 
 def row(name: str, kind: str) -> dict[str, Any]:
     """The row of an architecture that transformers has too. Raises whatever the libraries raise."""
-    import transformers  # noqa: PLC0415
-
-    cls = getattr(transformers, name)
+    cls = library_models.class_of(name)
     try:
         made = _described(name, kind, cls, head_dim=False)
     except AttributeError:  # vLLM needs the key
@@ -38,11 +41,49 @@ def row(name: str, kind: str) -> dict[str, Any]:
 
 
 def _described(name: str, kind: str, cls: Any, *, head_dim: bool) -> dict[str, Any]:
-    config = library_models.configured(name, cls, head_dim=head_dim)
-    built = library_models.build(cls, config.config)
-    config.plain.architectures = [name]
-    model, _ = engine_models.build(config.plain)
-    return described(kind, config, built, engine_models.adaptable(model))
+    """From the models of the default config and of those that make other layers."""
+    layered = LAYERED.get(name, Layered({}))
+    seen = Seen()
+    for variant in layered.configs():
+        config = library_models.configured(name, cls, head_dim=head_dim, variant=variant)
+        for field, omitted in layered.omitted.items():
+            scoped = layered.at(omitted) if isinstance(omitted, str) else omitted
+            config.defaults[layered.at(field)] = scoped
+        built = library_models.build(cls, config.config)
+        config.plain.architectures = [name]
+        model, _ = engine_models.build(config.plain)
+        traits = traits_of(rules := _rules(layered, cls), _language(config, layered), LAYERS)
+        seen.add(config, built, engine_models.adaptable(model), traits)
+    return seen.row(kind) | _told({"traits": rules, "scope": layered.part})
+
+
+def _rules(layered: Layered, cls: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Trait → rule and defaults of its fields."""
+    usual = cls.config_class()
+    usual = vars(usual)[layered.part] if layered.part else usual
+    return {
+        trait: (
+            rule,
+            {
+                field: value
+                for field in FIELDS[rule]
+                if type(value := vars(usual).get(field)) is int
+            }
+            | layered.defaults,
+        )
+        for trait, rule in layered.rules.items()
+    }  # fmt: skip
+
+
+def _language(config: Config, layered: Layered) -> dict[str, Any]:
+    """The language model's part of config.json."""
+    whole: dict[str, Any] = json.loads(config.plain.to_json_string(use_diff=False))
+    part: dict[str, Any] = whole[layered.part] if layered.part else whole
+    return part
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value}
 
 
 def _parts(kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
@@ -63,40 +104,93 @@ def _parts(kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def described(kind: str, config: Config, built: Built, adaptable: Adaptable) -> dict[str, Any]:
-    sources = _sources(built, adaptable)
-    modules: dict[str, list[list[Formula]]] = {}
-    for path, (size_in, size_out) in adaptable.linear.items():
-        found = _formulas(path, (size_in, size_out), sources, built)
-        if found is None:
-            continue
-        kinds = modules.setdefault(_pattern(path), [])
-        if found not in kinds:
-            kinds.append(found)
-    experts = {}
-    for path, size in adaptable.experts.items():
-        if described_experts := _experts(path, size, built):
-            experts[_pattern(path)] = described_experts
-    embeddings = {}
-    for path, sizes in adaptable.embeddings.items():
-        found = _embedding(path, sizes, built)
-        if found is not None:
-            embeddings[path] = found
-    if not modules and not experts:
-        raise ValueError("no module of vLLM's model has a counterpart in transformers")
-    made: dict[str, Any] = {
-        "kind": kind,
-        "modules": modules,
-        "experts": experts,
-        "embeddings": embeddings,
-        "depths": _depths((*adaptable.linear, *adaptable.experts), modules, config),
-        "vocabulary": _vocabulary(config),
-        "mapper": _mapper(adaptable.mapper, built),
-        "skipped": list(adaptable.skipped),
-        "pooling": adaptable.pooling,
-    }
-    made = {key: value for key, value in made.items() if value}
-    return made | _fields(made, config)
+class Seen:
+    """What the models of one architecture's configs have in which layers. Mutable."""
+
+    def __init__(self) -> None:
+        self._config: Config | None = None
+        self._modules: dict[str, dict[str, set[Traits]]] = {}
+        """Pattern → its formulas, as JSON → the traits of the layers that have them."""
+        self._experts: dict[str, dict[str, set[Traits]]] = {}
+        self._layers: set[Traits] = set()
+        self._whole: dict[str, Any] = {}
+        """What no layer changes."""
+
+    def add(self, config: Config, built: Built, adaptable: Adaptable, traits: dict[str, list[str]]) -> None:
+        sources = _sources(built, adaptable)
+
+        every = [tuple((trait, told[layer]) for trait, told in traits.items()) for layer in range(LAYERS)]
+
+        def at(path: str) -> set[Traits]:
+            """What is outside the layers counts for all of them."""
+            number = _NUMBER.search(path) if traits else None
+            return {every[int(number[0])]} if number else set(every)
+
+        paths = (*adaptable.linear, *adaptable.experts)
+        self._layers |= set(every)
+        for path, sizes in adaptable.linear.items():
+            found = _formulas(path, sizes, sources, built)
+            if found is not None:
+                self._modules.setdefault(_pattern(path), {}).setdefault(json.dumps(found), set()).update(
+                    at(path)
+                )
+        for path, size in adaptable.experts.items():
+            if described := _experts(path, size, built):
+                self._experts.setdefault(_pattern(path), {}).setdefault(json.dumps(described), set()).update(
+                    at(path)
+                )
+        if self._config:
+            for field in config.defaults.keys() - self._config.defaults.keys():
+                self._config.defaults[field] = None  # which the default config does without
+        else:
+            self._config = config
+            self._whole = {
+                "embeddings": {
+                    path: found
+                    for path, sizes in adaptable.embeddings.items()
+                    if (found := _embedding(path, sizes, built)) is not None
+                },
+                "depths": _depths(paths, self._modules, config),
+                "vocabulary": _vocabulary(config),
+                "mapper": _mapper(adaptable.mapper, built),
+                "skipped": list(adaptable.skipped),
+                "pooling": adaptable.pooling,
+            }
+
+    def row(self, kind: str) -> dict[str, Any]:
+        modules = {
+            pattern: [
+                [*json.loads(formulas), *([needs] if (needs := self._needs(pattern, layers)) else [])]
+                for formulas, layers in kinds.items()
+            ]
+            for pattern, kinds in self._modules.items()
+        }
+        experts = {}
+        for pattern, kinds in self._experts.items():
+            ((described, layers),) = kinds.items()
+            experts[pattern] = json.loads(described) | _told({"needs": self._needs(pattern, layers)})
+        if not modules and not experts:
+            raise ValueError("no module of vLLM's model has a counterpart in transformers")
+        made = _told({"kind": kind, "modules": modules, "experts": experts} | self._whole)
+        assert self._config
+        return made | _fields(made, self._config)
+
+    def _needs(self, pattern: str, layers: set[Traits]) -> dict[str, list[str]]:
+        """The fewest traits that tell these layers from all others that were seen."""
+
+        def told(needs: dict[str, list[str]]) -> bool:
+            some = {all_of for all_of in self._layers if all(dict(all_of)[t] in v for t, v in needs.items())}
+            return some == layers
+
+        names = list(dict(next(iter(self._layers))))
+        needs = {name: sorted({dict(layer)[name] for layer in layers}) for name in names}
+        if not told(needs):
+            raise ValueError(f"the rules do not tell which layers have {pattern}")
+        for name in reversed(names):
+            fewer = {other: values for other, values in needs.items() if other != name}
+            if told(fewer):
+                needs = fewer
+        return needs
 
 
 def _pattern(path: str) -> str:
@@ -189,7 +283,7 @@ def _embedding(path: str, sizes: tuple[int, int], built: Built) -> list[Formula]
     return None
 
 
-def _depths(paths: Any, modules: dict[str, Any], config: Config) -> dict[str, Formula]:
+def _depths(paths: Any, modules: dict[str, dict[str, Any]], config: Config) -> dict[str, Formula]:
     """Root of a stack of layers, `model.layers`, → their number."""
     counts: dict[str, int] = {}
     for path in paths:
@@ -201,7 +295,7 @@ def _depths(paths: Any, modules: dict[str, Any], config: Config) -> dict[str, Fo
         used = {
             field.rpartition(".")[0]
             for pattern, kinds in modules.items() if pattern.startswith(f"{root}.")
-            for formulas in kinds for formula in formulas for field in fields_of(formula)
+            for formulas in kinds for formula in json.loads(formulas) for field in fields_of(formula)
         }  # fmt: skip
         for scope in (*sorted(used, key=len, reverse=True), ""):
             for depth in _DEPTHS:
@@ -262,7 +356,7 @@ def _fields(made: dict[str, Any], config: Config) -> dict[str, Any]:
         collect(made.get(key))
     todo = list(used)
     while todo:
-        for inner in fields_of(config.defaults[todo.pop()]) - used:
+        for inner in fields_of(config.defaults[todo.pop()] or 0) - used:
             used.add(inner)
             todo.append(inner)
     fields = {field: config.defaults[field] for field in sorted(used)}

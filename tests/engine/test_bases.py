@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -25,14 +26,18 @@ from deploy.demo.model import DemoModel
 from tests.engine.conftest import add_tenant, loaded
 from tests.support.harness import Gateway, running_gateway
 
-MAKER = Path(__file__).parent / "tiny_bases.py"
+HERE = Path(__file__).parent
+MAKER, QUANTISER = HERE / "tiny_bases.py", HERE / "quantised.py"
 PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 TOKENS = 12
 EXTRA = {
     "qwen2.5-vl": ("--limit-mm-per-prompt", '{"image": 0, "video": 0}'),
     "bert": ("--runner", "pooling"),
+    **dict.fromkeys(("awq", "gptq", "w4a16"), ("--dtype", "bfloat16")),
 }
-"""Flags of single bases: no image is sent, since preparing one needs torchvision."""
+"""Flags of single bases: no image is sent, since preparing one needs torchvision; kernels for quantised weights
+take 16 bits."""
+QUANTISED = ("awq", "gptq", "w4a16") if os.environ.get("FLORIN_TEST_QUANTISED") == "all" else ("awq",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +62,12 @@ def made(engine_env: EngineEnv, demo_model: DemoModel) -> Path:
         command = [str(engine_env.python), str(MAKER), str(demo_model.base), str(directory)]
         subprocess.run(command, check=True, capture_output=True, env=engine_environ())
 
-    return built(f"tiny-bases-{digest(MAKER.read_bytes(), str(demo_model.base))}", make)
+    return built(
+        f"tiny-bases-{digest(MAKER.read_bytes(), QUANTISER.read_bytes(), str(demo_model.base))}", make
+    )
 
 
-@pytest.fixture(scope="module", params=["qwen3-moe", "gpt-oss", "granite", "qwen2.5-vl", "bert"])
+@pytest.fixture(scope="module", params=["qwen3-moe", "gpt-oss", "granite", "qwen2.5-vl", "bert", *QUANTISED])
 def base(
     request: pytest.FixtureRequest,
     made: Path,
@@ -126,6 +133,7 @@ async def ask(gateway: Gateway, base: Base, model: str, prompt: str) -> httpx.Re
 
 
 async def check_answers(gateway: Gateway, base: Base, model: str, expected: list[Any]) -> None:
+    tolerance = 0.15 if base.name in QUANTISED else 1e-3
     for prompt, right in zip(PROMPTS, expected, strict=True):
         answer = await ask(gateway, base, model, prompt)
         assert answer.status_code == httpx.codes.OK, answer.text
@@ -134,7 +142,7 @@ async def check_answers(gateway: Gateway, base: Base, model: str, expected: list
             continue
         (choice,) = answer.json()["choices"]
         assert choice["text"] == right["text"]
-        assert np.allclose(choice["logprobs"]["token_logprobs"], right["logprobs"], atol=1e-3)
+        assert np.allclose(choice["logprobs"]["token_logprobs"], right["logprobs"], atol=tolerance)
 
 
 async def test_adapters_pass_load_and_answer_as_peft_computes_them(gateway: Gateway, base: Base):

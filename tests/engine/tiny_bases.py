@@ -1,9 +1,9 @@
 """Makes tiny random base models of several architectures with LoRA adapters of PEFT's, and says what PEFT
-itself makes of them: `python tiny_bases.py TOKENIZER OUT_DIR`, in the engines' environment.
+itself makes of them: `python tiny_bases.py DEMO_BASE OUT_DIR`, in the engines' environment.
 
 Writes `manifest.json` last: base → {"directory", "answers": {adapter's directory, or "": answers}}, directories
 relative to OUT_DIR. An answer to a prompt is {"text", "logprobs"} of its greedy continuation, or a vector of
-length 1.
+length 1. For a quantised base, PEFT computes in float32 with the weights that the file's numbers stand for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from quantised import CONFIGS, quantise
 from safetensors.torch import save_file
 from transformers import (
     AutoModel,
@@ -33,6 +34,9 @@ from transformers import (
 PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 """Also in test_bases.py."""
 TOKENS = 12
+DEMO = Path(sys.argv[1])
+"""The demo's base, whose tokenizer all have; its adapters lie beside it. Quantised bases are made of it: engines
+compute with them in 16 bits, and a trained model is surer of its tokens than a random one."""
 RANK = 8
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 EXPERT = ["gate_proj", "up_proj", "down_proj"]
@@ -44,8 +48,10 @@ class Base:
     config: Any
     auto: Any
     adapters: dict[str, dict[str, Any]]
-    """Directory → settings of its LoraConfig."""
+    """Directory → settings of its LoraConfig, or "trained": a directory to take it from."""
     embeds: bool = False
+    quantised: str = ""
+    """By which method of `quantised`."""
 
 
 def bases(vocabulary: int) -> dict[str, Base]:
@@ -123,30 +129,49 @@ def bases(vocabulary: int) -> dict[str, Base]:
             },
             embeds=True,
         ),
+        **{
+            method: Base(
+                None,
+                AutoModelForCausalLM,
+                {"acme": {"trained": DEMO.parent / "acme"}, "bolt": {"trained": DEMO.parent / "bolt"}},
+                quantised=method,
+            )
+            for method in CONFIGS
+        },
     }  # fmt: skip
 
 
 def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
     torch.manual_seed(len(name))
-    model = base.auto.from_config(base.config).eval()
-    head = model.get_output_embeddings()
+    if base.quantised:
+        model = base.auto.from_pretrained(DEMO, dtype=torch.float32).eval()
+    else:
+        model = base.auto.from_config(base.config).eval()
+    head = None if base.quantised else model.get_output_embeddings()
     if head is not None:  # what is not plain text is never the likeliest token
         texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
         odd = [
             i for i, text in enumerate(texts) if not (text.isascii() and text.isprintable()) or "|" in text
         ]
         head.weight.data[odd] = 0
-    directory = out / name / "base"
+    directory = served = out / name / "base"
+    if base.quantised:
+        directory = out / name / "computed"
+        quantise(model, base.quantised, served)
     model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    tokenizer.save_pretrained(served)
     say = embed if base.embeds else continued
     answers = {"": [say(model, tokenizer, prompt) for prompt in PROMPTS]}
     for adapter, settings in base.adapters.items():
-        config = LoraConfig(**{"r": RANK, "lora_alpha": 16, "task_type": "CAUSAL_LM"} | settings)
-        config.base_model_name_or_path = name
-        if settings["target_modules"] == EXPERT:
+        if "trained" in settings:
+            tuned = PeftModel.from_pretrained(base.auto.from_pretrained(directory), settings["trained"])
+            tuned.peft_config["default"].base_model_name_or_path = name
+            tuned.save_pretrained(out / name / adapter)
+        elif settings["target_modules"] == EXPERT:
+            config = lora(name, settings)
             save_experts(base.config, config, out / name / adapter)
         else:
+            config = lora(name, settings)
             tuned = get_peft_model(base.auto.from_pretrained(directory), config)
             for parameter, weights in tuned.named_parameters():
                 if "lora_B" in parameter:
@@ -156,6 +181,12 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
         again = PeftModel.from_pretrained(base.auto.from_pretrained(directory), out / name / adapter).eval()
         answers[f"{name}/{adapter}"] = [say(again, tokenizer, prompt) for prompt in PROMPTS]
     return {"directory": f"{name}/base", "answers": answers}
+
+
+def lora(name: str, settings: dict[str, Any]) -> LoraConfig:
+    config = LoraConfig(**{"r": RANK, "lora_alpha": 16, "task_type": "CAUSAL_LM"} | settings)
+    config.base_model_name_or_path = name
+    return config
 
 
 def save_experts(sizes: Any, config: LoraConfig, directory: Path) -> None:
@@ -196,7 +227,7 @@ def embed(model: Any, tokenizer: Any, prompt: str) -> list[float]:
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    tokenizer, out = AutoTokenizer.from_pretrained(sys.argv[1]), Path(sys.argv[2])
+    tokenizer, out = AutoTokenizer.from_pretrained(DEMO), Path(sys.argv[2])
     made = {name: make(name, base, tokenizer, out) for name, base in bases(len(tokenizer)).items()}
     (out / "manifest.json").write_text(json.dumps(made))
 

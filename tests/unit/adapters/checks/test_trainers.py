@@ -186,6 +186,7 @@ def test_the_state_of_a_run_is_not_opened(tmp_path, broken):
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"),
         ("neuralmagic/Llama-3.1-8B-quantized.w4a16", "/models/Llama-3.1-8B"),
+        ("nm-testing/Qwen3-8B-NVFP4A16", "Qwen/Qwen3-8B"),
         ("Qwen/Qwen3-8B-FP8", "/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b"),
     ],
 )
@@ -193,6 +194,7 @@ def test_the_base_model_at_another_precision_is_told_and_not_refused(tmp_path, b
     directory = write_adapter(tmp_path / "a", config=lora_config(base_model_name_or_path=named))
     (warning,) = check(directory, BaseModel(base, (), LLAMA.config)).warnings
     assert warning.code == "base_quantized"
+    assert ("no bitsandbytes" in warning.remedy) == ("bnb" in named)
     assert check(directory, BaseModel(base, (named,), LLAMA.config)).warnings == ()
 
 

@@ -281,7 +281,18 @@ def test_a_base_that_cannot_be_used_is_refused_with_the_remedy(base, tmp_path):
     quantized = write_base(
         tmp_path / "q", {"a": np.zeros(1, np.float32)}, quantization_config={"quant_method": "awq"}
     )
-    for directory, code in ((quantized, "base_quantized"), (tmp_path, "base_config_missing")):
+    unsaid = write_base(tmp_path / "u", {f"{UP}.weight.absmax": np.zeros(1, np.float32)})
+    nested = write_base(
+        tmp_path / "n",
+        {"a": np.zeros(1, np.float32)},
+        text_config={"quantization_config": {"quant_method": "fp8"}},
+    )
+    beside = write_base(tmp_path / "b", {"a": np.zeros(1, np.float32)})
+    (beside / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    for directory, code in (
+        *((one, "base_quantized") for one in (quantized, unsaid, nested, beside)),
+        (tmp_path, "base_config_missing"),
+    ):
         with pytest.raises(RejectedError) as refusal:
             read_base_weights(directory)
         assert refusal.value.findings[0].code == code
