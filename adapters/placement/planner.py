@@ -110,7 +110,7 @@ def _prefetch(draft: Draft) -> Iterator[Move]:
         if version.pinned or version.demand >= draft.limits.prefetch:
             for target in draft.targets(version, evict=False)[:1]:
                 why = "pinned" if version.pinned else f"{version.demand:.1f} requests in flight"
-                yield Move("prefetch", version.name, target.name, f"{why}, and resident nowhere")
+                yield Move("prefetch", version.name, target.name, f"{why}, and not resident anywhere")
 
 
 def _may_grow(version: PlannedVersion, replicas: int) -> bool:

@@ -109,7 +109,7 @@ class Rebalancer:
     _busy: set[str] = field(default_factory=set)
     """Engines on which moves are being carried out."""
     _known: dict[str, Version] = field(default_factory=dict)
-    """Versions as parsed, of `_generation` of the catalogue: parsing thousands takes long."""
+    """Versions as parsed, of `_generation` of the catalog: parsing thousands takes long."""
     _generation: int = -1
 
     async def run(self, fence: Fence) -> None:

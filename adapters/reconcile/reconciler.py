@@ -39,7 +39,7 @@ from adapters.reconcile.rebalancer import Rebalancer
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol import Store
-from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.coordination import Fence, resigning
 from adapters.store.protocol.registry import Change
 
 log = logging.getLogger(__name__)
@@ -93,20 +93,19 @@ class Reconciler:
     async def run(self) -> None:
         """Run until cancelled."""
         fence: Fence | None = None
-        try:
-            while True:
-                with contextlib.suppress(StoreUnavailableError):  # the follower logs the outage
-                    token = await self.store.lead(ROLE, self.owner, LEASE_MS)
-                    if fence is None or fence.token != token:
-                        await self._stop(list(self._work))
-                        fence = Fence(ROLE, token) if token else None
-                if fence:
-                    await self._run_tasks(fence)
-                await asyncio.sleep(min(self.interval, RENEW_SECONDS))
-        finally:
-            await self._stop(list(self._work))
-            with contextlib.suppress(StoreUnavailableError):  # the role lapses anyway
-                await self.store.resign(ROLE, self.owner)
+        async with resigning(self.store, ROLE, self.owner):
+            try:
+                while True:
+                    with contextlib.suppress(StoreUnavailableError):  # the follower logs the outage
+                        token = await self.store.lead(ROLE, self.owner, LEASE_MS)
+                        if fence is None or fence.token != token:
+                            await self._stop(list(self._work))
+                            fence = Fence(ROLE, token) if token else None
+                    if fence:
+                        await self._run_tasks(fence)
+                    await asyncio.sleep(min(self.interval, RENEW_SECONDS))
+            finally:
+                await self._stop(list(self._work))
 
     async def _run_tasks(self, fence: Fence) -> None:
         """Keep one task running per engine, so that one that hangs delays no other, and one per chore."""

@@ -5,9 +5,8 @@ Adapters are written by `registration`, engines by the admin API.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, KeysView, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 import orjson
 
@@ -25,9 +24,8 @@ from adapters.model import (
 )
 from adapters.registry.canary import takes_canary
 from adapters.registry.canary_figures import Comparison
+from adapters.registry.document_tables import ByEngineName, ParsedOnUse, engine_name_of, put_or_drop
 from adapters.store.protocol.registry import Event
-
-T = TypeVar("T")
 
 Documents = dict[str, dict[str, str]]
 
@@ -67,64 +65,6 @@ class Target:
     def label(self) -> str:
         """Its name for people: `acme/support@v3`, or the base model's name."""
         return self.version.id if self.version else self.base_model
-
-
-class ParsedOnUse(Mapping[str, D], Generic[D]):
-    """Documents that are parsed whenever they are read: of most, a worker needs nothing for hours, and the
-    objects take more memory than the texts."""
-
-    __slots__ = ("_kind", "texts")
-
-    def __init__(self, kind: type[D], texts: Mapping[str, str]) -> None:
-        self._kind: type[D] = kind
-        self.texts = dict(texts)
-        """Mutable: id → JSON."""
-
-    def __getitem__(self, key: str) -> D:
-        document: D = load(self._kind, self.texts[key])
-        return document
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.texts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.texts)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def keys(self) -> KeysView[str]:
-        return self.texts.keys()
-
-    def put(self, key: str, text: str | None) -> None:
-        """Raises ValueError for a text that cannot be parsed."""
-        if text is not None:
-            load(self._kind, text)
-        _replace(self.texts, key, text)
-
-
-class ByEngineName(Mapping[str, Version]):
-    """Versions by their names on engines."""
-
-    def __init__(self, versions: ParsedOnUse[Version]) -> None:
-        self._versions = versions
-        self.ids = {_engine_name(text): id_ for id_, text in versions.texts.items()}
-        """Mutable: the versions' ids."""
-
-    def __getitem__(self, key: str) -> Version:
-        return self._versions[self.ids[key]]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.ids
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.ids)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def keys(self) -> KeysView[str]:
-        return self.ids.keys()
 
 
 class Catalog:
@@ -187,29 +127,31 @@ class Catalog:
                 self._apply_version(key, data)
                 self._forget(_adapter_of(key))
             case "engine":
-                _replace(self.engines, key, None if data is None else load(Engine, data))
+                put_or_drop(self.engines, key, None if data is None else load(Engine, data))
                 self.engine_changes += 1
             case "base":
-                _replace(self.bases, key, None if data is None else load(BaseModel, data))
+                put_or_drop(self.bases, key, None if data is None else load(BaseModel, data))
                 self._forget()
             case "pin":
                 self.pins.discard(key) if data is None else self.pins.add(key)
             case "serving_status":
-                _replace(self.serving_statuses, key, None if data is None else load(ServingStatus, data))
+                put_or_drop(self.serving_statuses, key, None if data is None else load(ServingStatus, data))
                 if key in self.by_engine_name:  # else it is an engine's, or of a version that is gone
                     self._forget(_adapter_of(self.by_engine_name.ids[key]))
             case "fingerprint":
                 self.fingerprints.put(key, data)
             case "pending_deletion":
-                _replace(self.pending_deletions, key, None if data is None else load(PendingDeletion, data))
+                put_or_drop(
+                    self.pending_deletions, key, None if data is None else load(PendingDeletion, data)
+                )
             case "tombstone":
-                _replace(self.tombstones, key, None if data is None else load(Tombstone, data))
+                put_or_drop(self.tombstones, key, None if data is None else load(Tombstone, data))
 
     def _apply_adapter(self, name: str, new: Adapter | None) -> None:
         old = self.adapters.get(name)
         if old:
             self._unshare(old)
-        _replace(self.adapters, name, new)
+        put_or_drop(self.adapters, name, new)
         if new:
             self._share(new)
         self._index_canary(name, new)
@@ -225,9 +167,9 @@ class Catalog:
         old = self.versions.texts.get(id_)
         self.versions.put(id_, text)
         if old is not None:
-            self.by_engine_name.ids.pop(_engine_name(old), None)
+            self.by_engine_name.ids.pop(engine_name_of(old), None)
         if text is not None:
-            self.by_engine_name.ids[_engine_name(text)] = id_
+            self.by_engine_name.ids[engine_name_of(text)] = id_
         self._number(id_)
 
     def _number(self, id_: str) -> None:
@@ -235,7 +177,7 @@ class Catalog:
         name, _, number = id_.rpartition("@v")
         others = [each for each in self._numbers.get(name, ()) if each != int(number)]
         numbers = sorted([*others, int(number)]) if id_ in self.versions else others
-        _replace(self._numbers, name, tuple(numbers) or None)
+        put_or_drop(self._numbers, name, tuple(numbers) or None)
 
     def _share(self, adapter: Adapter) -> None:
         for tenant in adapter.shared_with:
@@ -343,18 +285,5 @@ def _adapter_of(version: str) -> str:
     return version.rpartition("@v")[0]
 
 
-def _engine_name(version: str) -> str:
-    """Of a version's JSON. A fifth of the time of parsing it as a Version."""
-    name: str = orjson.loads(version)["engine_name"]
-    return name
-
-
 def _by_name(adapter: Adapter) -> str:
     return adapter.name
-
-
-def _replace(table: dict[str, T], key: str, value: T | None) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value

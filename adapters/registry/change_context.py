@@ -71,7 +71,7 @@ class ChangeContext(Reading):
         `failed_too`)."""
         version = self.version(adapter, number)
         if version.retired is not None:
-            raise NotFoundError(f"{version.id} is retired; add its files again as a new version.")
+            raise NotFoundError(f"{version.id} is retired; register its files again as a new version.")
         serving_status = self.catalog.serving_statuses.get(version.engine_name)
         if serving_status is not None and not (failed_too and serving_status.state == "failed"):
             kind = QuarantinedError if serving_status.state == "quarantined" else LoadFailedError
@@ -97,7 +97,7 @@ def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None)
         findings.refuse_if_any(str(name))
     chosen = base_model if base_model is not None else next(iter(catalog.bases), None)
     if chosen is None:
-        raise NotFoundError("No base model is served yet; add an engine first.")
+        raise NotFoundError("No base model is served yet; register an engine first.")
     base = catalog.bases.get(chosen)
     if base is None:
         known = ", ".join(sorted(catalog.bases)) or "none"
@@ -105,7 +105,7 @@ def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None)
     ranks = tuple(sorted({engine.max_rank for engine in catalog.fleet(chosen)}))
     if not ranks:
         raise NotFoundError(
-            f"No engine serves base model {chosen!r}, so the rank cannot be checked; add an engine first."
+            f"No engine serves base model {chosen!r}, so the rank cannot be checked; register one first."
         )
     return FleetLimits(base, ranks)
 

@@ -1,4 +1,4 @@
-"""Changes adapters: add, promote, roll back, retire, pin, remove.
+"""Changes adapters: register, promote, roll back, retire, pin, remove.
 
 Each change is one atomic commit with its entry in the audit (see `transaction`).
 """
@@ -8,29 +8,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
-from adapters import sources
-from adapters.checks.findings import Findings, shown
-from adapters.checks.validate import AdapterFacts, validate
+from adapters.checks.validate import AdapterFacts
 from adapters.errors import NotFoundError, RejectedError
 from adapters.model import Adapter, AdapterName, Version
 from adapters.progress import Progress
-from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
+from adapters.registry.artifacts import Artifact, ArtifactStore
 from adapters.registry.catalog import Catalog
 from adapters.registry.change_context import ChangeContext, FleetLimits, fleet_for
 from adapters.registry.changes.live_version import UNGUARDED, CanaryTerms, plan_promote, plan_rollback
 from adapters.registry.changes.planned_change import PlannedChange
 from adapters.registry.changes.settings import plan_pin
-from adapters.registry.changes.versions import Registered, plan_add, plan_remove, plan_retire
+from adapters.registry.changes.versions import Registered, plan_register, plan_remove, plan_retire
+from adapters.registry.ingest import NO_TERMS, Ingest, RegistrationTerms, Upload
 from adapters.registry.transaction import Proposal, transact
-from adapters.sources import archive
 from adapters.sources.options import FetchOptions
-from adapters.sources.public_uri import public
-from adapters.store.protocol.registry import Change, RegistryStore
+from adapters.store.protocol.registry import RegistryStore
 
 T = TypeVar("T")
 
@@ -40,46 +36,6 @@ server would delay the others."""
 
 Plan = Callable[[ChangeContext], PlannedChange[T]]
 """A pure function. Raises AdaptersError for an impossible change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An archive on this host's disk. The caller deletes it."""
-
-    path: Path
-    name: str = ""
-    """The uploader's name for it, for `Version.source`."""
-
-    @property
-    def source(self) -> str:
-        return f"upload:{self.name}" if self.name else "upload"
-
-
-def _any_facts(_: AdapterFacts) -> None:
-    pass
-
-
-def _any_version(_: ChangeContext, __: Version) -> Sequence[Change]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationTerms:
-    """What a registration may be, besides sound. The default limits nothing."""
-
-    fetching: FetchOptions | None = None
-    """How sources are read; None: as the registrar is configured."""
-    by_digest: bool = True
-    """Whether a digest may stand for files that are stored already. It must not where the files may be
-    another tenant's: whoever learns a digest has not seen the files."""
-    check_facts: Callable[[AdapterFacts], None] = _any_facts
-    """Called before the files are stored. Raises AdaptersError."""
-    admit: Callable[[ChangeContext, Version], Sequence[Change]] = _any_version
-    """Called for a new version, in the plan of its commit. Returns changes to commit with it. Raises
-    AdaptersError."""
-
-
-NO_TERMS = RegistrationTerms()
 
 
 class Registrar:
@@ -108,7 +64,7 @@ class Registrar:
         self._now = now
         self._ingesting = asyncio.Semaphore(_INGESTS)
 
-    async def add_adapter(
+    async def register(
         self,
         name: AdapterName,
         source: str | Upload,
@@ -142,7 +98,7 @@ class Registrar:
         )
 
         def plan(reading: ChangeContext) -> PlannedChange[Registered]:
-            planned = plan_add(reading, name, version, number=number, vouched=digest is not None)
+            planned = plan_register(reading, name, version, number=number, vouched=digest is not None)
             if planned.answer.created:
                 planned.changes.extend(terms.admit(reading, planned.answer.version))
             return planned
@@ -162,11 +118,11 @@ class Registrar:
         progress: Progress | None = None,
     ) -> Version:
         """Check and store a version without registering it; its number is 0. If the files with this `digest`
-        are already stored, `source` is not read. Raises as `add_adapter`."""
+        are already stored, `source` is not read. Raises as `register`."""
         options = terms.fetching or self._fetching
         if progress is not None:
             options = replace(options, progress=progress)
-        ingest = _Ingest(
+        ingest = Ingest(
             self._artifacts,
             str(name),
             source,
@@ -202,7 +158,7 @@ class Registrar:
         )
 
     async def check(self, name: AdapterName, base_model: str | None = None) -> None:
-        """Refuse what `add_adapter` would refuse regardless of the files. Raises NotFoundError,
+        """Refuse what `register` would refuse regardless of the files. Raises NotFoundError,
         RejectedError, StoreUnavailableError."""
         await self._fleet(name, base_model)
 
@@ -254,7 +210,7 @@ class Registrar:
         except (NotFoundError, RejectedError):
             return fleet_for(await self._fresh(), name, base_model)
 
-    async def _ingest(self, ingest: _Ingest, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
+    async def _ingest(self, ingest: Ingest, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
         async with self._ingesting:
             return await asyncio.to_thread(ingest.run, fleet)
 
@@ -277,75 +233,3 @@ class Registrar:
 
         answer, _ = await transact(self._store, proposal, view=self._view(), fresh=self._fresh)
         return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Ingest:
-    """Fetches, checks and publishes a version's files. Blocking."""
-
-    artifacts: ArtifactStore
-    adapter: str
-    source: str | Upload
-    options: FetchOptions
-    digest: str | None
-    terms: RegistrationTerms
-    assume_base: bool
-    unverified_shapes: bool
-
-    def run(self, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
-        """Return the facts, the artifact and the source without credentials."""
-        known = self.digest if self.terms.by_digest else None
-        kept = None if known is None else self.artifacts.find(known)
-        if kept is not None:
-            return self._check(kept.path, fleet), kept, self._public
-        with self.artifacts.staging() as staged:
-            found = self._fetch(staged)
-            facts = self._check(staged, fleet)
-            self.options.progress("store", 0, None)
-            return facts, self.artifacts.publish(staged), found
-
-    def _check(self, directory: Path, fleet: FleetLimits) -> AdapterFacts:
-        self.options.progress("check", 0, None)
-        facts = validate(
-            directory,
-            base=fleet.base,
-            max_rank=fleet.ranks[-1],
-            max_bytes=self.options.max_bytes,
-            assume_base=self.assume_base,
-            unverified_shapes=self.unverified_shapes,
-            adapter=self.adapter,
-            fleet_ranks=fleet.ranks,
-            progress=self.options.progress,
-        )
-        self.terms.check_facts(facts)
-        return facts
-
-    @property
-    def _public(self) -> str:
-        return self.source.source if isinstance(self.source, Upload) else public(self.source)
-
-    def _fetch(self, staged: Path) -> str:
-        findings, options, where = Findings(), self.options, self._public
-        if isinstance(self.source, Upload):
-            archive.unpack(
-                self.source.path,
-                staged,
-                max_bytes=options.max_bytes,
-                findings=findings,
-                progress=options.progress,
-            )
-        else:
-            where = sources.fetch(self.source, staged, options=options, findings=findings)
-        findings.refuse_if_any(self.adapter)
-        if self.digest is None:
-            return where
-        found = f"sha256:{digest_of(staged)}"
-        if found != self.digest:
-            findings.add(
-                "digest_mismatch",
-                "The files do not match the expected digest.",
-                found=found,
-                expected=shown(self.digest),
-            )
-            findings.refuse_if_any(self.adapter)
-        return where

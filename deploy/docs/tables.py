@@ -105,7 +105,7 @@ def meaning(setting: str) -> str:
     description = Settings.model_fields[setting].description or ""
     if setting not in SECRETS:
         return description
-    return f"{description} May stand in a file: {code(secret_variable(setting))}."
+    return f"{description} Can be read from a file: {code(secret_variable(setting))}."
 
 
 def variable(setting: str) -> str:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from adapters.errors import AdaptersError
 from gateway.api.responses import ClientStalledError
 from gateway.errors import FlorinError, for_tenant
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import worded
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from sqlalchemy import insert as plain_insert
 
 from gateway.batches.documents import Batch, Status
 from gateway.batches.rows import columns, portions, read
-from gateway.metering.ledger.ledger import put_new
+from gateway.metering.ledger.record_rows import put_new
 from gateway.metering.ledger.schema import batch_results, batches
 from gateway.metering.records import UsageRecord
 

@@ -58,7 +58,7 @@ def add(
         str | None, typer.Option(metavar="sha256:…", help="Refuse files with any other digest.")
     ] = None,
 ) -> None:
-    """Register an adapter, or a new version of one. Adding the same files again changes nothing.
+    """Register an adapter, or a new version of one. Registering the same files again changes nothing.
 
     The first version is live at once; later versions when they are promoted. Adapters that cannot work are
     refused with every failed check.

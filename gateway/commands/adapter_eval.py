@@ -202,7 +202,7 @@ def _one(body: Json) -> None:
                 ("answers", f"{progress['completed'] + progress['failed']:,} of {progress['total']:,}")
             )
         show(facts(pairs))
-        note(f"It goes on in the gateway: florin adapter evals {clean(body['adapter'])} {clean(body['id'])}")
+        note(f"The gateway continues: florin adapter evals {clean(body['adapter'])} {clean(body['id'])}")
         return
     if "error" not in result:
         pairs += _figures(body, result)
@@ -268,4 +268,4 @@ def _verdict(body: Json, result: Json) -> None:
         reasons = " ".join(clean(reason) for reason in result.get("reasons", ()))
         say(f"{label} does not pass. {reasons}".rstrip())
     elif body["status"] == "completed":
-        note("Nothing was to be passed: --threshold, or --against with --no-worse-than, says what is.")
+        note("There was no criterion to pass: set --threshold, or --against with --no-worse-than.")

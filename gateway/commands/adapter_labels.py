@@ -1,4 +1,4 @@
-"""florin adapter update: an adapter's label in reports."""
+"""florin adapter update: an adapter's cost centre."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def update(
         str | None,
         typer.Option(
             metavar="LABEL",
-            help="Label of its usage in `florin cost report --by cost_centre`; `none` to remove it.",
+            help="Cost centre of its usage in `florin cost report --by cost_centre`; `none` to remove it.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Change an adapter's label. It applies from the next request on, to requests of the adapter's own tenant
-    with a key that has no label.
+    """Change an adapter's cost centre. It applies from the next request on, to requests of the adapter's own
+    tenant with a key that has no cost centre.
 
     Example: florin adapter update acme/support --cost-centre customer-care
     """

@@ -227,7 +227,7 @@ def remove(
 ) -> None:
     """Remove an adapter with all its versions. Repeating the command changes nothing.
 
-    If it is added again later, its version numbers continue.
+    If it is registered again later, its version numbers continue.
 
     Example: florin adapter remove acme/support --yes
     """

@@ -38,7 +38,7 @@ def calibrate(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and show, but store nothing.")] = False,
 ) -> None:
-    """Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.
+    """Measure the GPU time of prompt, cached and output tokens, of the KV cache, and of adapter loads.
 
     Runs a designed load directly on the engine (its URL must be reachable from here), fits the weights, and
     stores them for the engine's GPU type and base model. From then on Florin divides busy time by measured
@@ -135,7 +135,7 @@ def _show(body: Json, found: Fit, *, kept: bool) -> None:
         )
         for w, unit in zip(found.weights, UNITS, strict=True)
     ]
-    heads = ("weight", "GPU-time per", "microseconds", "95 % interval")
+    heads = ("weight", "GPU time per", "microseconds", "95 % interval")
     show(table(heads, rows, right=heads[2:]))
     note(
         f"{found.samples} measurements; the fit explains {found.r_squared:.1%} of the variance; "

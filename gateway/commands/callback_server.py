@@ -33,13 +33,13 @@ class Callback:
         return f"http://127.0.0.1:{self._server.server_port}{PATH}"
 
     def wait(self, issuer: str, seconds: float) -> str:
-        """The code. Raises IssuerRefusalError, UsageError if nobody comes in time."""
+        """The code. Raises IssuerRefusalError, UsageError if it does not come in time."""
         until = time.monotonic() + seconds
         while self._answer is None:
             self._server.timeout = max(0.05, min(1.0, until - time.monotonic()))
             self._server.handle_request()
             if self._answer is None and time.monotonic() >= until:
-                raise UsageError(f"Nobody signed in within {seconds:.0f} s.")
+                raise UsageError(f"No one signed in within {seconds:.0f} s.")
         answer = self._answer
         if answer.get("iss", issuer) != issuer:  # RFC 9207: another issuer's answer
             raise IssuerRefusalError("", "The answer came from another issuer.")

@@ -21,7 +21,7 @@ def console(
 ) -> None:
     """Print a link that signs a browser in to the console with this key.
 
-    The link works once, within ten minutes. Whoever opens it has the key's rights until the session ends.
+    The link works once, within ten minutes. Anyone who opens it has the key's rights until the session ends.
     With --json, `url` is a path of the gateway.
 
     Example: florin console --open

@@ -57,7 +57,7 @@ def drain(
     unload them. It can then be stopped and removed.
 
     Adapters in use are loaded on other engines first, the most recently used one first; until then the engine
-    serves them. Running requests finish. The gateway continues by itself if this command is interrupted;
+    serves them. Running requests finish. The gateway continues if this command is interrupted;
     repeating the command continues the same drain. `florin engine uncordon` ends it.
 
     Example: florin engine drain a1 --dry-run

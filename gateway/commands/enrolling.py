@@ -77,7 +77,7 @@ def host_key(session: Session, name: str, token_file: Path | None, handed: dict[
     elif session.key_file is None and not path.exists():
         if key := handed.get(OPERATOR_KEY) or session.operator_key or _operators_file():
             note(
-                "Using an operator key on a GPU host: whoever controls the host is an operator. "
+                "Using an operator key on a GPU host: anyone who controls the host is then an operator. "
                 f"Enrol the host instead: florin engine token create --name {name}"
             )
             return HostKey(Api.to(session.gateway, key).key)

@@ -69,7 +69,7 @@ def _show(streams: list[Json]) -> None:
     rows = [
         (
             one["stream"],
-            one["to"] or "nowhere",
+            one["to"] or "no receiver",
             f"{one['waiting']:,}" + ("+" if one["more"] else ""),
             one["oldest"] or "",
             one["advanced"] or "never",

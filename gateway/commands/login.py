@@ -93,9 +93,9 @@ def _signed_in(me: Json, *, renewed: bool) -> None:
 
 
 def _signed_out(body: Json) -> None:
-    say("Signed out." if body["signed_out"] else f"Nobody was signed in at {body['gateway']}.")
+    say("Signed out." if body["signed_out"] else f"Not signed in at {body['gateway']}.")
     if body["signed_out"] and not body["revoked"]:
-        note("The issuer has not revoked anything: its session in your browser may go on.")
+        note("The issuer has not revoked anything: its session in your browser may continue.")
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def _with_device(offer: Json, document: Json, sleep: Callable[[float], None] = t
             elif refusal.code != "authorization_pending":
                 raise
         sleep(interval)
-    raise UsageError("Nobody entered the code in time.")
+    raise UsageError("The code was not entered in time.")
 
 
 def _number(found: object, default: float) -> float:

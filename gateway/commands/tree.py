@@ -244,7 +244,7 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
     "cost": Group("What each customer used and cost.", _cost, {"report": _cost_report}),
     "commitment": Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": Command(
-        "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
+        "Measure the GPU time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,
     ),
     "plan": Command(

@@ -25,7 +25,8 @@ from adapters.sources.web_client import guarded_connector
 from adapters.store.protocol.coordination import CoordinationStore
 from gateway.config import Settings
 from gateway.costs.forecasting.alerts import Alert, mark_delivered, undelivered
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.runtime.clock import Clock
 from gateway.runtime.standard_webhooks import signature
 

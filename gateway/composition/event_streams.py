@@ -15,7 +15,8 @@ from gateway.event_streams.delivery import EventDelivery
 from gateway.event_streams.receiver import Receiver
 from gateway.event_streams.streams import STREAMS, StreamName, begin
 from gateway.event_streams.watch import EventWatch
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.conditions import Conditions
 
 

@@ -20,7 +20,8 @@ from gateway.composition.context import WorkerContext
 from gateway.composition.registry import Registry
 from gateway.config import Settings
 from gateway.metering.ledger.budget_usage import tokens_used
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Directory
 from gateway.tenants.limits.budget_watch import BudgetWatch
 from gateway.tenants.limits.limiter import Limiter

@@ -6,9 +6,8 @@ import base64
 import binascii
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
-from yarl import URL
 
-from gateway.config.field_types import RELOAD
+from gateway.config.field_types import RELOAD, http_url
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  # what every secret begins with
 _LEAST = 24
@@ -33,12 +32,7 @@ class AlertSettings(BaseModel):
     @field_validator("cost_webhook")
     @classmethod
     def _cost_webhook(cls, text: str) -> str:
-        if text:
-            url = URL(text)
-            if url.scheme not in ("http", "https") or not url.raw_host:
-                msg = "must be an http:// or https:// URL"
-                raise ValueError(msg)
-        return text
+        return http_url(text)
 
     @field_validator("cost_webhook_secret")
     @classmethod

@@ -156,7 +156,7 @@ class EngineSettings(BaseModel):
     engine_capacity: PositiveInt = Field(
         64,
         description="Requests in flight that an engine serves well. Above 70 % of it, adapters get replicas "
-        "on other engines. An engine that queues requests at fewer is found to have less.",
+        "on other engines. If an engine queues requests below this number, Florin uses the lower one.",
         json_schema_extra=RELOAD,
     )
     slo_ttft: PositiveFloat = Field(

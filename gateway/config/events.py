@@ -69,6 +69,7 @@ class EventSettings(BaseModel):
         token = f"{str(info.field_name).removesuffix('_to')}_token"
         if not info.data.get("events_secret") and not info.data.get(token):
             raise ValueError(
-                f"needs FLORIN_EVENTS_SECRET or FLORIN_{token.upper()}: nobody could tell who posts"
+                f"needs FLORIN_EVENTS_SECRET or FLORIN_{token.upper()}: without one, the receiver cannot "
+                "tell who posts"
             )
         return text

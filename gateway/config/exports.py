@@ -16,7 +16,7 @@ class ExportSettings(BaseModel):
     export_to: str = Field(
         "",
         description="Where Florin itself writes the FOCUS files of every month: `s3://BUCKET/PREFIX`, with "
-        "the credentials of the environment (`AWS_*`), or `file:///DIRECTORY`. Empty: nowhere.",
+        "the credentials of the environment (`AWS_*`), or `file:///DIRECTORY`. Empty: no exports.",
     )
     export_every: float = Field(
         6.0, gt=0, le=24, description="Hours between two exports of a month that is not closed."

@@ -130,7 +130,7 @@ class IdentitySettings(BaseModel):
     def _roles(cls, text: str, info: ValidationInfo) -> str:
         entries = role_entries(text)
         if not entries and info.data.get("oidc_issuer"):
-            raise ValueError("is required with FLORIN_OIDC_ISSUER: nobody would have a role")
+            raise ValueError("is required with FLORIN_OIDC_ISSUER: without it, no one has a role")
         return text
 
     @field_validator("oidc_ca")

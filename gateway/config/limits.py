@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pydantic import BaseModel, Field, field_validator
-from yarl import URL
 
-from gateway.config.field_types import RELOAD
+from gateway.config.field_types import RELOAD, http_url
 
 _PRICE = r"^(\d{1,6}(\.\d{1,9})?)?$"
 
@@ -52,9 +51,4 @@ class LimitSettings(BaseModel):
     @field_validator("budget_webhook")
     @classmethod
     def _webhook(cls, text: str) -> str:
-        if text:
-            url = URL(text)
-            if url.scheme not in ("http", "https") or not url.raw_host:
-                msg = "must be an http:// or https:// URL"
-                raise ValueError(msg)
-        return text
+        return http_url(text)

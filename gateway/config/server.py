@@ -67,8 +67,8 @@ class ServerSettings(BaseModel):
         "",
         description="Comma-separated addresses and networks of the proxies in front, such as `10.0.0.0/8`, "
         "and `unix` for the one on `FLORIN_UDS`. They say who the client is and whether it came by HTTPS, in "
-        "`FLORIN_FORWARDED_HEADER`: for the access log, engines that register, and the console. From others, "
-        "that header counts for nothing.",
+        "`FLORIN_FORWARDED_HEADER`: for the access log, engines that register, and the console. From "
+        "others, that header is ignored.",
         json_schema_extra=RELOAD,
     )
     forwarded_header: Literal["x-forwarded-for", "forwarded"] = Field(

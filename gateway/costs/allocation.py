@@ -1,7 +1,7 @@
 """Allocates unused time (idle, headroom, start-up) to tenants by a policy. Pure, in whole nano-GPU-hours.
 
 - `none`: not allocated; it stays a line of its own.
-- `proportional`: by the GPU-time of each tenant's delivered attempts.
+- `proportional`: by the GPU time of each tenant's delivered attempts.
 - `even`: equally among the tenants that used the pool.
 - `fixed`: by agreed shares, regardless of use.
 

@@ -38,7 +38,7 @@ from gateway.metering.ledger.ledger import Ledger
 BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
 """usage: delivered attempts; retry_waste: other attempts that reached an engine, and rereading the prompt
 when a stream was resumed; rejected: requests that reached no engine (counted, without
-GPU-time); headroom: busy time beyond the work that calibrated weights account for;
+GPU time); headroom: busy time beyond the work that calibrated weights account for;
 startup: alive but not ready; idle: provisioned with nothing in flight. The last three have no tenant."""
 
 DIMENSIONS = (

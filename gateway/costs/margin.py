@@ -30,7 +30,7 @@ def month_margin(ledger: Ledger, of: str, *, by_adapter: bool = False) -> dict[s
 
 
 def margin(settled: MonthSettlement) -> dict[str, Any]:
-    """Pure. Costs are unknown (null) where a price of GPU-time is missing."""
+    """Pure. Costs are unknown (null) where a price of GPU time is missing."""
     statements = settled.settlement.statements
     rows = [_row(name, made, settled) for name, made in sorted(statements.items())]
     totals = settled.settlement.totals

@@ -162,6 +162,9 @@ class Call:
     """Format of the vectors asked for; empty: the engine's default, lists of numbers."""
     results: int = 0
     """Number of ranked results asked for; 0: all."""
+    hides_reasoning: bool = False
+    """The client wants a stream without the model's reasoning. Florin removes it, since an engine that does
+    says nothing meanwhile, not even how many tokens it generates."""
     reply: Reply | None = None
     """Translates the answer; None: the client gets it as the engine sends it."""
 
@@ -178,6 +181,8 @@ class Call:
             body["cache_salt"] = cache_salt
         if self.stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        if self.hides_reasoning:
+            del body["include_reasoning"]
         try:
             return orjson.dumps(body)
         except TypeError:
@@ -244,6 +249,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         prompts=prompts,
         include_usage=usage,
         continuous_usage=usage and bool(options.get("continuous_usage_stats")),
+        hides_reasoning=stream and sent.get("include_reasoning") is False,
         user=given.get("user") or given.get("safety_identifier") or "",
         end_user=label_of(given.get("safety_identifier") or given.get("user")),
         tag=label_of(metadata.get("tag")) if type(metadata) is dict else None,

@@ -376,8 +376,8 @@ CODES: dict[str, Code] = {
         _SERVER,
         "Several engines died while serving this tenant's requests to this adapter, so Florin suspends new "
         "ones.",
-        "Find the request that kills engines; the gateway's log names the engines. The suspension ends by "
-        "itself.",
+        "Find the request that kills engines; the gateway's log names the engines. The suspension ends "
+        "automatically.",
     ),
     "stream_interrupted": Code(
         502,

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.coordination import CoordinationStore
+from adapters.store.protocol.coordination import CoordinationStore, resigning
 from gateway.event_streams.receiver import Receiver, Refusal
 from gateway.event_streams.streams import Page, StreamName, advanced, begin, note_failure, read_page
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 
 log = logging.getLogger("florin.events")
 
@@ -64,19 +65,15 @@ class EventDelivery:
     async def run(self) -> None:
         """Run until cancelled."""
         due = time.monotonic()
-        try:
-            async with self.receiver:
-                while True:
-                    pause = self.look
-                    with contextlib.suppress(StoreUnavailableError):
-                        if await self.store.lead(self.role, self.owner, LEASE_MS):
-                            if time.monotonic() >= due:
-                                due = time.monotonic() + await self.step()
-                            pause = min(self.look, max(0.0, due - time.monotonic()))
-                    await asyncio.sleep(pause)
-        finally:
-            with contextlib.suppress(StoreUnavailableError):  # the lease then lapses by itself
-                await self.store.resign(self.role, self.owner)
+        async with resigning(self.store, self.role, self.owner), self.receiver:
+            while True:
+                pause = self.look
+                with contextlib.suppress(StoreUnavailableError):
+                    if await self.store.lead(self.role, self.owner, LEASE_MS):
+                        if time.monotonic() >= due:
+                            due = time.monotonic() + await self.step()
+                        pause = min(self.look, max(0.0, due - time.monotonic()))
+                await asyncio.sleep(pause)
 
     async def begin(self) -> None:
         """Before the worker serves, so that the first request is in the stream. Raises

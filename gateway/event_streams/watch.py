@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from gateway.event_streams.streams import StreamName, StreamStatus, read_status
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.conditions import Condition
 
 WATCH_SECONDS: Final = 15.0

@@ -8,7 +8,8 @@ from typing import Final
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.coordination import CoordinationStore
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import AGAINST, Clock, system_time
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from adapters.model import Engine
 from adapters.placement.fingerprint import CONTEXTS, ProbeAnswer
-from gateway.metering.ledger.database import REFUSALS, insert, is_definite
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import REFUSALS, LedgerUnavailableError, insert, is_definite
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_probes
 from gateway.metering.token_counts import plausible
 from gateway.runtime.clock import system_time

@@ -30,8 +30,8 @@ CONDITIONS: Final[dict[str, Meaning]] = {
     "feed_lost": Meaning(
         "problem",
         "The worker cannot read the change feed; it serves requests from its last snapshot.",
-        "Check that Redis is up and reachable; the worker reconnects by itself. If Redis answers and this "
-        "persists, see the gateway's log.",
+        "Check that Redis is up and reachable; the worker reconnects automatically. If Redis answers and "
+        "this persists, see the gateway's log.",
     ),
     "registry_regressed": Meaning(
         "problem",
@@ -87,9 +87,9 @@ CONDITIONS: Final[dict[str, Meaning]] = {
     ),
     "exports_failing": Meaning(
         "warning",
-        "The scheduled export of costs fails; what reads the files sees old ones.",
+        "The scheduled export of costs fails, so its files are out of date.",
         "Check FLORIN_EXPORT_TO, that the gateway may write there, and the prices that the message names. It "
-        "tries again by itself.",
+        "is retried automatically.",
     ),
     "events_late": Meaning(
         "warning",

@@ -147,7 +147,7 @@ METRICS: Final[dict[str, str]] = {
     "`FLORIN_EXPORT_TO`.",
     "florin_scheduled_export_timestamp_seconds": "Unix time at which a scheduled export last succeeded.",
     "florin_ledger_maintenance_timestamp_seconds": "Unix time at which the ledger was last rolled up and "
-    "checked; the metrics of GPU-time, cost and the ledger are as of then.",
+    "checked; the metrics of GPU time, cost and the ledger are as of then.",
 }
 
 LEDGER_METRICS: Final[dict[str, tuple[str, ...]]] = {

@@ -1,4 +1,4 @@
-"""Add, promote, roll back, pin, retire, release and remove adapters and their versions.
+"""Register, promote, roll back, pin, retire, release and remove adapters and their versions.
 
 `Registrar` decides and commits. This module does what comes before and after: it checks whether the caller
 may, loads versions before callers are sent to them, and unloads versions that can no longer be called.
@@ -20,7 +20,7 @@ from adapters.progress import Progress
 from adapters.registry.changes.live_version import UNGUARDED, CanaryTerms
 from adapters.registry.changes.settings import plan_cost_centre, plan_scale
 from adapters.registry.changes.versions import Registered
-from adapters.registry.registration import NO_TERMS, Upload
+from adapters.registry.ingest import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
 from adapters.store.protocol.registry import AuditNote, Change
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _UNLOAD_SECONDS = 5.0
 
 
-async def add(
+async def register(
     state: State,
     name: AdapterName,
     source: str | Upload,
@@ -51,7 +51,7 @@ async def add(
     progress: Progress,
 ) -> Registered:
     """Register an adapter or a new version of one. The first version goes live at once. Call `begin_fetch` or
-    `check_upload` before. Raises as `Registrar.add_adapter`, QuotaExceededError, and FlorinError for the
+    `check_upload` before. Raises as `Registrar.register`, QuotaExceededError, and FlorinError for the
     artifact disk."""
     authority.check_adapter(name)
     authority.check_vouching(unverified_shapes=unverified_shapes)
@@ -59,7 +59,7 @@ async def add(
     waiting = nullcontext() if owner is None else turn(state.intake.tenant_registrations, authority)
     try:
         async with waiting:
-            done = await state.registrar.add_adapter(
+            done = await state.registrar.register(
                 name,
                 source,
                 base_model=base_model,

@@ -17,7 +17,7 @@ from gateway.costs.reports.closed_months import close_watched, one, previewed, p
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import ClosingTerms
+from gateway.operations.finance_inputs import ClosingTerms
 from gateway.operations.policies import check_known, policy_for
 from gateway.operations.state import State
 from gateway.operations.transaction import Json

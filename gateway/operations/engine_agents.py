@@ -14,7 +14,7 @@ from adapters.model import Drain, Engine, dump
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote
-from gateway.operations.inputs import ProcessFields
+from gateway.operations.engine_inputs import ProcessFields
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Key, Role

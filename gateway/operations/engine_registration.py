@@ -19,7 +19,7 @@ from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
 from gateway.operations.engine_agents import check_agent, greet, lose_if_new
 from gateway.operations.engine_checks import merge_base, normal_url, read_base, verify
-from gateway.operations.inputs import NewEngine
+from gateway.operations.engine_inputs import NewEngine
 from gateway.operations.prompt_scores import learn
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences

@@ -19,8 +19,7 @@ from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import list_prices
 from gateway.costs.scheduled_exports.status import ExportStatus, read_status
-from gateway.metering.ledger.database import LedgerTooNewError
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerTooNewError, LedgerUnavailableError
 from gateway.metering.wal.segments import REFUSED
 from gateway.observability.conditions import CONDITIONS
 from gateway.operations.state import State

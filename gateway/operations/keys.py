@@ -203,7 +203,7 @@ def check_engine(engine: str) -> None:
 def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> None:
     if role is Role.ENROLMENT:
         raise FlorinError(
-            "invalid_value", "Enrolment tokens are made by `florin engine token create`.", param="role"
+            "invalid_value", "To create an enrolment token: `florin engine token create`.", param="role"
         )
     if role in TENANT_ROLES and not tenant:
         raise FlorinError("invalid_value", f"A key of role {role} needs a tenant.", param="tenant")
@@ -211,9 +211,9 @@ def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> N
         check_engine(engine)
     elif engine or address is not None:
         param = "engine" if engine else "address"
-        raise FlorinError("invalid_value", "Only keys of role engine are for an engine.", param=param)
+        raise FlorinError("invalid_value", "Only a key of role engine can name an engine.", param=param)
     if tenant and role in {Role.ENGINE, Role.METRICS}:
-        raise FlorinError("invalid_value", f"A key of role {role} is no tenant's.", param="tenant")
+        raise FlorinError("invalid_value", f"A key of role {role} cannot belong to a tenant.", param="tenant")
 
 
 def _check_terms(role: Role, terms: KeyTerms) -> None:
@@ -235,7 +235,7 @@ def _check_rotation(reading: RegistryReading, old: Key, now: int) -> None:
     successor = reading.directory.keys.get(old.replaced_by)
     if successor is not None and successor.valid(now):
         raise ConflictError(
-            f"Key {old.id} was rotated: key {successor.id} replaces it. If nobody has its text, run "
+            f"Key {old.id} was rotated: key {successor.id} replaces it. If that key was lost, run "
             f"`florin key revoke {successor.id}`, then rotate again."
         )
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Final
 
 from gateway.costs.prices.price_store import currency_of
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 
 PATIENCE: Final = 0.5
 """Seconds that somebody waits for it."""

@@ -1,4 +1,4 @@
-"""Standing policies: who bears unused GPU-time in open months, for the installation and for tenants."""
+"""Standing policies: who pays for unused GPU time in open months, for the installation and for tenants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.costs.policies.standing import (
 from gateway.costs.policies.terms import policies_at
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import NewPolicy
+from gateway.operations.finance_inputs import NewPolicy
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 from gateway.tenants.directory import Key

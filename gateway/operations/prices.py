@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from adapters.model import Engine
 from gateway.costs.periods import PeriodError, instant
@@ -17,14 +18,14 @@ from gateway.costs.prices.exchange_rates import (
 from gateway.costs.prices.price import Price, PriceConflictError, PriceError
 from gateway.costs.prices.price_store import add_price
 from gateway.errors import FlorinError
-from gateway.operations.inputs import NewExchangeRate, NewPrice, PriceCorrection
+from gateway.operations.finance_inputs import NewExchangeRate, NewPrice, PriceCorrection
 from gateway.operations.state import State
 
 
 async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
     """Return the price, and False if the same price existed already. Raises FlorinError,
     LedgerUnavailableError."""
-    try:
+    with _refusals():
         return await asyncio.to_thread(
             add_price,
             state.ledger,
@@ -41,15 +42,11 @@ async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
             speedup_source=new.speedup_source,
             actor=actor,
         )
-    except (PriceError, PeriodError) as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except PriceConflictError as error:
-        raise FlorinError("conflict", str(error)) from error
 
 
 async def correct(state: State, number: int, body: PriceCorrection, *, actor: str) -> Price:
     """Supersede the price `number`. Raises FlorinError, LedgerUnavailableError."""
-    try:
+    with _refusals():
         change = Change(
             reason=body.reason,
             gpu_type=body.gpu_type,
@@ -67,18 +64,12 @@ async def correct(state: State, number: int, body: PriceCorrection, *, actor: st
         return await asyncio.to_thread(
             correct_price, state.ledger, number, change, now=state.clock.now(), actor=actor
         )
-    except (PriceError, PeriodError) as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except PriceConflictError as error:
-        raise FlorinError("conflict", str(error)) from error
-    except NoPriceError as error:
-        raise FlorinError("not_found", str(error)) from error
 
 
 async def add_rate(state: State, new: NewExchangeRate, *, actor: str) -> tuple[ExchangeRate, bool]:
     """Return the exchange rate, and False if the same one existed already. Raises FlorinError,
     LedgerUnavailableError."""
-    try:
+    with _refusals():
         return await asyncio.to_thread(
             add_exchange_rate,
             state.ledger,
@@ -91,10 +82,19 @@ async def add_rate(state: State, new: NewExchangeRate, *, actor: str) -> tuple[E
             now=state.clock.now(),
             actor=actor,
         )
-    except (ExchangeRateError, PeriodError) as error:
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise the errors of the price book as FlorinError."""
+    try:
+        yield
+    except (PriceError, ExchangeRateError, PeriodError) as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except ExchangeRateConflictError as error:
+    except (PriceConflictError, ExchangeRateConflictError) as error:
         raise FlorinError("conflict", str(error)) from error
+    except NoPriceError as error:
+        raise FlorinError("not_found", str(error)) from error
 
 
 def warnings(price: Price, asked: str | None, engines: Iterable[Engine]) -> list[str]:

@@ -19,7 +19,7 @@ from adapters.errors import NotFoundError, QuotaExceededError
 from adapters.model import Version
 from adapters.registry.catalog import Catalog
 from adapters.registry.change_context import ChangeContext
-from adapters.registry.registration import RegistrationTerms
+from adapters.registry.ingest import RegistrationTerms
 from adapters.registry.transaction import Proposal, Reading
 from adapters.sources.options import FetchOptions
 from adapters.store.protocol.registry import Change

@@ -62,6 +62,22 @@ def check_choice(choice: Any, choices: int) -> None:
         raise MalformedError("a finish reason is not a string")
 
 
+def without_reasoning(choices: list[Any]) -> bool:
+    """Remove reasoning, and the tokens of events that contain some, from checked choices. Returns whether
+    anything is left for the client."""
+    left = False
+    for choice in choices:
+        delta = choice.get("delta")
+        if type(delta) is dict:
+            thoughts = [delta.pop(name, None) for name in ("reasoning", "reasoning_content")]
+            if any(thoughts):
+                choice |= {name: None for name in ("logprobs", "token_ids") if name in choice}
+            if all(value is None for value in delta.values()) and not choice.get("finish_reason"):
+                continue
+        left = True
+    return left
+
+
 def render(answer: dict[str, Any]) -> bytes:
     """Serialize a response. Raises MalformedError if it is nested too deeply, which parsing does not
     detect."""

@@ -27,10 +27,16 @@ _VALUES = {
     b"text": rb"(?P<text>%b(?:%b%b)*+)" % (_CHARACTERS, _ESCAPE, _CHARACTERS),
     b"prompt": rb"(?P<prompt>%b)" % _INTEGER,
     b"completion": rb"(?P<completion>%b)" % _INTEGER,
+    b"reasoning": rb"(?P<reasoning>%b)" % _INTEGER,
     b"integer": _INTEGER,
 }
 """Mark → pattern of what it stands for."""
-_COUNTS = {"prompt_tokens": "prompt", "completion_tokens": "completion"}
+_COUNTS = {
+    ("prompt_tokens",): "prompt",
+    ("completion_tokens",): "completion",
+    ("completion_tokens_details", "reasoning_tokens"): "reasoning",
+}
+"""Where a count is in `usage` → its mark."""
 _CONTENT = {"content", "text"}
 
 
@@ -41,9 +47,10 @@ class PlainEvent:
     head: bytes
     """Everything before the text: the response's id, the engine's name of the model."""
     rest: re.Pattern[bytes]
-    """The text and everything after it. It has the group `text`, and with `counts` also `prompt` and
-    `completion`."""
+    """The text and everything after it. It has the group `text`; with `counts` also `prompt` and
+    `completion`, with `thinks` also `reasoning`."""
     counts: bool
+    thinks: bool
     new_head: bytes
     new_rest: bytes | None
     """Everything after the text; None: as the engine sent it."""
@@ -80,6 +87,7 @@ def learn(
         head=head,
         rest=_pattern((first, *rest)),
         counts=b"prompt" in rest and b"completion" in rest,
+        thinks=b"reasoning" in rest,
         new_head=new_head,
         new_rest=None if keeps_usage else new_rest[-1],
         resumable=name in _CONTENT,
@@ -99,14 +107,14 @@ def _marked(chunk: dict[str, Any], name: str) -> dict[str, Any]:
     marked = chunk | {"choices": [choice]}
     usage = chunk.get("usage")
     if type(usage) is dict:
-        marked["usage"] = {key: _mark(value, _COUNTS.get(key, "integer")) for key, value in usage.items()}
+        marked["usage"] = {key: _mark(value, (key,)) for key, value in usage.items()}
     return marked
 
 
-def _mark(value: Any, mark: str) -> Any:
-    if type(value) is dict:  # details of the counts
-        return {key: orjson.Fragment("\0integer\0") if type(v) is int else v for key, v in value.items()}
-    return orjson.Fragment(f"\0{mark}\0") if type(value) is int else value
+def _mark(value: Any, place: tuple[str, ...]) -> Any:
+    if type(value) is dict and len(place) == 1:  # details of the counts
+        return {key: _mark(v, (*place, key)) for key, v in value.items()}
+    return orjson.Fragment(f"\0{_COUNTS.get(place, 'integer')}\0") if type(value) is int else value
 
 
 @lru_cache(maxsize=256)

@@ -129,6 +129,7 @@ class Relay:
                 call.reply,
                 answer=answer if answer is not None and not answer.obstacle else None,
                 so_far=answer if resumed else None,
+                hides_reasoning=call.hides_reasoning,
             )
         if answer is not None and answer.before:
             return ContinuedRewriter(
@@ -143,6 +144,7 @@ class Relay:
             continuous_usage=call.continuous_usage,
             choices=call.n * call.prompts,
             n=call.n,
+            hides_reasoning=call.hides_reasoning,
             answer=answer if answer is not None and not answer.obstacle else None,
         )
 

@@ -10,12 +10,15 @@ from typing import Any
 import orjson
 
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, read_counts
-from gateway.routing.engine_answers import MalformedError, check_choice
+from gateway.routing.engine_answers import MalformedError, check_choice, without_reasoning
 from gateway.routing.event_bytes import PlainEvent, learn
 from gateway.routing.resume import ResumableStream
 
 _DONE = b"[DONE]"
 _LARGEST_EVENT = 16 * 1024 * 1024
+_ROLE = frozenset({"role"})
+"""With which every chat starts."""
+_REASONING = _ROLE | {"reasoning", "reasoning_content"}
 _MOST_LESSONS = 8
 """How many events of a stream may be tried to be learned. Its reasoning and its answer have a shape each."""
 
@@ -77,9 +80,11 @@ class StreamRewriter:
         continuous_usage: bool,
         choices: int = 1,
         n: int = 1,
+        hides_reasoning: bool = False,
         answer: ResumableStream | None = None,
     ) -> None:
-        """`answer` records the text, so that the stream can be resumed; None: it cannot."""
+        """`hides_reasoning`: the client gets none of it. `answer` records the text, so that the stream can be
+        resumed; None: it cannot."""
         self._model = model
         self._answer = answer
         self._include_usage = include_usage
@@ -91,10 +96,12 @@ class StreamRewriter:
         self._said: type = dict
         """Key and type of the content in a plain event: `delta` and dict, or `text` and str. The key is empty
         until the first event with content."""
-        self._per_choice: dict[int, tuple[int, int]] | None = {} if choices > 1 else None
+        self._per_choice: dict[int, tuple[int, int, int]] | None = {} if choices > 1 else None
         self._plain: PlainEvent | None = None
         """What most events look like; None: not known yet."""
-        self._lessons = _MOST_LESSONS if choices == 1 else 0
+        self._hides = hides_reasoning
+        self._unsaid = _REASONING if hides_reasoning else _ROLE
+        self._lessons = _MOST_LESSONS if choices == 1 and not hides_reasoning else 0
         self._rest = b""
         self._counted = False
         """The final counts were passed on."""
@@ -162,6 +169,10 @@ class StreamRewriter:
                 prompt, completion = int(event["prompt"]), int(event["completion"])
                 if not (0 < prompt <= MAX_TOKENS_PER_CHOICE >= completion >= usage.completion):
                     break
+                if shape.thinks:
+                    if (thought := int(event["reasoning"])) > completion:
+                        break
+                    usage.reasoning = thought
                 usage.prompt, usage.completion = prompt, completion
             if answer is not None:
                 said = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text
@@ -191,6 +202,8 @@ class StreamRewriter:
                 if self.aborted:
                     return b""
                 self._answer.add(chunk, self.usage.completion)
+            if self._hides and not without_reasoning(choices):
+                return b""
             if self._lessons and self.has_content and not self.closing:
                 self._learn(event, chunk)
             return self._write_token(chunk)
@@ -255,8 +268,11 @@ class StreamRewriter:
                 counts = usage["prompt_tokens"], usage["completion_tokens"]
             except (KeyError, TypeError):
                 counts = None, None
-            if not self._count(*counts, choices[0]["index"]):
+            index = choices[0]["index"]
+            if not self._count(*counts, index):
                 self.usage.unsound = True
+            elif details := usage.get("completion_tokens_details"):
+                self._think(details, index)
 
     def _say(self, choice: Any) -> None:
         """Check one choice of an event in full. Raises MalformedError."""
@@ -272,7 +288,7 @@ class StreamRewriter:
             self.aborted = self.aborted or reason == "abort"
             self._plain = None  # what follows the end is read with care
         if not self.has_content:
-            self.has_content = bool(reason) or _says_something(said)
+            self.has_content = bool(reason) or _says_something(said, self._unsaid)
             if not self.has_content:
                 self._says = ""  # check the next one in full, too
 
@@ -295,14 +311,29 @@ class StreamRewriter:
                 return False
             kept.prompt, kept.completion = prompt, completion
             return True
-        old_prompt, old = per_choice.get(index, (0, 0))
+        old_prompt, old, thought = per_choice.get(index, (0, 0, 0))
         if not old <= completion <= MAX_TOKENS_PER_CHOICE:
             return False
-        per_choice[index] = (prompt, completion)
+        per_choice[index] = (prompt, completion, thought)
         kept.completion += completion - old
         if prompt != old_prompt:
-            kept.prompt = sum({i // self._n: p for i, (p, _) in per_choice.items()}.values())
+            kept.prompt = sum({i // self._n: p for i, (p, _, _) in per_choice.items()}.values())
         return True
+
+    def _think(self, details: Any, index: int) -> None:
+        """Note how many of a choice's tokens so far are reasoning. Impossible counts are ignored."""
+        thought = details.get("reasoning_tokens") if type(details) is dict else None
+        if type(thought) is not int or thought < 0:
+            return
+        kept, per_choice = self.usage, self._per_choice
+        if per_choice is None:
+            if thought <= kept.completion:
+                kept.reasoning = thought
+            return
+        prompt, completion, old = per_choice[index]
+        if thought <= completion:
+            per_choice[index] = (prompt, completion, thought)
+            kept.reasoning += thought - old
 
 
 class ContinuedRewriter(StreamRewriter):
@@ -336,8 +367,8 @@ def _reported(chunk: Any) -> Exception:
     return MalformedError("an event has neither choices nor an error")
 
 
-def _says_something(delta: Any) -> bool:
-    """Whether a delta contains more than the role, with which every chat starts."""
+def _says_something(delta: Any, unsaid: frozenset[str]) -> bool:
+    """Whether a delta contains more than `unsaid`."""
     if type(delta) is not dict:
         return True
-    return any(value for name, value in delta.items() if name != "role")
+    return any(value for name, value in delta.items() if name not in unsaid)

@@ -24,11 +24,22 @@ class TranslatingRewriter(StreamRewriter):
     """Rewrites the events of one attempt's response, which has one choice, with a `Reply`."""
 
     def __init__(
-        self, reply: Reply, *, answer: ResumableStream | None, so_far: ResumableStream | None
+        self,
+        reply: Reply,
+        *,
+        answer: ResumableStream | None,
+        so_far: ResumableStream | None,
+        hides_reasoning: bool = False,
     ) -> None:
-        """`answer`: as for StreamRewriter. `so_far`: what other engines have delivered of this stream; None:
-        nothing."""
-        super().__init__("", include_usage=False, continuous_usage=True, answer=answer)
+        """`answer`, `hides_reasoning`: as for StreamRewriter. `so_far`: what other engines have delivered of
+        this stream; None: nothing."""
+        super().__init__(
+            "",
+            include_usage=False,
+            continuous_usage=True,
+            hides_reasoning=hides_reasoning,
+            answer=answer,
+        )
         self._reply = reply
         self._so_far = so_far
         if so_far is None:
@@ -74,6 +85,10 @@ class TranslatingRewriter(StreamRewriter):
                 prompt, completion = int(event["prompt"]), int(event["completion"])
                 if not (0 < prompt <= MAX_TOKENS_PER_CHOICE >= completion >= usage.completion):
                     break
+                if shape.thinks:
+                    if (thought := int(event["reasoning"])) > completion:
+                        break
+                    usage.reasoning = thought
                 usage.prompt, usage.completion = prompt, completion
             if answer is not None:
                 said = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text

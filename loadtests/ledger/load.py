@@ -16,7 +16,8 @@ from typing import cast
 import psycopg
 from sqlalchemy import Connection, insert, make_url, text
 
-from gateway.metering.ledger.ledger import HOUR, Ledger, mark_dirty
+from gateway.metering.ledger.engine_hours import HOUR, mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, ledger_state, prices, usage_records
 from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row, engines
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.metering.ledger.ledger import HOUR
+from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.records import UsageSource, record_id
 
 MONTH = "2026-10"

@@ -18,7 +18,8 @@ from sqlalchemy import insert
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups.rollup import roll
-from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_spans
 from gateway.metering.records import NO_LABELS, Labels, Outcome, UsageRecord, UsageSource, record_id
 

@@ -24,7 +24,8 @@ from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.statement.page import statement_json
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.ledger import HOUR, Ledger
+from gateway.metering.ledger.engine_hours import HOUR
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours, rollup_parts, rollups
 from gateway.metering.records import FINAL, UsageRecord, record_id
 from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines

@@ -37,7 +37,7 @@ BASE = "engine/"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the catalogue knows of a version."""
+    """What the catalog knows of a version."""
 
     rank: int
     requires: Mapping[str, str]

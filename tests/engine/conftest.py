@@ -6,6 +6,7 @@ xdist: a second worker would wait for the fleet until the first has ended. A tes
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -94,6 +95,20 @@ def lone(
     ) as started:
         started.start()
         yield started
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines that start meanwhile have cpu_plugin.py, installed in a directory of its own."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copy(HERE / "cpu_plugin.py", site)
+    about = site / "cpu_plugin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: cpu-plugin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\ncpu = cpu_plugin:register\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site), prepend=":")
+        yield
 
 
 @pytest.fixture

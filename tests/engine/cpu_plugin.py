@@ -1,12 +1,13 @@
-"""A plugin for vLLM 0.32's CPU build, for the engines of test_bases.py: without it, that build cannot serve
-adapters of mixtures of experts, nor Qwen2.5-VL. vLLM's plugin mechanism runs `register` in each of its processes.
+"""A plugin for vLLM 0.32's CPU build, for the engines of test_bases.py and test_vision.py: without it, that build
+cannot serve adapters of mixtures of experts, nor Qwen2.5-VL and LLaVA. vLLM's plugin mechanism runs `register` in
+each of its processes.
 
 With `--enable-lora`, vLLM always computes experts with Triton, which the CPU build lacks, and the engine dies at
 the first request. `experts` does the same in plain torch. What adapters' files mean, and where their matrices
 go, stays vLLM's own business.
 
-vLLM imports one function of Qwen2-VL's image processor from a module that needs torchvision, which the engines'
-environment lacks; the same function is in one that does not.
+vLLM imports one function each of Qwen2-VL's and Pixtral's image processors (LLaVA may have Pixtral's encoder) from
+modules that need torchvision, which the engines' environment lacks; the same functions are in modules that do not.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any
 import torch
 from torch.nn.functional import silu
 
-_PROCESSORS = "transformers.models.qwen2_vl.image_processing"
+_IMAGES = ("qwen2_vl", "pixtral")
 
 
 def register() -> None:
-    if f"{_PROCESSORS}_qwen2_vl" not in sys.modules:
-        sys.modules[f"{_PROCESSORS}_qwen2_vl"] = importlib.import_module(f"{_PROCESSORS}_pil_qwen2_vl")
+    for name in _IMAGES:
+        module = f"transformers.models.{name}.image_processing"
+        if f"{module}_{name}" not in sys.modules:
+            sys.modules[f"{module}_{name}"] = importlib.import_module(f"{module}_pil_{name}")
     from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
 
     TritonExperts.apply = experts

@@ -25,8 +25,7 @@ from deploy.demo.model import DemoModel
 from tests.engine.conftest import add_tenant, loaded
 from tests.support.harness import Gateway, running_gateway
 
-HERE = Path(__file__).parent
-MAKER, PLUGIN = HERE / "tiny_bases.py", HERE / "cpu_plugin.py"
+MAKER = Path(__file__).parent / "tiny_bases.py"
 PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 TOKENS = 12
 EXTRA = {
@@ -59,20 +58,6 @@ def made(engine_env: EngineEnv, demo_model: DemoModel) -> Path:
         subprocess.run(command, check=True, capture_output=True, env=engine_environ())
 
     return built(f"tiny-bases-{digest(MAKER.read_bytes(), str(demo_model.base))}", make)
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Engines that start meanwhile have PLUGIN, installed in a directory of its own."""
-    site = tmp_path_factory.mktemp("site")
-    shutil.copy(PLUGIN, site)
-    about = site / "cpu_plugin-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: cpu-plugin\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[vllm.general_plugins]\ncpu = cpu_plugin:register\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(site), prepend=":")
-        yield
 
 
 @pytest.fixture(scope="module", params=["qwen3-moe", "gpt-oss", "granite", "qwen2.5-vl", "bert"])

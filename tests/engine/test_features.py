@@ -27,6 +27,8 @@ WEATHER = {
         },
     },
 }
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""A PNG file of one red pixel."""
 CALLED = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "Bern"\}\}\n</tool_call>'
 """A call as the demo engines' parser reads it; the tiny model has to be made to write it."""
 CITIES = ({"city": "Bern"}, {"city": "Basel"})
@@ -132,10 +134,12 @@ async def test_the_client_gets_what_the_engine_sends(
 
 def whole(events: list[Any]) -> dict[str, Any]:
     """What a stream says in all: how it is cut into events depends on the engine's timing."""
-    said: dict[str, Any] = {"content": "", "arguments": "", "names": [], "logprobs": [], "reasons": []}
+    said: dict[str, Any] = {"reasoning": "", "content": "", "arguments": "", "names": []}
+    said |= {"logprobs": [], "reasons": []}
     for event in events:
         [choice] = event["choices"]
         delta = choice["delta"]
+        said["reasoning"] += delta.get("reasoning") or ""
         said["content"] += delta.get("content") or ""
         for call in delta.get("tool_calls") or ():
             said["arguments"] += call["function"].get("arguments") or ""
@@ -144,3 +148,15 @@ def whole(events: list[Any]) -> dict[str, Any]:
         said["reasons"] += filter(None, [choice["finish_reason"]])
     assert said["reasons"]
     return said
+
+
+async def test_an_image_is_refused_where_the_base_has_no_vision(
+    both: tuple[httpx.AsyncClient, httpx.AsyncClient, str],
+) -> None:
+    florin, _, _ = both
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
+    for stream in (False, True):
+        body = {"model": "support", "messages": [{"role": "user", "content": parts}], "stream": stream}
+        answer = await florin.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "invalid_request_error"

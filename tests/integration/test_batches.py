@@ -16,7 +16,8 @@ from openai import AsyncOpenAI
 from sqlalchemy import func, select, update
 
 from adapters.store.embedded import EmbeddedValkey
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import batches, files, quarantine
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment

@@ -74,7 +74,7 @@ async def test_labels_reach_the_records_and_reports_whose_parts_sum_to_the_tenan
             report = await finance(gateway, "costs", key, by=f"tenant,{dimension}", tenant="acme")
             rows = report["rows"]
             assert {row[dimension]: row["requests"] for row in rows} == requests
-            for figure in FIGURES if key is None else TOKENS:  # customers do not see GPU-time
+            for figure in FIGURES if key is None else TOKENS:  # customers do not see GPU time
                 assert sum(row[figure] for row in rows) == whole[figure]
             assert sum(Decimal(row["cost"]) for row in rows) == Decimal(whole["cost"])
     others = await finance(gateway, "costs", labelled["key"], by="tenant,key")

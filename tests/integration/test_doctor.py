@@ -156,7 +156,7 @@ async def test_an_artifact_directory_that_cannot_be_written(gateway: Gateway):
 
 
 async def test_a_ledger_that_does_not_answer(gateway: Gateway, monkeypatch):
-    from gateway.metering.ledger.ledger import LedgerUnavailableError
+    from gateway.metering.ledger.database import LedgerUnavailableError
 
     def away():
         raise LedgerUnavailableError("The ledger cannot be reached.")

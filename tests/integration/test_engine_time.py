@@ -1,4 +1,4 @@
-"""Engines live and die, gateways come and go: what the ledger then says of GPU-time, and /metrics with it."""
+"""Engines live and die, gateways come and go: what the ledger then says of GPU time, and /metrics with it."""
 
 from __future__ import annotations
 

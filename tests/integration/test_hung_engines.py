@@ -99,7 +99,7 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
         assert alerting.silent("FlorinEngineHung", calm, tmp_path)
         assert alerting.fires("FlorinEngineHung", calm, during, tmp_path)
 
-    # The stream that had begun is ended; GPU-time is booked all the while; then it recovers.
+    # The stream that had begun is ended; GPU time is booked all the while; then it recovers.
     with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await begun
     await until(lambda: gateway.state.pool.state(name).ejection.ejections > 1, seconds=SOON)

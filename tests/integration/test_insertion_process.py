@@ -16,7 +16,8 @@ import psutil
 import pytest
 from sqlalchemy import func, select
 
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import usage_records
 from gateway.metering.wal.insertion import InserterUnavailableError
 from gateway.metering.wal.insertion_process import InsertionClient, InsertionProcess, Start, spawn

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import quarantine
 from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome

@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import select, text
 
-from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.engine_hours import HOUR
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from tests.unit.gateway.metering.make import record
 

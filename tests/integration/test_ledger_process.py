@@ -19,7 +19,8 @@ import pytest
 from sqlalchemy import select
 
 from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import snapshots
 from tests.support.waiting import until
 

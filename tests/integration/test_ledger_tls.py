@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from loadtests.postgres import Postgres
 from tests.support.certificates import Authority
 from tests.support.empty_ledgers import EmptyLedgers

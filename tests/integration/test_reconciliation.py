@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.commands.tree import tree
 from gateway.costs.periods import HOUR, month
-from gateway.metering.ledger.ledger import mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import engine_counters, engine_spans
 from tests.support.harness import OPERATOR_KEY, Gateway
 from tests.unit.gateway.metering.make import record

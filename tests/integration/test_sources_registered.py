@@ -52,7 +52,7 @@ async def test_neither_the_registry_nor_the_audit_nor_a_refusal_holds_a_secret(
     await worker.follow()
     open_one = registrar(installation, worker, allow_private=("127.0.0.1",))
     uri = f"http://me:hush@127.0.0.1:{server.port}/a.tar.gz?sig=hush"
-    await open_one.add_adapter(NAME, uri, actor="key:1")
+    await open_one.register(NAME, uri, actor="key:1")
     documents = (await installation.store.snapshot()).documents
     version = load(Version, documents["version"][f"{NAME}@v1"])
     assert version.source == f"http://127.0.0.1:{server.port}/a.tar.gz"
@@ -60,7 +60,7 @@ async def test_neither_the_registry_nor_the_audit_nor_a_refusal_holds_a_secret(
 
     server.handlers["/a.tar.gz"] = lambda r: r.answer(status=403)
     with pytest.raises(RejectedError) as refusal:
-        await open_one.add_adapter(NAME, uri)
+        await open_one.register(NAME, uri)
     assert [finding.code for finding in refusal.value.findings] == ["source_denied"]
     assert "hush" not in str(refusal.value) + str(refusal.value.findings)
 
@@ -69,7 +69,7 @@ async def test_private_networks_are_closed_unless_somebody_opens_them(installati
     worker = installation.worker()
     await worker.follow()
     with pytest.raises(RejectedError) as refusal:
-        await worker.registrar.add_adapter(NAME, f"{server.url}/a")
+        await worker.registrar.register(NAME, f"{server.url}/a")
     assert [finding.code for finding in refusal.value.findings] == ["source_not_public"]
     assert not server.requests
 

@@ -28,7 +28,8 @@ from gateway.costs.rollups.attribution import (
 from gateway.costs.rollups.posting import BY_BOOK, FIGURES, RowKey, RowPrice, corrections
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights, omega
-from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations, engine_spans, periods, prices, rollups
 from tests.support.search import examples
 from tests.unit.gateway.metering.make import record

@@ -16,9 +16,10 @@ from gateway.costs.periods import iso
 from gateway.errors import FlorinError
 from gateway.operations.declarative.actions import ApplyPlan, PlannedAction
 from gateway.operations.declarative.current import Current, export, read
-from gateway.operations.declarative.document import AdapterSpec, BaseSpec, Document, RemovedSpec, parse
+from gateway.operations.declarative.document import Document, parse
 from gateway.operations.declarative.plan import plan
-from gateway.operations.inputs import NewPrice
+from gateway.operations.declarative.specs import AdapterSpec, BaseSpec, RemovedSpec
+from gateway.operations.finance_inputs import NewPrice
 from gateway.tenants.directory import Directory
 from tests.support.search import examples
 

@@ -16,7 +16,7 @@ from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
 from adapters.registry.changes.live_version import plan_promote, plan_rollback
 from adapters.registry.changes.settings import plan_pin
-from adapters.registry.changes.versions import plan_add, plan_remove, plan_retire
+from adapters.registry.changes.versions import plan_register, plan_remove, plan_retire
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
 from adapters.store.protocol.registry import Change
@@ -82,7 +82,7 @@ class Registry:
                     "/s",
                     self.given,
                 )
-                plan = lambda reading: plan_add(reading, NAME, version)  # noqa: E731
+                plan = lambda reading: plan_register(reading, NAME, version)  # noqa: E731
             case ("promote", number, weight):
                 plan = lambda reading: plan_promote(reading, NAME, number, weight)  # noqa: E731
             case ("rollback",):

@@ -1,8 +1,8 @@
 """Recomputes a cost report from what the finance API says, as an outsider would: in exact fractions, from
 records, sightings and prices as JSON, by the rules of docs/computation.md.
 
-It imports nothing of Florin, so that it shares no mistake with it. GPU-time is divided by input to output 1:2,
-or by calibrated weights: a token's GPU-time at saturation, and the rest of the busy time is spare."""
+It imports nothing of Florin, so that it shares no mistake with it. GPU time is divided by input to output 1:2,
+or by calibrated weights: a token's GPU time at saturation, and the rest of the busy time is spare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of an adapter: added, retired, and removed with their adapter."""
+"""Versions of an adapter: registered, retired, and removed with their adapter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Registered:
         return self.version.warnings
 
 
-def plan_add(
+def plan_register(
     reading: ChangeContext,
     name: AdapterName,
     version: Version,
@@ -59,7 +59,7 @@ def plan_add(
     check_one_base(reading.versions(adapter), version)
     given = adapter.latest + 1 if number is None else number
     if given > LAST:
-        raise ConflictError(f"{name} has used its last version number, v{LAST}; add it under another name.")
+        raise ConflictError(f"{name} has used its last version number, v{LAST}; use another name.")
     version = replace(version, number=given)
     retired = _in_place_of(reading, adapter, version, vouched=vouched)
     live = given if adapter.live is None else adapter.live
@@ -119,7 +119,7 @@ def check_one_base(versions: Iterable[Version], new: Version) -> None:
         if version.retired is None and version.base_model != new.base_model:
             raise ConflictError(
                 f"{version.id} is for base model {version.base_model}, and an adapter's name means one base "
-                f"model: add the adapter for {new.base_model} under another name."
+                f"model: register the adapter for {new.base_model} under another name."
             )
 
 

@@ -61,7 +61,7 @@ async def add_adapter(body: NewAdapter, request: Request, state: StateDep, autho
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         return rendered(
             name,
-            await adapters.add(
+            await adapters.register(
                 state,
                 name,
                 body.source,

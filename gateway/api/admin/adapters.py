@@ -190,8 +190,8 @@ async def label(tenant: str, name: str, body: NewCostCentre, state: StateDep, au
 
 @router.delete("/{tenant}/{name}")
 async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
-    """Remove an adapter with all its versions, also from engines. Running requests finish. If it is added
-    again later, its version numbers continue."""
+    """Remove an adapter with all its versions, also from engines. Running requests finish. If it is
+    registered again later, its version numbers continue."""
     full_name = _name(tenant, name)
     removed = await adapters.remove(state, full_name, authority=authority)
     return {"adapter": str(full_name), "removed": removed}

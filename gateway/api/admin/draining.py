@@ -41,7 +41,7 @@ async def show_drain(name: str, state: StateDep) -> Json:
 @router.post("/{name}/drain")
 async def drain(name: str, body: DrainOptions, state: StateDep, actor: Actor) -> Json:
     """Drain an engine: load elsewhere what it holds and requests use, most recently used first; then send it
-    no new requests; then release its slots. Returns at once; the gateway continues by itself. Repeating the
+    no new requests; then release its slots. Returns at once; the gateway does the rest. Repeating the
     call continues the drain. To end it, set the state `active`."""
     status = await draining.start(state, name, seconds=body.timeout, release=body.release, actor=actor)
     return drain_json(state, status)

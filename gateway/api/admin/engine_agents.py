@@ -11,7 +11,8 @@ from gateway.api.admin.common import Host
 from gateway.api.dependencies import HostKey, StateDep
 from gateway.operations import engine_agents
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import StrictBody, Token
+from gateway.operations.engine_inputs import Token
+from gateway.operations.inputs import StrictBody
 from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])

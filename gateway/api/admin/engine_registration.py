@@ -11,8 +11,8 @@ from gateway.api.admin.engines import engine_json
 from gateway.api.dependencies import HostKey, StateDep
 from gateway.operations.authorization import actor_of, check_own_engine
 from gateway.operations.engine_agents import living
+from gateway.operations.engine_inputs import NewEngine
 from gateway.operations.engine_registration import register
-from gateway.operations.inputs import NewEngine
 from gateway.operations.transaction import Json
 from gateway.tenants.directory import Role
 

@@ -12,7 +12,8 @@ from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import key_json
 from gateway.api.dependencies import Actor, EnrolmentKey, StateDep
 from gateway.operations import enrolment
-from gateway.operations.inputs import Address, Count, EngineLabels, Label, StrictBody
+from gateway.operations.engine_inputs import EngineLabels
+from gateway.operations.inputs import Address, Count, Label, StrictBody
 from gateway.operations.transaction import Json
 from gateway.tenants.directory import Pins
 

@@ -58,8 +58,8 @@ class EvalPolicy(StrictBody):
 async def start(
     tenant: str, name: str, version: VersionName, body: NewEvaluation, state: StateDep, authority: Manager
 ) -> Json:
-    """Evaluate a version: send it a held-out set at batch priority, and score its answers. The gateway goes
-    on by itself; ask for the evaluation until `status` is `completed` or `failed`. The tokens are the
+    """Evaluate a version: send it a held-out set at batch priority, and score its answers. It runs
+    in the gateway; ask for the evaluation until `status` is `completed` or `failed`. The tokens are the
     tenant's."""
     plan = Plan(
         metric=body.metric,

@@ -12,7 +12,7 @@ from gateway.costs.prices.exchange_rates import list_exchange_rates
 from gateway.costs.prices.price_store import list_history, list_prices
 from gateway.operations import prices
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import NewExchangeRate, NewPrice, PriceCorrection
+from gateway.operations.finance_inputs import NewExchangeRate, NewPrice, PriceCorrection
 
 router = APIRouter(prefix="/admin/v1", tags=["prices"])
 

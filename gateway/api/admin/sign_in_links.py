@@ -15,9 +15,8 @@ router = APIRouter(tags=["keys"])
 @router.post("/sign-in-links", status_code=201)
 async def create_sign_in_link(key: ConsoleKey, state: StateDep) -> Json:
     """Create a link that signs a browser in to the console as this request's key: once, within ten minutes,
-    and until the session or the key ends. `id`: the key. `url`: a path of
-    this gateway. Its secret is in the fragment,
-    which browsers send to nobody; whoever has the link has the key's rights."""
+    and until the session or the key ends. `id`: the key. `url`: a path of this gateway. Its secret is in the
+    fragment, which browsers never send; anyone who has the link has the key's rights."""
     if not state.settings.console:
         raise FlorinError("not_found", "This gateway serves no console: FLORIN_CONSOLE is false.")
     secret, expires = await sign_in_links.create(state, key)

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from adapters.model import AdapterName
-from adapters.registry.registration import Upload
+from adapters.registry.ingest import Upload
 from gateway.api.admin.adapter_registration import (
     AssumeBase,
     BaseName,
@@ -78,7 +78,7 @@ async def upload(
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         async with theirs:
-            done = await adapters.add(
+            done = await adapters.register(
                 state,
                 name,
                 Upload(path, _readable(file_name or got.name)),

@@ -33,7 +33,7 @@ async def forecast(
     ] = "80",
     as_of: Annotated[
         str | None,
-        Query(description="Date: as if only the days before it were known, to see how good forecasts were."),
+        Query(description="As of this date, from the days before it. Shows how accurate forecasts were."),
     ] = None,
 ) -> dict[str, Any]:
     """Cost of a month (default: this month) so far, and expected at its end with an interval (`low`, `high`),

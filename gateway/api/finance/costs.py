@@ -100,13 +100,13 @@ async def costs(
         Query(alias="format", description="Default: from the Accept header."),
     ] = None,
 ) -> Response:
-    """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. `rows` hold delivered
+    """Requests, tokens, GPU time and cost, grouped; this month if no time is given. `rows` hold delivered
     usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
     those. A whole month of UTC shows what is posted to it; any other time range, and every range in a
     `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. By key,
     `key_labels` has the names that their owners gave them. `complete` is false while records are still
-    arriving in the ledger. A tenant's key sees its own rows, without GPU-time and engines; with a rate card,
+    arriving in the ledger. A tenant's key sees its own rows, without GPU time and engines; with a rate card,
     `cost` is the price of the tokens (`priced_by`)."""
     dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")

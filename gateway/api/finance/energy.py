@@ -27,7 +27,7 @@ async def energy(
     month: Month = None,
 ) -> dict[str, Any]:
     """Energy (kWh, power usage effectiveness included) and emissions (kg of CO2e) of a period, by default of
-    this month. Divided like GPU-time: the rows, `retry_waste` and unused time sum exactly to `whole`. Figures
+    this month. Divided like GPU time: the rows, `retry_waste` and unused time sum exactly to `whole`. Figures
     are null where no power or no grid is stated (`missing_power`, `missing_grid`)."""
     within = period_of(start, to, month, state.clock.now())
     complete = await refresh(state, state.ledger_process)

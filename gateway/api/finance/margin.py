@@ -25,7 +25,7 @@ async def margin(
         Literal["tenant", "adapter"], Query(description="adapter: also `adapters`, which sum to the rows.")
     ] = "tenant",
 ) -> dict[str, Any]:
-    """Price less cost of each tenant in a month, as exact decimals; the total also bears what no tenant is
+    """Price less cost of each tenant in a month, as exact decimals; the total also includes what no tenant is
     charged. Without a rate card, the price is the cost. Role finance or operator."""
     of = month_of(month or iso(state.clock.now())[:7])
     complete = await refresh(state, state.ledger_process)

@@ -50,7 +50,7 @@ class PeriodModel(BaseModel):
     seal: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
     previous_seal: str | None = None
     missing_prices: list[str] | None = None
-    totals: Annotated[dict[str, Any] | None, Field(description="GPU-time and exact cost by bucket.")] = None
+    totals: Annotated[dict[str, Any] | None, Field(description="GPU time and exact cost by bucket.")] = None
     progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
     statements: list[StatementSums] | None = None
     already: Annotated[bool | None, Field(description="Whether it was closed before.")] = None
@@ -79,13 +79,13 @@ class ClosingPreview(BaseModel):
     ]
     totals: Annotated[
         dict[str, Any],
-        Field(description="As of a closed month: billed, retry waste, and what no tenant bears."),
+        Field(description="As of a closed month: billed, retry waste, and what no tenant pays for."),
     ]
     statements: Annotated[list[dict[str, Any]], Field(description="Each tenant's amount, with its lines.")]
 
 
 class PolicyInForce(BaseModel):
-    """Who bears unused GPU time in a month. A tenant's key sees its own policy."""
+    """Who pays for unused GPU time in a month. A tenant's key sees its own policy."""
 
     month: str
     policy: str

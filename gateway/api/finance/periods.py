@@ -24,9 +24,9 @@ from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations import closing
-from gateway.operations.inputs import ClosingTerms
+from gateway.operations.finance_inputs import ClosingTerms
 
 router = APIRouter(prefix="/periods", route_class=Tagged)
 
@@ -76,7 +76,7 @@ async def preview_period(
         str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
     ] = None,
 ) -> ClosingPreview:
-    """Preview a closing: each tenant's statement, what no tenant bears, and what is in the way. Changes
+    """Preview a closing: each tenant's statement, what no tenant pays for, and what prevents closing. Changes
     nothing."""
     return ClosingPreview.model_validate(await closing.preview(state, month_of(month), policy, shares))
 

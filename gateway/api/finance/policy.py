@@ -1,4 +1,4 @@
-"""Who bears unused GPU time: the standing policy of the installation and of tenants."""
+"""Who pays for unused GPU time: the standing policy of the installation and of tenants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.api.finance.common import Tagged, ledger_process_of, month_of
 from gateway.api.finance.period_models import PolicyInForce
 from gateway.costs.policies.terms import policies_at
 from gateway.operations import policies
-from gateway.operations.inputs import NewPolicy
+from gateway.operations.finance_inputs import NewPolicy
 
 router = APIRouter(prefix="/policy", route_class=Tagged)
 
@@ -22,7 +22,7 @@ async def policy(
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`. Default: this month.")] = None,
 ) -> PolicyInForce:
-    """Who bears unused GPU time in a month: as it was closed, or by the standing policy, which holds when
+    """Who pays for unused GPU time in a month: as it was closed, or by the standing policy, which holds when
     the month is closed. A tenant's key sees its own policy."""
     of = None if month is None else month_of(month)
     process = ledger_process_of(state, key)
@@ -31,6 +31,6 @@ async def policy(
 
 @router.put("", response_model_exclude_unset=True)
 async def set_policy(new: NewPolicy, key: StaffKey, state: StateDep) -> PolicyInForce:
-    """Set who bears unused GPU time from a month on, for the installation or one tenant. Open months follow
-    it at once; closed months, and corrections of them, keep theirs. Setting it again changes nothing."""
+    """Set who pays for unused GPU time from a month on, for the installation or one tenant. Open months
+    follow it at once; closed months, and their corrections, keep theirs. Setting it again changes nothing."""
     return PolicyInForce.model_validate(await policies.set_standing(state, new, key))

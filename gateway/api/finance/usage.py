@@ -122,7 +122,7 @@ async def cost_of_request(
     (others will share the hour), `hour_not_computed` (the ledger has news of it), `hour_set_aside` (the hour
     cannot be computed, and is left out), `records_removed` (others' records of an hour are past retention; it
     is left out for good). `retry_waste` is what attempts cost that were not delivered. `cost` is null if a
-    price is missing, or nothing is left. A tenant's key hears of its own requests, without GPU-time; with a
+    price is missing, or nothing is left. A tenant's key hears of its own requests, without GPU time; with a
     rate card, `cost` is the price of the tokens, before the month's free allowance, minimum and discounts.
     `complete` is false while records are still arriving."""
     complete = await state.meter.flush()

@@ -34,7 +34,7 @@ def energy(
     start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
 ) -> None:
-    """Report energy and CO2e, divided like GPU-time, from the stated power.
+    """Report energy and CO2e, divided like GPU time, from the stated power.
 
     Example: florin cost energy --month 2026-07 --by tenant,gpu_type
     """

@@ -52,7 +52,7 @@ def close(
     policy: Annotated[
         IdlePolicy | None,
         typer.Option(
-            help="Who bears idle time, spare capacity and start-up in this month. Default: the standing "
+            help="Who pays for idle time, spare capacity and start-up in this month. Default: the standing "
             "policy (florin cost policy show).",
             show_default=False,
         ),

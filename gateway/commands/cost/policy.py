@@ -13,7 +13,7 @@ from gateway.commands.output import clean, facts, note, say, show, table
 from gateway.commands.session import Session, command
 
 _policy = typer.Typer(
-    no_args_is_help=True, help="Who bears unused GPU time: the standing policy for open months."
+    no_args_is_help=True, help="Who pays for unused GPU time: the standing policy for open months."
 )
 app = typer.Typer()
 app.add_typer(_policy, name="policy")
@@ -39,7 +39,7 @@ def show_policy(
         str | None, typer.Option(help="Month in UTC, for example 2026-11. Default: this month.")
     ] = None,
 ) -> None:
-    """Show who bears unused GPU time in a month, and every policy ever set.
+    """Show who pays for unused GPU time in a month, and every policy ever set.
 
     Example: florin cost policy show --month 2026-11
     """
@@ -61,8 +61,8 @@ def set_policy(
     tenant: Annotated[
         str | None,
         typer.Option(
-            help="Only for this tenant: none, proportional, even or default. What it does not bear, no other "
-            "tenant does.",
+            help="Only for this tenant: none, proportional, even or default. What it does not pay is not "
+            "charged to other tenants.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +73,7 @@ def set_policy(
     ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the history and the audit log.")] = "",
 ) -> None:
-    """Set who bears unused GPU time in open months: idle time, spare capacity and start-up.
+    """Set who pays for unused GPU time in open months: idle time, spare capacity and start-up.
 
     Reports, preliminary statements and exports follow it, and so does closing a month. Closed months keep
     their policy, and so do their later corrections. Setting it again changes nothing.
@@ -106,7 +106,7 @@ def _shown(body: Json) -> None:
         heads = ("from", "for", "policy", "set at", "by", "reason")
         show(table(heads, (_row(row) for row in rows)))
     elif rows is not None:
-        note("None was set, so no tenant bears unused time. To set one: florin cost policy set")
+        note("None was set, so no tenant pays for unused time. To set one: florin cost policy set")
 
 
 def _since(month: str) -> str:

@@ -233,9 +233,9 @@ def _remarks(body: Json) -> Iterator[str]:
     if body.get("rejected"):
         yield f"{body['rejected']:,} requests were rejected before reaching an engine and cost nothing."
     if body.get("weights") == "uncalibrated" and body["rows"]:
-        yield "GPU-time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
+        yield "GPU time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
     elif body.get("weights") == "partly calibrated":
-        yield "Some GPU-time is divided by uncalibrated weights (input to output 1:2)."
+        yield "Some GPU time is divided by uncalibrated weights (input to output 1:2)."
     if (rate := body.get("exchange_rate")) is not None:
         said = f"1 {clean(rate['currency'])} = {clean(rate['rate'])} {clean(body['currency'])}"
         changed = ", at the end of the period: it changed within it" if rate["changed_within"] else ""

@@ -2,8 +2,8 @@
 
 Three figures, from what an adapter alone causes to what it only occupies:
 
-- `cost`: GPU-time of its delivered requests. Without the adapter, they would not have been made.
-- `load_cost`: GPU-time of its loads at saturation, as `florin calibrate` measured one (null without a
+- `cost`: GPU time of its delivered requests. Without the adapter, they would not have been made.
+- `load_cost`: GPU time of its loads at saturation, as `florin calibrate` measured one (null without a
   calibration). It is part of `cost`, and what rare use adds to it.
 - `slot_cost`: its share of the engines that it was resident on, as if each of their slots paid an equal part
   of the engine's time. This is not spent additionally: an engine costs the same with an empty slot. It says

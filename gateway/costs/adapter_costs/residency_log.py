@@ -20,8 +20,8 @@ from adapters.errors import StoreUnavailableError
 from adapters.model import Engine
 from adapters.store.protocol.coordination import CoordinationStore
 from gateway.costs.selling.residency import BRIDGE
-from gateway.metering.ledger.database import insert
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError, insert
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import residency_spans as table
 
 log = logging.getLogger("florin.costs")

@@ -13,7 +13,9 @@ from gateway.costs.calibration.fit import TERMS
 from gateway.costs.periods import HOUR, iso
 from gateway.costs.prices.repricing import marked
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, mark_dirty, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations as table
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 

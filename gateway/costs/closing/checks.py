@@ -22,7 +22,7 @@ class ClosingError(Exception):
 
 
 class UnpricedError(ClosingError):
-    """Some of the month's GPU-time has no price."""
+    """Some of the month's GPU time has no price."""
 
 
 def check_over(whole: Period, of: str, now: int, *, force: bool) -> None:

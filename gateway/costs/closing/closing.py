@@ -48,7 +48,8 @@ from gateway.costs.rollups.rollup import lock_postings, roll
 from gateway.costs.selling.card_store import card_rows
 from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
 
 __all__ = ["GRACE", "ClosingError", "UnpricedError", "close"]

@@ -5,7 +5,7 @@ cutoff, so every computation gives the same result.
     roll-up rows of the month ──► digest ────────────────────────────────────┤
     price book at the cutoff ──► digest ─────────────────────────────────────┼─► header ──► root
     summary: cutoff, policy, rate cards, totals ──► digest ──────────────────┤
-    full statements, with costs and GPU-time ──► digest ─────────────────────┤
+    full statements, with costs and GPU time ──► digest ─────────────────────┤
     root of the previous period ─────────────────────────────────────────────┘
 """
 

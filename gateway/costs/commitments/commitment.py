@@ -145,7 +145,7 @@ def _use_one(
 
 
 class UnusedCapacity:
-    """Reserved GPU-time that no engine used. Mutable: the lines of a bill take from it."""
+    """Reserved GPU time that no engine used. Mutable: the lines of a bill take from it."""
 
     def __init__(self, uses: Sequence[CommitmentUse] = ()) -> None:
         self._left = [(one.commitment, dict(one.unused)) for one in uses if one.unused]

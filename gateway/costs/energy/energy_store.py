@@ -9,19 +9,12 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert, select
 
 from gateway.costs.cost_lines import read_lines
-from gateway.costs.energy.figures import (
-    WORKING,
-    Energy,
-    Grid,
-    Power,
-    Timeline,
-    day_of,
-    thousandths,
-)
+from gateway.costs.energy.figures import WORKING, Energy, Grid, Power, Timeline, day_of, thousandths
 from gateway.costs.periods import Period, instant, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import gpu_power, grid_factors
 
 DIMENSIONS = ("tenant", "adapter", "gpu_type", "engine", "region", "day")
@@ -98,7 +91,7 @@ def set_grid(
 
 
 def energy_report(ledger: Ledger, period: Period, by: Sequence[str]) -> dict[str, Any]:
-    """Energy and emissions of a period, divided like GPU-time: `rows` are delivered requests, and with
+    """Energy and emissions of a period, divided like GPU time: `rows` are delivered requests, and with
     `retry_waste` and the unused time they sum to `whole`. Raises LedgerUnavailableError."""
     rows: defaultdict[tuple[str, ...], Energy] = defaultdict(Energy)
     rest = {bucket: Energy() for bucket in ("retry_waste", *UNUSED)}

@@ -1,6 +1,6 @@
 """Stated power of GPUs and emissions of grids, and the energy that follows. Pure, in exact integers.
 
-GPU-time is in nano-GPU-hours and power in milliwatts, so energy is in 10**-15 kWh; with power usage
+GPU time is in nano-GPU-hours and power in milliwatts, so energy is in 10**-15 kWh; with power usage
 effectiveness (thousandths of the GPUs' energy that the data centre draws) in 10**-18 kWh; and with the grid's
 emissions (milligrams of CO2e per kWh) in 10**-24 kg.
 """
@@ -125,7 +125,7 @@ class Energy:
     kg: int = 0
     """10**-24 kg of CO2e."""
     powerless: bool = False
-    """Some GPU-time has no stated power, and is missing from `kwh`."""
+    """Some GPU time has no stated power, and is missing from `kwh`."""
     gridless: bool = False
     """Some energy has no stated emissions, and is missing from `kg`."""
 

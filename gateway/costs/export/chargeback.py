@@ -1,10 +1,10 @@
 """The chargeback dataset: what each tenant is charged for tokens, by adapter, version and GPU, and what
 nobody is charged for. It sums to the infrastructure dataset.
 
-The GPU-time of an hour's (or day's) answers is divided among input, cached and output tokens in proportion to
+The GPU time of an hour's (or day's) answers is divided among input, cached and output tokens in proportion to
 their weights; weights of no token (KV residency, adapter loads) thereby follow the tokens. Whole nano-GPU-
 hours are divided by largest remainder, so the rows sum to the origin. Tokens are what is consumed; what is
-priced is GPU-time, so that quantity times unit price is exactly the cost. GPU-time without tokens (of an
+priced is GPU time, so that quantity times unit price is exactly the cost. GPU time without tokens (of an
 answer that spans two hours; its tokens count in the hour in which it ended) is a row of its own.
 
 If the month's policy allocates unused time to tenants, each tenant's share is one row for the whole month per
@@ -151,7 +151,7 @@ def split(line: CostLine, tokens: tuple[int, int, int]) -> tuple[list[int], int]
     """The line's nano-GPU-hours by kind of token, and the part that no token accounts for. They sum to the
     line.
 
-    In a correction, tokens and GPU-time may change in opposite directions; then no token accounts for it."""
+    In a correction, tokens and GPU time may change in opposite directions; then no token accounts for it."""
     weights = [line.weight_input, line.weight_cached, line.weight_output]
     weights = [weight if count else 0 for weight, count in zip(weights, tokens, strict=True)]
     sign = -1 if line.nano_gpu_hours < 0 else 1

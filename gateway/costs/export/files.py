@@ -254,7 +254,7 @@ def _no_price(series: str, order: Order) -> str:
 
 
 def missing_prices(lines: Iterable[CostLine]) -> str:
-    """Names of the series with GPU-time but no price."""
+    """Names of the series with GPU time but no price."""
     found = {
         (line.gpu_type, line.region, line.purchase)
         for line in lines

@@ -127,7 +127,7 @@ def _details(line: CostLine, ratio: Fixed) -> str:
 
 def ratios(parts: list[int]) -> list[Fixed | None]:
     """Each part's share of the sum, to 12 places that add up to exactly 1; None if the sum is 0, as in a
-    correction that only moves GPU-time between workloads."""
+    correction that only moves GPU time between workloads."""
     whole = sum(parts)
     if whole == 0:
         return [None] * len(parts)

@@ -48,7 +48,7 @@ class FileFacts:
 
 
 def gpu_time(nano: int, prices: UnitPrices) -> Row:
-    """Quantity, prices and costs of GPU-time. Quantity times a unit price is exactly its cost."""
+    """Quantity, prices and costs of GPU time. Quantity times a unit price is exactly its cost."""
     hours = Fixed(nano, 9)
     paid = Fixed(nano * prices.paid, 15)
     unit = {

@@ -18,7 +18,8 @@ from gateway.costs.periods import iso, month
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_budgets as table
 from gateway.metering.ledger.schema import rollups
 

@@ -11,13 +11,14 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.coordination import CoordinationStore
+from adapters.store.protocol.coordination import CoordinationStore, resigning
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.snapshot import write_snapshot
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.status import EXPORTS
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.conditions import Condition
 
 log = logging.getLogger("florin.costs")
@@ -53,25 +54,24 @@ class ExportJob:
         """Run until cancelled."""
         running: asyncio.Task[None] | None = None
         due, failures = time.monotonic(), 0
-        try:
-            while True:
-                with contextlib.suppress(StoreUnavailableError):
-                    leads = await self.store.lead(ROLE, self.owner, LEASE_MS)
-                    if not leads:
-                        self.failure = ""
-                    elif running is None and time.monotonic() >= due:
-                        running = asyncio.create_task(self.attempt())
-                await asyncio.sleep(self.look)
-                if running is not None and running.done():
-                    running = None
-                    failures = failures + 1 if self.failure else 0
-                    due = time.monotonic() + min(self.pause * 2.0 ** min(failures, 10), LONGEST_PAUSE)
-        finally:
-            if running is not None:
-                running.cancel()
-                await asyncio.wait([running])
-            with contextlib.suppress(StoreUnavailableError):  # the lease then lapses by itself
-                await self.store.resign(ROLE, self.owner)
+        async with resigning(self.store, ROLE, self.owner):
+            try:
+                while True:
+                    with contextlib.suppress(StoreUnavailableError):
+                        leads = await self.store.lead(ROLE, self.owner, LEASE_MS)
+                        if not leads:
+                            self.failure = ""
+                        elif running is None and time.monotonic() >= due:
+                            running = asyncio.create_task(self.attempt())
+                    await asyncio.sleep(self.look)
+                    if running is not None and running.done():
+                        running = None
+                        failures = failures + 1 if self.failure else 0
+                        due = time.monotonic() + min(self.pause * 2.0 ** min(failures, 10), LONGEST_PAUSE)
+            finally:
+                if running is not None:
+                    running.cancel()
+                    await asyncio.wait([running])
 
     async def attempt(self) -> None:
         """Export what is due, if anything is. Sets `failure`, and tells all workers."""

@@ -9,7 +9,8 @@ from sqlalchemy import func, select
 
 from gateway.costs.maintenance.maintenance_job import METRICS, TROUBLE
 from gateway.costs.rollups.set_aside import SetAside, count_set_aside, read_set_aside
-from gateway.metering.ledger.ledger import HOUR, Ledger
+from gateway.metering.ledger.engine_hours import HOUR
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, snapshots
 
 LATE = 1_800_000_000

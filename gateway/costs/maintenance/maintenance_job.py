@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.coordination import CoordinationStore
+from adapters.store.protocol.coordination import CoordinationStore, resigning
 from gateway.costs.maintenance.ahead import ahead
 from gateway.costs.maintenance.batch_backlog import batch_backlog
 from gateway.costs.maintenance.ledger_process import LedgerProcess
@@ -22,7 +22,8 @@ from gateway.costs.maintenance.totals import totals
 from gateway.costs.reconciliation.drift import drift
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.scheduled_exports.status import export_series
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.retention import prune
 from gateway.observability.computed_metrics import LedgerFigures
 from gateway.observability.metrics import Metrics
@@ -69,22 +70,21 @@ class MaintenanceJob:
         """Run until cancelled."""
         running: asyncio.Task[float] | None = None
         due = time.monotonic() + min(FIRST_SECONDS, self.interval)
-        try:
-            while True:
-                with contextlib.suppress(StoreUnavailableError):
-                    leads = await self.store.lead(ROLE, self.owner, LEASE_MS)
-                    if leads and running is None and time.monotonic() >= due:
-                        running = asyncio.create_task(self._pass())
-                await asyncio.sleep(min(self.look, self.interval))
-                if running is not None and running.done():
-                    due = time.monotonic() + max(self.interval, REST * running.result())
-                    running = None
-        finally:
-            if running is not None:
-                running.cancel()
-                await asyncio.wait([running])
-            with contextlib.suppress(StoreUnavailableError):  # the lease then lapses by itself
-                await self.store.resign(ROLE, self.owner)
+        async with resigning(self.store, ROLE, self.owner):
+            try:
+                while True:
+                    with contextlib.suppress(StoreUnavailableError):
+                        leads = await self.store.lead(ROLE, self.owner, LEASE_MS)
+                        if leads and running is None and time.monotonic() >= due:
+                            running = asyncio.create_task(self._pass())
+                    await asyncio.sleep(min(self.look, self.interval))
+                    if running is not None and running.done():
+                        due = time.monotonic() + max(self.interval, REST * running.result())
+                        running = None
+            finally:
+                if running is not None:
+                    running.cancel()
+                    await asyncio.wait([running])
 
     async def _pass(self) -> float:
         """One pass. Returns the seconds of work to rest after: none if the ledger was unavailable. An error

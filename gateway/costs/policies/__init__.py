@@ -1,1 +1,1 @@
-"""Who bears unused GPU-time: standing policies, and the terms of each month."""
+"""Who pays for unused GPU time: standing policies, and the terms of each month."""

@@ -1,4 +1,4 @@
-"""Standing policies: who bears unused GPU-time, agreed in advance for the installation and for tenants.
+"""Standing policies: who pays for unused GPU time, agreed in advance for the installation and for tenants.
 
 Append-only. The row with the latest `valid_from` up to a month holds for that month, the last recorded of
 several. Previews, statements, reports and exports of open months follow it, and so does closing the month;
@@ -18,7 +18,8 @@ from gateway.costs.allocation import NONE, OWN_POLICIES, AllocationPolicy
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso, month
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 from gateway.metering.ledger.schema import standing_policies as table
 

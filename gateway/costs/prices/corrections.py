@@ -14,7 +14,8 @@ from gateway.costs.prices.price import Price, PriceConflictError, PriceError, as
 from gateway.costs.prices.price_store import insert_price, mark_stale, read_history, read_prices, said_speed
 from gateway.costs.prices.repricing import opened_at
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 
 
 class NoPriceError(Exception):

@@ -19,7 +19,8 @@ from gateway.costs.field_error import FieldError
 from gateway.costs.periods import DAY, iso
 from gateway.costs.prices.amounts import decimal_text
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import exchange_rates as table
 
 PLACES = 9

@@ -23,7 +23,9 @@ from gateway.costs.prices.price import (
 )
 from gateway.costs.prices.repricing import opened_at, stale
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, mark_dirty, next_batch, pruned_before
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.engine_hours import mark_dirty, pruned_before
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
 from gateway.metering.ledger.schema import prices as table
 

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.book import PriceBook
-from gateway.metering.ledger.ledger import EngineHour
+from gateway.metering.ledger.engine_hours import EngineHour
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 
 Schedule = tuple[tuple[int, int | None], ...]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from adapters.model import Engine
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import list_prices
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 
 READ_SECONDS = 60.0
 

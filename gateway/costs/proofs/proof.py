@@ -43,7 +43,7 @@ class ProofCheck:
 
 def public(statement: Mapping[str, Any]) -> dict[str, Any]:
     """What a statement's leaf covers: what the customer is charged, and for how many tokens, without costs
-    and GPU-time. With a rate card, the charges by SKU; without one, the amount of each line."""
+    and GPU time. With a rate card, the charges by SKU; without one, the amount of each line."""
     made = {name: value for name, value in statement.items() if name not in _WITHHELD}
     if (charges := statement.get("charges")) is not None:
         del made["lines"]

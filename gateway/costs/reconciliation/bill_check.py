@@ -212,7 +212,7 @@ class _Layout:
             self._add(kind, -nano, -self._value(hour, nano)[0], [hour])
 
     def _value(self, hour: int, nano: int) -> tuple[Fraction, bool]:
-        """The value of GPU-time in an hour by the price book; 0 without a price."""
+        """The value of GPU time in an hour by the price book; 0 without a price."""
         own = self._up.get(hour) or (self._account.ours[-1] if self._account.ours else None)
         series = (own.gpu_type, own.region, own.purchase) if own else self._account.series
         rate = self._rate_at(*series, hour)
@@ -226,7 +226,7 @@ class _Layout:
 
 
 def _without_time(line: BillLine) -> str:
-    """The kind of a line that has no GPU-time, or takes some back."""
+    """The kind of a line that has no GPU time, or takes some back."""
     if line.nano_gpu_hours:
         return "taken_back"
     return "other_charges" if line.category == "usage" else line.category

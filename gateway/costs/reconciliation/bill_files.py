@@ -71,7 +71,7 @@ class BillLine:
     region: str
     purchase: str
     nano_gpu_hours: int
-    """Negative: credited. 0: a charge without GPU-time."""
+    """Negative: credited. 0: a charge without GPU time."""
     cost: str
     """Exact decimal."""
     currency: str

@@ -12,7 +12,7 @@ from gateway.costs.periods import Period, iso
 from gateway.costs.reconciliation.counters import REASONS, CounterCheck
 from gateway.costs.reconciliation.drift import Unsampled, token_checks, unsampled
 from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict, described, line_id
-from gateway.metering.ledger.ledger import pruned_before
+from gateway.metering.ledger.engine_hours import pruned_before
 
 
 def token_section(

@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Of a line. Either GPU-time and cost, or tokens."""
+    """Of a line. Either GPU time and cost, or tokens."""
 
     nano: int = 0
     cost: str = "0.00"

@@ -3,7 +3,7 @@
     total cost of compute = rate x duration
     effective cost        = rate / speedup, per hour of the reference GPU
 
-The speedup of a GPU type for a mix of traffic is w_reference(mix) / w_gpu(mix), where w is the GPU-time of
+The speedup of a GPU type for a mix of traffic is w_reference(mix) / w_gpu(mix), where w is the GPU time of
 the mix by the calibrated weights of each GPU type. Without calibrations, the speedup stated in the price book
 is used; without that, it is unknown and nothing is guessed. All values are exact fractions.
 """

@@ -1,7 +1,7 @@
 """A cost report for a customer's own key: what it is charged, and nothing from which it could compute what a
 GPU costs.
 
-Without a rate card, costs are as in the operator's report, without the GPU-time that they are for. With one,
+Without a rate card, costs are as in the operator's report, without the GPU time that they are for. With one,
 `cost` is the price of the row's tokens, before the month's free allowance and minimum, which are on the
 statement; `priced_by` says which of both it is.
 """

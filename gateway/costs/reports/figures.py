@@ -79,7 +79,7 @@ def gpu_time(nano: int, cost: int | None) -> dict[str, Any]:
 
 
 def partial(cost: int, unpriced: int) -> dict[str, Any]:
-    """The cost of what has a price, and the GPU-time that has none. `cost`: in 10**-15; `unpriced`: in
+    """The cost of what has a price, and the GPU time that has none. `cost`: in 10**-15; `unpriced`: in
     nano-GPU-hours."""
     return {"priced_cost": decimal_text(cost, 15), "unpriced_gpu_hours": decimal_text(unpriced, 9)}
 

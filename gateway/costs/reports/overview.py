@@ -97,7 +97,7 @@ def missing_prices(facts: Iterable[CostLine], unpriced: frozenset[Series]) -> li
 
 
 def made_with(connection: Connection, facts: Iterable[CostLine]) -> dict[str, Any]:
-    """The weights by which attempts shared GPU-time."""
+    """The weights by which attempts shared GPU time."""
     used = {line.calibration for line in facts if line.bucket in _WORKED}
     names = ("id", "gpu_type", "base_model", "engine_version")
     query = (

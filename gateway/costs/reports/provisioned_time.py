@@ -13,7 +13,8 @@ from sqlalchemy import Connection, select, tuple_
 from gateway.costs.periods import Period
 from gateway.costs.rollups.attribution import BRIDGED
 from gateway.costs.rollups.rollup import roll
-from gateway.metering.ledger.ledger import EngineHour, Ledger
+from gateway.metering.ledger.engine_hours import EngineHour
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations, engine_hours, engine_spans
 
 Sighting = tuple[str, str, int, str]

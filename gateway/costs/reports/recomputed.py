@@ -24,7 +24,7 @@ from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posting import FIGURES, Detail
 from gateway.dataplane.labels import OTHER
-from gateway.metering.ledger.ledger import EngineHour, pruned_before
+from gateway.metering.ledger.engine_hours import EngineHour, pruned_before
 from gateway.metering.ledger.schema import engine_hours, rollups, set_aside_hours
 
 MOST_RECORDS = 1_000_000

@@ -1,9 +1,9 @@
-"""The cost report: tokens, GPU-time and cost of a period by tenant, adapter, GPU type and other dimensions.
+"""The cost report: tokens, GPU time and cost of a period by tenant, adapter, GPU type and other dimensions.
 
 `rows` hold delivered usage. Retry waste, headroom, start-up, idle time and corrections of closed months are
-separate. Together they sum exactly to the whole, in GPU-time and in money.
+separate. Together they sum exactly to the whole, in GPU time and in money.
 
-Requests and tokens count in the hour in which their attempt ended, GPU-time and cost in the hour in which
+Requests and tokens count in the hour in which their attempt ended, GPU time and cost in the hour in which
 they were spent.
 """
 

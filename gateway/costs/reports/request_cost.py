@@ -20,8 +20,9 @@ from gateway.costs.rollups.posting import BILLABLE
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import Tokens, list_price
-from gateway.metering.ledger.ledger import EngineHour as Place
-from gateway.metering.ledger.ledger import Ledger, pruned_before
+from gateway.metering.ledger.engine_hours import EngineHour as Place
+from gateway.metering.ledger.engine_hours import pruned_before
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, set_aside_hours
 from gateway.metering.records import CONTINUED, Outcome, UsageRecord
 
@@ -49,7 +50,7 @@ def request_cost(
     ledger: Ledger, request_id: str, *, tenant: str | None, now: int, for_tenant: bool
 ) -> dict[str, Any] | None:
     """None: the ledger knows no attempt of it, or only another tenant's. `for_tenant`: a tenant's key asks,
-    and sees what it is charged, but no GPU-time. `now`: Unix microseconds. Needs memory for one engine-hour's
+    and sees what it is charged, but no GPU time. `now`: Unix microseconds. Needs memory for one engine-hour's
     records. Raises LedgerUnavailableError."""
     records = [r for r in ledger.attempts(request_id) if tenant in {None, r.tenant}]
     if not records:

@@ -156,6 +156,6 @@ def _saturated(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> tup
 
 
 def saturated(weights: Weights, rate_micros: int) -> Three:
-    """Currency per million tokens of input, cached, output: weight in GPU-time times the rate."""
+    """Currency per million tokens of input, cached, output: weight in GPU time times the rate."""
     per_ps = Fraction(rate_micros * _TOKENS, 1_000_000 * _PS_PER_HOUR)
     return weights.prefill_ps * per_ps, weights.cached_ps * per_ps, weights.decode_ps * per_ps

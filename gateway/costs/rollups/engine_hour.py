@@ -30,8 +30,8 @@ from gateway.costs.rollups.posting import (
 )
 from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
-from gateway.metering.ledger.ledger import EngineHour as Place
-from gateway.metering.ledger.ledger import engine_hour_records
+from gateway.metering.ledger.engine_hours import EngineHour as Place
+from gateway.metering.ledger.record_rows import engine_hour_records
 from gateway.metering.ledger.schema import calibrations, engine_spans, usage_records
 from gateway.metering.records import CONTINUED, Outcome
 

@@ -7,7 +7,7 @@ whoever reads them computes it (see `part_sources`). So the parts always sum to 
 were rolled up before there were parts.
 
 Clients choose names. A tenant has at most MOST_NAMES of them per dimension and engine-hour, those with the
-most GPU-time, then the most requests, then the smallest; the others together are OTHER. A function of the
+most GPU time, then the most requests, then the smallest; the others together are OTHER. A function of the
 records alone, so that recomputing an hour gives the same parts.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, and_, case, func, literal
 
-from gateway.metering.ledger.ledger import HOUR
+from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, MAX_TOKENS_PER_CHOICE
 
 MOST_TOKENS = MAX_TOKENS_PER_CHOICE * MAX_CHOICES

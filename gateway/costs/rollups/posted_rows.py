@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete
 from gateway.costs.rollups.engine_hour import AT, PLACE, at
 from gateway.costs.rollups.parts import DIMENSIONS, PartKey
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey, RowPrice
-from gateway.metering.ledger.ledger import EngineHour as Place
+from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.schema import rollup_parts, rollups
 
 Key = RowKey | PartKey

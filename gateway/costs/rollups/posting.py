@@ -77,7 +77,7 @@ def details(
     rejected: Sequence[tuple[Any, ...]] = (),
     said: Sequence[tuple[Any, ...]] = (),
 ) -> list[Detail]:
-    """Sums by row and names. Requests and tokens count where their attempt ended, GPU-time and ω where they
+    """Sums by row and names. Requests and tokens count where their attempt ended, GPU time and ω where they
     were spent.
 
     `attempts`, followed by `said` (see `continued`), are in the order in which they were divided. These and

@@ -15,17 +15,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    text,
-    tuple_,
-    union_all,
-)
+from sqlalchemy import Connection, delete, exists, func, insert, select, text, tuple_, union_all
 
 from gateway.costs.periods import iso, month
 from gateway.costs.rollups import posted_rows
@@ -35,7 +25,7 @@ from gateway.costs.rollups.posted_rows import here
 from gateway.costs.rollups.posting import BY_BOOK, RowKey, RowPrice, corrections
 from gateway.costs.rollups.set_aside import forget_set_aside, hour_text, put_set_aside
 from gateway.metering.ledger.database import REFUSALS, is_definite
-from gateway.metering.ledger.ledger import EngineHour as Place
+from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import (
     dirty_hours,

@@ -18,17 +18,11 @@ from gateway.costs.periods import LAST_HOUR, Period, iso, month
 from gateway.costs.rollups.plausibility import LONGEST, ImplausibleError, check_place, fault
 from gateway.costs.rollups.posting import READ
 from gateway.metering.ledger.audit_log import record as note
+from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.database import insert
-from gateway.metering.ledger.ledger import (
-    EngineHour,
-    Ledger,
-    engine_hour_records,
-    mark_dirty,
-    next_batch,
-    pruned_before,
-    to_quarantine,
-    touched,
-)
+from gateway.metering.ledger.engine_hours import EngineHour, mark_dirty, pruned_before, touched
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.record_rows import engine_hour_records, to_quarantine
 from gateway.metering.ledger.schema import periods, set_aside_hours, usage_records
 
 PLACE = ("hour", "engine", "gpu_type", "gpu_count")

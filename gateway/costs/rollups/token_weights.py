@@ -1,4 +1,4 @@
-"""ω, the weight of an attempt in GPU-time, by what causes it. Pure, in integers.
+"""ω, the weight of an attempt in GPU time, by what causes it. Pure, in integers.
 
 Calibrated, ω is in GPU-nanoseconds at saturation:
 
@@ -53,7 +53,7 @@ class Weights:
 
     @property
     def calibrated(self) -> bool:
-        """Whether ω is GPU-time and can be compared with an engine's busy time."""
+        """Whether ω is GPU time and can be compared with an engine's busy time."""
         return self.id != 0
 
 

@@ -20,7 +20,8 @@ from gateway.costs.selling.cards import (
     version_to_add,
 )
 from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.continuity import next_batch
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rate_card_assignments, rate_cards
 
 _CARD = tuple(f.name for f in fields(RateCard))

@@ -1,1 +1,1 @@
-"""A tenant's monthly statement: figures, plots and page."""
+"""A tenant's monthly statement: `statement_figures` reads it, `page`, `document` and `table` show it."""

@@ -79,7 +79,7 @@ def _stood(connection: Connection, of: str, series: Sequence[str], piece: int, r
 
 
 def cost_check(connection: Connection, of: str) -> tuple[list[str], int, int]:
-    """Problems, and the GPU-time (nano-GPU-hours) and cost (10**-15) of the month's hours over all postings.
+    """Problems, and the GPU time (nano-GPU-hours) and cost (10**-15) of the month's hours over all postings.
     The remaining amount of each piece of an engine-hour must have a single rate, so that parts times rates
     equal the whole times the rate."""
     book = PriceBook(read_prices(connection))

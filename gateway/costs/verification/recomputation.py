@@ -14,7 +14,7 @@ from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posted_rows import Key, divided, standing, totals
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
-from gateway.metering.ledger.ledger import EngineHour as Place
+from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, set_aside_hours
 

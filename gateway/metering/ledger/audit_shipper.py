@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import resigning
 from adapters.store.protocol.registry import RegistryStore
 from gateway.metering.ledger.audit_log import Logged, held, logged, ship
-from gateway.metering.ledger.database import REFUSALS, is_definite
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import REFUSALS, LedgerUnavailableError, is_definite
+from gateway.metering.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +43,12 @@ class AuditShipper:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        try:
+        async with resigning(self.store, ROLE, self.owner):
             while True:
                 with contextlib.suppress(StoreUnavailableError):  # the follower logs it, once
                     if await self.store.lead(ROLE, self.owner, LEASE_MS):
                         await self._pass()
                 await asyncio.sleep(self.seconds)
-        finally:
-            with contextlib.suppress(StoreUnavailableError):  # the lease then lapses by itself
-                await self.store.resign(ROLE, self.owner)
 
     async def _pass(self) -> None:
         try:

@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Select, delete, func, select
 
+from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.database import insert
-from gateway.metering.ledger.ledger import Ledger, next_batch, pruned_before
+from gateway.metering.ledger.engine_hours import pruned_before
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_probes, ledger_state, periods, usage_records
 
 _DAY = 86_400_000_000

@@ -1,1 +1,7 @@
-"""The write-ahead log of usage records, and shipping it to the ledger."""
+"""The write-ahead log of usage records (the usage log), and shipping it to the ledger.
+
+log               written by the event loop, synced by a thread; `segments` are its files
+shipper           reads them, and has them inserted; adopts the logs of workers that died
+insertion         the inserting; `insertion_process`: in a process for all workers
+kept              what was acknowledged, kept for a while in case a failover loses it
+"""

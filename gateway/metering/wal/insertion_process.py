@@ -27,7 +27,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Final, Protocol
 
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.wal.insertion import InsertedLines, InserterUnavailableError, insert_lines
 
 log = logging.getLogger("florin.metering")

@@ -13,14 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.metering.ledger.continuity import Mark, excluded, lost
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
-from gateway.metering.wal.insertion import (
-    InsertedLines,
-    Inserter,
-    InserterUnavailableError,
-    insert_lines,
-)
+from gateway.metering.wal.insertion import InsertedLines, Inserter, InserterUnavailableError, insert_lines
 from gateway.metering.wal.kept import KeptLog
 from gateway.metering.wal.segments import Cursor, WorkerDirectory, others, refuse
 from gateway.observability.metrics import Metrics

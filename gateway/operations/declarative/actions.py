@@ -9,7 +9,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel
 
-from gateway.operations.declarative.document import AdapterSpec, EngineSpec, KeySpec, VersionSpec
+from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpec, VersionSpec
 from gateway.operations.rate_cards import NewAssignment
 
 Kind = Literal[

@@ -10,11 +10,12 @@ from adapters.model import Adapter, BaseModel, CanaryOutcome, Engine, Version
 from adapters.registry.catalog import Catalog
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import Price
-from gateway.operations.declarative.document import (
+from gateway.operations.declarative.document import Document
+from gateway.operations.declarative.selling import Selling, assignments_in_force, cards_in_force
+from gateway.operations.declarative.specs import (
     AdapterSpec,
     BaseSpec,
     CanarySpec,
-    Document,
     EngineSpec,
     KeySpec,
     PinsSpec,
@@ -22,8 +23,8 @@ from gateway.operations.declarative.document import (
     TenantSpec,
     VersionSpec,
 )
-from gateway.operations.declarative.selling import Selling, assignments_in_force, cards_in_force
-from gateway.operations.inputs import GuardSpec, NewPrice, StrictBody
+from gateway.operations.finance_inputs import NewPrice
+from gateway.operations.inputs import GuardSpec, StrictBody
 from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 

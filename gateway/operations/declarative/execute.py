@@ -13,7 +13,7 @@ import orjson
 
 from adapters.errors import AdaptersError, StoreUnavailableError
 from gateway.errors import FlorinError, translate
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.declarative.actions import ApplyPlan, PlannedAction, Ref
 from gateway.operations.declarative.document import Document
 from gateway.operations.declarative.objects import act

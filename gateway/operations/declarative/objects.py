@@ -17,18 +17,19 @@ from gateway.operations.authorization import Authority
 from gateway.operations.declarative import resolve, splits
 from gateway.operations.declarative.actions import PlannedAction
 from gateway.operations.declarative.current import base_spec, engine_spec, key_spec
-from gateway.operations.declarative.document import (
+from gateway.operations.declarative.document import Document
+from gateway.operations.declarative.resolve import DocumentRefusedError
+from gateway.operations.declarative.specs import (
     AdapterSpec,
     BaseSpec,
-    Document,
     EngineSpec,
     KeySpec,
     RemovedSpec,
     TenantSpec,
 )
-from gateway.operations.declarative.resolve import DocumentRefusedError
+from gateway.operations.engine_inputs import NewEngine
 from gateway.operations.engine_registration import register
-from gateway.operations.inputs import NewEngine, NewPrice
+from gateway.operations.finance_inputs import NewPrice
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.tenants import directory

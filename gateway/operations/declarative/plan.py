@@ -15,10 +15,11 @@ from gateway.costs.prices.book import PriceError
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.actions import ApplyPlan, Kind, PlannedAction, compare
 from gateway.operations.declarative.current import Current
-from gateway.operations.declarative.document import AdapterSpec, Document, EngineSpec, KeySpec, RemovedSpec
+from gateway.operations.declarative.document import Document
 from gateway.operations.declarative.pruning import PRUNED, Gone, engines_moved, left_out, removals
 from gateway.operations.declarative.resolve import DocumentRefusedError
 from gateway.operations.declarative.selling import plan_selling
+from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpec, RemovedSpec
 
 
 def plan(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.operations.declarative.actions import FieldChange, Kind, PlannedAction
-from gateway.operations.declarative.document import AdapterSpec, Document
+from gateway.operations.declarative.document import Document
+from gateway.operations.declarative.specs import AdapterSpec
 
 PRUNED = ("adapters", "keys", "tenants", "engines", "bases")
 """Prices, rate cards and the version numbers of removed adapters stay: costs are computed from them."""

@@ -23,7 +23,7 @@ from gateway.costs.prices.price import (
     speedup_millis,
 )
 from gateway.operations.declarative.current import key_spec, price_spec, tenant_spec
-from gateway.operations.declarative.document import (
+from gateway.operations.declarative.specs import (
     AdapterSpec,
     BaseSpec,
     EngineSpec,
@@ -32,7 +32,7 @@ from gateway.operations.declarative.document import (
     VersionSpec,
 )
 from gateway.operations.engine_checks import check_same
-from gateway.operations.inputs import NewPrice
+from gateway.operations.finance_inputs import NewPrice
 from gateway.operations.terms import KeyTerms, updated
 from gateway.tenants.directory import Key, Pins, Tenant
 
@@ -219,7 +219,7 @@ def _check_base(known: Mapping[int, VersionSpec], wanted: VersionSpec, id_: str)
         if wanted.base_model is not None and wanted.base_model != other.base_model:
             raise DocumentRefusedError(
                 f"{id_} is for base model {wanted.base_model}, and {other.version} for {other.base_model}: "
-                "an adapter's name means one base model, so add it under another name."
+                "an adapter's name means one base model, so register it under another name."
             )
 
 

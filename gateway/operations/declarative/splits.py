@@ -20,8 +20,8 @@ from adapters.store.protocol.registry import Change
 from gateway.operations import evaluations
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.current import adapter_spec
-from gateway.operations.declarative.document import AdapterSpec, VersionSpec, uploaded
 from gateway.operations.declarative.resolve import DocumentRefusedError
+from gateway.operations.declarative.specs import AdapterSpec, VersionSpec, uploaded
 from gateway.operations.state import State
 from gateway.operations.transaction import catch_up
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import resigning
 from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Amounts, Flow, Share
 from adapters.store.protocol.limits import period_of as period_number
 from gateway.tenants.directory import Directory
@@ -129,19 +130,18 @@ class BudgetWatch:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        try:
-            while True:
-                with contextlib.suppress(StoreUnavailableError):
-                    if await self.store.lead(ROLE, self.owner, LEASE_MS):
-                        await self.look()
-                    else:  # whoever leads may correct what was seen here
-                        self._last, self._before, self._due = {}, {}, None
-                await asyncio.sleep(self.look_seconds)
-        finally:
-            for task in self._posting.values():
-                task.cancel()
-            with contextlib.suppress(StoreUnavailableError):
-                await self.store.resign(ROLE, self.owner)
+        async with resigning(self.store, ROLE, self.owner):
+            try:
+                while True:
+                    with contextlib.suppress(StoreUnavailableError):
+                        if await self.store.lead(ROLE, self.owner, LEASE_MS):
+                            await self.look()
+                        else:  # the leader may correct what was seen here
+                            self._last, self._before, self._due = {}, {}, None
+                    await asyncio.sleep(self.look_seconds)
+            finally:
+                for task in self._posting.values():
+                    task.cancel()
 
     async def look(self) -> None:
         """One pass. Raises StoreUnavailableError."""

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from sqlalchemy import func, select
 
-from gateway.metering.ledger.ledger import HOUR, Ledger
+from gateway.metering.ledger.engine_hours import HOUR
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from gateway.metering.records import UsageRecord, record_id
 from loadtests.ledger.load import load

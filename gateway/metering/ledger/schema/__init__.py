@@ -1,6 +1,6 @@
 """The ledger's tables, and what they mean; `migrations` creates them.
 
-Times are Unix microseconds, UTC. Amounts of GPU-time are whole nano-GPU-hours. Months are texts like
+Times are Unix microseconds, UTC. Amounts of GPU time are whole nano-GPU-hours. Months are texts like
 `2026-11`. All integers fit in 64 bits; costs (nano-GPU-hours times millionths of a currency) do not, so they
 are never stored, but multiplied when they are read.
 

@@ -1,4 +1,4 @@
-"""Who bears unused GPU-time, as agreed before the month is closed."""
+"""Who pays for unused GPU time, as agreed before the month is closed."""
 
 from __future__ import annotations
 

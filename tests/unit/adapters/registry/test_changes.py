@@ -42,7 +42,7 @@ def live(number: int, *history: int, latest: int = 3, **fields) -> Adapter:
 async def three(site, worker):
     """Versions 1 (live), 2 and 3 of one adapter."""
     for fill in range(3):
-        await worker.registrar.add_adapter(NAME, site.source(fill))
+        await worker.registrar.register(NAME, site.source(fill))
     await worker.follow()
     return worker.registrar
 
@@ -191,7 +191,7 @@ async def test_there_is_no_way_back_to_a_retired_version(site, three):
 
 async def test_the_files_of_a_retired_version_are_a_new_version(site, three):
     old = await three.retire(NAME, 2)
-    again = await three.add_adapter(NAME, site.source(1))
+    again = await three.register(NAME, site.source(1))
     assert (again.created, again.version.number, again.version.digest) == (True, 4, old.digest)
     assert again.version.engine_name != old.engine_name
 
@@ -259,7 +259,7 @@ async def test_numbers_go_on_after_a_removal(site, worker, three, fresh_view):
     await three.remove(NAME)
     if fresh_view:
         await worker.follow()
-    again = await three.add_adapter(NAME, site.source(0))
+    again = await three.register(NAME, site.source(0))
     assert (again.version.number, again.live, again.created) == (4, 4, True)
     assert await site.adapter() == Adapter("acme/support", live=4, latest=4)
     assert await site.documents("tombstone") == {}
@@ -271,7 +271,7 @@ async def test_a_view_that_has_heard_nothing_reuses_no_number(site, three):
     await stale.follow()
     stale.catalog.load({})
     await three.remove(NAME)
-    assert (await stale.registrar.add_adapter(NAME, site.source(0))).version.number == 4
+    assert (await stale.registrar.register(NAME, site.source(0))).version.number == 4
 
 
 # -- restoring
@@ -280,35 +280,35 @@ async def test_a_view_that_has_heard_nothing_reuses_no_number(site, three):
 async def test_a_version_is_restored_under_its_number(site, worker):
     digests = {}
     for fill, number in ((0, 3), (1, 7)):
-        added = await worker.registrar.add_adapter(NAME, site.source(fill), number=number)
+        added = await worker.registrar.register(NAME, site.source(fill), number=number)
         digests[number] = added.version.digest
     assert await site.adapter() == live(3, latest=7)
-    again = await worker.registrar.add_adapter(NAME, site.source(1), number=7, digest=digests[7])
+    again = await worker.registrar.register(NAME, site.source(1), number=7, digest=digests[7])
     assert (again.version.number, again.created) == (7, False)
-    assert (await worker.registrar.add_adapter(NAME, site.source(2))).version.number == 8
+    assert (await worker.registrar.register(NAME, site.source(2))).version.number == 8
 
 
 async def test_a_number_that_was_given_away_comes_back_only_with_its_digest(site, three):
     digest = (await version(site, 2)).digest
     await three.remove(NAME)
     with pytest.raises(ConflictError, match="used before"):
-        await three.add_adapter(NAME, site.source(1), number=2)
-    restored = await three.add_adapter(NAME, site.source(1), number=2, digest=digest)
+        await three.register(NAME, site.source(1), number=2)
+    restored = await three.register(NAME, site.source(1), number=2, digest=digest)
     assert (restored.version.number, (await site.adapter()).latest) == (2, 3)
 
 
 async def test_a_number_is_one_version(site, three):
     with pytest.raises(ConflictError, match="v2 exists with different files"):
-        await three.add_adapter(NAME, site.source(9), number=2)
+        await three.register(NAME, site.source(9), number=2)
     with pytest.raises(ConflictError, match="v2 already has these files"):
-        await three.add_adapter(NAME, site.source(1), number=5)
+        await three.register(NAME, site.source(1), number=5)
 
 
 async def test_a_retired_version_comes_back_with_its_own_files(site, three):
     old = await three.retire(NAME, 2)
     with pytest.raises(ConflictError, match="used before"):
-        await three.add_adapter(NAME, site.source(1), number=2)
-    back = await three.add_adapter(NAME, site.source(1), number=2, digest=old.digest)
+        await three.register(NAME, site.source(1), number=2)
+    back = await three.register(NAME, site.source(1), number=2, digest=old.digest)
     assert (back.created, back.version.number, back.version.retired) == (True, 2, None)
     assert back.version.engine_name != old.engine_name
     assert await version(site, 2) == back.version
@@ -318,12 +318,12 @@ async def test_a_retired_version_comes_back_with_its_own_files(site, three):
     digest = (await version(site, 3)).digest
     await three.retire(NAME, 3)
     with pytest.raises(ConflictError, match="v2 exists with different files"):
-        await three.add_adapter(NAME, site.source(2), number=2, digest=digest)
+        await three.register(NAME, site.source(2), number=2, digest=digest)
 
 
 async def test_files_of_another_digest_are_refused(site, worker):
     with pytest.raises(RejectedError) as caught:
-        await worker.registrar.add_adapter(NAME, site.source(), digest="sha256:" + "0" * 64)
+        await worker.registrar.register(NAME, site.source(), digest="sha256:" + "0" * 64)
     assert [finding.code for finding in caught.value.findings] == ["digest_mismatch"]
     assert await site.documents("version") == {}
 
@@ -342,7 +342,7 @@ async def test_every_change_has_its_note_and_what_changes_nothing_has_none(site,
         three.pin(NAME, True, actor="key:k1"),
         three.pin(NAME, False, actor="key:k1"),
         three.retire(NAME, 3, actor="key:k1"),
-        three.add_adapter(NAME, site.source(0), actor="key:k1"),
+        three.register(NAME, site.source(0), actor="key:k1"),
         three.remove(NAME, actor="key:k1"),
     ):
         await change
@@ -406,8 +406,8 @@ async def test_endless_conflicts_end_in_an_error(site, three, monkeypatch):
 
 
 async def test_after_the_last_number_there_is_none(site, worker):
-    await worker.registrar.add_adapter(NAME, site.source(0))
+    await worker.registrar.register(NAME, site.source(0))
     await site.store.commit([Change("adapter", str(NAME), dump(live(1, latest=LAST)))])
     with pytest.raises(ConflictError, match="last version number, v999999999"):
-        await worker.registrar.add_adapter(NAME, site.source(1))
+        await worker.registrar.register(NAME, site.source(1))
     assert await site.adapter() == live(1, latest=LAST)

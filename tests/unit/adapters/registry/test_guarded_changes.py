@@ -21,7 +21,7 @@ PROMOTE = CanaryOutcome("promote", 2, "No worse.", NOW + 1)
 async def canary(site, worker):
     """v2 beside v1, guarded."""
     for fill in range(3):
-        await worker.registrar.add_adapter(NAME, site.source(fill))
+        await worker.registrar.register(NAME, site.source(fill))
     await worker.follow()
     return await worker.registrar.promote(NAME, 2, weight=10, terms=CanaryTerms(GUARD))
 

@@ -60,5 +60,5 @@ def test_strangers_are_not_listened_to():
 
 
 def test_nobody_comes():
-    with listening(0) as callback, pytest.raises(UsageError, match="Nobody signed in"):
+    with listening(0) as callback, pytest.raises(UsageError, match="No one signed in"):
         callback.wait(ISSUER, 0.01)

@@ -16,7 +16,7 @@ def test_the_status(fake):
     fake.answer("GET", "/admin/v1/events", {"data": [STREAM, NONE]})
     done = fake.florin("events", "status")
     assert done.exit_code == 0, done.output
-    for shown in ("10,000+", "siem.example", "status 503", "nowhere", "never"):
+    for shown in ("10,000+", "siem.example", "status 503", "no receiver", "never"):
         assert shown in done.output
     assert "FLORIN_AUDIT_EVENTS_TO" not in done.output
     assert json.loads(fake.florin("events", "status", "--json").stdout)["data"] == [STREAM, NONE]

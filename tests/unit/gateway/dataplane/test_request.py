@@ -181,3 +181,13 @@ def test_fewest_tokens_are_not_more_than_most():
         with pytest.raises(FlorinError) as caught:
             parsed(CHAT, CHAT_BODY | {most: 5, "min_tokens": 6})
         assert caught.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize("included", [True, False])
+def test_a_streams_reasoning_is_asked_for_even_if_it_is_hidden(included):
+    """It shows how many tokens there are so far."""
+    for stream in (False, True):
+        call = parsed(CHAT, CHAT_BODY | {"include_reasoning": included, "stream": stream})
+        sent = orjson.loads(call.payload("fl-1", "salt"))
+        assert sent.get("include_reasoning", True) is (included or stream)
+        assert call.hides_reasoning is (stream and not included)

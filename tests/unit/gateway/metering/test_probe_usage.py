@@ -11,7 +11,8 @@ from sqlalchemy import select
 from adapters.model import Engine
 from adapters.placement.fingerprint import ProbeAnswer
 from gateway.metering import probe_usage
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_probes
 from gateway.metering.probe_usage import ProbeLog
 

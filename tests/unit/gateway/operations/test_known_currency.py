@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations import known_currency
 from gateway.operations.known_currency import KnownCurrency
 

@@ -89,7 +89,7 @@ class Played:
         )
         call = SimpleNamespace(
             model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1, reply=None,
-            endpoint=CHAT, choices=n,
+            endpoint=CHAT, choices=n, hides_reasoning=False,
         )  # fmt: skip
         lease = SimpleNamespace(
             begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",

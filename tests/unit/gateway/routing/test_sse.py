@@ -85,6 +85,57 @@ def test_several_choices_count_their_own_tokens():
     assert (r.usage.prompt, r.usage.completion) == (9, 4)
 
 
+def thinking(completion: int, details: object, index: int = 0) -> bytes:
+    return event(
+        choices=[{"index": index, "delta": {"reasoning": "hm"}, "finish_reason": None}],
+        usage={"prompt_tokens": 5, "completion_tokens": completion, "completion_tokens_details": details},
+    )
+
+
+@pytest.mark.parametrize("nonsense", [-1, 5, True, "3", None, 3.0])
+def test_before_the_end_reasoning_is_what_was_last_heard(nonsense):
+    r = rewriter()
+    r.feed(b"".join(thinking(count, {"reasoning_tokens": count - 1}) for count in (1, 2, 3)))
+    assert (r.usage.completion, r.usage.reasoning) == (3, 2)
+    r.feed(thinking(4, {"reasoning_tokens": nonsense}) + thinking(4, None) + thinking(4, 7))
+    assert (r.usage.completion, r.usage.reasoning, r.usage.unsound) == (4, 2, False)
+
+
+def test_several_choices_think_for_themselves():
+    r = rewriter(choices=2, n=2)
+    r.feed(thinking(3, {"reasoning_tokens": 3}) + thinking(4, {"reasoning_tokens": 1}, 1) + token("a", 5))
+    r.feed(thinking(6, {"reasoning_tokens": 4}) + thinking(5, {"reasoning_tokens": 6}, 1))
+    assert (r.usage.completion, r.usage.reasoning) == (11, 5)
+
+
+def test_hidden_reasoning_is_counted_and_left_out():
+    r, scores = rewriter(hides_reasoning=True), {"content": [{"token": "hm"}]}
+    out = b""
+    for count, delta in enumerate(
+        [
+            {"role": "assistant", "content": ""},
+            *({"reasoning": "hm"} for _ in range(9)),
+            {},  # its end, with the token's score
+            {"reasoning": "so", "content": "A"},
+            {"content": "b", "reasoning_content": None},
+        ]
+    ):
+        choice = {"index": 0, "delta": delta, "logprobs": scores, "token_ids": [7], "finish_reason": None}
+        usage = {"prompt_tokens": 5, "completion_tokens": count}
+        out += r.feed(event(choices=[choice], usage=usage))
+        assert r.usage.completion == count
+        assert r.has_content is (count > 10), "another engine can start over while it thinks"
+    seen = [c["choices"][0] for c in chunks(out)]
+    assert [c["delta"] for c in seen] == [
+        {"role": "assistant", "content": ""},
+        {"content": "A"},
+        {"content": "b"},
+    ]
+    assert [(c["logprobs"], c["token_ids"]) for c in seen] == [(scores, [7]), (None, None), (scores, [7])]
+    out = r.feed(event(choices=[{"index": 0, "delta": {"reasoning": "."}, "finish_reason": "length"}]))
+    assert [c["choices"][0]["delta"] for c in chunks(out)] == [{}]
+
+
 def test_an_error_event_is_raised_with_what_the_engine_said():
     r = rewriter()
     with pytest.raises(StreamError) as caught:

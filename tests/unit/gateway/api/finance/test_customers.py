@@ -84,7 +84,7 @@ def asked(tenant):
 
 
 def hours(ledger, tenant):
-    """Amounts of GPU-time of the tenant, as a reader could find them."""
+    """Amounts of GPU time of the tenant, as a reader could find them."""
     with ledger.read() as connection:
         query = select(rollups.c.nano_gpu_hours).where(rollups.c.tenant == tenant)
         return {str(nano) for nano in connection.execute(query).scalars() if abs(nano) > 10**6}

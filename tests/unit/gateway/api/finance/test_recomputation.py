@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert
 
 from gateway.costs.closing.closing import GRACE
-from gateway.metering.ledger.ledger import mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import calibrations, engine_spans
 from gateway.tenants.directory import Role
 from tests.support import recomputation as outsider
@@ -261,7 +261,7 @@ async def test_an_outsider_finds_the_same_days_where_midnight_cuts_an_hour(
         utc = await costs(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + 9 * day)})
     assert outsider.reported(report) == mine
     assert whole(report) == sums(mine) == whole(month)
-    assert whole(report) == whole(utc), "where an hour is cut changes neither GPU-time nor its cost"
+    assert whole(report) == whole(utc), "where an hour is cut changes neither GPU time nor its cost"
     assert [row for one in single for row in one["rows"]] == days["rows"]
     assert sorted({row["day"] for row in days["rows"]}) == ["2026-10-03", "2026-10-04"]
     assert report["local"]["from"].endswith("T00:00:00" + iso_offset(ahead))

@@ -20,7 +20,8 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import add_price, read_prices
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import (
     dirty_hours,
     engine_hours,

@@ -8,7 +8,8 @@ from gateway.costs.maintenance import maintenance_job
 from gateway.costs.maintenance.health import LATE, LedgerHealth, health
 from gateway.costs.maintenance.maintenance_job import METRICS, MaintenanceJob, maintain, read_figures, show
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
-from gateway.metering.ledger.ledger import HOUR, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.engine_hours import HOUR
 from gateway.observability.computed_metrics import LedgerFigures
 from gateway.observability.metrics import Metrics
 from tests.doubles.memory_store import MemoryStore

@@ -7,7 +7,7 @@ import pytest
 from gateway.costs.maintenance import warm_up
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import HOUR
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 
 
 class InThisProcess(LedgerProcess):

@@ -17,7 +17,8 @@ from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.rollups.set_aside import PLACE, put_set_aside
 from gateway.dataplane.labels import OTHER
-from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
 from tests.unit.gateway.costs.month import OCTOBER, price, span
 from tests.unit.gateway.costs.rollups.test_parts import LATE, labelled

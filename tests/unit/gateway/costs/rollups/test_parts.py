@@ -20,7 +20,7 @@ from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES, parts_of
 from gateway.costs.rollups.posting import FIGURES, RowKey
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.ledger import mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import rollup_parts, rollups
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, price, span
 from tests.unit.gateway.costs.month import records as some_records

@@ -12,7 +12,9 @@ from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups import rollup
 from gateway.costs.rollups.posting import FIGURES
 from gateway.costs.rollups.rollup import Rolled, imbalance, roll
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError, mark_dirty
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import (
     calibrations,
     dirty_hours,

@@ -15,7 +15,8 @@ from gateway.costs.rollups.set_aside import NotSetAsideError, exclude, list_set_
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.audit_log import Wanted
 from gateway.metering.ledger.audit_log import read as read_audit
-from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.quarantine import quarantined
 from gateway.metering.ledger.schema import (
     dirty_hours,

@@ -325,6 +325,14 @@ def test_nothing_that_looks_like_the_end_goes_out_before_it():
     assert rewriter.feed(last(2)).startswith(b"event: response.output_text.done\n")
 
 
+def test_hidden_reasoning_is_no_item():
+    data = stream([{"reasoning": "hm"}, {"reasoning": "so", "content": "A"}, {"content": "b"}])
+    out = TranslatingRewriter(reply(), answer=None, so_far=None, hides_reasoning=True).feed(data)
+    assert [item.type for item in final(out).output] == ["message"]
+    assert final(out).output_text == "Ab"
+    assert b"reasoning_text" not in out
+
+
 def test_a_failure_in_the_middle_ends_with_the_answer_so_far():
     to = reply()
     rewriter = TranslatingRewriter(to, answer=None, so_far=None)

@@ -10,7 +10,9 @@ from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.engine_time import engine_time
 from gateway.metering.engine_time.engine_life import Beginnings, beginnings
 from gateway.metering.engine_time.engine_time import EngineTime
-from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.engine_hours import HOUR
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_counters, engine_spans
 from gateway.runtime.clock import system_time
 

@@ -9,7 +9,7 @@ from adapters.store.protocol.registry import AuditEntry, AuditNote
 from gateway.costs.prices.book import PriceConflictError
 from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.audit_log import Wanted, logged, read, record, ship
-from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
 
 
 def entry(

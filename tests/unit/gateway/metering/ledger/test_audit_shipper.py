@@ -11,7 +11,8 @@ from adapters.store.protocol.registry import AuditEntry, AuditNote
 from gateway.metering.ledger import audit_shipper
 from gateway.metering.ledger.audit_log import Wanted, logged, read
 from gateway.metering.ledger.audit_shipper import AuditShipper, _ship_each, tail
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from tests.doubles.memory_store import MemoryStore
 
 

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import func, select, text
 
 from gateway.metering.ledger import database
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from tests.unit.gateway.metering.make import record
 

@@ -6,7 +6,9 @@ import pytest
 from sqlalchemy import select
 
 from gateway.costs.closing.coverage import Coverage, record_page
-from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError, engine_hour_records
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Inserted, Ledger
+from gateway.metering.ledger.record_rows import engine_hour_records
 from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
 from gateway.metering.records import UsageRecord
 from tests.unit.gateway.metering.make import HOUR, intent, record

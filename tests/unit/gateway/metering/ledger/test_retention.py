@@ -4,7 +4,9 @@ import pytest
 from sqlalchemy import func, select
 
 from gateway.metering.ledger import retention
-from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError, mark_dirty, pruned_before
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.engine_hours import mark_dirty, pruned_before
+from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.ledger.quarantine import quarantined
 from gateway.metering.ledger.retention import Pruned, prune
 from gateway.metering.ledger.schema import (

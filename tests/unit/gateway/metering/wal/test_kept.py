@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from gateway.costs.rollups.set_aside import _remove
-from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from gateway.metering.records import record_id
 from gateway.metering.wal import shipper as module

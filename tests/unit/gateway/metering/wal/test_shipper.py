@@ -3,7 +3,8 @@ import tracemalloc
 import pytest
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
-from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.records import parse_line
 from gateway.metering.wal.insertion import InserterUnavailableError, insert_lines
 from gateway.metering.wal.segments import Cursor, WorkerDirectory

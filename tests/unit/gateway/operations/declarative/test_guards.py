@@ -10,7 +10,7 @@ from adapters.model import Adapter, CanaryOutcome, Guard, Version
 from gateway.errors import FlorinError
 from gateway.operations.declarative import document, resolve
 from gateway.operations.declarative.current import adapter_spec
-from gateway.operations.declarative.document import AdapterSpec
+from gateway.operations.declarative.specs import AdapterSpec
 
 GUARD = Guard("rollback", then=(50, 100))
 SAID: dict[str, Any] = {

@@ -110,7 +110,7 @@ def test_times(exp, more, code):
         ("oidc_issuer", "https://id.example.com/?a=b", "https://"),
         ("oidc_issuer", "id.example.com", "https://"),
         ("oidc_client_id", "", "required"),
-        ("oidc_roles", "", "nobody would have a role"),
+        ("oidc_roles", "", "no one has a role"),
         ("oidc_roles", "ops", "VALUE=ROLE"),
         ("oidc_roles", "ops=root", "VALUE=ROLE"),
         ("oidc_roles", "ops=engine", "VALUE=ROLE"),

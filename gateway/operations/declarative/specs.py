@@ -1,0 +1,255 @@
+"""The objects of `fleet.yaml`: the fields of each, and what is checked of one by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from adapters.errors import InvalidNameError
+from adapters.model import AdapterName, DriverName, Purchase, check_name
+from adapters.sources.public_uri import public
+from gateway.costs.periods import PeriodError, instant
+from gateway.errors import FlorinError
+from gateway.operations.engine_checks import normal_url
+from gateway.operations.engine_inputs import EngineLabels, HeldVersions, HostName, Tasks, mistaken_kind
+from gateway.operations.inputs import (
+    Address,
+    Count,
+    GuardSpec,
+    Label,
+    Replicas,
+    StrictBody,
+    as_json,
+    check_replicas,
+)
+from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
+from gateway.tenants.directory import TENANT_ROLES, Role
+
+VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+def _named(what: str) -> Callable[[str], str]:
+    def check(name: str) -> str:
+        try:
+            return check_name(what, name)
+        except InvalidNameError as error:
+            raise ValueError(str(error)) from error
+
+    return check
+
+
+def _adapter_name(name: str) -> str:
+    try:
+        return str(AdapterName.parse(name))
+    except InvalidNameError as error:
+        raise ValueError(str(error)) from error
+
+
+def _url(url: str) -> str:
+    try:
+        return normal_url(url)
+    except FlorinError as error:
+        raise ValueError(error.message) from error
+
+
+def uploaded(source: str) -> bool:
+    """Where the files came from is nowhere to be fetched from."""
+    return source.partition(":")[0] == "upload"
+
+
+def _public(source: str) -> str:
+    if not uploaded(source) and public(source) != source:
+        raise ValueError(
+            "a source in a file must have no credentials and no query: put credentials into the gateway's "
+            "environment"
+        )
+    return source
+
+
+def _tenant_or_none(name: str) -> str:
+    return _named("tenant")(name) if name else name
+
+
+def _engine_or_none(name: str) -> str:
+    return _named("engine")(name) if name else name
+
+
+def _key_id(key_id: str) -> str:
+    if key_id == "bootstrap":
+        raise ValueError("bootstrap is the id of the key in FLORIN_OPERATOR_KEY; a file cannot define it")
+    return key_id
+
+
+TenantName = Annotated[str, AfterValidator(_named("tenant"))]
+EngineName = Annotated[str, AfterValidator(_named("engine"))]
+FullName = Annotated[str, AfterValidator(_adapter_name)]
+KeyId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,63}$"), AfterValidator(_key_id)]
+
+
+TenantSpec = TenantTerms
+
+
+class PinsSpec(StrictBody):
+    """See `gateway.tenants.directory.Pins`."""
+
+    base: Label | None = None
+    gpu_type: Label | None = None
+    gpu_count: Count | None = None
+    region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
+    purchase: Purchase | None = None
+    labels: EngineLabels | None = None
+    address: Address | None = None
+
+
+class KeySpec(KeyTerms):
+    tenant: Annotated[str, AfterValidator(_tenant_or_none)] = ""
+    role: Role = Role.TENANT
+    engine: Annotated[str, AfterValidator(_engine_or_none)] = Field(
+        "", description="The one engine that a key of role engine is for."
+    )
+    pins: PinsSpec | None = Field(None, description="What that engine's host cannot change.")
+    secret: Digest = Field(description="SHA-256 of the key's text. The text itself is never sent.")
+    expires: str | None = Field(None, description="ISO 8601, UTC: from when on it is refused.")
+    revoked: str | None = Field(None, description="ISO 8601, UTC: since when it is refused.")
+    replaced_by: KeyId | None = Field(None, description="The key to which it was rotated.")
+
+    @model_validator(mode="after")
+    def _whose(self) -> KeySpec:
+        if self.role in TENANT_ROLES and not self.tenant:
+            raise ValueError(f"a key of role {self.role} needs a tenant")
+        if self.role is Role.ENROLMENT:
+            raise ValueError(
+                "a file cannot have enrolment tokens: create them with `florin engine token create`"
+            )
+        if (self.role is Role.ENGINE) != bool(self.engine):
+            raise ValueError("a key has an engine if and only if its role is engine")
+        if self.pins is not None and not self.engine:
+            raise ValueError("only keys of role engine have pins")
+        if self.tenant and self.role in {Role.ENGINE, Role.METRICS}:
+            raise ValueError(f"a key of role {self.role} cannot belong to a tenant")
+        _check_time("expires", self.expires)
+        _check_time("revoked", self.revoked)
+        check_terms(self.role, self)
+        return self
+
+
+class BaseSpec(StrictBody):
+    aliases: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
+    config: Annotated[dict[str, Any], AfterValidator(as_json)] | None = Field(
+        None, description="Its config.json."
+    )
+    chat_template: str | None = Field(
+        None,
+        pattern=r"^([0-9a-f]{64})?$",
+        description="SHA-256, hex, of its chat template; empty: it has none.",
+    )
+
+
+class EngineSpec(StrictBody):
+    url: Annotated[str, Field(max_length=2000), AfterValidator(_url)]
+    base: Label
+    gpu_type: Label
+    gpu_count: Count = 1
+    slots: Count
+    cpu_slots: Count | None = Field(None, description="As many as `slots` if left out.")
+    max_rank: Count
+    seats: Count | None = Field(None, description="Learned from its metrics if left out.")
+    tasks: Tasks = ("generate",)
+    driver: DriverName = "vllm"
+    holds: HeldVersions = ()
+    region: str = Field("", max_length=63, pattern=r"^[ -~]*$")
+    purchase: Purchase = "on_demand"
+    labels: EngineLabels = Field(default_factory=dict)
+    host: HostName = Field("", description="Failure domain; empty: the host of its URL.")
+    state: Literal["active", "cordoned", "draining"] | None = None
+
+    @model_validator(mode="after")
+    def _enough(self) -> EngineSpec:
+        if self.cpu_slots is not None and self.cpu_slots < self.slots:
+            raise ValueError(f"cpu_slots is {self.cpu_slots}, but must be at least slots ({self.slots})")
+        _, why = mistaken_kind(self.driver, self.tasks, self.holds)
+        if why:
+            raise ValueError(why)
+        return self
+
+
+class VersionSpec(StrictBody):
+    version: VersionName
+    source: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_public)]
+    digest: Digest | None = None
+    base_model: Label | None = Field(None, description="The fleet, where several could be meant.")
+    trusted: bool | None = None
+    unverified_shapes: bool = Field(
+        False, description="Vouch for its shapes if the base model's architecture is unknown."
+    )
+
+    @property
+    def number(self) -> int:
+        return int(self.version[1:])
+
+
+class CanarySpec(StrictBody):
+    version: VersionName
+    weight: int = Field(ge=1, le=99, description="Percent of the calls.")
+    guard: GuardSpec | None = Field(None, description="What watches it.")
+
+
+class AdapterSpec(StrictBody):
+    versions: tuple[VersionSpec, ...]
+    live: VersionName | None = None
+    canary: CanarySpec | None = None
+    history: tuple[VersionName, ...] | None = Field(
+        None, max_length=1000, description="What was live before, oldest first; for an adapter without one."
+    )
+    latest: VersionName | None = Field(
+        None, description="The highest number ever given, if it is not listed."
+    )
+    pinned: bool = False
+    min_replicas: Replicas = 0
+    max_replicas: Replicas | None = None
+    shared_with: tuple[TenantName, ...] = ()
+    cost_centre: CostCentre = Field("", description="Of its tenant's usage of it, where the key has none.")
+    require_eval: bool = Field(False, description="Promote a version only if it has passed its evaluation.")
+    eval_data: str = Field(
+        "", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the data of that evaluation; empty: any."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AdapterSpec:
+        listed = [v.version for v in self.versions]
+        check_replicas(self.min_replicas, self.max_replicas)
+        unique("version", listed)
+        unique("digest", (f"{v.digest} for {v.base_model}" for v in self.versions if v.digest))
+        unique("tenant in shared_with", self.shared_with)
+        named = [("live", self.live), ("canary", self.canary.version if self.canary else None)]
+        for what, version in named:
+            if version is not None and version not in listed:
+                raise ValueError(f"{what} is {version}, which is not one of its versions")
+        if self.canary is not None and self.canary.version == self.live:
+            raise ValueError(f"canary is {self.live}, which is live: it must be another version")
+        if self.canary is not None and self.live is None:
+            raise ValueError("a canary needs a live version")
+        return self
+
+
+class RemovedSpec(StrictBody):
+    latest: VersionName = Field(description="The highest number it ever gave: none is given twice.")
+
+
+def unique(what: str, values: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{what} {value[:120]} appears twice")
+        seen.add(value)
+
+
+def _check_time(field: str, value: str | None) -> None:
+    if value is not None:
+        try:
+            instant(field, value)
+        except PeriodError as error:
+            raise ValueError(str(error)) from error
