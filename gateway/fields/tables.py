@@ -39,7 +39,7 @@ CHAT: dict[str, Rule] = {
     "tool_choice": bounded(tool_choice, "`none`, `auto`, `required`, or a function"),
     "parallel_tool_calls": passed(switch, "format of the answer"),
     "reasoning_effort": bounded(text(32), "depends on the model; vLLM refuses unknown values"),
-    "include_reasoning": passed(switch, "format of the answer"),
+    "include_reasoning": passed(switch, "format of the answer; Florin removes it from streams itself"),
     "add_generation_prompt": passed(switch, "format of the prompt"),
     "continue_final_message": passed(switch, "format of the prompt"),
     "documents": bounded(documents(1024), "texts that the template may render"),

@@ -2,9 +2,10 @@
 
 An installation with 64 engines, 300 adapters and 40 customers; `florin serve` in processes of its own. Of
 each page: the time to its last byte and the gateway's processor time, asked by a plain client on a kept
-connection; its bytes; and when Chromium paints its first content, with an empty cache and again with what it
-has kept. Chromium visits an empty static page in the same rounds: what that takes is the browser's and the
-machine's own share. Everything runs on the same machine, so a busy one shows in all of it.
+connection; its bytes; and when Chromium paints its first content, in a new tab with an empty cache (for which
+it starts a process), and again in that tab with what it has kept. Chromium visits an empty static page in the
+same rounds: what that takes is the browser's and the machine's own share. Everything runs on the same
+machine, so a busy one shows in all of it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ PAGES = {
 }
 EMPTY = "an empty static page"
 _EMPTY_PAGE = b"<!doctype html><html lang=en><title>Empty</title><p>Nothing."
+_HEADERS = {
+    "content-type": "text/html",
+    "connection": "close",
+    "cross-origin-opener-policy": "same-origin",  # as of the console: the browser starts a process for it
+}
+"""Of the empty page."""
 _ASSET = re.compile(r'(?:<link rel="stylesheet" href|<script src|<use href)="(/console/static/[^"#]+)')
 _NOTE_CONTENT = """
 new MutationObserver((changes, observer) => {
@@ -194,14 +201,14 @@ async def _visit(browser: Browser, cookies: list[Any], url: str) -> tuple[list[f
         await context.add_cookies(cookies)
         page = await context.new_page()
         await page.add_init_script(_NOTE_CONTENT)
-        return await _painted(page, url), await _painted(page, url)
+        cold = await _painted(page, url)
+        return cold, await _painted(page, url)
     finally:
         await context.close()
 
 
 async def _painted(page: Page, url: str) -> list[float]:
-    await page.goto("about:blank")
-    await asyncio.sleep(0.2)  # what the last page still does is not this one's
+    await asyncio.sleep(0.3)  # what the last page still does is not this one's
     await page.goto(url, wait_until="load")
     found: list[float] = await page.evaluate(_PAINTED)
     return found
@@ -213,8 +220,9 @@ async def _empty_page() -> AsyncIterator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n"
-        writer.write(head + b"content-length: %d\r\n\r\n" % len(_EMPTY_PAGE) + _EMPTY_PAGE)
+        said = "".join(f"{name}: {value}\r\n" for name, value in _HEADERS.items())
+        head = f"HTTP/1.1 200 OK\r\n{said}content-length: {len(_EMPTY_PAGE)}\r\n\r\n"
+        writer.write(head.encode() + _EMPTY_PAGE)
         await writer.drain()
         writer.close()
 

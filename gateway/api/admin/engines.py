@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from typing import Literal
 
 from fastapi import APIRouter, Response
 
 from adapters.drivers import driver_of
+from adapters.drivers.driver import Capabilities
 from adapters.model import Engine, SlotState
 from gateway.api.admin.common import Operator, as_it_is
 from gateway.api.dependencies import Actor, StateDep
@@ -94,7 +96,12 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
 
 def capabilities(engine: Engine) -> Json:
     """What Florin offers on engines of its kind: see docs/other-engines.md."""
-    told = asdict(driver_of(engine).capabilities)
+    return dict(_told(driver_of(engine).capabilities))
+
+
+@cache  # one for each kind of engine; the fleet's map asks for all engines every second
+def _told(capabilities: Capabilities) -> Json:
+    told = asdict(capabilities)
     return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in told.items()}
 
 

@@ -149,9 +149,8 @@ def _decision(entry: Json) -> Decision:
         says = "Sent on without a decision: there was only one place for it."
     else:
         action = _ACTIONS.get(entry["action"], entry["action"])
-        says = (
-            f"Engine {entry['picked']} was the cheapest: {action}; expected delay {entry['cost_ms']:,.0f} ms."
-        )
+        delay = max(0.0, entry["cost_ms"])  # a preference is a small negative cost, and no delay
+        says = f"Engine {entry['picked']} was the cheapest: {action}; expected delay {delay:,.0f} ms."
     others = max(0, entry.get("fleet", 0) - len(considered))
     search, queued, loading = (entry.get(name, 0) / 1000 for name in ("search_ms", "queue_ms", "load_ms"))
     return Decision(entry["at"], entry["engine"], says, considered, others, search, queued, loading)

@@ -26,6 +26,11 @@ DECISION = {
 }  # fmt: skip  # as the API says it
 
 
+def test_a_preference_is_no_negative_delay():
+    told = decisions([DECISION | {"cost_ms": -0.3}])
+    assert told[1].says.endswith("expected delay 0 ms.")
+
+
 def test_times_share_one_scale():
     failed = record(
         dispatched=1_500_000, first_token=None, ended=2_000_000, outcome="failover", billable=False
