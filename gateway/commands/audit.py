@@ -11,7 +11,6 @@ import typer
 from gateway.commands.client import Json, segment
 from gateway.commands.output import facts, note, print_json, show, table, when
 from gateway.commands.session import Session, command
-from gateway.errors import CODES
 
 app = typer.Typer()
 
@@ -76,6 +75,8 @@ _REFUSED = "It was refused before it reached an engine."
 
 
 def _error(error: Json) -> list[tuple[str, str]]:
+    from gateway.errors import CODES  # it brings the gateway's modules, which other commands do without
+
     known = CODES.get(error["code"])
     return [
         ("error", error["code"]),

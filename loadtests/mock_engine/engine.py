@@ -129,7 +129,7 @@ class MockEngine:
         for connection in tuple(self.connections):
             connection.drop("reset")
 
-    async def until(self, true: Callable[[State], bool], timeout: float = 5.0) -> None:
+    async def until(self, true: Callable[[State], bool], timeout: float = 30.0) -> None:
         """Wait until `true(state)`; raise TimeoutError with the state otherwise."""
         deadline = time.monotonic() + timeout
         while not true(self.state):

@@ -117,7 +117,7 @@ async def test_a_watch_goes_on_with_what_comes(installation):
 
 async def test_a_quiet_feed_still_shows_that_it_lives(installation):
     watch = installation.store.watch(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await anext(watch) == []
         assert await anext(watch) == []
     await watch.aclose()

@@ -334,7 +334,7 @@ async def test_an_engine_that_does_not_do_what_it_is_registered_for(gateway: Gat
 async def quarantine(gateway: Gateway) -> ServingStatus:
     """The only one, once the feed has brought it."""
     found = gateway.state.catalog.serving_statuses
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not found:
             await asyncio.sleep(0.01)
     (status,) = found.values()

@@ -66,7 +66,7 @@ async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gatew
         await ask(gateway, model=name)
     old = agent.engines()
     agent.leader().kill()
-    _, left = psutil.wait_procs(old, timeout=5)
+    _, left = psutil.wait_procs(old, timeout=30)
     assert left == []  # the core went with its server
     await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
     new = await registered(gateway, agent)
@@ -83,7 +83,7 @@ async def test_nothing_survives_a_killed_agent(gateway, run):
     await registered(gateway, agent)
     engines = agent.engines()
     await agent.kill()
-    _, left = psutil.wait_procs(engines, timeout=5)
+    _, left = psutil.wait_procs(engines, timeout=30)
     assert left == []
 
 
@@ -92,7 +92,7 @@ async def test_engine_ends_with_its_killed_subreaper(gateway, run):
     first = await registered(gateway, agent)
     engines = agent.engines()
     agent.guard().kill()
-    _, left = psutil.wait_procs(engines, timeout=5)
+    _, left = psutil.wait_procs(engines, timeout=30)
     assert left == []
     await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
 

@@ -198,6 +198,9 @@ async def test_questions_do_not_wait_behind_what_takes_long(ledger_process: Ledg
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 300])
 async def test_a_worker_that_stops_while_the_process_starts_leaves_none_behind(tmp_path: Path, turns: int):
+    others = {
+        *multiprocessing.active_children()
+    }  # of fixtures that outlive their module's tests on this worker
     opened = LedgerProcess(f"sqlite:///{tmp_path / 'ledger.db'}", patience=0.1)
     asking = [asyncio.create_task(opened.run(put, "x", at=1)) for _ in range(2)]
     for _ in range(turns):
@@ -207,7 +210,7 @@ async def test_a_worker_that_stops_while_the_process_starts_leaves_none_behind(t
     async with asyncio.timeout(30):
         await opened.close()
         await asyncio.wait(asking)
-    assert multiprocessing.active_children() == []
+    assert {*multiprocessing.active_children()} <= others
     with pytest.raises(BrokenProcessPool):
         await opened.run(put, "y", at=1)
-    assert multiprocessing.active_children() == []
+    assert {*multiprocessing.active_children()} <= others

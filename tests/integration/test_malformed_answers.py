@@ -33,7 +33,7 @@ SOUND_IN_A_STREAM = {"usage is a list"}
 
 async def quiet(deployment: Deployment) -> None:
     """No lease and no record is left open."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
             await asyncio.sleep(0.01)
 

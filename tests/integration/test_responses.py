@@ -41,7 +41,7 @@ def chat(**message: Any) -> dict[str, Any]:
 
 
 async def quiet(deployment: Deployment) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
             await asyncio.sleep(0.01)
 

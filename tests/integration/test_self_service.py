@@ -361,7 +361,7 @@ async def test_registrations_at_once_on_two_workers_do_not_exceed_a_quota(
     ):
         await grant(one, "acme", **{quota: 3})
         key = await admin_key(one, "acme")
-        await two.state.follower.wait_for(one.state.follower.seq, 5)
+        await two.state.follower.wait_for(one.state.follower.seq, 30)
         async with one.http(key) as first, two.http(key) as second:
             answers = await asyncio.gather(
                 *(upload((first, second)[n % 2], tmp_path, n, f"acme/a{n}") for n in range(8))

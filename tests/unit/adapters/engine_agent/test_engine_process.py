@@ -135,7 +135,7 @@ def test_an_agent_that_is_killed_takes_all_with_it(mark):
     agent.kill()
     agent.wait()
     agent.stdout.close()
-    _, left = psutil.wait_procs(processes, timeout=5)
+    _, left = psutil.wait_procs(processes, timeout=30)
     assert left == []
 
 

@@ -88,7 +88,7 @@ async def test_whoever_must_know_waits_until_what_waited_is_written(make, direct
         waiting = asyncio.ensure_future(wal.settled())
         await asyncio.sleep(0.05)
         assert not waiting.done()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     assert names(directory) == ["one"]
 
 
