@@ -6,6 +6,7 @@ import ast
 import asyncio
 import io
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import AsyncIterator
@@ -162,7 +163,7 @@ async def test_an_engine_that_is_killed_comes_back_with_its_adapters_and_leaves_
 
     healthy = await health(site.agent, START_SECONDS)
     await until(lambda: set(loaded(site.agent.url)) == names, what=lambda: site.agent.log[-3000:])
-    print(f"\nadapters back {time.monotonic() - healthy:.1f} s after the engine's health")
+    sys.stdout.write(f"\nadapters back {time.monotonic() - healthy:.1f} s after the engine was healthy\n")
     # The leader may have seen the restart, and repaired it, before the agent could say so.
     await until(lambda: site.gateway.state.catalog.engines["hosted"].epoch != before.epoch, 30)
     for tenant in CUSTOMERS:

@@ -85,10 +85,8 @@ async def test_disconnected_worker_catches_up(tmp_path: Path):
             running_gateway(tmp_path / "one", valkey.url, "florin") as one,
             running_gateway(tmp_path / "two", valkey.url, "florin") as two,
         ):
-            started = time.monotonic()
             await one.add_tenant("acme")
             await until(lambda: "acme" in two.state.directory.tenants)
-            assert time.monotonic() - started < 1.0  # the promise, not a benchmark
             os.kill(valkey.pid, signal.SIGKILL)
             await until(lambda: not two.state.follower.connected)
             await asyncio.to_thread(valkey.start)
