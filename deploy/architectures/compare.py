@@ -16,8 +16,8 @@ _FACTORS = {"intermediate": 3, "hidden_size": 2, "head_dim": 2, "vocab": 2}
 
 
 def main(names: list[str]) -> None:
-    from deploy.architectures import engine_models  # noqa: PLC0415
-    from deploy.architectures.layered import LAYERED, Layered  # noqa: PLC0415
+    from deploy.architectures import engine_models
+    from deploy.architectures.layered import LAYERED, Layered
 
     with contextlib.redirect_stdout(sys.stderr):
         engine_models.prepare()
@@ -32,7 +32,7 @@ def main(names: list[str]) -> None:
 
 def _built(name: str, row: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
     """A config.json, the sizes of transformers' linear layers, and those of the names that vLLM adapts."""
-    from deploy.architectures import engine_models, library_models  # noqa: PLC0415
+    from deploy.architectures import engine_models, library_models
 
     cls = library_models.class_of(name)
     usual = library_models.configured(name, cls, head_dim=_heeds(row))
@@ -66,7 +66,7 @@ def _built(name: str, row: dict[str, Any], variant: dict[str, Any]) -> dict[str,
 
 
 def _size(config: Any, field: str) -> Any:
-    from deploy.architectures import library_models  # noqa: PLC0415
+    from deploy.architectures import library_models
 
     with contextlib.suppress(TypeError):  # a part that this config lacks
         return library_models.value_of(config, field)

@@ -67,10 +67,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def prepare() -> None:
     """Before the first import of vLLM."""
-    import sys  # noqa: PLC0415
+    import sys
 
     os.environ.update(VLLM_TARGET_DEVICE="cpu", VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1")
-    import transformers  # noqa: F401, PLC0415  # looks for torchvision first, and truthfully
+    import transformers  # noqa: F401  # looks for torchvision first, and truthfully
 
     absent = frozenset(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
     sys.meta_path.append(_Finder(absent))
@@ -155,15 +155,15 @@ class _Gpu:
 def build(config: Any) -> Any:
     """VLLM's model of a transformers config, on the meta device, and its engine's config."""
     global _world  # noqa: PLW0603  # torch's process group is one a process
-    import torch  # noqa: PLC0415
-    from vllm.config import set_current_vllm_config  # noqa: PLC0415
-    from vllm.distributed import (  # noqa: PLC0415
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import (
         init_distributed_environment,
         initialize_model_parallel,
         parallel_state,
     )
-    from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
-    from vllm.model_executor.model_loader.utils import initialize_model  # noqa: PLC0415
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader.utils import initialize_model
 
     with tempfile.TemporaryDirectory() as directory:
         config.save_pretrained(directory)
@@ -192,11 +192,11 @@ def build(config: Any) -> Any:
 
 def adaptable(model: Any) -> Adaptable:
     """Decide as `LoRAModelManager._create_lora_modules` does."""
-    from vllm.config.lora import LoRAConfig  # noqa: PLC0415
-    from vllm.lora import utils  # noqa: PLC0415
-    from vllm.model_executor.layers.fused_moe import MoERunner  # noqa: PLC0415
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding  # noqa: PLC0415
-    from vllm.model_executor.models import is_pooling_model, supports_multimodal  # noqa: PLC0415
+    from vllm.config.lora import LoRAConfig
+    from vllm.lora import utils
+    from vllm.model_executor.layers.fused_moe import MoERunner
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from vllm.model_executor.models import is_pooling_model, supports_multimodal
 
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     result = Adaptable(

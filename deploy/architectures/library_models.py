@@ -90,7 +90,7 @@ CLASSES = {
 
 def class_of(name: str) -> Any:
     """Transformers' class of an architecture, or None."""
-    import transformers  # noqa: PLC0415
+    import transformers
 
     return getattr(transformers, CLASSES.get(name, name), None)
 
@@ -239,8 +239,8 @@ def _modules() -> list[Any]:
 
 
 def build(cls: Any, config: Any) -> Built:
-    import torch  # noqa: PLC0415
-    from transformers.pytorch_utils import Conv1D  # noqa: PLC0415
+    import torch
+    from transformers.pytorch_utils import Conv1D
 
     for part in _modules():
         vars(part)["int"] = kept

@@ -15,7 +15,7 @@ _UNTOLD = {
 
 
 def main(names: list[str]) -> None:
-    from deploy.architectures import engine_models  # noqa: PLC0415
+    from deploy.architectures import engine_models
 
     with contextlib.redirect_stdout(sys.stderr):
         engine_models.prepare()
@@ -24,10 +24,10 @@ def main(names: list[str]) -> None:
 
 
 def _table(names: list[str]) -> dict[str, Any]:
-    import transformers  # noqa: PLC0415
-    import vllm  # noqa: PLC0415
+    import transformers
+    import vllm
 
-    from deploy.architectures import engine_models, library_models, rows  # noqa: PLC0415
+    from deploy.architectures import engine_models, library_models, rows
 
     known, broken = engine_models.capable()
     made: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def _table(names: list[str]) -> dict[str, Any]:
 
 def _model_types(made: dict[str, Any]) -> dict[str, str]:
     """`model_type` → the text model that it stands for, for a config.json without `architectures`."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: PLC0415
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return {kind: name for kind, name in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()) if name in made}
 

@@ -232,7 +232,7 @@ class Console:
 
     def _prepare(self) -> None:
         """Somebody is about to sign in: what pages are made of is compiled while they type, a template at a
-        time, and not in workers whose console nobody opens."""
+        time, and not in workers whose console is never opened."""
         if self._preparing is None:
             self._preparing = asyncio.create_task(self._compile())
 

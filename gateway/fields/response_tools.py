@@ -123,7 +123,7 @@ def tools(value: Any, reading: FieldReading) -> list[dict[str, Any]]:
     functions = [function for given in _TOOLS(value, reading) for function in given]
     if len(functions) > MAX_TOOLS:
         raise WrongError(f"have at most {MAX_TOOLS:,} tools in all")
-    if any(one.get("type") == "namespace" for one in value):  # or nobody could say which tool is called
+    if any(one.get("type") == "namespace" for one in value):  # or calls could not be told apart
         for name, count in Counter(one["name"] for one in functions).items():
             if count > 1:
                 raise WrongError(f"not have two tools that are called `{name[:200]}`")

@@ -36,7 +36,7 @@ class FailedKeys:
 
     def record(self, address: str) -> int:
         """Count a failure. Returns the seconds for which the address must wait; 0: it need not. `address`: of
-        the client; empty if nobody knows it."""
+        the client; empty if it is unknown."""
         wait = self._count(_client(address)) if self.limit and address else 0
         self.on_failure(wait > 0)
         return wait

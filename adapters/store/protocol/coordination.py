@@ -54,7 +54,7 @@ class CoordinationStore(Protocol):
         ...
 
     async def registry_format(self) -> int | None:
-        """The number of the format that the registry is written in. None: nobody has said it."""
+        """The number of the format that the registry is written in. None: it is not recorded."""
         ...
 
     async def mark_registry(self, form: int) -> None:
