@@ -246,7 +246,10 @@ class WorkerGroup:
         for worker in self._workers:
             worker.close()
         self._detach()
-        target(*args)
+        try:
+            target(*args)
+        finally:
+            logging.shutdown()  # a forked process does not run `atexit`: its last lines, which say why it ends
 
     def _insert(self, serve: Callable[[str, socket.socket], None], url: str, inner: socket.socket) -> None:
         """Runs in the insertion process."""
