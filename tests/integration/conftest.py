@@ -14,6 +14,7 @@ from tests.support.archives import adapter_files
 from tests.support.engine_hosts import Agent, end, free_port, start_agent
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.lora import LLAMA
+from tests.support.waiting import until
 
 MOCK = (sys.executable, "-m", "loadtests.mock_engine.vllm", "serve")
 
@@ -59,6 +60,8 @@ async def deployment(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Deployme
         for tenant in ("acme", "bolt", "corgi"):
             await gateway.add_tenant(tenant)
             await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
+        # Engines serve before they are first probed, but nothing shows them as up.
+        await until(lambda: [state.healthy for state in gateway.state.pool.states()] == [True, True])
         yield Deployment(gateway, a, b, tmp_path)
 
 
