@@ -249,7 +249,7 @@ class WorkerGroup:
         try:
             target(*args)
         finally:
-            logging.shutdown()  # a forked process does not run `atexit`: its last lines, which say why it ends
+            logging.shutdown()  # its last lines say why it ends, and a forked process runs no `atexit`
 
     def _insert(self, serve: Callable[[str, socket.socket], None], url: str, inner: socket.socket) -> None:
         """Runs in the insertion process."""
