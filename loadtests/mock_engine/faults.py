@@ -63,6 +63,8 @@ class Faults:
     """JSON that replaces every `usage` object."""
 
     load_delay: float = 0.0
+    load_held: bool = False
+    """Loads begin when this is false again."""
     load_status: int = 0
     """Refuse loads with this status: 400, 404, 500, 503."""
     load_times: int = -1

@@ -17,6 +17,8 @@ from loadtests.mock_engine.state import State
 
 Do = Callable[[Connection, Callable[[], None]], None]
 """Does the work when the engine's core can."""
+_LOOK_S = 0.01
+"""How often a held load looks whether it may begin."""
 
 
 class Routes:
@@ -66,7 +68,9 @@ class Routes:
         connection.answer(200, body, b"text/plain; version=0.0.4; charset=utf-8")
 
     def _load(self, connection: Connection, body: bytes) -> None:
-        if self._faults.load_delay > 0:
+        if self._faults.load_held:
+            asyncio.get_running_loop().call_later(_LOOK_S, self._load, connection, body)
+        elif self._faults.load_delay > 0:
             asyncio.get_running_loop().call_later(self._faults.load_delay, self._load_now, connection, body)
         elif not _parsed(body):
             self._load_now(connection, body)  # refused by the route

@@ -104,7 +104,7 @@ async def test_running_streams_end_on_the_version_that_they_began_with(fleet: Fl
     await fleet.promote("v2", weight=50, guard=GUARD)
     streams = [
         asyncio.create_task(
-            fleet.ask(fleet.workers[n % 2], stream=True, tokens=100, ignore_eos=True, user=f"long-{n}")
+            fleet.ask(fleet.workers[n % 2], stream=True, tokens=2000, ignore_eos=True, user=f"long-{n}")
         )
         for n in range(12)
     ]

@@ -1,5 +1,6 @@
 """The fake engine must be true to the real one where tests lean on it, and its faults must happen."""
 
+import asyncio
 import itertools
 import json
 from pathlib import Path
@@ -241,6 +242,15 @@ async def test_a_client_that_leaves_is_noticed(engine, http):
 async def test_loads_can_be_slow_and_fail(engine, http):
     engine.faults.update({"load_status": 500, "load_times": 1, "load_delay": 0.01})
     assert [(await load(http)).status_code for _ in range(2)] == [500, 200]
+
+
+async def test_loads_can_be_held(engine, http):
+    engine.faults.update({"load_held": True})
+    loading = asyncio.create_task(load(http))
+    assert (await chat(http, "base")).status_code == 200
+    assert engine.state.adapters == {}
+    engine.faults.update({"load_held": False})
+    assert (await loading).status_code == 200
 
 
 async def test_a_restarted_engine_has_forgotten_everything(engine, http):
