@@ -17,6 +17,7 @@ from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import ALL, CUSTOMERS, loaded
 from tests.support.harness import Gateway
+from tests.support.waiting import until
 
 
 def messages(question: str) -> list[dict[str, str]]:
@@ -164,16 +165,16 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
             assert isinstance(result, openai.APIError)
         else:
             assert result.startswith(demo_model.adapters[CUSTOMERS[i % 3]].voice)
-    await asyncio.sleep(0.3)
-    assert all(state.in_flight == 0 for state in gateway.state.pool.states())
+    await until(lambda: all(state.in_flight == 0 for state in gateway.state.pool.states()))
 
     # It comes back empty under its old URL, and gets its adapters again without being asked.
     should = gateway.state.residency.slots(f"e{victim.index}")
     await asyncio.to_thread(repaired_fleet.restart, victim.index)
-    deadline = time.monotonic() + 10
-    while not set(should) <= set(loaded(victim.url)):
-        assert time.monotonic() < deadline, "its adapters did not come back"
-        await asyncio.sleep(0.1)
+
+    async def back() -> bool:
+        return set(should) <= set(await asyncio.to_thread(loaded, victim.url))
+
+    await until(back)
 
 
 async def test_client_disconnect_frees_the_engine_within_a_second(gateway: Gateway, clean_fleet: Fleet):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from deploy.demo.model import DemoModel
 from tests.engine.conftest import add_tenant, loaded
 from tests.engine.test_gateway import ask, messages
 from tests.support.harness import Gateway
+from tests.support.waiting import until
 
 QUESTION = 0
 
@@ -66,11 +66,7 @@ def faint(source: Path, target: Path, factor: float) -> Path:
 
 
 async def holder(gateway: Gateway, name: str) -> str:
-    deadline = time.monotonic() + 5
-    while not (found := gateway.state.residency.holders(name)):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-    return found[0]
+    return (await until(lambda: gateway.state.residency.holders(name)))[0]
 
 
 async def test_an_adapter_of_nearly_no_weight_is_quarantined_with_the_evidence_until_it_is_released(

@@ -59,6 +59,14 @@ async def python(mark: str, code: str) -> EngineProcess:
     return await EngineProcess.start((sys.executable, "-c", textwrap.dedent(code)), os.environ, mark=mark)
 
 
+async def ended(engine: EngineProcess) -> int:
+    """Its exit code, when all its output is here: `wait` waits for the end of that for two seconds."""
+    code = await engine.wait()
+    for pump in engine._pumps:
+        await asyncio.to_thread(pump.join, PATIENCE_S)
+    return code
+
+
 async def test_a_leader_that_is_killed_takes_all_with_it(mark):
     engine = await tree(mark)
     os.kill(engine.pid, signal.SIGKILL)
@@ -90,7 +98,7 @@ async def test_stop_waits_for_what_does(mark):
     while not engine.tail.lines:
         await asyncio.sleep(0.01)
     await engine.stop(PATIENCE_S)
-    assert await engine.wait() == 5
+    assert await ended(engine) == 5
     assert engine.tail.text() == "ready\nleft properly"
 
 
@@ -142,13 +150,13 @@ def test_an_agent_that_is_killed_takes_all_with_it(mark):
 
 async def test_an_exit_code_is_told(mark):
     engine = await python(mark, "import sys; print('one'); sys.stderr.write('two'); sys.exit(7)")
-    assert await engine.wait() == 7
+    assert await ended(engine) == 7
     assert sorted(engine.tail.text().splitlines()) == ["one", "two"]
 
 
 async def test_output_goes_on_to_our_own_streams(mark, capfd):
     engine = await python(mark, "import sys; print('out'); sys.stderr.write('err\\n')")
-    await engine.wait()
+    await ended(engine)
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("out\n", "err\n")
 
@@ -196,7 +204,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(mark, monkeypatch):
 async def test_signals_that_we_ignore_are_heard_by_the_engine(mark):
     """A shell that starts things in the background ignores SIGINT for them; engines hear it all the same."""
     engine = await python(mark, "import signal; print(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)")
-    await engine.wait()
+    await ended(engine)
     assert engine.tail.text() == "True"
 
 
