@@ -31,6 +31,7 @@ from tests.support.empty_ledgers import EmptyLedgers, put_sqlite
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
 from tests.support.promtool import promtool as find_promtool
+from tests.support.waiting import PATIENCE_S
 
 search.begin()
 
@@ -136,7 +137,7 @@ def prefix(fresh_prefix: Callable[[], str]) -> str:
 @pytest.fixture
 async def redis_store(valkey_url: str, prefix: str):
     """A store over the real server, empty."""
-    store = RedisStore(valkey_url, prefix=prefix)
+    store = RedisStore(valkey_url, prefix=prefix, timeout=PATIENCE_S)
     yield store
     await store.close()
 

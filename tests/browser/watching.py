@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, CDPSession, ConsoleMessage, Page, Request, Response
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    CDPSession,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    Response,
+)
 
 _REPORT_VIOLATIONS = """
 document.addEventListener('securitypolicyviolation', event =>
@@ -75,8 +83,17 @@ class Watched:
         await self.page.wait_for_load_state("load")
         quiet = 0
         while quiet < 2:
-            await asyncio.sleep(_SETTLED / 2)
-            quiet = 0 if self._pending else quiet + 1
+            quiet = quiet + 1 if await self._page_lived(_SETTLED / 2) and not self._pending else 0
+
+    async def _page_lived(self, seconds: float) -> bool:
+        """Whether the page's own clock has gone on so long, and all that was due by then is done. The browser may stand
+        still while the clock here goes on."""
+        try:
+            await self.page.evaluate("ms => new Promise(done => setTimeout(done, ms))", seconds * 1000)
+        except Error:  # another page came
+            await self.page.wait_for_load_state("load")
+            return False
+        return True
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(_STATUS_MESSAGE):

@@ -12,6 +12,7 @@ from adapters.store.protocol import Store
 from adapters.store.redis import RedisStore
 from tests.doubles.memory_store import MemoryStore
 from tests.support.valkey_servers import restricted
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass
@@ -36,7 +37,7 @@ class StoreInstallation:
             with BlockingRedis.from_url(self.url) as server:
                 server.execute_command(*restricted(self.prefix, "secret"))
             url = self.url.replace("unix://", f"unix://{self.prefix}:secret@")
-            store = RedisStore(url, prefix=self.prefix, clock=lambda: self.now)
+            store = RedisStore(url, prefix=self.prefix, clock=lambda: self.now, timeout=PATIENCE_S)
         self.opened.append(store)
         return store
 

@@ -9,13 +9,14 @@ import pytest
 from adapters.errors import ConflictError, FencedError
 from adapters.store.protocol.coordination import Fence
 from adapters.store.protocol.registry import DOCUMENT_KINDS, AuditNote, Change, Event, GapError
+from tests.support.waiting import PATIENCE_S
 
 
 async def collect(store, after, count):
     """The next `count` events."""
     found: list[Event] = []
     watch = store.watch(after)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for batch in watch:
             found += batch
             if len(found) >= count:
@@ -117,7 +118,7 @@ async def test_a_watch_goes_on_with_what_comes(installation):
 
 async def test_a_quiet_feed_still_shows_that_it_lives(installation):
     watch = installation.store.watch(0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert await anext(watch) == []
         assert await anext(watch) == []
     await watch.aclose()

@@ -17,13 +17,21 @@ from adapters.store.redis import RedisStore
 from tests.contract.test_outages import Tenants, every_call
 from tests.support.certificates import Authority
 from tests.support.tls_relay import TlsRelays
-from tests.support.valkey_servers import Servers, servers, slot_owner, start_cluster, start_sentinels
+from tests.support.valkey_servers import (
+    Servers,
+    be_patient,
+    servers,
+    slot_owner,
+    start_cluster,
+    start_sentinels,
+)
+from tests.support.waiting import PATIENCE_S
 
 
 def deployed(
     running: Servers, directory: Path, kind: str, silent: int, relays: TlsRelays, options: str
-) -> tuple[str, int]:
-    """The URL, by TLS, and the primary's own port."""
+) -> tuple[str, int, list[int]]:
+    """The URL, by TLS, the primary's own port, and the ports of those that decide who it is: patient ones."""
     ports: dict[int, int] = {}  # of relays: the servers'
 
     def announced(port: int) -> int:
@@ -32,14 +40,18 @@ def deployed(
         return found
 
     if kind == "sentinel":
-        primary, _, asked = start_sentinels(running, directory, announced)
-        asked, path = [announced(port) for port in asked], "/main"
+        _, _, deciding = start_sentinels(running, directory, announced)
+        be_patient(kind, deciding, 60_000)
+        with Redis(port=deciding[0]) as sentinel:
+            _, found = sentinel.sentinel_get_master_addr_by_name("main")
+        asked, path = [announced(port) for port in deciding], "/main"
     else:
-        nodes = start_cluster(running, announced)
-        primary, path = ports[slot_owner(nodes[0], "{florin}")], ""
+        deciding = start_cluster(running, announced)
+        be_patient(kind, deciding, 60_000)
+        found, path = slot_owner(deciding[0], "{florin}"), ""
         asked = list(ports)
     seeds = ",".join(f"127.0.0.1:{port}" for port in (silent, *asked))
-    return f"rediss+{kind}://{seeds}{path}?{options}", primary
+    return f"rediss+{kind}://{seeds}{path}?{options}", ports[found], deciding
 
 
 @pytest.fixture
@@ -57,8 +69,10 @@ async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, silen
     authority = Authority.at(tmp_path / "ca")
     options = f"ssl_ca_certs={authority.file}"
     with TlsRelays(authority.issue("server")) as relays, servers(tmp_path) as running:
-        url, primary = await asyncio.to_thread(deployed, running, tmp_path, kind, silent, relays, options)
-        store = RedisStore(url)
+        url, primary, deciding = await asyncio.to_thread(
+            deployed, running, tmp_path, kind, silent, relays, options
+        )
+        store = RedisStore(url, timeout=5)  # a quarter of it is lost on the silent one
         tenants = Tenants()
         follower = Follower(store, [tenants])
         try:
@@ -66,14 +80,16 @@ async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, silen
             assert await unavailable_calls(store) == []
             acknowledged = await register(store, range(20))
             with Redis(port=primary) as server:
-                server.execute_command("WAIT", 1, 5000)  # replication is asynchronous
+                assert server.execute_command("WAIT", 1, 60_000)  # replication is asynchronous
+            be_patient(kind, deciding, 500)
             running.kill(primary)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(more := await register(store, range(100, 120))) < 20:
                     await asyncio.sleep(0.05)
+            be_patient(kind, (port for port in deciding if port != primary), 60_000)
             found = await store.snapshot()
             assert {*acknowledged, *more} <= found.documents["tenant"].keys()
-            assert await follower.wait_for(found.position.seq, 10)
+            assert await follower.wait_for(found.position.seq, PATIENCE_S)
             assert tenants.known == found.documents["tenant"].keys()
             assert not follower.lost
             assert await unavailable_calls(store) == []

@@ -16,9 +16,12 @@ from gateway.tenants.terms import Budget
 from tests.contract.test_limits import Worker, amounts, limits
 from tests.support.engine_hosts import free_port
 from tests.support.valkey_servers import DATA, _raw, ask, eventually, servers
+from tests.support.waiting import PATIENCE_S
 
 SUBJECT = "tenant:acme"
 DAY = limits(tokens_per_day=1_000)
+NOW = 1_795_000_000_000
+"""Milliseconds: no share lapses, and no day ends, while a test runs."""
 
 
 class Failover:
@@ -30,7 +33,7 @@ class Failover:
 
     @staticmethod
     def _open(port: int) -> RedisStore:
-        return RedisStore(f"redis://127.0.0.1:{port}", prefix="lost")
+        return RedisStore(f"redis://127.0.0.1:{port}", prefix="lost", clock=lambda: NOW, timeout=PATIENCE_S)
 
     def cut_off(self) -> None:
         """The replica has all until now, and nothing after it."""
@@ -92,7 +95,7 @@ class Watch:
             "watch",
             used,
             post,
-            directory._clock,
+            lambda: NOW * 1000,
             clock=lambda: self.time,
         )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from adapters.model import SlotState
 from adapters.store.protocol.placement import Touch
 from adapters.store.redis import RedisStore
+from tests.support.waiting import PATIENCE_S
 
 NOW = 1_700_000_000_000
 
 
 async def test_leases_of_earlier_workers_count_as_one_and_they_read_ours(valkey_url, prefix):
-    store = RedisStore(valkey_url, prefix=prefix, clock=lambda: NOW)
+    store = RedisStore(valkey_url, prefix=prefix, clock=lambda: NOW, timeout=PATIENCE_S)
     key = f"{{{prefix}}}:leases:e1"
     try:
         for version in ("a", "b"):

@@ -15,6 +15,7 @@ from adapters.store.feed import Follower
 from adapters.store.protocol.placement import ClaimResult, Touch
 from adapters.store.protocol.registry import Change, GapError
 from adapters.store.redis import RedisStore
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def server(tmp_path):
 
 @pytest.fixture
 async def store(server):
-    store = RedisStore(server.url)
+    store = RedisStore(server.url, timeout=PATIENCE_S)
     yield store
     await store.close()
 
@@ -43,20 +44,9 @@ class Tenants:
             self.known.add(event.id)
 
 
-async def eventually(condition):
-    """Until it holds: what it speaks of happens in another process, which sends no signal."""
-    async with asyncio.timeout(10):
-        while not await condition():
-            await asyncio.sleep(0.005)
-
-
 async def kill(server):
     os.kill(server.pid, signal.SIGKILL)
-
-    async def dead():
-        return not server.alive
-
-    await eventually(dead)
+    await until(lambda: not server.alive)
     await asyncio.sleep(0)  # the loop learns of the closed connections
 
 
@@ -98,16 +88,17 @@ async def test_without_a_server_every_call_says_so(server, store):
 
 async def test_a_server_that_hangs_is_given_up_within_three_seconds(server, store):
     await store.commit([Change("tenant", "a", "1")])
+    hurried = RedisStore(server.url)
+    assert hurried._timeout < 3
     os.kill(server.pid, signal.SIGSTOP)
     try:
         with pytest.raises(StoreUnavailableError, match="timed out"):
-            async with asyncio.timeout(3):
-                await store.commit([Change("tenant", "a", "1")])
+            await hurried.commit([Change("tenant", "a", "1")])
         with pytest.raises(StoreUnavailableError):
-            async with asyncio.timeout(3):
-                await anext(store.watch(1))
+            await anext(hurried.watch(1))
     finally:
         os.kill(server.pid, signal.SIGCONT)
+        await hurried.close()
     await store.commit([Change("tenant", "b", "1")])
 
 
@@ -124,10 +115,7 @@ async def test_what_was_acknowledged_survives_a_kill(server, store):
 
     working = asyncio.gather(*(register(w) for w in range(4)))
 
-    async def enough():
-        return len(acknowledged) >= 100
-
-    await eventually(enough)
+    await until(lambda: len(acknowledged) >= 100)
     await kill(server)
     await working
     server.start()
@@ -152,14 +140,14 @@ async def test_a_follower_catches_up_when_the_server_is_back(server, store):
     follower = Follower(store, [view])
     await follower.start()
     await kill(server)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while follower.connected:
             await follower.changed()
     assert view.known == {"before"}
     server.start()
     await asyncio.sleep(0.05)
     seq = await store.commit([Change("tenant", "after", "{}")])
-    assert await follower.wait_for(seq, 10)
+    assert await follower.wait_for(seq, PATIENCE_S)
     assert follower.connected
     assert view.known == {"before", "after"}
     await follower.close()
@@ -172,7 +160,7 @@ async def test_watchers_notice_lost_data(server, store):
     async with Redis.from_url(server.url) as redis:
         await redis.flushall()
     with pytest.raises(GapError):
-        await asyncio.wait_for(anext(watch), 10)
+        await asyncio.wait_for(anext(watch), PATIENCE_S)
     await watch.aclose()
 
 
@@ -199,7 +187,7 @@ async def test_an_abandoned_watch_leaves_no_connection(server, store):
         async def fewer():
             return len(await redis.client_list()) < before
 
-        await eventually(fewer)
+        await until(fewer)
 
 
 async def test_a_cancelled_call_ends_wherever_it_was(store):
@@ -212,7 +200,7 @@ async def test_a_cancelled_call_ends_wherever_it_was(store):
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
-        _, running = await asyncio.wait([task], timeout=5)
+        _, running = await asyncio.wait([task], timeout=PATIENCE_S)
         assert not running, f"cancelled after {steps} steps, it goes on"
 
 

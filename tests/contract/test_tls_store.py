@@ -14,6 +14,7 @@ from adapters.store.redis import RedisStore
 from tests.support.certificates import Authority
 from tests.support.tls_relay import TlsRelays
 from tests.support.valkey_servers import DATA, ask, eventually, servers
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -35,9 +36,9 @@ def relays(authority: Authority) -> Iterator[TlsRelays]:
         yield running
 
 
-async def said(url: str) -> str:
+async def said(url: str, timeout: float = PATIENCE_S) -> str:
     """Why the store cannot be used; empty: it can."""
-    store = RedisStore(url, timeout=0.5)
+    store = RedisStore(url, timeout=timeout)
     try:
         await store.snapshot()
     except StoreUnavailableError as error:
@@ -62,7 +63,7 @@ async def test_what_is_wrong_is_said(authority: Authority, relays: TlsRelays, pl
     (tmp_path / "rubbish").write_text("rubbish")
     assert f"cannot be read: {tmp_path}/rubbish" in await said(f"{url}?ssl_ca_certs={tmp_path}/rubbish")
     assert "It has never answered by TLS" in await said(
-        f"rediss://127.0.0.1:{plain}?ssl_ca_certs={authority.file}"
+        f"rediss://127.0.0.1:{plain}?ssl_ca_certs={authority.file}", timeout=0.5
     )
     relays.present(authority.issue("expired", days=-1))
     assert "certificate has expired" in await said(trusting)
@@ -89,7 +90,7 @@ async def test_authorities_are_read_again_when_they_are_renewed(
     """And not for each connection: that takes tens of milliseconds of the event loop."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(authority.file.read_bytes())
-    store = RedisStore(f"rediss://127.0.0.1:{relays.open(plain)}?ssl_ca_certs={trusted}")
+    store = RedisStore(f"rediss://127.0.0.1:{relays.open(plain)}?ssl_ca_certs={trusted}", timeout=PATIENCE_S)
     read = 0
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -170,7 +170,11 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
     # It comes back empty under its old URL, and gets its adapters again without being asked.
     should = gateway.state.residency.slots(f"e{victim.index}")
     await asyncio.to_thread(repaired_fleet.restart, victim.index)
-    await until(lambda: set(should) <= set(loaded(victim.url)), what=lambda: "its adapters did not come back")
+
+    async def back() -> bool:
+        return set(should) <= set(await asyncio.to_thread(loaded, victim.url))
+
+    await until(back)
 
 
 async def test_client_disconnect_frees_the_engine_before_the_answer_is_complete(

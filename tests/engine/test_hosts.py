@@ -28,7 +28,7 @@ from tests.engine.conftest import loaded
 from tests.support.certificates import Authority, put
 from tests.support.engine_hosts import Agent, end, free_port, registered, roots, start_agent
 from tests.support.harness import Gateway, running_gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 CUSTOMERS = ("acme", "bolt")
 START_SECONDS = 240
@@ -158,20 +158,20 @@ async def test_an_engine_that_is_killed_comes_back_with_its_adapters_and_leaves_
     old = site.agent.engines()
     assert len(old) >= 3  # the guard, the API server, the core
     site.agent.leader().kill()
-    _, left = await asyncio.to_thread(psutil.wait_procs, old, timeout=10)
+    _, left = await asyncio.to_thread(psutil.wait_procs, old, timeout=PATIENCE_S)
     assert left == []
 
     healthy = await health(site.agent, START_SECONDS)
     await until(lambda: set(loaded(site.agent.url)) == names, what=lambda: site.agent.log[-3000:])
     sys.stdout.write(f"\nadapters back {time.monotonic() - healthy:.1f} s after the engine was healthy\n")
     # The leader may have seen the restart, and repaired it, before the agent could say so.
-    await until(lambda: site.gateway.state.catalog.engines["hosted"].epoch != before.epoch, 30)
+    await until(lambda: site.gateway.state.catalog.engines["hosted"].epoch != before.epoch)
     for tenant in CUSTOMERS:
         assert await site.ask(tenant, question) == (site.voice(tenant, question), "hosted")
 
     whole = site.agent.engines()
     await site.agent.kill()
-    _, left = await asyncio.to_thread(psutil.wait_procs, whole, timeout=10)
+    _, left = await asyncio.to_thread(psutil.wait_procs, whole, timeout=PATIENCE_S)
     assert left == []
 
 

@@ -111,7 +111,7 @@ class World:
         stack, _, id_ = self.running.pop(name)
         assert not self.log.has(f"{id_}-0 aborted")
         await stack.aclose()
-        await until(lambda: self.log.has(f"{id_}-0 aborted"), seconds=10)
+        await until(lambda: self.log.has(f"{id_}-0 aborted"))
         await self.complete(self.base)
         self.mirror.finished(name)
 

@@ -24,6 +24,7 @@ from gateway.commands.tree import tree
 from tests.engine.conftest import ALL, loaded
 from tests.engine.test_gateway import ask
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.waiting import PATIENCE_S
 
 QUESTION = "When do my cards arrive?"
 
@@ -91,11 +92,11 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
     versions = gateway.state.catalog.versions
     hottest = [versions[f"{tenant}/support@v1"] for tenant in reversed(order)]
     names = [version.engine_name for version in hottest]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while list(await gateway.state.store.recency("e0")) != names:
             await asyncio.sleep(0.05)
     engine.kill()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while (await doctor(gateway)).get("engine_reachable", {}).get("status") != "problem":
             await asyncio.sleep(0.1)
     caplog.set_level(logging.WARNING, "adapters.reconcile.reconciler")
@@ -110,7 +111,7 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
     took = time.monotonic() - healthy
     await restarting
     sys.stdout.write(f"\nadapters back {took:.1f} s after the engine was healthy\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(again := reloaded(caplog)) < len(hottest):  # each is logged after it is resident
             await asyncio.sleep(0.02)
     assert again == [version.id for version in hottest]

@@ -66,8 +66,7 @@ def faint(source: Path, target: Path, factor: float) -> Path:
 
 
 async def holder(gateway: Gateway, name: str) -> str:
-    found: list[str] = await until(lambda: gateway.state.residency.holders(name))
-    return found[0]
+    return (await until(lambda: gateway.state.residency.holders(name)))[0]
 
 
 async def test_an_adapter_of_nearly_no_weight_is_quarantined_with_the_evidence_until_it_is_released(

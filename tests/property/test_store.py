@@ -25,6 +25,7 @@ from adapters.store.protocol.registry import AuditNote, Change
 from adapters.store.redis import RedisStore
 from tests.doubles.memory_store import MemoryStore
 from tests.support.search import examples
+from tests.support.waiting import PATIENCE_S
 
 ENGINES = ("e1", "e2", "e3")
 SLOTS = {"e1": 1, "e2": 2, "e3": 2}
@@ -375,7 +376,7 @@ def _among(version: str, versions: list[str] | None) -> bool:
 
 async def play(url: str, prefix: str, sequence: list[dict]) -> None:
     now = 1_700_000_000_000
-    real = RedisStore(url, prefix=prefix, clock=lambda: now)
+    real = RedisStore(url, prefix=prefix, clock=lambda: now, timeout=PATIENCE_S)
     twin = MemoryStore(clock=lambda: now)
     past = Past()
     try:

@@ -11,11 +11,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
 from tests.support.certificates import Files
+from tests.support.waiting import PATIENCE_S
 
 _HELLO = b"\x16"
 """Of a TLS handshake."""
@@ -45,7 +46,7 @@ class TlsRelays:
         listening = socket.create_server(("127.0.0.1", port))
         listening.setblocking(False)
         self._sockets.append(listening)
-        self._loop.call_soon_threadsafe(self._begin, self._accept(listening, target))
+        self._loop.call_soon_threadsafe(self._loop.add_reader, listening, self._accept, listening, target)
         return int(listening.getsockname()[1])
 
     def __enter__(self) -> Self:
@@ -55,32 +56,33 @@ class TlsRelays:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         for listening in self._sockets:
             listening.close()
 
-    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _end(self) -> None:
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for _ in range(3):  # in which transports that were aborted close their sockets
             await asyncio.sleep(0)
 
-    async def _accept(self, listening: socket.socket, target: int) -> None:
-        while True:
-            accepted, _ = await self._loop.sock_accept(listening)
-            self._begin(self._relay(accepted, target))
+    def _accept(self, listening: socket.socket, target: int) -> None:
+        with suppress(BlockingIOError, ConnectionError):  # the client is gone
+            accepted, _ = listening.accept()
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._relay(accepted, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: accepted.close())  # also if it is cancelled before it begins
 
     async def _relay(self, accepted: socket.socket, target: int) -> None:
-        with closing(accepted), suppress(OSError, EOFError, asyncio.IncompleteReadError):
+        with suppress(OSError, EOFError, asyncio.IncompleteReadError):
             encrypted = await self._wants_tls(accepted)
             self.encrypted, self.plain = self.encrypted + encrypted, self.plain + (not encrypted)
             reader, writer = await self._streams(accepted, encrypted=encrypted)

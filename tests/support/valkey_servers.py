@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from adapters.store.embedded import _binary
 from tests.support.engine_hosts import free_port
+from tests.support.waiting import PATIENCE_S
 
 DATA = ("--save", "", "--repl-diskless-sync-delay", "0")
 """Options of servers with data. By default a replica waits five seconds for its first copy."""
@@ -57,7 +58,7 @@ class Servers:
             self.kill(port)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -179,3 +180,13 @@ def _ready(node: int) -> bool:
         info = server.execute_command("CLUSTER INFO")
         slots = server.execute_command("CLUSTER SLOTS")
     return info["cluster_state"] == "ok" and all(len(found) == 4 for found in slots)
+
+
+def be_patient(kind: str, ports: Iterable[int], ms: int) -> None:
+    """How long Sentinels, or the servers of a Cluster, wait for a primary that is silent. On a busy machine one may be so
+    for longer than the half second with which they start, and fail over before a test kills it."""
+    for port in ports:
+        if kind == "sentinel":
+            ask(port, "SENTINEL", "SET", "main", "down-after-milliseconds", ms)
+        else:
+            ask(port, "CONFIG", "SET", "cluster-node-timeout", ms)

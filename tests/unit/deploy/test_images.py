@@ -18,6 +18,7 @@ from deploy.images import contents, healthcheck
 from gateway.commands.tree import loaded_tree
 from gateway.runtime.unknown_variables import unknown
 from tests.support.certificates import Authority
+from tests.support.waiting import PATIENCE_S
 
 FILES = sorted(contents.FOLDER.glob("*.Containerfile"))
 
@@ -80,8 +81,9 @@ def test_they_run_florin_as_another_user_than_root():
 
 
 @pytest.fixture
-def answering():
+def answering(monkeypatch):
     """A function that starts a server on a port of its own, which it returns: 200 for one path, 404 for others."""
+    monkeypatch.setattr(healthcheck, "TIMEOUT_S", PATIENCE_S)
     servers = []
 
     def start(path: str, tls: ssl.SSLContext | None = None) -> str:

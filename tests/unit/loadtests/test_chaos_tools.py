@@ -16,6 +16,7 @@ from loadtests.chaos import shim
 from loadtests.chaos.proxy import Proxy
 from loadtests.chaos.shim import Shim
 from tests.support.missing import absent
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ class Line:
         self.writer.transport.abort()
         await asyncio.sleep(0)
 
-    async def ask(self, seconds: float = 5.0) -> bytes:
+    async def ask(self, seconds: float = PATIENCE_S) -> bytes:
         self.writer.write(b"hello\n")
         async with asyncio.timeout(seconds):
             return await self.reader.readline()

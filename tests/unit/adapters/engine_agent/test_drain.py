@@ -10,6 +10,7 @@ import pytest
 
 from adapters.engine_agent.drain import HURRY_SECONDS, STOP_SECONDS, drain
 from adapters.engine_agent.state import AgentState
+from tests.support.waiting import PATIENCE_S
 
 
 class Engine:
@@ -63,7 +64,7 @@ def serving() -> tuple[AgentState, Engine]:
 
 async def drained(state: AgentState, gateway: Any, watch: Any, seconds: float) -> None:
     host: Any = SimpleNamespace(name="h1", drain_timeout=seconds)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await drain(state, gateway, watch, host)
 
 

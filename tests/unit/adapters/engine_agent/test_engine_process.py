@@ -16,6 +16,7 @@ import pytest
 
 from adapters.engine_agent import engine_process
 from adapters.engine_agent.engine_process import EngineLaunchError, EngineProcess, end_marked
+from tests.support.waiting import PATIENCE_S
 
 TREE = """
 import os, signal, subprocess, sys, time
@@ -47,7 +48,7 @@ def bearing(mark: str) -> list[psutil.Process]:
 
 async def tree(mark: str, depth: int = 3) -> EngineProcess:
     engine = await EngineProcess.start((sys.executable, "-c", TREE, str(depth), TREE), os.environ, mark=mark)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(engine.tail.lines) <= depth:
             await asyncio.sleep(0.01)
     assert len(bearing(mark)) == depth + 2  # and the subreaper
@@ -56,6 +57,14 @@ async def tree(mark: str, depth: int = 3) -> EngineProcess:
 
 async def python(mark: str, code: str) -> EngineProcess:
     return await EngineProcess.start((sys.executable, "-c", textwrap.dedent(code)), os.environ, mark=mark)
+
+
+async def ended(engine: EngineProcess) -> int:
+    """Its exit code, when all its output is here: `wait` waits for the end of that for two seconds."""
+    code = await engine.wait()
+    for pump in engine._pumps:
+        await asyncio.to_thread(pump.join, PATIENCE_S)
+    return code
 
 
 async def test_a_leader_that_is_killed_takes_all_with_it(mark):
@@ -88,8 +97,8 @@ async def test_stop_waits_for_what_does(mark):
     )
     while not engine.tail.lines:
         await asyncio.sleep(0.01)
-    await engine.stop(10)
-    assert await engine.wait() == 5
+    await engine.stop(PATIENCE_S)
+    assert await ended(engine) == 5
     assert engine.tail.text() == "ready\nleft properly"
 
 
@@ -135,19 +144,19 @@ def test_an_agent_that_is_killed_takes_all_with_it(mark):
     agent.kill()
     agent.wait()
     agent.stdout.close()
-    _, left = psutil.wait_procs(processes, timeout=30)
+    _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert left == []
 
 
 async def test_an_exit_code_is_told(mark):
     engine = await python(mark, "import sys; print('one'); sys.stderr.write('two'); sys.exit(7)")
-    assert await engine.wait() == 7
+    assert await ended(engine) == 7
     assert sorted(engine.tail.text().splitlines()) == ["one", "two"]
 
 
 async def test_output_goes_on_to_our_own_streams(mark, capfd):
     engine = await python(mark, "import sys; print('out'); sys.stderr.write('err\\n')")
-    await engine.wait()
+    await ended(engine)
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("out\n", "err\n")
 
@@ -161,7 +170,7 @@ async def test_an_engine_does_not_notice_that_nobody_reads_our_output(mark, tmp_
     try:
         os.dup2(write, 1)
         engine = await python(mark, code)
-        assert await asyncio.wait_for(engine.wait(), 20) == 0
+        assert await asyncio.wait_for(engine.wait(), PATIENCE_S) == 0
     finally:
         os.dup2(kept, 1)
         os.close(kept)
@@ -183,7 +192,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(mark, monkeypatch):
 
     monkeypatch.setattr(engine_process, "_reader", deaf)
     starting = asyncio.create_task(python(mark, "import time; time.sleep(600)"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(bearing(mark)) < 2:
             await asyncio.sleep(0.01)
     starting.cancel()
@@ -195,7 +204,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(mark, monkeypatch):
 async def test_signals_that_we_ignore_are_heard_by_the_engine(mark):
     """A shell that starts things in the background ignores SIGINT for them; engines hear it all the same."""
     engine = await python(mark, "import signal; print(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)")
-    await engine.wait()
+    await ended(engine)
     assert engine.tail.text() == "True"
 
 
@@ -212,8 +221,8 @@ async def test_an_engine_goes_over_to_the_next_agent_and_back_if_there_is_none(m
     left = engine.prepare_handover(began=1.0, healthy_since=2.0)
     said = len(engine.tail.lines)
     assert (left.pid, left.began, left.healthy_since) == (engine.pid, 1.0, 2.0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         engine.cancel_handover()
         while len(engine.tail.lines) <= said:
             await asyncio.sleep(0.01)
-    await engine.stop(10)
+    await engine.stop(PATIENCE_S)

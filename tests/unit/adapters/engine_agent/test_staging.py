@@ -17,6 +17,7 @@ from adapters.engine_agent import artifact_download, staging
 from adapters.engine_agent.artifact_download import StageError, StagingInterruptedError
 from adapters.engine_agent.staging import Cache
 from adapters.registry.artifacts import digest_of
+from tests.support.waiting import until
 
 
 @dataclass
@@ -307,8 +308,7 @@ async def test_what_a_killed_agent_was_fetching_is_swept_away(harness):
     digest, size = harness.shelf.add(harness.tmp, "a")
     harness.shelf.gate = asyncio.Event()
     asyncio.create_task(harness.cache.stage(digest, size))  # noqa: RUF006 - ended below
-    await asyncio.sleep(0.01)
-    assert left_over(harness.cache)
+    await until(lambda: left_over(harness.cache))
     cache = harness.cache
     harness.reopened()
     assert left_over(harness.cache) == []

@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from redis import Redis
 
 from adapters.store import embedded
 from adapters.store.embedded import EmbeddedError, EmbeddedValkey
+from tests.support.waiting import PATIENCE_S, until_now
 
 
 def socket_of(server):
@@ -28,15 +28,11 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def gone(pid):
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_it_starts_answers_and_leaves_nothing_behind(tmp_path):
@@ -77,14 +73,15 @@ def test_a_server_that_was_killed_is_started_anew(tmp_path):
         assert server.start() == server.url
         assert server.pid == first, "it lives, so it stays"
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: not server.alive)
+        until_now(lambda: not server.alive)
         assert socket_of(server).exists(), "a stale socket is part of this test"
         server.start()
         with Redis.from_url(server.url) as redis:
             assert redis.ping()
 
 
-def test_it_ends_with_its_parent_however_that_ended(tmp_path):
+def test_it_ends_with_its_parent_however_that_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "LOCK_PATIENCE_S", PATIENCE_S)
     script = (
         "import sys, pathlib, time; from adapters.store.embedded import EmbeddedValkey\n"
         "s = EmbeddedValkey(pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); time.sleep(60)"
@@ -94,7 +91,7 @@ def test_it_ends_with_its_parent_however_that_ended(tmp_path):
         starter.kill()
     with EmbeddedValkey(tmp_path) as successor:  # at once: it waits for the predecessor's server to end
         assert successor.alive
-        assert gone(pid)
+        until_now(lambda: gone(pid))  # its files are closed a moment earlier
 
 
 def test_a_forked_child_does_not_stop_it(tmp_path):

@@ -12,6 +12,7 @@ from adapters.store import feed
 from adapters.store.feed import Follower
 from adapters.store.protocol.registry import Change
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import PATIENCE_S
 
 
 class Mirror:
@@ -53,7 +54,7 @@ async def follower(store, view):
 
 
 async def followed(follower, condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await follower.changed()
 
@@ -76,7 +77,7 @@ async def test_events_reach_the_view(store, view, follower):
     await follower.start()
     await store.commit([Change("tenant", "acme", "1"), Change("tenant", "bolt", "1")])
     seq = await store.commit([Change("tenant", "acme", None)])
-    assert await follower.wait_for(seq, 10)
+    assert await follower.wait_for(seq, PATIENCE_S)
     assert view.tenants == {"bolt": "1"}
     assert view.loads == 1
 
@@ -98,7 +99,7 @@ async def test_an_outage_is_survived_and_made_up_for(store, view, follower, capl
 
     store.away = False
     seq = await store.commit([Change("tenant", "bolt", "1")])
-    assert await follower.wait_for(seq, 10)
+    assert await follower.wait_for(seq, PATIENCE_S)
     assert follower.connected
     assert view.tenants == {"acme": "1", "bolt": "1"}
     assert view.loads == 2
@@ -114,7 +115,7 @@ async def test_after_a_gap_comes_a_fresh_snapshot(store, view, follower):
     store.away = False
     seq = await store.commit([Change("tenant", str(n), "1") for n in range(50)])
     store.trim(1)
-    assert await follower.wait_for(seq, 10)
+    assert await follower.wait_for(seq, PATIENCE_S)
     assert len(view.tenants) == 50
 
 
@@ -123,7 +124,7 @@ async def test_a_gap_while_connected_is_repaired(store, view, follower):
     await asyncio.sleep(0)
     await store.commit([Change("tenant", "a", "1"), Change("tenant", "b", "1")])
     store.trim(1)
-    assert await follower.wait_for(2, 10)
+    assert await follower.wait_for(2, PATIENCE_S)
     assert set(view.tenants) == {"a", "b"}
     assert view.loads == 2
 
@@ -131,7 +132,7 @@ async def test_a_gap_while_connected_is_repaired(store, view, follower):
 async def test_one_bad_document_stops_nothing(store, view, follower, caplog):
     await follower.start()
     seq = await store.commit([Change("tenant", "bad", "poison"), Change("tenant", "good", "1")])
-    assert await follower.wait_for(seq, 10)
+    assert await follower.wait_for(seq, PATIENCE_S)
     assert view.tenants == {"good": "1"}
     assert "failed to apply tenant bad" in caplog.text
 
@@ -142,7 +143,7 @@ async def test_all_who_wait_are_woken_at_once(store, follower):
     await asyncio.sleep(0)
     waiters[0].cancel()
     await store.commit([Change("tenant", "acme", "1")])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         outcomes = await asyncio.gather(*waiters, return_exceptions=True)
     assert outcomes[1:] == [None] * 499
 

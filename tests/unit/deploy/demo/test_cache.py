@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from deploy.demo import cache
+from tests.support.waiting import until_now
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_parallel_callers_wait_for_the_one_that_builds():
 
     def build(directory: Path) -> None:
         builds.append(directory)
-        time.sleep(0.2)
+        until_now(lambda: waits)  # nobody comes too late to wait
 
     def call() -> None:
         cache.built("thing", build, lambda: waits.append(1))

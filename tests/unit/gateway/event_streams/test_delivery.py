@@ -23,6 +23,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.metrics import Metrics
 from tests.doubles.memory_store import MemoryStore
 from tests.support.empty_ledgers import put_sqlite
+from tests.support.waiting import PATIENCE_S
 from tests.unit.gateway.event_streams.receiving import KEYS, OLD_SECRET, SECRET, receiving, verified
 
 NOW = 1_790_000_000_000_000
@@ -163,7 +164,7 @@ async def test_one_worker_delivers_and_another_takes_over(ledger):
         a, b = (delivery_to(ledger, Receiver(seen.url, secrets=SECRET, token=""), store, w) for w in "ab")
         tasks = [asyncio.create_task(job.run()) for job in (a, b)]
         fill(ledger, 150)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while read_status(ledger, "audit").waiting:
                 await asyncio.sleep(0.01)
         first_leads = counted(a, "florin_events_sent_total") > 0
@@ -172,7 +173,7 @@ async def test_one_worker_delivers_and_another_takes_over(ledger):
         leader.cancel()
         await asyncio.wait([leader])
         fill(ledger, 5, first=150)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while counted(other, "florin_events_sent_total") < 5:
                 await asyncio.sleep(0.01)
         for task in tasks:
@@ -204,9 +205,9 @@ async def test_a_deliverer_that_is_killed_loses_nothing(ledger, tmp_path):
         for kills in range(2):
             code = [sys.executable, "-c", textwrap.dedent(KILLED)]
             process = await asyncio.create_subprocess_exec(*code, str(ledger._url), seen.url, SECRET)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(seen.ids) < 8 * (kills + 1):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.001)
             process.send_signal(signal.SIGKILL)
             await process.wait()
         async with delivering(ledger, seen.url) as job:

@@ -143,7 +143,9 @@ def test_a_value_in_a_text_line_is_one_value(value, text):
 
 LOGGING = """
 import logging, sys, threading, warnings
+from gateway.observability import logs
 from gateway.observability.logs import log_to_stderr
+logs.FLUSH_SECONDS = 60
 log_to_stderr()
 log_to_stderr()
 logging.getLogger("gateway.x").debug("debug of ours")
@@ -181,7 +183,9 @@ def test_all_output_of_a_process_is_formatted(form, level):
 
 UNREAD = """
 import logging, sys
+from gateway.observability import logs
 from gateway.observability.logs import log_to_stderr
+logs.FLUSH_SECONDS = 60
 log_to_stderr()
 log = logging.getLogger("gateway.x")
 for number in range(15_000):

@@ -14,6 +14,7 @@ from gateway.routing.engine_scraper import EngineScraper
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
 from loadtests.mock_engine import MockEngine
+from tests.support.waiting import PATIENCE_S
 
 
 class Clock:
@@ -62,6 +63,6 @@ async def world():
         health = EngineHealth(pool)
         scraper = EngineScraper(health, session, metrics, clock=lambda: 7)
         prober = Prober(
-            pool, health, scraper, session, metrics, time, interval=0.01, timeout=0.5, clock=lambda: 7
+            pool, health, scraper, session, metrics, time, interval=0.01, timeout=PATIENCE_S, clock=lambda: 7
         )
         yield ProberHarness(engine, catalog, pool, scraper, prober, time)

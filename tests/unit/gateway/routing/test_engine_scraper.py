@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-import aiohttp
 import pytest
 
 from gateway.routing.engine_scraper import _skew
@@ -73,7 +72,6 @@ async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: Pro
 )
 async def test_metrics_without_end_are_read_to_a_bound(world: ProberHarness, text: str, times: int):
     world.engine.faults.metrics, world.engine.faults.metrics_times = text, times
-    world.prober._timeout = aiohttp.ClientTimeout(total=30)
     await world.prober.probe(world.pool.state("a"))
     assert (world.time.told, world.time.samples, refused(world)) == (["alive"], [], 1)
 

@@ -4,7 +4,7 @@ import asyncio
 
 from gateway.routing.outlier_ejection import EjectionState
 from gateway.routing.prober import METRICS_EVERY
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.gateway.routing.conftest import ProberHarness
 
 
@@ -26,8 +26,10 @@ async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
     state = world.pool.state("a")
     await world.prober.probe(state, scrape=False)
     world.engine.faults.health_delay = 60
+    world.prober.reconfigure(interval=60, timeout=0.1)
     for _ in range(3):
         await world.prober.probe(state)
+    world.prober.reconfigure(interval=60, timeout=PATIENCE_S)
     world.engine.faults.reset()
     world.engine.faults.health_status = 503
     await world.prober.probe(state)
@@ -41,7 +43,7 @@ async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
 
 async def test_an_engine_is_up_only_once_its_process_is_known(world: ProberHarness):
     """Versions are not verified again in a process in which they were sound."""
-    world.prober.reconfigure(interval=60, timeout=0.5)
+    world.prober.reconfigure(interval=60, timeout=PATIENCE_S)
     task = asyncio.create_task(world.prober.run())
     state, engine = world.pool.state("a"), world.catalog.engines["a"]
     await until(lambda: state.healthy)

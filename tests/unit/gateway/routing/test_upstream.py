@@ -18,6 +18,7 @@ from gateway.routing.upstream import RetryElsewhere, Upstream, read_whole, refus
 from gateway.runtime.cancel_scope import CancelScope
 from gateway.transport.engine_pool import EnginePool
 from tests.support.harness import engine_document
+from tests.support.waiting import PATIENCE_S
 
 VERSION = Version("acme/support", 3, "sha256:0", "fl-secret", "/a", "base", 8, 1, "test", 1)
 TARGET = Target(VERSION, "base")
@@ -58,7 +59,7 @@ async def pool() -> AsyncIterator[EnginePool]:
 
 @pytest.fixture
 def post(pool: EnginePool, engine: Answering) -> Callable[..., Any]:
-    upstream = Upstream(pool, connect_timeout=2)
+    upstream = Upstream(pool, connect_timeout=PATIENCE_S)
 
     def call(payload: bytes = b"{}", **options: Any) -> Any:
         return upstream.post(
@@ -138,7 +139,7 @@ def test_what_is_not_the_clients_mistake_is_no_refusal(status):
 
 
 async def test_an_engine_that_cannot_be_reached_has_not_worked(pool):
-    upstream = Upstream(pool, connect_timeout=2)
+    upstream = Upstream(pool, connect_timeout=PATIENCE_S)
     with pytest.raises(RetryElsewhere) as caught:
         async with upstream.post(
             engine_document("e1", "http://127.0.0.1:1"),

@@ -6,8 +6,9 @@ import asyncio
 import errno
 import socket
 import ssl
-import time
+from dataclasses import replace
 from functools import wraps
+from types import SimpleNamespace
 
 import pytest
 import trustme
@@ -18,7 +19,7 @@ from gateway.observability.shared_values import SharedValues
 from gateway.serving import acceptor
 from gateway.serving.acceptor import SECONDS_EACH, Acceptor, Peers, is_ahead
 from gateway.transport.connection_limits import Connections, connection_limits
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 def served(test):
@@ -52,7 +53,7 @@ class Hello(asyncio.Protocol):
 
 
 def clients(listener: socket.socket, number: int) -> list[socket.socket]:
-    return [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(number)]
+    return [socket.create_connection(listener.getsockname(), timeout=PATIENCE_S) for _ in range(number)]
 
 
 async def heard(client: socket.socket) -> bytes:
@@ -72,20 +73,25 @@ async def test_every_client_is_served(listener):
     assert len(made) == 20
 
 
+class Processor:
+    """The acceptor's clock: the time for which its thread has worked."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(acceptor, "time", SimpleNamespace(thread_time=lambda: self.now))
+
+
 @served
-async def test_after_a_long_round_many_are_taken_at_once(listener):
-    made = []
+async def test_after_a_long_round_many_are_taken_at_once(listener, monkeypatch):
+    made, processor = [], Processor(monkeypatch)
     server = Acceptor(listener, lambda: Hello(made), connections())
     await asyncio.sleep(0.01)
     waiting = clients(listener, 30)
-    end = time.thread_time() + 40 * SECONDS_EACH
-    while time.thread_time() < end:
-        pass
+    processor.now += 40 * SECONDS_EACH
     server._accept()
     assert len(server._tasks) == 30
     waiting += clients(listener, 3)
     before = len(server._tasks)
-    server._worked = time.thread_time()
     server._accept()  # nothing was done meanwhile
     assert len(server._tasks) == before + 1
     await until(lambda: len(made) == 33)
@@ -152,16 +158,20 @@ async def test_what_waits_when_the_port_closes_is_still_served(listener):
 
 
 @served
-async def test_connections_count_from_the_handshake_on(listener):
+async def test_connections_count_from_the_handshake_on(listener, monkeypatch):
+    processor = Processor(monkeypatch)
     tls, trusting = tls_pair()
     closed: list[str] = []
     counted = connections(max_connections_per_address=2, header_timeout=0.2)
     counted.on_close = closed.append
     server = Acceptor(listener, lambda: Hello([]), counted, tls=tls)
     silent = clients(listener, 3)
-    await until(lambda: closed == ["too_many_from_address"])
+    processor.now += 1
+    server._accept()  # all at once: no handshake has timed out when the last one comes
+    assert closed == ["too_many_from_address"]
     assert await heard(silent[2]) == b""
     await until(lambda: not server._tasks)  # the handshakes had their time
+    counted.limits = replace(counted.limits, header_timeout=PATIENCE_S)
     reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
     assert await reader.read() == b"hello"
     writer.close()

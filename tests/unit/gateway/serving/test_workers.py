@@ -9,11 +9,13 @@ SCRIPT = """
 import logging, sys
 from pathlib import Path
 from gateway.config import Settings
+from gateway.observability import logs
 from gateway.observability.logs import log_to_stderr
 from gateway.runtime.worker_watch import WorkerWatch
 from gateway.serving.runner import Stop
 from gateway.serving.workers import WorkerGroup
 
+logs.FLUSH_SECONDS = 60
 log_to_stderr()
 sys.setswitchinterval(60)  # the thread that writes the log gets no turn while another one has work
 settings = Settings(state_dir=Path(sys.argv[1]), operator_key="k" * 32)

@@ -30,6 +30,7 @@ from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.wording import duration
 from gateway.tenants.terms import Budget, Limits
 from tests.support.limited import Workers, call
+from tests.support.waiting import PATIENCE_S
 
 PRICE = TokenPrice(150_000_000, 75_000_000, 600_000_000)
 
@@ -283,7 +284,7 @@ async def test_while_the_store_hangs_one_request_waits_for_it_and_the_others_are
     workers.ms += 1000
     second = asyncio.create_task(workers.enter(0, call()))
     await asyncio.sleep(0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(workers.enter(0, call()) for _ in range(20)))
     assert (calls, second.done()) == (2, False)
     failed.set()

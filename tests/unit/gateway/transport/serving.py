@@ -18,8 +18,9 @@ from gateway.errors import FlorinError
 from gateway.transport.client_connection import ClientConnection
 from gateway.transport.connection_limits import ConnectionLimits, Connections, connection_limits
 from gateway.transport.http_request import Headers, HttpRequest
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE = 8.0
+PATIENCE = PATIENCE_S
 
 
 @dataclass(frozen=True)

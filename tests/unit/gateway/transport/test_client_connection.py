@@ -337,7 +337,7 @@ async def test_an_early_refusal_keeps_the_connection(app: App, wire: Client):
 
 async def test_a_slow_reader_stops_the_application(app: App, wire: Client):
     await wire.send(get("/v1/flood"))
-    [connection] = app.made
+    [connection] = await until(lambda: app.made)
     await until(lambda: connection.flow.write_paused)
     written = connection._written
     await asyncio.sleep(0.1)

@@ -103,7 +103,7 @@ def server() -> Server:
 
 
 async def acquire(pool: EnginePool, where: Address) -> EngineConnection:
-    return pool.idle(where) or await pool.connect(where, timeout=2)
+    return pool.idle(where) or await pool.connect(where, timeout=PATIENCE_S)
 
 
 async def ask(pool: EnginePool, where: Address, body: bytes = b"{}", limit: int = 1000) -> tuple[int, bytes]:
@@ -286,7 +286,7 @@ async def test_nothing_is_read_ahead_of_a_slow_reader(pool: EnginePool, server: 
         connection = await acquire(pool, where)
         await connection.send(HEAD % 0, b"")
         for _ in range(3):
-            await until(lambda: connection._paused, 5)
+            await until(lambda: connection._paused)
             await asyncio.sleep(0.05)
             held = connection._buffered
             assert held <= 4 * engine_connection.READ_AHEAD_BYTES
@@ -433,10 +433,12 @@ async def test_a_long_request_arrives_whole(pool: EnginePool, server: Server):
 
 
 async def test_data_on_an_idle_connection_closes_it(pool: EnginePool, server: Server):
+    idle = asyncio.Event()
+
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(FIXED)
-        await asyncio.sleep(0.05)
+        await idle.wait()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad")
         await reader.read()
 
@@ -444,7 +446,8 @@ async def test_data_on_an_idle_connection_closes_it(pool: EnginePool, server: Se
     async with playing(server) as where:
         assert await ask(pool, where) == (200, b"hello")
         [[connection]] = pool._idle.values()
-        await until(lambda: connection.closed, 5)
+        idle.set()
+        await until(lambda: connection.closed)
         assert await ask(pool, where) == (200, b"hello")
     assert server.connections == 2
 
@@ -476,12 +479,12 @@ async def test_a_cancelled_exchange_closes_its_connection(pool: EnginePool, serv
     server.scripts = [script]
     async with playing(server) as where:
         asking = asyncio.ensure_future(ask(pool, where))
-        await until(lambda: server.connections, 5)
+        await until(lambda: server.connections)
         await asyncio.sleep(0.05)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await asyncio.wait_for(left.wait(), 30)  # the engine notices
+        await asyncio.wait_for(left.wait(), PATIENCE_S)  # the engine notices
     assert pool.in_use == 0
 
 
@@ -497,7 +500,7 @@ async def test_idle_connections_expire(server: Server, monkeypatch):
         assert server.connections == 1
         [[connection]] = pool._idle.values()
         now = 0.2
-        await until(lambda: not pool._idle, 5)
+        await until(lambda: not pool._idle)
         assert connection.closed
         assert pool._sweeping is None
         await ask(pool, where)
@@ -541,7 +544,7 @@ async def test_tls(server: Server, tmp_path: Path):
         with pytest.raises(ssl.SSLError):
             await ask(EnginePool(), where)
         trusting.close()
-        await asyncio.sleep(0.05)
+        await until(lambda: all(task.done() for task in server.running if task))  # the engine notices
 
 
 @pytest.mark.parametrize(

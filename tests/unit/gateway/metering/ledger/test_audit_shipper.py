@@ -14,6 +14,7 @@ from gateway.metering.ledger.audit_shipper import AuditShipper, _ship_each, tail
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ async def test_one_of_several_does_it_and_another_when_it_ends(store, ledger):
     shippers = [AuditShipper(store, ledger, f"w{n}", seconds=0.01) for n in range(2)]
     running = [asyncio.create_task(s.run()) for s in shippers]
     await note(store, *MANY)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while names(ledger) != MANY or not any(s._shipped for s in shippers):
             await asyncio.sleep(0.01)  # it notes what it has shipped a moment after the ledger has it
         at_work = [bool(s._shipped) for s in shippers]

@@ -10,6 +10,7 @@ from gateway.metering.records import parse_line
 from gateway.metering.wal import log as wal_module
 from gateway.metering.wal.log import WriteAheadLog
 from gateway.metering.wal.segments import Cursor, WorkerDirectory
+from tests.support.waiting import PATIENCE_S, until_now
 from tests.unit.gateway.metering.make import intent, record
 
 
@@ -66,7 +67,7 @@ def test_the_thread_syncs_by_itself(make, monkeypatch):
     sync = os.fdatasync
     monkeypatch.setattr(wal_module.os, "fdatasync", lambda file: (sync(file), synced.set()))
     wal.append(record().line())
-    assert synced.wait(5)
+    assert synced.wait(PATIENCE_S)
 
 
 def test_while_the_thread_has_the_file_lines_wait_and_keep_their_order(make, directory):
@@ -98,9 +99,11 @@ async def test_a_disk_that_does_not_answer_stops_nobody_for_long(make, directory
     wal = make()
     answer, asked = threading.Event(), threading.Event()
     sync = os.fdatasync
-    monkeypatch.setattr(wal_module.os, "fdatasync", lambda file: (asked.set(), answer.wait(30), sync(file)))
+    monkeypatch.setattr(
+        wal_module.os, "fdatasync", lambda file: (asked.set(), answer.wait(PATIENCE_S), sync(file))
+    )
     wal.append(record("one").line())
-    await asyncio.to_thread(asked.wait, 5)
+    await asyncio.to_thread(asked.wait, PATIENCE_S)
     await asyncio.sleep(0.02)
     wal.append(record("two").line())
     assert names(directory) == ["one"]
@@ -124,13 +127,17 @@ def test_a_sync_that_ends_while_a_line_is_written_disturbs_nothing(make, directo
 
 
 def test_checkpoints_come_about_once_a_second_and_stop_nothing_when_they_fail(make, directory, caplog):
-    fails = [True, False]
-    wal = make(tick=lambda: [intent("long", seq=1).line()] if not fails.pop(0) else 1 / 0)
-    for _ in range(2):
+    ticks = 0
+
+    def tick():
+        nonlocal ticks
+        ticks += 1
+        return [intent("long", seq=1).line()] if ticks == 2 else [] if ticks > 2 else 1 / 0
+
+    wal = make(tick=tick)
+    for number in (1, 2):
         wal._ticked_at = 0
-        deadline = time.monotonic() + 5
-        while wal._ticked_at == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until_now(lambda number=number: ticks >= number)
     wal.append(record().line())
     assert wal.flush()
     assert names(directory) == ["long", "req-1"]
@@ -199,7 +206,8 @@ async def test_a_failing_disk_is_seen_and_what_was_appended_is_written_later(
     wal.append(record("then").line())
     assert not wal.flush()
     assert not wal.healthy
-    await asyncio.wait_for(wal.settled(), 1)  # nobody waits for a disk that is full
+    monkeypatch.setattr(wal_module, "_PATIENCE", 600)
+    await asyncio.wait_for(wal.settled(), PATIENCE_S)  # nobody waits for a disk that is full
     setattr(disk, fault, False)
     wal.append(record("after").line())
     assert wal.flush()
