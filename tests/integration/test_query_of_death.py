@@ -40,6 +40,9 @@ class Fleet:
             self.clients[gateway.url, tenant] = gateway.client(tenant)
         return self.clients[gateway.url, tenant]
 
+    def calls(self) -> int:
+        return sum(len(engine.state.calls) for engine in self.engines.values())
+
     async def busy(self) -> str:
         """The one engine that has a request, when one has."""
         await until(lambda: any(engine.state.running for engine in self.engines.values()))
@@ -241,8 +244,9 @@ async def test_an_operators_restart_makes_nobody_a_suspect(fleet: Fleet):
         await asyncio.gather(*(fleet.ask(tenant) for tenant in BYSTANDERS))  # which loads their adapters
         for engine in fleet.engines.values():
             engine.stop_core()
+        before = fleet.calls()
         tasks = [asyncio.ensure_future(fleet.ask(tenant)) for tenant in BYSTANDERS]
-        await until(lambda: sum(e.state.in_flight for e in fleet.engines.values()) == 3)
+        await until(lambda before=before: fleet.calls() == before + 3)
         await fleet.gateway.set_state(name, "draining")
         fleet.engines[name].die()
         for engine in fleet.engines.values():
