@@ -115,7 +115,7 @@ def test_a_stopped_process_is_not_waited_for_for_ever(url: str, process: Inserti
     os.kill(pid_of(process), signal.SIGCONT)
     client.close()
     patient = InsertionClient(process.entrance)
-    assert patient(lines("a", 1)).inserted.new == 1
+    assert patient(lines("b", 1)).inserted.new == 1  # of the others, it may have heard half
     patient.close()
 
 

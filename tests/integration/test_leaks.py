@@ -67,8 +67,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> Iterato
     state = tmp_path / "state"
     settings = {
         "FLORIN_LOG_LEVEL": "debug", "FLORIN_LOG_FORMAT": request.param, "FLORIN_ACCESS_LOG": "true",
-        "FLORIN_FIRST_BYTE_TIMEOUT": "1", "FLORIN_HANG_TIMEOUT": "2", "FLORIN_ENGINE_IDLE_TIMEOUT": "2",
-        "FLORIN_PLACEMENT_TIMEOUT": "3",
+        "FLORIN_FIRST_BYTE_TIMEOUT": "3", "FLORIN_HANG_TIMEOUT": "4", "FLORIN_ENGINE_IDLE_TIMEOUT": "3",
+        "FLORIN_PLACEMENT_TIMEOUT": "6",
     }  # fmt: skip
     with MockProcess(version="0.33.0", root=str(model)) as engine, serving(state, **settings) as gateway:
         add_engine(gateway, engine)
@@ -159,7 +159,7 @@ def hung(site: Site) -> None:
     for fault in ({"stop_at": "headers"}, {"stop_at": "events"}):
         site.engine.faults(**fault, stop_how="hang", times=1)
         with contextlib.suppress(httpx.TimeoutException):  # a client that hangs up
-            site.ask("acme", timeout=4, stream=True)
+            site.ask("acme", timeout=6, stream=True)
         site.engine.faults()
     site.engine.faults(event_delay=0.2)
     with contextlib.suppress(httpx.TimeoutException):

@@ -131,12 +131,13 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
             until_now(lambda: all_are(gateway, "degraded"))
             traffic.more()
 
-            assert ready(gateway) == {
+            regressed = {
                 "http": 200,
                 "status": "degraded",
                 "redis": False,
                 "conditions": ["registry_regressed"],
             }
+            until_now(lambda: ready(gateway) == regressed, what=lambda: str(ready(gateway)))
             until_now(lambda: "registry_regressed" in conditions(gateway))
             during = ask(gateway, "GET", "/metrics").text
             doctor = ask(gateway, "GET", "/admin/v1/doctor").json()["data"]

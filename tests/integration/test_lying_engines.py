@@ -100,6 +100,7 @@ async def test_absurd_count_in_the_ledger_does_not_break_finance_queries(
             )
             async with gateway.http() as client:
                 assert (await client.get("/finance/v1/costs")).status_code == 200
+            await gateway.shipped()
             await asyncio.to_thread(poison, ledger)
             await told(gateway)
         async with running_gateway(state_dir, valkey_url, prefix, **QUICK) as gateway:  # as after a restart

@@ -186,7 +186,7 @@ async def test_errors_are_the_clients_own(deployment: Deployment, acme: anthropi
 
 async def test_a_key_may_come_either_way_but_not_two(deployment: Deployment):
     keys = deployment.gateway.keys
-    async with httpx.AsyncClient(base_url=deployment.gateway.url) as http:
+    async with httpx.AsyncClient(base_url=deployment.gateway.url, timeout=30) as http:
 
         async def ask(path: str = PATH, **headers: str) -> tuple[int, Any]:
             headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -211,7 +211,7 @@ async def test_a_key_may_come_either_way_but_not_two(deployment: Deployment):
 
 
 async def test_whatever_is_asked_of_these_paths_is_answered_in_their_words(deployment: Deployment):
-    async with httpx.AsyncClient(base_url=deployment.gateway.url) as http:
+    async with httpx.AsyncClient(base_url=deployment.gateway.url, timeout=30) as http:
         for method, path, status in (
             ("GET", PATH, 405), ("DELETE", PATH + "/count_tokens", 405), ("POST", PATH + "/batches", 404),
             ("POST", PATH, 401), ("POST", PATH + "/count_tokens", 401),
@@ -304,7 +304,7 @@ async def test_claude_codes_requests(deployment: Deployment):
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "chatcmpl-tool-1", "content": [image],
                                       "cache_control": {"type": "ephemeral"}}]},
     ]  # fmt: skip
-    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers, timeout=30) as http:
         answer = await http.post(PATH + "?beta=true", json=body)
         counted = await http.post(
             PATH + "/count_tokens?beta=true", json={"model": "support", "messages": HELLO, "tools": []}
@@ -334,18 +334,21 @@ async def test_claude_codes_requests(deployment: Deployment):
 
 
 async def test_an_aborted_stream_is_counted_like_a_chats(deployment: Deployment):
-    for engine in deployment.engines:
-        engine.faults.update({"event_delay": 0.02})
     records: list[Any] = []
     for path, delta in ((PATH, '"text_delta"'), ("/v1/chat/completions", '"finish_reason":null')):
+        for engine in deployment.engines:
+            engine.faults.update({"event_delay": 0.02})
         async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
             count = 0
-            body = {"model": "support", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+            body = {"model": "support", "messages": HELLO, "stream": True, "ignore_eos": True}
             async with http.stream("POST", path, json=body | {"max_tokens": 500}) as answer:
                 async for line in answer.aiter_lines():
                     count += line.startswith("data:") and delta in line
                     if count >= 4:
                         break
+                for engine in deployment.engines:  # one more event at most, and that arrives
+                    engine.faults.update({"event_delay": 60.0})
+                await asyncio.sleep(0.2)
         await quiet(deployment)
         found = await deployment.gateway.usage("acme")
         (record,) = [r for r in found if r.id not in {one.id for one in records}]

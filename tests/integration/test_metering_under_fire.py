@@ -22,6 +22,7 @@ from gateway.metering.records import UsageRecord
 from gateway.serving.workers import INSERTER, WORKER
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_outages import Served
+from tests.support.waiting import PATIENCE_S, until
 
 CLIENTS = 12
 ENDS_A_ROUND = 30
@@ -61,9 +62,7 @@ class Crowd:
     async def more_finished(self, number: int) -> None:
         """However slow the machine is: a blow to clients that have seen nothing yet shows nothing."""
         goal = len(self.finished) + number
-        async with asyncio.timeout(60):
-            while len(self.finished) < goal:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.finished) >= goal)
 
     async def ask_on(self) -> None:
         ways: list[Callable[[], Any]] = [self.whole, self.streamed, self.raw_stream, self.several, self.abort]
@@ -131,8 +130,11 @@ async def register(served: Served, mock: MockEngine, tmp_path: Path) -> str:
 
 
 def processes(served: Served, name: str) -> list[psutil.Process]:
-    children = psutil.Process(served.process.pid).children()
-    return [p for p in children if p.name() == name]
+    found = []
+    for process in psutil.Process(served.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if process.name() == name else []
+    return found
 
 
 def check(rows: list[UsageRecord], crowds: list[Crowd], mock: MockEngine) -> None:
@@ -163,12 +165,20 @@ def check(rows: list[UsageRecord], crowds: list[Crowd], mock: MockEngine) -> Non
         }  # fmt: skip
 
 
-async def fire(crowd: Crowd, mock: MockEngine, rounds: int, strike: Callable[[], object]) -> None:
+async def fire(
+    crowd: Crowd,
+    mock: MockEngine,
+    rounds: int,
+    strike: Callable[[], object],
+    ready: Callable[[], object] = lambda: True,
+) -> None:
+    """`ready`: whether those that are to be struck are there."""
     clients = [asyncio.create_task(crowd.ask_on()) for _ in range(CLIENTS)]
     try:
         for _ in range(rounds):
             await asyncio.sleep(crowd.random.uniform(0.4, 0.8))
             await crowd.more_finished(ENDS_A_ROUND)
+            await until(ready)
             how = crowd.random.choice(["reset", "error_event", "close"])
             mock.faults.update({"stop_at": "events", "stop_how": how, "events": 4, "times": 2})
             crowd.strike = strike
@@ -180,16 +190,21 @@ async def fire(crowd: Crowd, mock: MockEngine, rounds: int, strike: Callable[[],
         await crowd.close()
 
 
+async def adopted(heir: Served, state: Path) -> bool:
+    """Whether only the heir's own log is left: who is asked for usage ships what there is."""
+    answer = await asyncio.to_thread(heir.http.get, "/finance/v1/usage")
+    return answer.status_code == 200 and len(list((state / "usage").iterdir())) == 1
+
+
 async def swept(state: Path) -> list[UsageRecord]:
     """The ledger when nothing is left in the log: what the last workers to be killed left there is for the
     next to start."""
     if any((state / "usage").iterdir()):
         heir = Served(state)
         try:
-            answer = await asyncio.to_thread(heir.http.get, "/finance/v1/usage")  # ships what there is
-            assert answer.status_code == 200
+            await until(lambda: adopted(heir, state))
             heir.process.terminate()
-            await asyncio.to_thread(heir.process.wait, 30)
+            await asyncio.to_thread(heir.process.wait, PATIENCE_S)
         finally:
             heir.stop()
     assert not any((state / "usage").iterdir())
@@ -213,10 +228,10 @@ async def test_workers_and_the_process_that_inserts_are_killed(tmp_path: Path, m
                 killed.append(victim.pid)
                 victim.kill()
 
-        await fire(crowd, mock, 4, strike)
+        await fire(crowd, mock, 4, strike, lambda: processes(served, WORKER) and processes(served, INSERTER))
         assert len(killed) == 8
         served.process.terminate()
-        assert await asyncio.to_thread(served.process.wait, 30) == 0
+        assert await asyncio.to_thread(served.process.wait, PATIENCE_S) == 0
     finally:
         served.stop()
     rows = await swept(state)
@@ -234,7 +249,7 @@ async def test_a_gateway_that_is_killed_whole_and_started_again(tmp_path: Path, 
             crowd = Crowd(served.url, key, random.Random(number))
             crowds.append(crowd)
             await fire(crowd, mock, 1, served.process.kill if number == 0 else served.process.terminate)
-            await asyncio.to_thread(served.process.wait, 30)
+            await asyncio.to_thread(served.process.wait, PATIENCE_S)
         finally:
             served.stop()
     rows = await swept(state)

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -25,7 +25,7 @@ from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_routing import ask, stream
 from tests.support.harness import OPERATOR_KEY, fake_adapter, running_gateway
 from tests.support.lora import LLAMA, write_adapter
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -74,9 +74,16 @@ async def test_redis_failure_is_not_an_outage(town_and_valkey: tuple[Deployment,
 
     await asyncio.to_thread(valkey.start)
     await until(lambda: gateway.state.follower.connected)
-    assert voice(deployment, "bolt/support") in await ask(deployment, "bolt")
+    await until(lambda: answered(deployment, "bolt"))
     records = await gateway.usage("acme")
     assert [record.outcome for record in records] == ["ok"] * 6
+
+
+async def answered(deployment: Deployment, tenant: str) -> bool:
+    """Three seconds for a load may be too few on a busy machine."""
+    with suppress(openai.InternalServerError):
+        return voice(deployment, f"{tenant}/support") in await ask(deployment, tenant)
+    return False
 
 
 async def test_disconnected_worker_catches_up(tmp_path: Path):
@@ -128,20 +135,25 @@ async def test_leases_of_a_dead_worker_lapse(
     """Promise 8, the other half: nothing that dies keeps a slot for itself."""
     await deployment.gateway.set_state("b", "draining")
     deployment.a.faults.update({"event_delay": 0.05})
-    tasks = [asyncio.ensure_future(stream(deployment, t, max_tokens=1000)) for t in ("acme", "bolt")]
+    endless = {"max_tokens": 1000, "extra_body": {"ignore_eos": True}}
+    tasks = [asyncio.ensure_future(stream(deployment, t, **endless)) for t in ("acme", "bolt")]
     await deployment.a.until(lambda state: len(state.calls) == 2)
     store = deployment.gateway.state.store
-    deadline = time.monotonic() + 5
-    while sum((await store.leases("a")).values()) < 2:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+
+    async def leases() -> int:
+        return sum((await store.leases("a")).values())
+
+    async def none() -> bool:
+        return not await leases()
+
+    async def both() -> bool:
+        return await leases() == 2
+
+    await until(both)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    deadline = time.monotonic() + 8
-    while await store.leases("a"):
-        assert time.monotonic() < deadline, "a lease was left behind"
-        await asyncio.sleep(0.1)
+    await until(none)
 
 
 # -- a real process and real signals
@@ -165,7 +177,7 @@ class Served:
         assert "listens on" in line, self.process.stderr.read()
         self.url = line.split()[-1]
         self.http = httpx.Client(
-            base_url=self.url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=10
+            base_url=self.url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=PATIENCE_S
         )
 
     def family(self) -> list[psutil.Process]:
@@ -198,16 +210,23 @@ class Served:
         return errors
 
 
-def usage(served: Served) -> list[dict]:
-    return served.http.get("/finance/v1/usage").json()["data"]
+async def usage(served: Served, count: int) -> list[dict]:
+    """The ledger's records, as soon as there are so many: what dead workers left is shipped meanwhile."""
+
+    async def found() -> list[dict]:
+        records = (await asyncio.to_thread(served.http.get, "/finance/v1/usage")).json()["data"]
+        return records if len(records) >= count else []
+
+    return await until(found)
 
 
 async def start_streams(served: Served, key: str, count: int, tokens: int) -> list[asyncio.Task[str]]:
     async def one() -> str:
         async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0) as client:
             events = await client.chat.completions.create(
-                model="support", messages=HELLO, stream=True, max_tokens=tokens
-            )
+                model="support", messages=HELLO, stream=True, max_tokens=tokens,
+                extra_body={"ignore_eos": True},
+            )  # fmt: skip
             return "".join([chunk.choices[0].delta.content or "" async for chunk in events])
 
     return [asyncio.ensure_future(one()) for _ in range(count)]
@@ -219,21 +238,23 @@ async def test_sigterm_lets_streams_finish_and_leaves_nothing(tmp_path: Path, mo
     served = Served(tmp_path / "state", workers=workers, shutdown_grace=20)
     try:
         key = await asyncio.to_thread(served.register, mock.url, tmp_path)
-        tasks = await start_streams(served, key, 6, tokens=20)
+        tasks = await start_streams(served, key, 6, tokens=8)
         await mock.until(lambda state: len(state.calls) == 6)
         family = served.family()
         served.process.send_signal(signal.SIGTERM)
         texts = await asyncio.gather(*tasks)
         assert all(texts)
-        assert await asyncio.to_thread(served.process.wait, 20) == 0
+        assert await asyncio.to_thread(served.process.wait, PATIENCE_S) == 0
         with pytest.raises(httpx.ConnectError):
             served.http.get("/healthz")
-        await asyncio.to_thread(psutil.wait_procs, family, 5)  # Python's own helper ends after its parent
+        await asyncio.to_thread(
+            psutil.wait_procs, family, PATIENCE_S
+        )  # Python's own helper ends after its parent
         assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
         assert not list((tmp_path / "state").rglob("*.sock"))
         again = Served(tmp_path / "state")  # no lock is left, and nothing metered was lost
         try:
-            assert [r["outcome"] for r in await asyncio.to_thread(usage, again)] == ["ok"] * 6
+            assert [r["outcome"] for r in await usage(again, 6)] == ["ok"] * 6
         finally:
             again.stop()
     finally:
@@ -250,12 +271,12 @@ async def test_after_the_grace_period_streams_end_with_an_error_event(tmp_path: 
         served.process.send_signal(signal.SIGTERM)
         with pytest.raises(openai.APIError, match="The gateway is shutting down"):
             await task
-        assert await asyncio.to_thread(served.process.wait, 20) == 0
+        assert await asyncio.to_thread(served.process.wait, PATIENCE_S) == 0
     finally:
         assert "Traceback" not in served.stop()
     again = Served(tmp_path / "state")
     try:
-        (record,) = await asyncio.to_thread(usage, again)
+        (record,) = await usage(again, 1)
         assert (record["outcome"], record["billable"]) == ("orphaned", False)
         assert record["completion_tokens"] > 0
     finally:
@@ -276,16 +297,13 @@ async def test_kill_9_loses_no_usage_record_and_leaves_no_process(tmp_path: Path
         served.process.kill()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, Exception) for result in results)
-        await asyncio.to_thread(psutil.wait_procs, family, 5)
+        await asyncio.to_thread(psutil.wait_procs, family, PATIENCE_S)
         assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
     finally:
         served.stop()
     again = Served(tmp_path / "state")
     try:
-        deadline = time.monotonic() + 15
-        while len(records := await asyncio.to_thread(usage, again)) < 7:
-            assert time.monotonic() < deadline, records
-            await asyncio.sleep(0.2)
+        records = await usage(again, 7)
         assert sorted(r["outcome"] for r in records) == ["ok"] * 3 + ["orphaned"] * 4
     finally:
         again.stop()

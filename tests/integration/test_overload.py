@@ -140,8 +140,9 @@ async def test_a_connection_on_which_a_request_was_refused_is_closed_when_it_sta
             writer.write(head(length=300_000))
             assert (await response(reader))[0] == expected
             writer.write(b"x" * 300_000)  # after the answer
-            async with asyncio.timeout(20):
-                assert await reader.read() == b""
+            with contextlib.suppress(ConnectionResetError):  # it may have been idle for too long before
+                async with asyncio.timeout(20):
+                    assert await reader.read() == b""
 
 
 async def test_stopping_gateway_closes_connections_of_refused_requests(tmp_path, valkey_url, prefix):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 import httpx
 
 from tests.support.harness import running_gateway
+from tests.support.waiting import until
 
 
 async def test_every_workers_requests_are_counted_and_explain_says_what_is_done(
@@ -27,18 +27,22 @@ async def test_every_workers_requests_are_counted_and_explain_says_what_is_done(
         await deployment.gateway.set_state("b", "active")
         for gateway in (deployment.gateway, other):
             client = await stack.enter_async_context(gateway.http())
-            deadline = time.monotonic() + 20
-            while (shown := await _in_flight(client)) != 50:
-                assert time.monotonic() < deadline, f"of 50 in flight, placement shows {shown}"
-                await asyncio.sleep(0.05)
+            engines = gateway.state.catalog.engines
+            await until(lambda engines=engines: engines["b"].state == "active")
+            await until(lambda client=client: _shows(client, 50))
             decision = (await client.get("/admin/v1/explain/acme/support")).json()["decision"]
             assert (decision["action"], decision["engine"]) == ("load", "b")
             assert {c["engine"]: c["action"] for c in decision["candidates"]} == {"a": "serve", "b": "load"}
 
 
 async def _hold(client: httpx.AsyncClient) -> None:
-    body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "stream": True}
-    async with client.stream("POST", "/v1/chat/completions", json=body | {"max_tokens": 50}) as answer:
+    body = {
+        "model": "support",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "ignore_eos": True,
+    }
+    async with client.stream("POST", "/v1/chat/completions", json=body | {"max_tokens": 1000}) as answer:
         await answer.aread()
 
 
@@ -47,6 +51,6 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _in_flight(client: httpx.AsyncClient) -> int:
+async def _shows(client: httpx.AsyncClient, in_flight: int) -> bool:
     engines = (await client.get("/admin/v1/placement")).json()["data"]
-    return sum(p["in_flight"] for e in engines for p in e["placements"])
+    return sum(p["in_flight"] for e in engines for p in e["placements"]) == in_flight

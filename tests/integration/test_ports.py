@@ -14,6 +14,7 @@ from loadtests.mock_engine import MockEngine
 from tests.integration.test_cli import KEY, Served, florin, serving, until_now
 from tests.integration.test_data_plane import HELLO
 from tests.support.harness import Gateway, running_gateway
+from tests.support.waiting import until
 
 OPERATOR = {"authorization": f"Bearer {KEY}"}
 ADMIN_ONLY = [
@@ -208,4 +209,5 @@ async def test_behind_a_trusted_proxy_the_client_is_who_the_proxy_says(tmp_path,
             for path in ("/v1/models", "/admin/v1/me"):
                 caplog.clear()
                 await http.get(path, headers=forwarded)
+                await until(lambda: any(hasattr(r, "fields") for r in caplog.records))  # once all is sent
                 assert [r.fields["client"] for r in caplog.records if hasattr(r, "fields")] == [client]

@@ -40,6 +40,9 @@ class Fleet:
             self.clients[gateway.url, tenant] = gateway.client(tenant)
         return self.clients[gateway.url, tenant]
 
+    def calls(self) -> int:
+        return sum(len(engine.state.calls) for engine in self.engines.values())
+
     async def busy(self) -> str:
         """The one engine that has a request, when one has."""
         await until(lambda: any(engine.state.running for engine in self.engines.values()))
@@ -222,25 +225,32 @@ async def test_an_engine_that_answers_500_and_then_dies_died_of_it(fleet: Fleet)
 
 
 async def test_a_bystander_that_is_answered_is_cleared(fleet: Fleet):
-    for engine in fleet.engines.values():
-        engine.faults.update({"first_byte_delay": 0.2})
     for number in range(4):  # without being cleared it would be refused after two, its adapter after three
         await fleet.all_up()
+        for engine in fleet.engines.values():
+            engine.faults.update({"first_byte_delay": 60.0})
         task = asyncio.ensure_future(fleet.ask("bolt", f"Hello {number // 2}"))
-        fleet.engines[await fleet.busy()].die()
+        busy = await fleet.busy()
+        for engine in fleet.engines.values():
+            engine.faults.update({"first_byte_delay": 0.0})
+        fleet.engines[busy].die()
         assert await task
         await fleet.died(number + 1)
     assert await fleet.ask("bolt", "Another")
 
 
 async def test_an_operators_restart_makes_nobody_a_suspect(fleet: Fleet):
-    for engine in fleet.engines.values():
-        engine.faults.update({"first_byte_delay": 0.3})
     for name in "abc":
+        await asyncio.gather(*(fleet.ask(tenant) for tenant in BYSTANDERS))  # which loads their adapters
+        for engine in fleet.engines.values():
+            engine.stop_core()
+        before = fleet.calls()
         tasks = [asyncio.ensure_future(fleet.ask(tenant)) for tenant in BYSTANDERS]
-        await until(lambda: sum(e.state.in_flight for e in fleet.engines.values()) == 3)
+        await until(lambda before=before: fleet.calls() == before + 3)
         await fleet.gateway.set_state(name, "draining")
         fleet.engines[name].die()
+        for engine in fleet.engines.values():
+            engine.core.resume()
         await asyncio.gather(*tasks)
         await fleet.all_up()
         await fleet.gateway.set_state(name, "active")

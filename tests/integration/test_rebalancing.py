@@ -61,7 +61,7 @@ async def test_an_operator_asks_for_two_replicas_and_can_see_why_they_are_there(
     async with site(tmp_path, valkey_url, prefix) as (deployment, admin):
         answer = await admin.put("adapters/acme/support/replicas", json={"min_replicas": 2})
         assert answer.json()["warnings"] == []
-        await until(lambda: hold(deployment.gateway, "a", "b"), 5)
+        await until(lambda: hold(deployment.gateway, "a", "b"))
         moves = (await admin.get("explain/acme/support")).json()["moves"]
         assert {(m["kind"], m["version"], m["engine"]) for m in moves} == {
             ("replicate", "acme/support@v1", "a"),
@@ -79,11 +79,14 @@ async def test_a_busy_adapter_is_opened_on_the_other_engine_too(tmp_path: Path, 
         await ask(deployment, "acme")
         for engine in deployment.engines:
             engine.faults.update({"event_delay": 0.2})
-        running = [asyncio.create_task(stream(deployment, "acme")) for _ in range(8)]
-        await until(lambda: hold(deployment.gateway, "a", "b"), 5)
+        endless = {"max_tokens": 1000, "extra_body": {"ignore_eos": True}}
+        running = [asyncio.create_task(stream(deployment, "acme", **endless)) for _ in range(8)]
+        await until(lambda: hold(deployment.gateway, "a", "b"))
         (move,) = (await admin.get("explain/acme/support")).json()["moves"]
         assert move["kind"] == "replicate"
         assert move["why"].endswith("requests in flight on 1 engines")
+        for engine in deployment.engines:
+            engine.faults.update({"event_delay": 0.0})
         await asyncio.gather(*running)
 
 
@@ -96,7 +99,7 @@ async def test_a_tenants_requests_leave_an_engine_that_it_no_longer_allows_at_on
         changed = await admin.patch("tenants/acme", json={"requires": {"region": "eu"}})
         assert changed.json()["warnings"] == []
         assert {await engine_of(deployment, "acme") for _ in range(5)} == {"a"}
-        await until(lambda: hold(deployment.gateway, "a"), 10)
+        await until(lambda: hold(deployment.gateway, "a"))
         await admin.patch("tenants/acme", json={"requires": {"region": "mars"}})
         with pytest.raises(openai.InternalServerError, match="requires region=mars"):
             await ask(deployment, "acme")

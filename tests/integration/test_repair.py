@@ -7,9 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,19 +24,12 @@ from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_doctor import bad, doctor
 from tests.integration.test_outages import Served
 from tests.integration.test_routing import ask
+from tests.support.engine_hosts import free_port
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.lora import LLAMA, write_adapter
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
-
-
-def free_port() -> int:
-    """Below those that systems give away for port 0: nobody takes it while its engine is dead."""
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.randrange(20_000, 30_000)))
-            return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -61,10 +52,11 @@ async def settle(gateway: Gateway, engine: str, tenants: list[str]) -> list[str]
         await call(gateway, tenant)
     versions = gateway.state.catalog.versions
     wanted = [versions[f"{tenant}/support@v1"].engine_name for tenant in reversed(tenants)]
-    deadline = time.monotonic() + 10
-    while list(await gateway.state.store.recency(engine)) != wanted:
-        assert time.monotonic() < deadline, "the store never heard of the uses"
-        await asyncio.sleep(0.05)
+
+    async def heard() -> bool:
+        return list(await gateway.state.store.recency(engine)) == wanted
+
+    await until(heard)
     return wanted
 
 
@@ -105,7 +97,7 @@ async def test_killed_engine_reloads_its_adapters_most_recent_first_while_others
         await until(lambda: gateway.state.pool.state("a").healthy is False)
         assert set(gateway.state.residency.slots("a")) == set(hottest), "a death takes nobody's place"
         await asyncio.to_thread(process.start)
-        await until(lambda: not set(hottest) - set(loaded(process.log())), seconds=30)
+        await until(lambda: not set(hottest) - set(loaded(process.log())))
         await until(lambda: set(gateway.state.residency.slots("a").values()) == {SlotState.RESIDENT})
         assert loaded(process.log()) == hottest
         before = len(answers)
@@ -172,11 +164,13 @@ async def test_another_worker_continues_the_repair_of_a_dead_one(
         await hand_over(store)
         deployment.a.state.forget()
         deployment.a.state.admin.clear()
-        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=15)
+        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=PATIENCE_S)
         await asyncio.sleep(0.5)
         assert list(deployment.a.state.adapters) == hottest[:1], "the patient one does not lead"
         os.kill(served.process.pid, signal.SIGKILL)
-        await deployment.a.until(lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + 10)
+        await deployment.a.until(
+            lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + PATIENCE_S
+        )
     finally:
         await asyncio.to_thread(served.stop)
 
@@ -199,7 +193,13 @@ async def hand_over(store) -> None:
     store.lead = find
     await until(lambda: owner)
     await lead(ROLE, owner, 0)
-    await asyncio.sleep(1.5)
+
+    async def taken() -> bool:
+        vacant = await lead(ROLE, "nobody", 1)  # for a millisecond
+        await asyncio.sleep(0.1)
+        return not vacant
+
+    await until(taken)
     store.lead = lead
 
 
@@ -218,11 +218,13 @@ async def test_resumed_former_leader_changes_nothing(
         await hand_over(deployment.gateway.state.store)
         deployment.a.state.forget()
         deployment.a.state.admin.clear()
-        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=15)
+        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=PATIENCE_S)
         await asyncio.sleep(0.5)
         assert list(deployment.a.state.adapters) == hottest[:1], "the patient one does not lead"
         os.kill(served.process.pid, signal.SIGSTOP)
-        await deployment.a.until(lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + 10)
+        await deployment.a.until(
+            lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + PATIENCE_S
+        )
         before = [(call.action, call.name) for call in deployment.a.state.admin]
         os.kill(served.process.pid, signal.SIGCONT)
         await asyncio.sleep(3)
@@ -273,5 +275,6 @@ async def test_files_of_a_removed_adapter_are_deleted_once_no_engine_can_hold_th
                 ("reconciler", "acme/gone", True),
                 ("reconciler", "acme/twin", False),
             }
+            await until(lambda: second.state.pool.state("a").healthy)
             code, found = await doctor(second)
             assert (code, bad(found)) == (0, {"price"}), found

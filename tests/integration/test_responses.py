@@ -426,7 +426,7 @@ async def test_codexs_requests(deployment: Deployment):
         "function": {"name": "agents__close", "arguments": '{"target": "a"}'},
     }
     said = {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": [call]}
-    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers, timeout=30) as http:
         await http.post(PATH, json=body | {"input": asked})
         (engine,) = [engine for engine in deployment.engines if engine.state.calls]
         engine.faults.update(chat(**said))

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.support.harness import fake_adapter, running_gateway
+from tests.support.waiting import until
 
 
 async def ask(deployment: Deployment, tenant: str, model: str = "support", **options: object) -> str:
@@ -58,7 +59,16 @@ async def test_the_least_recently_used_idle_version_gives_way(deployment: Deploy
     await deployment.gateway.set_state("b", "cordoned")
     for tenant in ("acme", "bolt", "acme"):
         await ask(deployment, tenant)
-    await asyncio.sleep(1.2)  # a fresh load is protected for a second, and recency comes in batches
+    store, used = (
+        deployment.gateway.state.store,
+        [voice(deployment, f"{t}/support") for t in ("acme", "bolt")],
+    )
+
+    async def heard() -> bool:  # it comes in batches
+        return list(await store.recency("a")) == used
+
+    await until(heard)
+    await asyncio.sleep(1.2)  # a fresh load is protected for a second
     await ask(deployment, "corgi")
     assert set(deployment.a.state.adapters) == {
         voice(deployment, "acme/support"),
@@ -227,11 +237,16 @@ async def test_requests_spread_over_the_holders_by_load(deployment: Deployment, 
     for name, engine in (("a", deployment.a), ("b", deployment.b)):
         engine.state.adapters[version.engine_name] = version.path
         claim = await store.claim(
-            version.engine_name, name, slots=2, owner="t", ttl_ms=1000, ignore=["a", "b"]
+            version.engine_name, name, slots=2, owner="t", ttl_ms=60_000, ignore=["a", "b"]
         )
         assert claim.result == "claimed"
         await store.confirm(version.engine_name, name, owner="t", grace_ms=0)
+    await until(lambda: len(deployment.gateway.state.residency.holders(version.engine_name)) == 2)
+    for engine in deployment.engines:  # until all are there
+        engine.stop_core()
+    asked = [asyncio.create_task(stream(deployment, "acme")) for _ in range(20)]
+    await until(lambda: len(deployment.calls()) == 20)
     for engine in deployment.engines:
-        engine.faults.update({"event_delay": 0.02})
-    await asyncio.gather(*(stream(deployment, "acme") for _ in range(20)))
+        engine.core.resume()
+    await asyncio.gather(*asked)
     assert [len(engine.state.calls) for engine in deployment.engines] == [10, 10]

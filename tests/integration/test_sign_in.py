@@ -23,6 +23,7 @@ from gateway.errors import FlorinError
 from gateway.tenants.people import issuer as issuer_module
 from gateway.tenants.people.sign_in import begin, finish
 from tests.integration.test_cli import FLORIN
+from tests.support.engine_hosts import free_port
 from tests.support.harness import Gateway, running_gateway
 from tests.support.oidc_issuer import SETTINGS, OidcIssuer, SigningKey, answering, ec_key, rsa_key
 
@@ -154,7 +155,8 @@ def rubbish(issuer: OidcIssuer) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def test_rubbish_gets_nobody_in(gateway: Gateway, issuer: OidcIssuer):
+async def test_rubbish_gets_nobody_in(gateway: Gateway, issuer: OidcIssuer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(issuer_module, "PAUSE_SECONDS", 3600.0)
     issuer.keys.append(ec_key("second"))
     await gateway.state.people.issuer.refresh()
     assert await asked(gateway, issuer.token()) == (200, "oidc:u-1")
@@ -196,8 +198,8 @@ async def test_an_issuer_that_is_away_at_start_and_later(
 ):
     monkeypatch.setattr(issuer_module, "PAUSE_SECONDS", 0.0)
     issuer = OidcIssuer()
-    with answering(issuer):
-        port = int(issuer.url.rpartition(":")[2])
+    with answering(issuer, port := free_port()):
+        pass
     async with signing_in(tmp_path, valkey_url, prefix, issuer) as gateway:
         token = issuer.token()
         assert await asked(gateway, token) == (503, "issuer_unavailable")

@@ -230,7 +230,9 @@ def test_a_read_that_stalls(store, fetch, files):
 
     store.on_get = stall_once
     assert fetch("s3://bucket/v/", stall_seconds=0.5).codes == []
-    assert store.gets(WEIGHTS) == [0, 500_000]
+    first, second, *more = store.gets(WEIGHTS)  # on a busy machine, the others may seem to stall, too
+    assert (first, second) == (0, 500_000)
+    assert all(start >= 500_000 for start in more)
 
 
 def test_an_object_that_is_replaced_in_between(store, fetch):

@@ -288,7 +288,7 @@ async def test_suspension_refuses_everything_new_and_lets_streams_end(gateway, s
         suspended = (await admin.patch("tenants/acme", json={"suspended": True})).json()
         assert suspended["suspended"] > 0
         for worker in (gateway, second):
-            await until(lambda w=worker: refused(w), 1)
+            await until(lambda w=worker: refused(w))
         events += [line async for line in lines if line]
     assert len(events) > 40
     assert events[-1] == "data: [DONE]"
@@ -302,7 +302,7 @@ async def test_suspension_refuses_everything_new_and_lets_streams_end(gateway, s
     assert again["suspended"] == suspended["suspended"]
     await admin.patch("tenants/acme", json={"suspended": False})
     for worker in (gateway, second):
-        await until(lambda w=worker: served(w), 1)
+        await until(lambda w=worker: served(w))
 
 
 # -- scopes

@@ -23,7 +23,7 @@ from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin,
 from tests.support.certificates import Authority, Files, put
 from tests.support.engine_hosts import add_version, ask, end, free_port, registered, start_agent
 from tests.support.harness import fake_adapter, running_gateway
-from tests.support.waiting import until_now
+from tests.support.waiting import until, until_now
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
         put(pair.key, b"rubbish")
         until_now(lambda: metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 1)
         assert {shown(gateway.url, ca) for _ in range(4)} == {second}
-        assert "Certificate server not reloaded" in gateway.errors.read_text()
+        until_now(lambda: "Certificate server not reloaded" in gateway.errors.read_text())
 
 
 def test_garbage_on_the_tls_port_is_rejected_without_affecting_others(tmp_path, ca, pair):
@@ -189,9 +189,7 @@ async def test_engines_behind_mutual_tls_and_a_key_are_probed_loaded_and_called(
             assert len([event async for event in stream]) > 1
         assert [call.status for call in engine.state.admin if call.action == "load"] == [200]
         assert {call.headers["authorization"] for call in engine.state.calls} == {"Bearer engine-secret"}
-        async with asyncio.timeout(10):
-            while not gateway.state.pool.states()[0].healthy:
-                await asyncio.sleep(0.02)
+        await until(lambda: gateway.state.pool.states()[0].healthy)
 
         # A token that is renewed on disk is sent without a restart.
         put(tmp_path / "token", b"another-secret")
@@ -283,11 +281,7 @@ async def test_no_redirect_to_plain_http(ca, engine_side, tmp_path, valkey_url, 
             url = f"https://127.0.0.1:{secure.sockets[0].getsockname()[1]}"
             await gateway.add_engine("a", url)
             await gateway.add_tenant("acme", base_access=True)
-            async with asyncio.timeout(20):
-                while (
-                    gateway.state.pool.states() == [] or gateway.state.pool.states()[0].healthy is not False
-                ):
-                    await asyncio.sleep(0.02)
+            await until(lambda: [state.healthy for state in gateway.state.pool.states()] == [False])
         secure.close()
         listener.close()
     assert asked == []
@@ -396,7 +390,7 @@ async def test_the_certificate_shown_to_engines_is_changed_under_streams_and_no_
     side = {"engine_ca": ca.file, "engine_cert": ours.cert, "engine_key": ours.key}
     question = {"model": "base", "messages": [{"role": "user", "content": "x"}]}
     async with (
-        MockEngine(tls=first, api_key="engine-secret", answer_tokens=40) as a,
+        MockEngine(tls=first, api_key="engine-secret", answer_tokens=400) as a,
         MockEngine(tls=second, api_key="engine-secret") as b,
         running_gateway(
             tmp_path / "state", valkey_url, prefix, **side, engine_token_file=tmp_path / "token"

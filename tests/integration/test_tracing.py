@@ -15,15 +15,26 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.observability import span_export
 from gateway.observability.logs import JsonLines
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_observability import value
 from tests.support.collector import attributes, collecting
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 TRACE, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SECRET = "the-secret-of-the-prompt"
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans are sent soon, and a collector that hangs is waited for longer than any busy machine needs to stop."""
+    monkeypatch.setattr(span_export, "BATCH_SECONDS", 0.1)
+    monkeypatch.setattr(span_export, "SEND_SECONDS", 100.0)
 
 
 @asynccontextmanager
@@ -63,11 +74,11 @@ async def test_a_cold_request_is_one_trace_from_the_client_to_the_engine(
             await client.chat.completions.create(model="acme/support", messages=HELLO, extra_headers=sent)
             [record, _] = await gateway.usage("acme")
             [cold, warm] = sorted(engine.state.calls, key=lambda call: call.began)
+            await until(lambda: len(collector.spans) == 5)
     first, second = collector.named("POST /v1/chat/completions")
     [load] = collector.named("load acme/support@v1")
     [attempt] = collector.named("chat support")
     [again] = collector.named("chat acme/support")
-    assert len(collector.spans) == 5
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
     assert first.parent_span_id.hex() == second.parent_span_id.hex() == PARENT_ID
     assert load.parent_span_id == attempt.parent_span_id == first.span_id
@@ -138,6 +149,7 @@ async def test_a_failover_shows_each_attempt_and_untrusted_clients_are_only_link
             await client.chat.completions.create(model="support", messages=HELLO, extra_headers=sent)
             with pytest.raises(openai.NotFoundError):
                 await client.chat.completions.create(model=SECRET, messages=HELLO)
+            await until(lambda: len(collector.named("POST /v1/chat/completions")) == 3)
     _, request, unknown = collector.named("POST /v1/chat/completions")
     attempts = [s for s in collector.named("chat support") if s.trace_id == request.trace_id]
     assert request.trace_id.hex() != TRACE
@@ -191,13 +203,13 @@ async def test_a_collector_that_fails_delays_and_breaks_nothing(
             for _ in range(3):
                 await client.chat.completions.create(model="support", messages=HELLO)
             if trouble == "refuses":
-                async with asyncio.timeout(10), gateway.http() as http:
+                async with asyncio.timeout(PATIENCE_S), gateway.http() as http:
                     while not value(
                         (await http.get("/metrics")).text, "florin_trace_spans_total", result="failed"
                     ):
                         await asyncio.sleep(0.05)
             began = time.monotonic()
-        assert time.monotonic() - began < 8  # the collector's time limit is longer
+        assert time.monotonic() - began < span_export.SEND_SECONDS / 2  # it is not waited for
     assert len(engine.state.calls) == 3
     assert caplog.text.count("Spans cannot be sent") <= 1
 
@@ -221,12 +233,14 @@ async def test_every_log_line_of_a_request_carries_the_ids_of_its_span(
             gateway.client("acme") as client,
         ):
             await client.chat.completions.create(model="support", messages=HELLO)
+            await until(lambda: all(state.healthy for state in gateway.state.pool.states()))
             engine.faults.update({"stop_at": "events"})
             with pytest.raises(openai.APIError):
                 async for _ in await client.chat.completions.create(
                     model="support", messages=HELLO, stream=True
                 ):
                     pass
+            await until(lambda: len(collector.named("POST /v1/chat/completions")) == 2)
     whole, cut = collector.named("POST /v1/chat/completions")
     [first, second] = [line for line in json_lines if line["logger"] == "florin.access"]
     [load] = [line for line in json_lines if " loaded in " in line["message"]]

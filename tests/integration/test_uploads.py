@@ -19,6 +19,7 @@ from gateway.operations.progress import OperationProgress
 from tests.integration.uploading import Wire, adapter_files, path_of, staged, tar_of, zip_of
 from tests.support.harness import OPERATOR_KEY, running_gateway
 from tests.support.lora import LLAMA
+from tests.support.waiting import PATIENCE_S, until
 
 BOUNDARY = "b0undary"
 
@@ -37,8 +38,14 @@ async def fleet(tmp_path, valkey_url, prefix, **settings):
 
 
 @pytest.fixture
-async def gateway(tmp_path, valkey_url, prefix):
-    async with fleet(tmp_path, valkey_url, prefix, upload_idle_timeout=1.0) as running:
+def impatient() -> None:
+    """The gateway waits a second for the next bytes, not a minute."""
+
+
+@pytest.fixture
+async def gateway(request, tmp_path, valkey_url, prefix):
+    settings = {"upload_idle_timeout": 1.0} if "impatient" in request.fixturenames else {}
+    async with fleet(tmp_path, valkey_url, prefix, **settings) as running:
         yield running
 
 
@@ -55,9 +62,9 @@ def form(content: bytes, *, before: str = "", disposition: str = 'name="file"; f
 
 async def empty(gateway) -> bool:
     """Nothing is staged, and no place taken. What clears up may still run when a refusal has been read."""
-    async with asyncio.timeout(10):
-        while staged(gateway.state.settings.artifacts) or gateway.state.intake.uploads.running:
-            await asyncio.sleep(0.02)
+    await until(
+        lambda: not staged(gateway.state.settings.artifacts) and not gateway.state.intake.uploads.running
+    )
     return True
 
 
@@ -244,6 +251,7 @@ async def test_too_much_is_cut_off_while_it_streams(tmp_path, valkey_url, prefix
         await wire.close()
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_client_that_stops_sending(gateway, admin, tmp_path):
     body = tar_of(adapter_files(tmp_path))
     wire = await Wire.to(gateway.url)
@@ -255,6 +263,7 @@ async def test_a_client_that_stops_sending(gateway, admin, tmp_path):
     assert await nothing_came_of_it(gateway, admin)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_client_that_sends_too_slowly(gateway, admin):
     wire = await Wire.to(gateway.url)
     await wire.begin(10**6)
@@ -346,6 +355,7 @@ async def test_concurrent_uploads_are_limited(gateway, admin, tmp_path):
     assert answer.headers["retry-after"] == "10"
     for wire in wires:
         await wire.close()
+    assert await empty(gateway)
     answer = await admin.post(path_of(), content=tar_of(adapter_files(tmp_path)))
     assert answer.status_code == 201
 
@@ -363,7 +373,7 @@ async def test_disconnect_aborts_the_work(gateway, admin, tmp_path, monkeypatch,
 
     def slowly(self, step, done, total):
         told.append(step)
-        asyncio.run_coroutine_threadsafe(gone.wait(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(gone.wait(), loop).result(PATIENCE_S)
         real(self, step, done, total)
 
     abandoned = asyncio.Event()
@@ -378,7 +388,7 @@ async def test_disconnect_aborts_the_work(gateway, admin, tmp_path, monkeypatch,
         await asyncio.sleep(0.01)
     assert staged(gateway.state.settings.artifacts)
     await wire.close()
-    await asyncio.wait_for(abandoned.wait(), 10)
+    await asyncio.wait_for(abandoned.wait(), PATIENCE_S)
     gone.set()
     assert await nothing_came_of_it(gateway, admin)
     assert told == ["unpack"]
@@ -398,7 +408,7 @@ async def test_what_was_prepared_is_refused_while_redis_is_away(tmp_path, prefix
             await wire.close()
             assert await empty(gateway)
             server.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     answer = await admin.post(path_of(), content=body)
                     if answer.status_code != 503:

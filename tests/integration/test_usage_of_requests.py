@@ -62,7 +62,12 @@ async def test_changes_of_the_placement_are_told_as_they_happen(deployment):
     async with gateway.client("acme") as client:
         await client.chat.completions.create(model="support", messages=[{"role": "user", "content": "x"}])
     async with gateway.http() as admin:
-        found = (await admin.get("/admin/v1/placement/changes")).json()["data"]
+
+        async def both() -> list:
+            told = (await admin.get("/admin/v1/placement/changes")).json()["data"]
+            return told if len(told) > 1 else []
+
+        found = await until(both)
         assert [(c["version"], c["kind"]) for c in found] == [
             ("acme/support@v1", "loaded"),
             ("acme/support@v1", "loading"),

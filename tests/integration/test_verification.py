@@ -196,7 +196,8 @@ async def test_an_engine_at_fault_is_left_for_another_and_shown(deployment: Depl
         _name(deployment, other): "engine_suspect"
     }
     await until(lambda: other.state.adapters == {})  # what it held before is tried again there, too
-    await asyncio.sleep(1)  # by now it is known when its process began
+    state = deployment.gateway.state.pool.state(_name(deployment, other))
+    await until(lambda: state.process_started)
     await refused(deployment)
     asked_before = other.state.verifications.total()
     error = await refused(deployment)
@@ -251,8 +252,9 @@ async def test_what_cannot_be_loaded_is_told_at_once_by_every_worker(
 async def test_a_probe_that_fails_on_one_engine_sends_the_load_to_another(
     tmp_path: Path, valkey_url: str, prefix: str, fault: dict
 ):
+    settings = {"load_timeout": 2.5} if "probe_delay" in fault else {}
     async with (
-        running_gateway(tmp_path / "state", valkey_url, prefix, load_timeout=0.5) as gateway,
+        running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway,
         MockEngine() as a,
         MockEngine() as b,
     ):
@@ -295,11 +297,11 @@ async def test_redis_that_goes_away_while_a_version_is_verified_confirms_nothing
 
 async def eventually_refused(deployment: Deployment, code: str) -> str:
     """The claim of the load that was cut off must lapse first."""
-    for _ in range(10):
-        said = (await refused(deployment)).code
-        if said == code:
-            break
-    return said
+
+    async def said() -> str:
+        return code if (await refused(deployment)).code == code else ""
+
+    return await until(said)
 
 
 async def test_a_worker_killed_between_load_and_confirmation_is_succeeded(

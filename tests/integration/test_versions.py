@@ -23,7 +23,7 @@ from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, fake_adapter, running_gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 NAME = "acme/support"
 PATH = f"/admin/v1/adapters/{NAME}"
@@ -172,11 +172,13 @@ async def test_stream_keeps_its_version_to_the_end(fleet: Fleet):
     await fleet.ask()
     for engine in fleet.engines.values():
         engine.faults.update({"event_delay": 0.02})
-    long = asyncio.create_task(fleet.ask(stream=True, tokens=60, ignore_eos=True))
+    long = asyncio.create_task(fleet.ask(stream=True, tokens=2000, ignore_eos=True))
     await until(lambda: sum(e.state.running.total() for e in fleet.engines.values()) == 1)
     assert (await fleet.promote("v2")).status_code == 200
     assert (await fleet.ask()).label == LABELS[2]
     assert not long.done()
+    for engine in fleet.engines.values():
+        engine.faults.update({"event_delay": 0.0})
     answer = await long
     fleet.check([answer])
     assert answer.label == LABELS[1]
@@ -204,7 +206,7 @@ async def test_it_is_resident_wherever_its_predecessor_is(fleet: Fleet):
     (other,) = set(fleet.engines) - {held}
     # A second replica, as the placement may come to have.
     await warmer.loader.ensure_resident(
-        version, lambda failed: catalog.engines[other], deadline=time.monotonic() + 5, avoid=[held]
+        version, lambda failed: catalog.engines[other], deadline=time.monotonic() + PATIENCE_S, avoid=[held]
     )
     await until(lambda: len(fleet.first.state.residency.holders(version.engine_name)) == 2)
     assert (await fleet.promote("v2")).json()["resident"] == ["a", "b"]
@@ -386,7 +388,9 @@ async def test_a_load_that_came_too_late_is_taken_off_again(fleet: Fleet):
     await fleet.admin("POST", "/versions/v2/retire")
     catalog, loader = fleet.first.state.catalog, fleet.first.state.warmer.loader
     await loader.ensure_resident(
-        catalog.versions[LABELS[2]], lambda failed: catalog.engines["a"], deadline=time.monotonic() + 5
+        catalog.versions[LABELS[2]],
+        lambda failed: catalog.engines["a"],
+        deadline=time.monotonic() + PATIENCE_S,
     )
     engine, name = fleet.engines["a"], fleet.voice(LABELS[2])
     assert name in engine.state.adapters

@@ -22,7 +22,7 @@ from adapters.model import Adapter, Version, dump
 from adapters.security.secret_files import write_private
 from adapters.store.protocol.registry import Change
 from tests.support.harness import Gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,10 +82,19 @@ def marked(home: Path) -> list[psutil.Process]:
     return found
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Another one each time, and below those that systems give away for port 0: nobody else takes it before a
+    server binds to it, or while that is dead."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 async def start_agent(
@@ -121,10 +130,10 @@ async def end(*agents: Agent) -> None:
             await agent.kill()
         if agent.reading:
             await agent.reading
-    await until(lambda: not any(agent.engines() for agent in agents), 10)
+    await until(lambda: not any(agent.engines() for agent in agents))
 
 
-async def registered(gateway: Gateway, agent: Agent, name: str = "h1", seconds: float = 20.0) -> Any:
+async def registered(gateway: Gateway, agent: Agent, name: str = "h1", seconds: float = PATIENCE_S) -> Any:
     """The engine, once it is known as this agent's, and up."""
 
     def known() -> Any:
