@@ -28,7 +28,6 @@ from gateway.tenants.terms import Budget, Limits
 from tests.doubles.memory_store import MemoryStore
 from tests.support.limited import Workers, call
 from tests.support.search import examples
-from tests.support.waiting import PATIENCE_S
 
 SUBJECTS = ("tenant:a", "key:b")
 small = st.integers(0, 40)
@@ -136,7 +135,7 @@ class Twin:
 @given(steps=steps)
 async def test_the_script_decides_as_its_model(valkey_url, fresh_prefix, steps):
     twin: Twin
-    script = RedisStore(valkey_url, prefix=fresh_prefix(), clock=lambda: twin.now, timeout=PATIENCE_S)
+    script = RedisStore(valkey_url, prefix=fresh_prefix(), clock=lambda: twin.now)
     twin = Twin(MemoryStore(clock=lambda: twin.now), script)
     try:
         for step in steps:
