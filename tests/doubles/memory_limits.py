@@ -208,11 +208,13 @@ class MemoryLimits(MemoryCoordination):
         self, worker: str, reports: Sequence[Report], *, ttl_ms: int, digest: str = "", again: bool = False
     ) -> Answer:
         now = self._now()
+        before = {report.subject: deepcopy(self._subjects.get(report.subject)) for report in reports}
         subjects, workers = [], []
         for i, report in enumerate(reports):
             subject = self._subject(report.subject, now, report.limits)
             record = subject.account(now, ttl_ms, worker, report)
-            if record is None:
+            if record is None:  # the script has saved nothing of the reports before it
+                self._subjects |= {name: kept or Subject() for name, kept in before.items()}
                 return Answer(Verdict.STALE, i)
             subjects.append(subject)
             workers.append(record)

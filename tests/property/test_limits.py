@@ -17,7 +17,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from adapters.store.protocol.limits import FLOWS, NOTHING, Report, period_of
+from adapters.store.protocol.limits import FLOWS, NOTHING, Report, Verdict, period_of
 from adapters.store.redis import RedisStore
 from gateway.errors import FlorinError
 from gateway.tenants.limits import limiter as limiter_module
@@ -28,6 +28,7 @@ from gateway.tenants.terms import Budget, Limits
 from tests.doubles.memory_store import MemoryStore
 from tests.support.limited import Workers, call
 from tests.support.search import examples
+from tests.support.waiting import PATIENCE_S
 
 SUBJECTS = ("tenant:a", "key:b")
 small = st.integers(0, 40)
@@ -135,11 +136,34 @@ class Twin:
 @given(steps=steps)
 async def test_the_script_decides_as_its_model(valkey_url, fresh_prefix, steps):
     twin: Twin
-    script = RedisStore(valkey_url, prefix=fresh_prefix(), clock=lambda: twin.now)
+    script = RedisStore(valkey_url, prefix=fresh_prefix(), clock=lambda: twin.now, timeout=PATIENCE_S)
     twin = Twin(MemoryStore(clock=lambda: twin.now), script)
     try:
         for step in steps:
             await twin.step(step)
+    finally:
+        await script.close()
+
+
+async def test_a_call_with_one_stale_report_changes_nothing(valkey_url, fresh_prefix):
+    """Not even for the subjects whose reports are new."""
+    now = 1_795_000_000_000
+    script = RedisStore(valkey_url, prefix=fresh_prefix(), clock=lambda: now, timeout=PATIENCE_S)
+    limits = (60, 1000, 60, 60, 60, 60)
+
+    def report(subject: str, number: int, **fields) -> Report:
+        return Report(subject, limits, 5, number, NOTHING, NOTHING, **({"spent": NOTHING} | fields))
+
+    try:
+        for store in (MemoryStore(clock=lambda: now), script):
+            for subject in SUBJECTS:
+                await store.seed(subject, dict.fromkeys(range(2, FLOWS), 0))
+            made = [report(subject, number) for number, subject in enumerate(SUBJECTS, 1)]
+            assert (await store.lease("w", made, ttl_ms=4000)).verdict is Verdict.GRANTED
+            before = await store.looks([(subject, limits) for subject in SUBJECTS])
+            new = report(SUBJECTS[0], 2, spent=(1, 1, 1, 1, 1, 1), held=1)
+            assert (await store.lease("w", [new, made[1]], ttl_ms=4000)).verdict is Verdict.STALE
+            assert await store.looks([(subject, limits) for subject in SUBJECTS]) == before
     finally:
         await script.close()
 
