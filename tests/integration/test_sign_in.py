@@ -156,9 +156,11 @@ def rubbish(issuer: OidcIssuer) -> dict[str, str]:
 
 
 async def test_rubbish_gets_nobody_in(gateway: Gateway, issuer: OidcIssuer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(issuer_module, "PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(issuer_module, "PAUSE_SECONDS", 0.0)
+    await gateway.state.people.issuer.refresh()  # the first fetch is over: the next one finds both keys
     issuer.keys.append(ec_key("second"))
     await gateway.state.people.issuer.refresh()
+    monkeypatch.setattr(issuer_module, "PAUSE_SECONDS", 3600.0)
     assert await asked(gateway, issuer.token()) == (200, "oidc:u-1")
     tokens = rubbish(issuer) | {
         "no key id of several": issuer.token(key=SigningKey("", rsa_key().private, "RS256"))
