@@ -19,7 +19,7 @@ ODD = "<script>alert(1)</script>"
 
 @pytest.fixture
 async def browser(gateway):
-    async with Browser(base_url=gateway.url, timeout=20) as client:
+    async with Browser(base_url=gateway.url, timeout=60) as client:
         yield client
 
 

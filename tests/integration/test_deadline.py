@@ -23,6 +23,11 @@ async def hurried(deployment: Deployment, tmp_path: Path, valkey_url: str, prefi
         yield Deployment(gateway, deployment.a, deployment.b, tmp_path)
 
 
+def deadline(hurried: Deployment, seconds: float) -> None:
+    """Half a second is too short for what should succeed: the machine may be busy."""
+    hurried.gateway.state.lifecycle.retries.ttft_deadline = seconds
+
+
 async def refused_after(hurried: Deployment) -> float:
     began = time.monotonic()
     with pytest.raises(openai.InternalServerError) as caught:
@@ -44,6 +49,7 @@ async def test_a_stream_in_an_engines_queue_is_given_up(hurried: Deployment):
     assert all(state.usable and not state.view.in_flight and not state.view.pending for state in states)
     for engine in hurried.engines:
         engine.faults.update({"first_byte_delay": 0.0})
+    deadline(hurried, 60.0)
     assert await stream(hurried, "acme") == await ask(hurried, "acme")
 
 
@@ -51,8 +57,10 @@ async def test_nothing_is_loaded_for_a_request_that_is_too_late(hurried: Deploym
     """Both engines are full, and what holds their slots is busy."""
     await hurried.gateway.set_state("b", "draining")
     hurried.a.faults.update({"event_delay": 0.1})
+    deadline(hurried, 60.0)
     busy = [asyncio.ensure_future(stream(hurried, tenant, max_tokens=40)) for tenant in ("bolt", "corgi")]
     await until(lambda: hurried.a.state.in_flight == 2)
+    deadline(hurried, 0.5)
     loads = len(hurried.loads())
     assert await refused_after(hurried) < 10
     assert all(await asyncio.gather(*busy)), "a stream that has begun has no deadline"
@@ -61,7 +69,8 @@ async def test_nothing_is_loaded_for_a_request_that_is_too_late(hurried: Deploym
 
 async def test_a_stream_that_is_in_time_goes_on(hurried: Deployment):
     for engine in hurried.engines:
-        engine.faults.update({"event_delay": 0.1})
+        engine.faults.update({"event_delay": 0.3})
+    deadline(hurried, 3.0)
     began = time.monotonic()
     assert await stream(hurried, "acme", max_tokens=12)
-    assert time.monotonic() - began > 0.5
+    assert time.monotonic() - began > 3.0

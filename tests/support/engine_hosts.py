@@ -22,7 +22,7 @@ from adapters.model import Adapter, Version, dump
 from adapters.security.secret_files import write_private
 from adapters.store.protocol.registry import Change
 from tests.support.harness import Gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,10 +63,14 @@ class Agent:
         async for line in self.process.stdout:
             self.lines.append(line.decode(errors="replace").rstrip())
 
-    async def stop(self, seconds: float = 30.0) -> int:
+    async def stop(self, seconds: float = 60.0) -> int:
+        """Its exit code, once `log` has its last lines."""
         self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(seconds):
-            return await self.process.wait()
+            status = await self.process.wait()
+            if self.reading:
+                await asyncio.wait([self.reading])
+            return status
 
     async def kill(self) -> None:
         self.process.kill()
@@ -121,10 +125,10 @@ async def end(*agents: Agent) -> None:
             await agent.kill()
         if agent.reading:
             await agent.reading
-    await until(lambda: not any(agent.engines() for agent in agents), 10)
+    await until(lambda: not any(agent.engines() for agent in agents))
 
 
-async def registered(gateway: Gateway, agent: Agent, name: str = "h1", seconds: float = 20.0) -> Any:
+async def registered(gateway: Gateway, agent: Agent, name: str = "h1", seconds: float = PATIENCE_S) -> Any:
     """The engine, once it is known as this agent's, and up."""
 
     def known() -> Any:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from adapters.store.embedded import _binary
 from tests.support.engine_hosts import free_port
+from tests.support.waiting import PATIENCE_S
 
 DATA = ("--save", "", "--repl-diskless-sync-delay", "0")
 """Options of servers with data. By default a replica waits five seconds for its first copy."""
@@ -57,7 +58,7 @@ class Servers:
             self.kill(port)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
