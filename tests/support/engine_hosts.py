@@ -87,9 +87,13 @@ def marked(home: Path) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """For a process that takes a while to start and listen. The kernel hands out ports from 32,768 on to whoever
+    asks for any, and tests beside this one do so all the time: it would give this one away meanwhile."""
+    while True:
+        port = secrets.choice(range(10_000, 32_768))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def start_agent(
