@@ -464,6 +464,12 @@ async def test_adapters_and_their_placement(gateway, admin, engine, make_adapter
     chat = gateway.client("acme")
     await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
     await chat.close()
+
+    async def resident() -> bool:  # the feed brings it
+        placed = (await admin.get("placement")).json()["data"][0]["placements"]
+        return [p["state"] for p in placed] == ["resident"]
+
+    await until(resident)
     row = (await admin.get("placement")).json()["data"][0]
     assert (row["engine"], row["gpu_type"], row["slots"]) == ("a1", "H200", 2)
     assert [(p["version"], p["state"]) for p in row["placements"]] == [("acme/support@v1", "resident")]
@@ -483,7 +489,7 @@ async def test_adapters_and_their_placement(gateway, admin, engine, make_adapter
     removed = await admin.delete("adapters/acme/support")
     assert removed.json() == {"adapter": "acme/support", "removed": True}
     assert engine.state.adapters == {}
-    assert (await admin.get("placement")).json()["data"][0]["placements"] == []
+    await until(lambda: nothing_placed(admin))
     assert (await admin.delete("adapters/acme/support")).json() == {
         "adapter": "acme/support",
         "removed": False,

@@ -168,7 +168,7 @@ def test_operator_workflow(tmp_path, engine):
                 model="support", messages=[{"role": "user", "content": "hi"}]
             )
             assert answer.choices[0].message.content
-        assert "acme/support@v1  resident" in gateway.florin("placement").stdout
+        until_now(lambda: "acme/support@v1  resident" in gateway.florin("placement").stdout)
         assert gateway.json("explain", "acme/support")["decision"]["action"] == "serve"
 
         write_adapter(tmp_path / "v2", config=lora_config(base_model_name_or_path="base"), fill=1)

@@ -53,7 +53,8 @@ async def on_a(deployment: Deployment, *tenants: str) -> None:
     await deployment.gateway.set_state("b", "cordoned")
     for tenant in tenants:
         await ask(deployment, tenant)
-    await until(lambda: len(held(deployment, "a")) == len(tenants))
+    slots = deployment.gateway.state.residency.slots
+    await until(lambda: [*slots("a").values()] == [SlotState.RESIDENT] * len(tenants))  # the feed brings it
     for engine in deployment.engines:
         engine.faults.update({"load_delay": LOAD_SECONDS})
 
@@ -167,6 +168,7 @@ async def test_a_drain_outlives_the_worker_that_began_it(
 async def test_an_engine_whose_adapters_have_no_place_elsewhere_says_so(deployment: Deployment, admin):
     await deployment.gateway.set_state("b", "cordoned")
     await ask(deployment, "acme")
+    await until(lambda: held(deployment, "a"))
     (stay,) = (await admin.get("engines/a/drain")).json()["stays"]
     assert stay == {"version": "acme/support@v1", "reason": "b: cordoned"}
     deployment.b.faults.update({"health_status": 500})
@@ -198,6 +200,7 @@ async def test_a_spot_notice_loads_the_hottest_elsewhere_before_the_engine_stops
     for name in ("one", "two"):
         await add_version(gateway, f"acme/{name}")
         await host_ask(gateway, model=name)
+    await until(lambda: len(gateway.state.residency.slots("h1")) == 2)
     await opened(gateway, "h2")
     async with httpx.AsyncClient(trust_env=False) as http:
         (await http.post(f"{second.url}/_mock/faults", json={"load_delay": LOAD_SECONDS})).raise_for_status()
@@ -241,6 +244,7 @@ async def test_a_roll_restarts_each_engine_and_no_request_fails(gateway, run):
     for name in models:
         await add_version(gateway, f"acme/{name}")
         await host_ask(gateway, model=name)
+    await until(lambda: sum(len(gateway.state.residency.slots(name)) for name in agents) == 2)
     first = {name: gateway.state.catalog.engines[name] for name in agents}
     held_before = {name: set(gateway.state.residency.slots(name)) for name in agents}
     over, answers = asyncio.Event(), 0
