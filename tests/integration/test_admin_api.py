@@ -54,6 +54,12 @@ async def nothing_placed(admin: httpx.AsyncClient) -> bool:
     return not (await admin.get("placement")).json()["data"][0]["placements"]
 
 
+async def one_resident(admin: httpx.AsyncClient) -> bool:
+    """Once the feed has brought it."""
+    placed = (await admin.get("placement")).json()["data"][0]["placements"]
+    return [p["state"] for p in placed] == ["resident"]
+
+
 # -- who may
 
 
@@ -461,18 +467,12 @@ async def test_adapters_and_their_placement(gateway, admin, engine, make_adapter
     assert (await admin.put("adapters/acme/support/replicas", json=limitless)).json()["warnings"] == []
 
     gateway.keys["acme"] = (await admin.post("keys", json={"tenant": "acme"})).json()["key"]
-    chat = gateway.client("acme")
-    await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
-    await chat.close()
-
-    async def resident() -> bool:  # the feed brings it
-        placed = (await admin.get("placement")).json()["data"][0]["placements"]
-        return [p["state"] for p in placed] == ["resident"]
-
-    await until(resident)
+    async with gateway.client("acme") as chat:
+        await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
+    await until(lambda: one_resident(admin))
     row = (await admin.get("placement")).json()["data"][0]
     assert (row["engine"], row["gpu_type"], row["slots"]) == ("a1", "H200", 2)
-    assert [(p["version"], p["state"]) for p in row["placements"]] == [("acme/support@v1", "resident")]
+    assert [p["version"] for p in row["placements"]] == ["acme/support@v1"]
     assert row["placements"][0]["idle_seconds"] >= 0
     assert (await admin.get("explain/acme/support")).json()["decision"]["action"] == "serve"
 
