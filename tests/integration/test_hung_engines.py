@@ -145,7 +145,9 @@ async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(deploymen
     """A long prefill, a deep queue: the counters of its metrics move, and nobody is sent a probe."""
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
-    engine.faults.update({"first_byte_delay": 2.5 * HANG_SECONDS})
+    hangs = deployment.gateway.state.hangs
+    hangs.rules = replace(hangs.rules, timeout=2 * HANG_SECONDS)  # in which the counters must be seen
+    engine.faults.update({"first_byte_delay": 5 * HANG_SECONDS})
     answers = await asyncio.gather(ask(deployment, "acme"), stream(deployment, "acme"))
     assert all(voice(deployment, "acme/support") in answer for answer in answers)
     assert [record.outcome for record in await deployment.gateway.usage("acme")] == ["ok"] * 3
