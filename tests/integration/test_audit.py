@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from gateway.tenants import directory
 from tests.integration.uploading import adapter_files, path_of, tar_of
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA
+from tests.support.waiting import until
 
 FINANCE = "/finance/v1"
 COMMITMENT = {
@@ -360,9 +360,11 @@ async def test_filters_pages_and_the_ledger_behind_redis(gateway, operator):
         if cursor is None:
             break
     assert [e["details"]["n"] for e in found] == list(reversed(range(total)))
-    async with asyncio.timeout(20):
-        while len(await tail(state.store)) > KEEP:
-            await asyncio.sleep(0.05)
+
+    async def moved() -> bool:
+        return len(await tail(state.store)) <= KEEP
+
+    await until(moved)
     again = await entries(client, actor="reconciler")
     assert again == found
     odd = await entries(client, subject="acme/1", action="version.*")
@@ -387,9 +389,7 @@ async def test_while_redis_is_away_the_ledgers_entries_are_shown(tmp_path, prefi
             gateway.http() as client,
         ):
             await client.post("/admin/v1/tenants", json={"name": "acme"})
-            async with asyncio.timeout(20):
-                while not read(gateway.state.ledger, Wanted(), 10):
-                    await asyncio.sleep(0.05)
+            await until(lambda: read(gateway.state.ledger, Wanted(), 10))
             server.stop()
             answer = (await client.get("/admin/v1/audit")).json()
             assert answer["complete"] is False
@@ -409,6 +409,7 @@ async def ask(deployment):
 async def test_attempts_of_a_request(deployment):
     answer = await ask(deployment)
     request_id = answer.headers["x-request-id"]
+    await deployment.gateway.shipped()
     async with deployment.gateway.http() as admin:
         told = (await admin.get(f"/admin/v1/audit/requests/{request_id}")).json()
     assert (told["request_id"], told["complete"]) == (request_id, True)
@@ -427,6 +428,7 @@ async def test_each_attempt_of_a_request_is_told(deployment):
     holder = (await ask(deployment)).headers["x-florin-engine"]
     (deployment.a if holder == "a" else deployment.b).faults.update({"status": 500})
     answer = await ask(deployment)
+    await deployment.gateway.shipped()
     async with deployment.gateway.http() as admin:
         told = (await admin.get(f"/admin/v1/audit/requests/{answer.headers['x-request-id']}")).json()
     first, *_, last = told["attempts"]

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
 from tests.support.harness import OPERATOR_KEY
+from tests.support.waiting import until
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -132,12 +133,11 @@ async def test_each_becomes_the_clients_own_exception(deployment: Deployment):
             await client.with_options(api_key="wrong").models.list()
 
 
-async def test_a_revoked_key_is_refused_on_every_worker_within_a_second(deployment: Deployment):
+async def test_a_revoked_key_is_refused(deployment: Deployment):
     key = deployment.gateway.keys["acme"].split("_")[1]
     async with deployment.gateway.http() as http, deployment.gateway.client("acme") as client:
         await client.models.list()
         assert (await http.delete(f"/admin/v1/keys/{key}")).status_code == 200
-        await asyncio.sleep(0.5)
         with pytest.raises(openai.AuthenticationError, match="revoked"):
             await client.models.list()
 
@@ -165,7 +165,5 @@ async def test_disconnect_during_the_body_is_not_an_error(deployment: Deployment
     await asyncio.sleep(0.2)  # now its handler waits for the rest
     writer.close()
     await writer.wait_closed()
-    async with asyncio.timeout(20):
-        while deployment.gateway.server.server_state.tasks:
-            await asyncio.sleep(0.01)
+    await until(lambda: not deployment.gateway.server.server_state.tasks)
     assert [record for record in caplog.records if record.exc_info] == []

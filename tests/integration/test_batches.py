@@ -55,10 +55,11 @@ async def submitted(client: AsyncOpenAI, content: bytes, **fields: Any):
 
 
 async def ended(client: AsyncOpenAI, batch_id: str):
-    async with asyncio.timeout(20):
-        while (batch := await client.batches.retrieve(batch_id)).status not in ENDED:
-            await asyncio.sleep(0.02)
-    return batch
+    async def over() -> Any:
+        batch = await client.batches.retrieve(batch_id)
+        return batch if batch.status in ENDED else None
+
+    return await until(over)
 
 
 async def lines(client: AsyncOpenAI, file_id: str) -> list[dict[str, Any]]:
@@ -355,7 +356,7 @@ async def test_redis_and_the_ledger_away_in_the_middle(tmp_path: Path, monkeypat
             MockEngine() as engine,
             gateway_client(gateway, engine, tmp_path) as client,
         ):
-            engine.faults.update({"event_delay": 0.02})
+            engine.faults.update({"event_delay": 0.2})  # until both are away
             batch = await submitted(client, jsonl(150))
             while (await client.batches.retrieve(batch.id)).request_counts.completed < 5:
                 await asyncio.sleep(0.02)
@@ -374,6 +375,7 @@ async def test_redis_and_the_ledger_away_in_the_middle(tmp_path: Path, monkeypat
             await until(lambda: not gateway.state.follower.connected)
             stalled = (await client.batches.retrieve(batch.id)).request_counts.completed
             assert stalled < 150
+            engine.faults.update({"event_delay": 0.0})
             away[0] = False
             batch = await ended(client, batch.id)
             assert (batch.status, batch.request_counts.completed) == ("completed", 150)
@@ -410,16 +412,13 @@ async def test_those_who_wait_get_the_seats_of_a_batch(gateway: Gateway, tmp_pat
         await until(lambda: state.view.in_flight == state.view.filled)
         assert state.view.filled < state.credit.value  # a seat is left for whoever comes
         engine.faults.update({"first_byte_delay": 0.2})
-        began = asyncio.get_running_loop().time()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(25):  # and not the 30 s of the batch's lines
             await asyncio.gather(
                 *(
                     bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=2)
                     for _ in range(8)
                 )
             )
-        took = asyncio.get_running_loop().time() - began
-        assert took < 10  # and not the 30 s of the batch's lines
         engine.faults.update({"first_byte_delay": 0.0})
         await client.batches.cancel(batch.id)
     records = await gateway.usage("acme")

@@ -3,7 +3,6 @@ back on every path."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import tracemalloc
@@ -18,6 +17,7 @@ from loadtests.mock_engine import MockEngine
 from tests.integration.test_data_plane import HELLO
 from tests.integration.uploading import Wire
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 CHAT = "/v1/chat/completions"
 NOTHING = "<InFlightLimits 0 requests, 0 bytes, 0 keys, 0 tenants>"
@@ -64,9 +64,7 @@ class BoundedGateway:
         return wire
 
     async def until(self, bounds: str) -> None:
-        async with asyncio.timeout(10):
-            while bounds not in self.bounds:
-                await asyncio.sleep(0.01)
+        await until(lambda: bounds in self.bounds, what=lambda: self.bounds)
 
 
 @pytest.fixture

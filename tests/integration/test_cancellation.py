@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -25,6 +26,12 @@ BODY = (
 
 
 async def hang_up_after(deployment: Deployment, tenant: str, seconds: float, *, streamed: bool) -> None:
+    await hang_up(deployment, tenant, lambda: asyncio.sleep(seconds), streamed=streamed)
+
+
+async def hang_up(
+    deployment: Deployment, tenant: str, when: Callable[[], Awaitable[Any]], *, streamed: bool
+) -> None:
     body = BODY % (b"true" if streamed else b"false")
     host, port = deployment.gateway.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
@@ -35,7 +42,7 @@ async def hang_up_after(deployment: Deployment, tenant: str, seconds: float, *, 
         + body
     )
     await writer.drain()
-    await asyncio.sleep(seconds)
+    await when()
     writer.transport.abort()
 
 
@@ -43,11 +50,11 @@ async def settled(deployment: Deployment) -> None:
     """No request is in flight any more, and nothing is left of any."""
     state = deployment.gateway.state
     pool, in_flight = state.pool, state.lifecycle.in_flight
-    await until(lambda: not any(s.in_flight or s.leases for s in pool.states()), 10, lambda: repr(pool))
+    await until(lambda: not any(s.in_flight or s.leases for s in pool.states()), what=lambda: repr(pool))
     assert all(use.in_flight == 0 for s in pool.states() for use in s.uses.values())
-    await until(lambda: not in_flight.requests, 10, lambda: repr(in_flight))
-    await until(lambda: not state.lifecycle.delivery.upstream.connections_in_use, 10)
-    await until(lambda: not any(engine.state.in_flight for engine in deployment.engines), 10)
+    await until(lambda: not in_flight.requests, what=lambda: repr(in_flight))
+    await until(lambda: not state.lifecycle.delivery.upstream.connections_in_use)
+    await until(lambda: not any(engine.state.in_flight for engine in deployment.engines))
 
 
 class Request:
@@ -109,7 +116,7 @@ class Request:
             await steps[0]
 
         task = asyncio.create_task(run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.wait([task])
         if not task.cancelled():
             task.result()
@@ -167,7 +174,7 @@ async def test_at_every_await_while_queued(deployment: Deployment, how: str):
     await gateway.add_engine("a", deployment.a.url, gpu_type="h100", seats=1)
     await gateway.set_state("b", "draining")
     await until(lambda: state.pool.state("a").credit.value == 2 and not state.pool.state("b").usable)
-    deployment.a.faults.update({"event_delay": 0.03})
+    deployment.a.faults.update({"event_delay": 0.001})  # so that events come one by one
     turns, waited = state.router.turns, 0
     wait = turns.wait
 
@@ -180,10 +187,14 @@ async def test_at_every_await_while_queued(deployment: Deployment, how: str):
     at, happened = 0, True
     while happened:
         at += 1
+        deployment.a.stop_core()
         others = [asyncio.create_task(ask(deployment, "acme", max_tokens=4)) for _ in range(2)]
         await until(lambda: turns.queue("base").started == 2)
         before = waited
-        happened = await Request(deployment, "support", streamed=True).interrupted(at, how)
+        one = asyncio.create_task(Request(deployment, "support", streamed=True).interrupted(at, how))
+        await until(lambda before=before, one=one: waited > before or one.done())
+        deployment.a.core.resume()
+        happened = await one
         assert waited > before or at < 5, "it did not wait for its turn"
         await asyncio.gather(*others)
         await settled(deployment)
@@ -248,10 +259,15 @@ async def test_cancelled_before_the_request_is_sent(deployment: Deployment, monk
     """The log is slow, and the client gone meanwhile: a prompt that was never sent counts no tokens."""
     await ask(deployment, "acme")
     asked = len(deployment.calls())
-    slow = asyncio.Event()
+    waits, slow = asyncio.Event(), asyncio.Event()
+
+    async def logged(_: AttemptMeter) -> None:
+        waits.set()
+        await slow.wait()
+
     with monkeypatch.context() as patch:
-        patch.setattr(AttemptMeter, "logged", lambda _: slow.wait())
-        await hang_up_after(deployment, "acme", 0.1, streamed=False)
+        patch.setattr(AttemptMeter, "logged", logged)
+        await hang_up(deployment, "acme", waits.wait, streamed=False)
         await settled(deployment)
     assert len(deployment.calls()) == asked
     [gone] = [r for r in await deployment.gateway.usage("acme") if r.outcome != "ok"]

@@ -15,7 +15,7 @@ from tests.support.harness import OPERATOR_KEY
 
 @pytest.fixture
 async def browser(gateway):
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
         yield client
 
 

@@ -66,7 +66,7 @@ class Browser:
 
 @pytest.fixture
 async def browser(gateway: Gateway) -> AsyncIterator[Browser]:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
         found = Browser(client)
         await found.sign_in(OPERATOR_KEY)
         yield found
@@ -182,7 +182,12 @@ async def test_stopping_a_chat_reaches_the_engine(deployment, browser):
                 if "content" in line:
                     break
         await until(lambda n=before: [c.outcome for c in deployment.calls()[n:]] == ["aborted"])
-    records = await gateway.usage("acme")
+
+    async def recorded() -> list[Any]:  # the engine may hear of it first
+        found = await gateway.usage("acme")
+        return found if len(found) >= 2 else []
+
+    records = await until(recorded)
     assert [r.outcome for r in records] == ["client_abort"] * 2
 
 
@@ -294,9 +299,12 @@ async def test_an_evaluation_is_started_and_watched(deployment, browser):
     assert "Not evaluated yet" in await browser.get(path)
     begun = await start(cases.encode())
     assert begun.status_code == 303, begun.text
-    async with asyncio.timeout(20):
-        while "sse-connect" in (page := await browser.get(begun.headers["location"])):
-            await asyncio.sleep(0.05)
+
+    async def ended() -> str:
+        page = await browser.get(begun.headers["location"])
+        return "" if "sse-connect" in page else page
+
+    page = await until(ended)
     assert "not passed" in page
     assert begun.headers["location"].rpartition("/")[2] in await browser.get(f"{path}?format=csv")
     assert "not passed" in await browser.get(f"{ONE}/versions/v2")
@@ -320,7 +328,7 @@ async def test_the_live_part_follows_and_the_list_is_paged_and_exported(deployme
             if "not loaded" in line:
                 break
         await browser.chat(version="v1")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for line in events:
                 if ">loaded<" in line:
                     break

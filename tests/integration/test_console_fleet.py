@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from adapters.model import SlotState
 from adapters.store.protocol.registry import Change
 from gateway.tenants import directory
 from gateway.tenants.directory import Role
@@ -19,7 +20,7 @@ ODD = "<script>alert(1)</script>"
 
 @pytest.fixture
 async def browser(gateway):
-    async with Browser(base_url=gateway.url, timeout=20) as client:
+    async with Browser(base_url=gateway.url, timeout=60) as client:
         yield client
 
 
@@ -43,8 +44,19 @@ async def _ask(gateway, tenant: str, model: str = "support") -> str:
         return answer.headers["x-request-id"]
 
 
+async def _holder(gateway) -> str:
+    """The engine that holds the only adapter that was asked for, once the feed has brought it."""
+
+    def resident() -> str | None:
+        held = ((name, gateway.state.residency.slots(name)) for name in ("a", "b"))
+        return next((name for name, slots in held if SlotState.RESIDENT in slots.values()), None)
+
+    return await until(resident)
+
+
 async def test_the_map_shows_what_lives_where_and_what_has_just_moved(deployment, browser):
     await _ask(deployment.gateway, "acme")
+    await _holder(deployment.gateway)
     await browser.sign_in()
     page = await browser.page("/console/fleet")
     assert "2 of 2" in page
@@ -67,7 +79,7 @@ async def test_the_map_shows_what_lives_where_and_what_has_just_moved(deployment
 async def test_an_engine_is_cordoned_drained_and_removed(deployment, browser):
     gateway = deployment.gateway
     await _ask(gateway, "acme")
-    holder = next(e for e in ("a", "b") if gateway.state.residency.slots(e))
+    holder = await _holder(gateway)
     other = "b" if holder == "a" else "a"
     await browser.sign_in()
     there = f"/console/fleet/{holder}"

@@ -279,7 +279,7 @@ async def test_a_sign_in_link_works_once_and_its_creation_is_known(gateway):
     assert [(entry["actor"], entry["subject"]) for entry in entries] == [("bootstrap", "bootstrap")]
     path, _, secret = made["url"].partition("#link=")
     assert secret not in str(entries)
-    async with Browser(base_url=gateway.url) as browser:
+    async with Browser(base_url=gateway.url, timeout=90) as browser:
         assert (await browser.post(path, data={"link": secret + "x"})).status_code == 401
         assert (await browser.post(path, data={"link": secret})).status_code == 303
         assert "<h1>Tenants</h1>" in await browser.page("/console/tenants")

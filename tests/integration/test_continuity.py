@@ -201,10 +201,12 @@ async def test_large_ordinary_removals_raise_a_condition(gateway: Gateway, tmp_p
         await gateway.commit(*(Change("tenant", name, None) for name in names[:6]))
         await until(lambda: codes(gateway) == ["registry_shrinking"])
         metric = 'florin_condition{condition="registry_shrinking"} 1.0'
-        for _ in range(100):
-            if metric in (during := (await http.get("/metrics")).text):
-                break
-            await asyncio.sleep(0.1)
+
+        async def told() -> str:  # gauges are set once a second
+            text = (await http.get("/metrics")).text
+            return text if metric in text else ""
+
+        during = await until(told)
         doctor = (await http.get("/admin/v1/doctor")).json()["data"]
     assert silent("FlorinRegistryShrinking", before, tmp_path)
     assert fires("FlorinRegistryShrinking", before, during, tmp_path)

@@ -3,8 +3,6 @@ partial where it said a part, estimated where it said nothing and may have worke
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Any
 
 import openai
@@ -12,6 +10,7 @@ import pytest
 
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
+from tests.support.waiting import until
 
 SEVERAL = {"model": "support", "prompt": ["one two three", "four five"], "n": 2}
 LONG = [{"role": "user", "content": "why " * 400}]
@@ -19,11 +18,12 @@ LONG = [{"role": "user", "content": "why " * 400}]
 
 async def records(deployment: Deployment, count: int) -> list[Any]:
     """The attempts of acme, oldest first, once there are so many."""
-    deadline = time.monotonic() + 10
-    while len(found := await deployment.gateway.usage("acme")) < count:
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.02)
-    return sorted(found, key=lambda r: (r.dispatched, r.attempt))
+
+    async def enough() -> list[Any]:
+        found = await deployment.gateway.usage("acme")
+        return found if len(found) >= count else []
+
+    return sorted(await until(enough), key=lambda r: (r.dispatched, r.attempt))
 
 
 async def whole(deployment: Deployment, **options: Any) -> Any:

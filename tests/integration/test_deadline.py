@@ -14,21 +14,32 @@ from tests.integration.test_routing import ask, stream
 from tests.support.harness import running_gateway
 from tests.support.waiting import until
 
+SECONDS = 2.0
+
 
 @pytest.fixture
 async def hurried(deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str):
-    """The same fleet behind a gateway with a deadline of half a second."""
-    async with running_gateway(tmp_path / "hurried", valkey_url, prefix, ttft_deadline=0.5) as gateway:
+    """The same fleet behind a gateway with a deadline, which `refused_after` puts back."""
+    async with running_gateway(tmp_path / "hurried", valkey_url, prefix, ttft_deadline=SECONDS) as gateway:
         gateway.keys = deployment.gateway.keys
-        yield Deployment(gateway, deployment.a, deployment.b, tmp_path)
+        found = Deployment(gateway, deployment.a, deployment.b, tmp_path)
+        assert gateway.state.lifecycle.retries.ttft_deadline == SECONDS
+        deadline(found, 60.0)
+        yield found
+
+
+def deadline(hurried: Deployment, seconds: float) -> None:
+    """What should succeed has a minute: the machine may be busy."""
+    hurried.gateway.state.lifecycle.retries.ttft_deadline = seconds
 
 
 async def refused_after(hurried: Deployment) -> float:
+    deadline(hurried, SECONDS)
     began = time.monotonic()
     with pytest.raises(openai.InternalServerError) as caught:
         await stream(hurried, "acme")
     assert (caught.value.status_code, caught.value.code) == (503, "placement_timeout")
-    assert "within 0.5 s" in caught.value.message
+    assert "within 2 s" in caught.value.message
     return time.monotonic() - began
 
 
@@ -44,13 +55,14 @@ async def test_a_stream_in_an_engines_queue_is_given_up(hurried: Deployment):
     assert all(state.usable and not state.view.in_flight and not state.view.pending for state in states)
     for engine in hurried.engines:
         engine.faults.update({"first_byte_delay": 0.0})
+    deadline(hurried, 60.0)
     assert await stream(hurried, "acme") == await ask(hurried, "acme")
 
 
 async def test_nothing_is_loaded_for_a_request_that_is_too_late(hurried: Deployment):
     """Both engines are full, and what holds their slots is busy."""
     await hurried.gateway.set_state("b", "draining")
-    hurried.a.faults.update({"event_delay": 0.1})
+    hurried.a.faults.update({"event_delay": 0.6})
     busy = [asyncio.ensure_future(stream(hurried, tenant, max_tokens=40)) for tenant in ("bolt", "corgi")]
     await until(lambda: hurried.a.state.in_flight == 2)
     loads = len(hurried.loads())
@@ -61,7 +73,8 @@ async def test_nothing_is_loaded_for_a_request_that_is_too_late(hurried: Deploym
 
 async def test_a_stream_that_is_in_time_goes_on(hurried: Deployment):
     for engine in hurried.engines:
-        engine.faults.update({"event_delay": 0.1})
+        engine.faults.update({"event_delay": 0.4})
+    deadline(hurried, SECONDS)
     began = time.monotonic()
     assert await stream(hurried, "acme", max_tokens=12)
-    assert time.monotonic() - began > 0.5
+    assert time.monotonic() - began > SECONDS

@@ -23,6 +23,7 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.waiting import until
 
 
 async def florin(gateway: Gateway | str, *args: str, key: str = OPERATOR_KEY) -> Result:
@@ -108,9 +109,7 @@ async def test_unreachable_or_misconfigured_redis(tmp_path):
             assert "appendonly yes" in found["redis_persistence"]["remedy"]
             assert found["redis_memory"]["status"] == "warning"
             os.kill(valkey.pid, signal.SIGKILL)
-            async with asyncio.timeout(10):
-                while gateway.state.follower.connected:
-                    await asyncio.sleep(0.02)
+            await until(lambda: not gateway.state.follower.connected)
             code, found = await doctor(gateway)
             assert code == 1
             assert found["redis"]["status"] == "problem"

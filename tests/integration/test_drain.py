@@ -22,7 +22,7 @@ from tests.support.engine_hosts import ask as host_ask
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until
 
-LOAD_SECONDS = 1.5
+LOAD_SECONDS = 3.0
 TENANTS = ("acme", "bolt")
 
 
@@ -59,6 +59,8 @@ async def on_a(deployment: Deployment, *tenants: str) -> None:
     await deployment.gateway.set_state("b", "cordoned")
     for tenant in tenants:
         await ask(deployment, tenant)
+    slots = deployment.gateway.state.residency.slots
+    await until(lambda: [*slots("a").values()] == [SlotState.RESIDENT] * len(tenants))  # the feed brings it
     for engine in deployment.engines:
         engine.faults.update({"load_delay": LOAD_SECONDS})
 
@@ -76,6 +78,10 @@ async def opened(gateway: Gateway, engine: str) -> None:
 
 def held(deployment: Deployment, engine: str) -> set[str]:
     return set(deployment.gateway.state.residency.slots(engine))
+
+
+async def drained(admin: httpx.AsyncClient) -> bool:
+    return (await admin.get("engines/a/drain")).json()["phase"] == "drained"
 
 
 async def test_no_request_waits_for_a_load_during_a_drain(deployment: Deployment, admin):
@@ -97,7 +103,7 @@ async def test_no_request_waits_for_a_load_during_a_drain(deployment: Deployment
     assert len(deployment.a.state.calls) <= calls + len(TENANTS)
     assert deployment.a.state.adapters == {}  # unloaded
     assert [engine for engine, _ in deployment.loads()] == ["a", "a", "b", "b"]
-    assert (await admin.get("engines/a/drain")).json()["phase"] == "drained"
+    await until(lambda: drained(admin))
     records = [record for tenant in TENANTS for record in await deployment.gateway.usage(tenant)]
     assert {record.outcome for record in records} == {"ok"}
 
@@ -120,7 +126,7 @@ async def test_a_drain_ends_in_time_even_if_a_load_does_not(deployment: Deployme
     await on_a(deployment, "acme")
     await open_b(deployment)
     await admin.post("engines/a/drain", json={"timeout": 0.5})
-    await until(lambda: not deployment.gateway.state.catalog.engines["a"].takes_requests, 3)
+    await until(lambda: not deployment.gateway.state.catalog.engines["a"].takes_requests)
     assert (await admin.get("engines/a/drain")).json()["stays"] == [
         {"version": "acme/support@v1", "reason": "not loaded elsewhere in time"}
     ]
@@ -135,8 +141,8 @@ async def test_a_load_that_fails_is_tried_on_the_next_engine(deployment: Deploym
         deployment.b.faults.update({"load_delay": 0.0, "load_status": 500})
         await until(lambda: deployment.gateway.state.pool.usable("c"))
         await admin.post("engines/a/drain", json={"timeout": 30})
-        await until(lambda: held(deployment, "c") and not held(deployment, "a"), 20)
-        assert (await admin.get("engines/a/drain")).json()["phase"] == "drained"
+        await until(lambda: held(deployment, "c") and not held(deployment, "a"))
+        await until(lambda: drained(admin))
 
 
 async def test_uncordon_ends_a_drain_and_a_second_drain_continues(deployment: Deployment, admin):
@@ -146,11 +152,11 @@ async def test_uncordon_ends_a_drain_and_a_second_drain_continues(deployment: De
     again = (await admin.post("engines/a/drain", json={"timeout": 90})).json()
     assert again["until"] == first["until"]
     await admin.put("engines/a/state", json={"state": "active"})
-    await until(lambda: SlotState.LOADING not in deployment.gateway.state.residency.slots("b").values(), 10)
+    await until(lambda: SlotState.LOADING not in deployment.gateway.state.residency.slots("b").values())
     assert (await admin.get("engines/a/drain")).json()["phase"] == "serving"
     assert len(held(deployment, "a")) == len(TENANTS)
     await admin.post("engines/a/drain", json={"timeout": 60})
-    await until(lambda: not held(deployment, "a"), 20)
+    await until(lambda: not held(deployment, "a"))
     assert len(held(deployment, "b")) == len(TENANTS)
 
 
@@ -164,13 +170,14 @@ async def test_a_drain_outlives_the_worker_that_began_it(
         async with second.http() as http:  # not the leader: it only writes what is to be done
             answer = await http.post(f"{second.url}/admin/v1/engines/a/drain", json={"timeout": 60})
         assert answer.json()["phase"] == "loading"
-    await until(lambda: not held(deployment, "a"), 20)
+    await until(lambda: not held(deployment, "a"))
     assert len(held(deployment, "b")) == len(TENANTS)
 
 
 async def test_an_engine_whose_adapters_have_no_place_elsewhere_says_so(deployment: Deployment, admin):
     await deployment.gateway.set_state("b", "cordoned")
     await ask(deployment, "acme")
+    await until(lambda: held(deployment, "a"))
     (stay,) = (await admin.get("engines/a/drain")).json()["stays"]
     assert stay == {"version": "acme/support@v1", "reason": "b: cordoned"}
     deployment.b.faults.update({"health_status": 500})
@@ -184,12 +191,8 @@ async def test_keep_leaves_the_adapters_assigned(deployment: Deployment, admin, 
     await deployment.gateway.add_adapter("acme/cold", fake_adapter(tmp_path / "cold"))
     names = held(deployment, "a")
     await admin.post("engines/a/drain", json={"timeout": 60, "release": False})
-    await until(lambda: not deployment.gateway.state.catalog.engines["a"].takes_requests, 20)
-
-    async def drained() -> bool:
-        return (await admin.get("engines/a/drain")).json()["phase"] == "drained"
-
-    await until(drained)
+    await until(lambda: not deployment.gateway.state.catalog.engines["a"].takes_requests)
+    await until(lambda: drained(admin))
     assert held(deployment, "a") == names
 
 
@@ -206,6 +209,7 @@ async def test_a_spot_notice_loads_the_hottest_elsewhere_before_the_engine_stops
     for name in ("one", "two"):
         await add_version(gateway, f"acme/{name}")
         await host_ask(gateway, model=name)
+    await until(lambda: len(gateway.state.residency.slots("h1")) == 2)
     await opened(gateway, "h2")
     address = gateway.state.catalog.engines["h1"].agent
     key = (tmp_path / "cache-h1.key").read_text().strip()
@@ -222,8 +226,8 @@ async def test_a_spot_notice_loads_the_hottest_elsewhere_before_the_engine_stops
         await http.post(f"{second.url}/_mock/faults", json={"load_held": False})
         async with asyncio.timeout(60):
             assert await first.process.wait() == 0
-    assert len(gateway.state.residency.slots("h2")) == 2
-    assert "Engine h1: drained" in first.log
+    await until(lambda: len(gateway.state.residency.slots("h2")) == 2)
+    await until(lambda: "Engine h1: drained" in first.log, what=lambda: first.log)
     records = await gateway.usage("acme")
     assert {record.outcome for record in records} == {"ok"}
     assert {record.engine for record in records} == {"h1", "h2"}
@@ -239,6 +243,7 @@ async def test_a_roll_restarts_each_engine_and_no_request_fails(gateway, run):
     for name in models:
         await add_version(gateway, f"acme/{name}")
         await host_ask(gateway, model=name)
+    await until(lambda: sum(len(gateway.state.residency.slots(name)) for name in agents) == 2)
     first = {name: gateway.state.catalog.engines[name] for name in agents}
     held_before = {name: set(gateway.state.residency.slots(name)) for name in agents}
     over, answers = asyncio.Event(), 0
@@ -256,7 +261,7 @@ async def test_a_roll_restarts_each_engine_and_no_request_fails(gateway, run):
         sys.executable, "-m", "gateway.cli", "engine", "roll", "--all", "--json", "--timeout", "30",
         env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(120):
         said, notes = await rolling.communicate()
     over.set()
     await asyncio.gather(*calls)
@@ -265,7 +270,8 @@ async def test_a_roll_restarts_each_engine_and_no_request_fails(gateway, run):
     for name, before in first.items():
         engine = gateway.state.catalog.engines[name]
         assert (engine.state, engine.drain, engine.epoch != before.epoch) == ("active", None, True)
-        assert held_before[name] <= set(gateway.state.residency.slots(name))
+        wanted = held_before[name]
+        await until(lambda n=name, w=wanted: w <= set(gateway.state.residency.slots(n)))
     assert answers > 10
     assert {record.outcome for record in await gateway.usage("acme")} <= {"ok", "failover"}
     actions = [e.note.action for e in await gateway.state.store.audit() if e.note.subject == "h1"]

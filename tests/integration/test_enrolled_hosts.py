@@ -80,7 +80,7 @@ async def test_an_engine_finds_no_secret_in_its_environment_nor_in_its_ancestors
         assert hidden not in text
     assert not [n for n in found["environ"] if n.startswith("FLORIN_") and n != "FLORIN_ENGINE_HOME"]
     assert (found["environ"]["HF_TOKEN"], found["environ"]["MINE_X"]) == ("hf-given", "passed")
-    assert "withheld from the engine: " in agent.log
+    await until(lambda: "withheld from the engine: " in agent.log, what=lambda: agent.log)
     assert ("Using an operator key on a GPU host" in agent.log) == (secret == "FLORIN_OPERATOR_KEY")
 
 
@@ -149,7 +149,7 @@ async def test_an_agent_with_a_key_that_is_revoked_does_not_begin(gateway, run):
     async with gateway.http() as http:
         await http.delete(f"/admin/v1/keys/{own_key(gateway).id}")
     agent = await run()
-    assert await asyncio.wait_for(agent.process.wait(), 30) == 1
+    assert await asyncio.wait_for(agent.process.wait(), 60) == 1
     await until(lambda: "This API key has been revoked" in agent.log)
     assert "starting, pid" not in agent.log
 
@@ -158,7 +158,7 @@ async def test_an_agent_with_another_engines_key_does_not_begin(gateway, run, tm
     key = tmp_path / "other.key"
     write_private(key, await gateway.engine_key("h2"))
     agent = await run(options=("--key-file", str(key)))
-    assert await asyncio.wait_for(agent.process.wait(), 30) == 1
+    assert await asyncio.wait_for(agent.process.wait(), 60) == 1
     await until(lambda: "for engine h2 and no other" in agent.log)
 
 
@@ -172,7 +172,7 @@ async def test_an_agent_with_another_engines_key_does_not_begin(gateway, run, tm
 )
 async def test_missing_credentials_are_reported_before_the_engine_starts(gateway, run, options, env, words):
     agent = await run(options=options, **env)
-    assert await asyncio.wait_for(agent.process.wait(), 30) in {1, 2}
+    assert await asyncio.wait_for(agent.process.wait(), 60) in {1, 2}
     await until(lambda: words in agent.log, what=lambda: agent.log)
     assert "starting, pid" not in agent.log
 
@@ -184,7 +184,7 @@ async def test_a_key_file_that_others_can_read_is_refused_with_the_remedy(gatewa
     if key.stat().st_uid == 0:
         key.chmod(0o644)  # of root's, the group may read
     agent = await run(options=("--key-file", str(key)))
-    assert await asyncio.wait_for(agent.process.wait(), 30) == 2
+    assert await asyncio.wait_for(agent.process.wait(), 60) == 2
     await until(lambda: f"chmod 600 {key}" in agent.log, what=lambda: agent.log)
 
 

@@ -24,6 +24,7 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_metering_under_fire import swept
 from tests.integration.test_outages import Served
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter
+from tests.support.waiting import until
 
 ENDED = {"completed", "failed"}
 
@@ -51,10 +52,12 @@ async def second_version(gateway: Gateway, tmp: Path, name: str = "acme/support"
 
 async def ended(http: httpx.AsyncClient, evaluation: dict[str, Any]) -> dict[str, Any]:
     path = f"/admin/v1/adapters/{evaluation['adapter']}/evaluations/{evaluation['id']}"
-    async with asyncio.timeout(20):
-        while (body := (await http.get(path)).json())["status"] not in ENDED:
-            await asyncio.sleep(0.02)
-    return body
+
+    async def over() -> Any:
+        body = (await http.get(path)).json()
+        return body if body["status"] in ENDED else None
+
+    return await until(over)
 
 
 async def evaluated(
@@ -340,9 +343,12 @@ async def test_a_killed_gateway_goes_on_and_counts_each_case_once(tmp_path: Path
         try:
             if not last:
                 await asyncio.to_thread(served.register, mock.url, tmp_path)
-            mock.faults.update({"event_delay": 0.0 if last else 0.01})
+            mock.faults.update({"event_delay": 0.0 if last else 0.05})
             headers = {"authorization": f"Bearer {OPERATOR_KEY}"}
-            async with httpx.AsyncClient(base_url=served.url, headers=headers) as http, asyncio.timeout(60):
+            async with (
+                httpx.AsyncClient(base_url=served.url, headers=headers, timeout=60) as http,
+                asyncio.timeout(90),
+            ):
                 path = "/admin/v1/adapters/acme/support"
                 if not last:
                     body = {"data": data(*["x"] * count), "against": "base", "max_tokens": 3}

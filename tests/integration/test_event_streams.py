@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
+from typing import Any
 
 from gateway.runtime.settings_reload import Reload
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import fake_adapter, running_gateway
+from tests.support.waiting import until
 from tests.unit.gateway.event_streams.receiving import KEYS, SECRET, Receiving, receiving, verified
 
 HELLO = [{"role": "user", "content": "the-prompt"}]
 
 
-async def until(seen: Receiving, count: int) -> None:
-    async with asyncio.timeout(30):
-        while len(seen.ids) < count:
-            await asyncio.sleep(0.02)
+async def arrived(seen: Receiving, count: int) -> None:
+    await until(lambda: len(seen.ids) >= count)
 
 
 async def test_audit_and_usage_arrive_and_can_be_replayed(tmp_path: Path, valkey_url: str, prefix: str):
@@ -40,13 +39,13 @@ async def test_audit_and_usage_arrive_and_can_be_replayed(tmp_path: Path, valkey
                     for _ in range(2)
                 ]
                 await gateway.usage("acme")  # in the ledger
-                await until(audit, 1)
-                await until(usage, 2)
+                await arrived(audit, 1)
+                await arrived(usage, 2)
                 listed = (await http.get("/admin/v1/audit")).json()["data"]
                 shown = (await http.get("/admin/v1/events")).json()["data"]
                 again = await http.post("/admin/v1/events/usage/replay", json={"since": "2026-01-01"})
                 assert again.json()["queued"] == 2
-                await until(usage, 4)
+                await arrived(usage, 4)
                 refused = await http.post("/admin/v1/events/usage/replay", json={"since": "yesterday"})
                 assert (refused.status_code, refused.json()["error"]["param"]) == (400, "since")
                 assert (await http.post("/admin/v1/events/x/skip", json={"until": "2026-01-01"})).is_error
@@ -86,26 +85,35 @@ async def test_a_reload_adds_pauses_and_moves_a_receiver(tmp_path: Path, valkey_
                 for name in names:
                     assert (await http.post("/admin/v1/tenants", json={"name": name})).status_code == 201
 
+            async def status() -> dict[str, Any]:
+                return (await http.get("/admin/v1/events")).json()["data"][0]
+
             async def send_to(url: str) -> None:
                 changed = {"audit_events_to": url}
                 gateway.app.apply(Reload(gateway.app.settings.model_copy(update=changed)))
-                async with asyncio.timeout(30):
-                    while (await http.get("/admin/v1/events")).json()["data"][0]["to"] != (
-                        url.removesuffix("/in") or None
-                    ):
-                        await asyncio.sleep(0.02)
+                where = url.removesuffix("/in") or None
+
+                async def moved() -> bool:
+                    return (await status())["to"] == where
+
+                await until(moved)
+
+            async def begun() -> bool:
+                return (await status())["begun"] is not None
+
+            async def noted() -> bool:  # what arrived is not sent again
+                return (await status())["waiting"] == 0
 
             await send_to(first.url)
-            async with asyncio.timeout(30):
-                while (await http.get("/admin/v1/events")).json()["data"][0]["begun"] is None:
-                    await asyncio.sleep(0.02)
+            await until(begun)
             await add("a", "b")
-            await until(first, 2)
+            await arrived(first, 2)
+            await until(noted)
             await send_to("")
             await add("c")
             await send_to(second.url)
             await add("d")
-            await until(second, 2)
+            await arrived(second, 2)
     assert [event["subject"] for event in first.events] == ["a", "b"]
     assert [event["subject"] for event in second.events] == ["c", "d"]
     assert all(verified(headers, body, KEYS[0]) for headers, body in second.posts)

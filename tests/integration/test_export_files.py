@@ -43,9 +43,10 @@ class ExportingGateway:
 
     async def settled(self) -> None:
         """Nothing is left, neither counted, nor open, nor named."""
+        queues = self.gateway.app.gate.queues.values()
         await until(lambda: self.spool == NONE and open_files(self.folder) == [])
         assert list(self.folder.iterdir()) == []
-        assert all(q.open_requests.total() == 0 for q in self.gateway.app.gate.queues.values())
+        await until(lambda: all(q.open_requests.total() == 0 for q in queues))
 
     async def unread(self, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection that has asked, and reads nothing."""

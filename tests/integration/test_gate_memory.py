@@ -18,7 +18,7 @@ from tests.integration.test_upload_memory import peak
 SIZE = 300 * 1024**2
 GROWTH = 48 * 1024**2
 """Bytes of memory, for what came in eight bodies of SIZE: thread stacks, buffers and libraries are a few MiB."""
-PATIENCE = 20.0
+PATIENCE = 50.0
 
 
 def flood(served: Served, path: str, key: str, *, chunked: bool) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.engine_hosts import add_version, ask, registered
 from tests.support.harness import OPERATOR_KEY
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
@@ -49,7 +50,7 @@ async def test_files_that_change_on_the_hosts_disk_are_not_believed_after_a_rest
     await registered(gateway, again)
     await ask(gateway)
     assert staged.read_bytes() == good
-    assert "is damaged; fetching it again" in again.log
+    await until(lambda: "is damaged; fetching it again" in again.log, what=lambda: again.log)
 
 
 async def test_agent_server_accepts_only_its_gateway(gateway, run):

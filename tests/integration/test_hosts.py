@@ -71,9 +71,9 @@ async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gatew
     await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
     new = await registered(gateway, agent)
     wanted = {str(agent.home / v.digest.removeprefix("sha256:")) for v in versions}
-    await until(lambda: set(roots(agent)) == wanted, 10, lambda: f"{roots(agent)} {agent.log}")
+    await until(lambda: set(roots(agent)) == wanted, what=lambda: f"{roots(agent)} {agent.log}")
     assert new.epoch != first.epoch
-    assert "killed by signal 9" in agent.log
+    await until(lambda: "killed by signal 9" in agent.log, what=lambda: agent.log)
     entries = [e.note for e in await gateway.state.store.audit()]
     assert [n.action for n in entries if n.subject == "h1"] == ["engine.add", "engine.epoch"]
 
@@ -161,7 +161,7 @@ async def test_a_second_signal_does_not_wait_for_what_runs(gateway, run):
     await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
     agent.process.send_signal(signal.SIGTERM)
     await until(lambda: "draining" in agent.log)
-    assert await agent.stop(10) == 0
+    assert await agent.stop() == 0
     assert agent.engines() == []
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
@@ -176,7 +176,7 @@ async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
     await slow_down(agent, 1.0)
     asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
     await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
-    assert await agent.stop(10) == 0
+    assert await agent.stop() == 0
     assert "drain timed out; aborting 1 requests" in agent.log
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
@@ -204,7 +204,7 @@ async def test_a_name_belongs_to_one_living_agent(gateway, run):
         )
     assert (removal.status_code, by_url.status_code) == (409, 409)
     second = await run(options=("--cache-dir", str(first.home.with_name("other"))))
-    assert await asyncio.wait_for(second.process.wait(), 30) == 1
+    assert await asyncio.wait_for(second.process.wait(), 60) == 1
     await until(lambda: "is run by another live agent" in second.log)
     assert gateway.state.catalog.engines["h1"].url == first.url
     await first.kill()
@@ -248,9 +248,9 @@ async def test_an_agent_whose_gateway_hangs_ends_when_it_is_told_to(run):
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         agent = await run(FLORIN_URL=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asked.wait()
-        assert await agent.stop(15) == 0  # its patience with the gateway is twice that
+        assert await agent.stop(25) == 0  # its patience with the gateway is twice that
     assert "starting, pid" not in agent.log
 
 
@@ -293,25 +293,25 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
 
 async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gateway, run):
     agent = await run(engine=("/no/such/vllm", "serve", "/models/base"))
-    assert await asyncio.wait_for(agent.process.wait(), 20) == 1
+    assert await asyncio.wait_for(agent.process.wait(), 60) == 1
     await until(lambda: "No such file or directory: /no/such/vllm" in agent.log, what=lambda: agent.log)
 
 
 async def test_failed_start_is_reported_with_the_end_of_its_log_and_retried(gateway, run):
     agent = await run("--mock-fail", "CUDA out of memory")
     await until(lambda: agent.log.count("exited with code 3 before it became healthy") >= 2)
+    await until(lambda: "restarting in 2 s" in agent.log, what=lambda: agent.log)
     words = agent.log[agent.log.index("Last output:") :].splitlines()
     assert words[1].endswith("Engine h1: CUDA out of memory")
     assert "restarting in 1 s" in agent.log
-    assert "restarting in 2 s" in agent.log
     assert await agent.stop() == 0
 
 
 async def test_a_refused_flag_ends_the_agent_before_anything_starts(gateway, run):
     agent = await run("--uds", "/x", "--data-parallel-size=2")
-    assert await asyncio.wait_for(agent.process.wait(), 20) == 2
+    assert await asyncio.wait_for(agent.process.wait(), 60) == 2
     await until(lambda: "--data-parallel-size 2 is refused" in agent.log, what=lambda: agent.log)
-    assert "--uds is refused" in agent.log
+    await until(lambda: "--uds is refused" in agent.log, what=lambda: agent.log)
 
 
 async def test_foreign_engine_on_the_port_is_not_adopted(gateway, run):
@@ -326,7 +326,7 @@ async def test_foreign_engine_on_the_port_is_not_adopted(gateway, run):
 async def test_an_agent_that_is_told_to_stop_while_its_engine_starts_does_not_wait_for_it(gateway, run):
     agent = await run("--mock-start-seconds", "60")
     await until(lambda: "starting, pid" in agent.log, what=lambda: agent.log)
-    assert await agent.stop(20) == 0
+    assert await agent.stop(45) == 0
     assert agent.engines() == []
 
 

@@ -79,7 +79,7 @@ async def test_http_1_0_on_the_admin_api(deployment: Deployment, wire: Client):
 
 async def test_a_stream_and_what_follows_it_on_the_connection(deployment: Deployment, wire: Client):
     await wire.send(chat(deployment, stream=True) + get(deployment, "/v1/models", "connection: close"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         stream = await wire.reader.readuntil(b"\r\n0\r\n\r\n")
     assert b"transfer-encoding: chunked" in stream
     assert b"data: [DONE]" in stream

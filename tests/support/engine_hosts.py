@@ -63,10 +63,14 @@ class Agent:
         async for line in self.process.stdout:
             self.lines.append(line.decode(errors="replace").rstrip())
 
-    async def stop(self, seconds: float = 30.0) -> int:
+    async def stop(self, seconds: float = 60.0) -> int:
+        """Its exit code, once `log` has its last lines."""
         self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(seconds):
-            return await self.process.wait()
+            status = await self.process.wait()
+            if self.reading:
+                await asyncio.wait([self.reading])
+            return status
 
     async def kill(self) -> None:
         self.process.kill()
