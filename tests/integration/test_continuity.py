@@ -19,7 +19,7 @@ from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.valkey_servers import ask as command
-from tests.support.valkey_servers import servers, start_sentinels
+from tests.support.valkey_servers import be_patient, servers, start_sentinels
 from tests.support.waiting import until
 
 
@@ -86,6 +86,7 @@ async def test_a_real_replica_that_was_behind_is_promoted(tmp_path: Path):
     with servers(tmp_path / "valkey") as running:
         (tmp_path / "valkey").mkdir()
         primary, replica, sentinels = await asyncio.to_thread(start_sentinels, running, tmp_path / "valkey")
+        await asyncio.to_thread(be_patient, "sentinel", sentinels, 60_000)
         url = "redis+sentinel://" + ",".join(f"127.0.0.1:{port}" for port in sentinels) + "/main"
         async with (
             MockEngine() as engine,
@@ -99,13 +100,14 @@ async def test_a_real_replica_that_was_behind_is_promoted(tmp_path: Path):
             doctor = (await http.get("/admin/v1/doctor")).json()["data"]
             (ready,) = [found for found in doctor if found["check"] == "redis_replicas"]
             assert ready["message"] == "Replicas that could take over: 1."
-            command(primary, "WAIT", 1, 5000)
+            assert command(primary, "WAIT", 1, 60_000) == 1
             command(replica, "CONFIG", "SET", "primaryauth", "wrong")  # it does not come back
             command(replica, "CLIENT", "KILL", "TYPE", "primary")
             await until(lambda: Redis(port=primary).info("replication")["connected_slaves"] == 0)
             await gateway.add_tenant("bolt")
             await gateway.add_adapter("bolt/late", fake_adapter(tmp_path / "late"))
             await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "two"), number=2)
+            await asyncio.to_thread(be_patient, "sentinel", sentinels, 500)
             running.kill(primary)
             await until(lambda: codes(gateway) == ["registry_regressed"])
             shown = (await http.get("/admin/v1/registry")).json()
