@@ -103,9 +103,13 @@ class Router:
             if not self._isolation.may_send(routing_state):
                 await self._leases.wait_for_trial(WAIT_SECONDS)
                 continue
-            no_room, waited = len(routing_state.no_room_on), routing_state.ticket.waited
+            no_room, waited = len(routing_state.no_room_on), routing_state.waited
             engine = await self._find(routing_state)
-            if routing_state.ticket.waited > waited and not self._isolation.may_send(routing_state):
+            again = engine in routing_state.failed_on
+            if again:  # no other engine is left: wait a moment
+                await self._changed(RETRY_SECONDS * routing_state.attempts)
+            # During a wait, identical requests may have killed the engines that they were on.
+            if (again or routing_state.waited > waited) and not self._isolation.may_send(routing_state):
                 await self._leases.wait_for_trial(WAIT_SECONDS)
                 continue
             if engine and not self._meets(engine, routing_state):  # another worker loaded it there
@@ -113,8 +117,6 @@ class Router:
             if engine and engine in self._isolation.to_avoid(routing_state):
                 await self._leases.wait_for_trial(WAIT_SECONDS)
                 continue
-            if engine in routing_state.failed_on:  # no other engine is left: wait a moment
-                await self._changed(RETRY_SECONDS * routing_state.attempts)
             if engine and self._takes(routing_state, engine):
                 identity = routing_state.identity
                 trial = self._isolation.suspects(identity.group)

@@ -67,6 +67,11 @@ class RoutingState:
     """When it stops waiting for an engine without suspects."""
 
     @property
+    def waited(self) -> float:
+        """Seconds for which it has waited for room, and for adapter loads."""
+        return self.ticket.waited + self.loading
+
+    @property
     def deadly(self) -> bool:
         """Whether so many engines died while they had the request that it must not be retried."""
         return sum(state.deaths > before for state, before in self.losses) >= REQUEST_DEATHS

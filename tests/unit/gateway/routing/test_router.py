@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,8 @@ class Fleet:
     """Whether there is a slot for a replica."""
     load_error: Exception | None = None
     waited: list[float] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """Happens during each load and each wait."""
 
     def __post_init__(self) -> None:
         self.catalog = Catalog()
@@ -65,7 +67,7 @@ class Fleet:
         self.leases = Leases(self.pool, store, "w", clock=self.clock)
         self.fleets = Fleets(self.pool, self.residency, clock=self.clock)
         self.budget = RetryBudget(self.share, clock=self.clock)
-        deaths = DeathTracker(store, "w", lambda *_: None, clock=self.clock)
+        self.deaths = deaths = DeathTracker(store, "w", lambda *_: None, clock=self.clock)
         hangs = DeathTracker(store, "w", lambda *_: None, hangs=True, clock=self.clock)
         self.retries = Retries(
             self.health, self.budget, deaths=deaths, hangs=hangs, timeout=30.0, clock=self.clock
@@ -93,12 +95,15 @@ class Fleet:
     async def changed(self, seconds: float) -> None:
         self.waited.append(seconds)
         self.now += seconds
+        self.meanwhile()
 
     async def wait_for_probe(self, _state: object) -> None:
         pass
 
     async def ensure_resident(self, version: Version, choose: Any, **options: Any) -> str:
         self.loads.append(options)
+        self.now += 0.1
+        self.meanwhile()
         if self.load_error:
             raise self.load_error
         engine: Engine | None = choose(())
@@ -178,6 +183,22 @@ async def test_where_all_have_failed_it_waits_a_moment_and_tries_again(fleet: Fl
     lease = await fleet.router.place(request)
     assert len(fleet.waited) == 1
     lease.end()
+
+
+@pytest.mark.parametrize("target", [BASE, ADAPTER], ids=["for an engine", "for a load"])
+async def test_a_request_whose_like_kills_engines_while_it_waits_is_not_sent(fleet: Fleet, target: Target):
+    request = fleet.request(target)
+    if target is BASE:
+        for _ in range(2):
+            await fleet.attempt(request, busy())
+
+    def meanwhile() -> None:
+        for engine in ("c", "d"):
+            fleet.deaths.died(engine, [request.identity.suspect(begun=False)])
+
+    fleet.meanwhile = meanwhile
+    assert await code(fleet, request) == "request_suspected"
+    assert fleet.leases.in_flight == 0
 
 
 async def test_so_many_failed_attempts_are_enough(fleet: Fleet):
