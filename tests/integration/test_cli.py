@@ -296,7 +296,7 @@ def test_a_unix_socket_serves_proxies_and_commands(tmp_path, count):
 
 
 def test_connections_are_counted_over_all_workers(tmp_path):
-    with serving(tmp_path / "state", FLORIN_WORKERS="2", FLORIN_HEADER_TIMEOUT="2") as gateway:
+    with serving(tmp_path / "state", FLORIN_WORKERS="2", FLORIN_HEADER_TIMEOUT="5") as gateway:
         port = urlsplit(gateway.url).port
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
         until_now(lambda: metric(gateway, "florin_connections") >= 6)

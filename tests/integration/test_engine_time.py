@@ -80,7 +80,7 @@ async def test_an_engine_that_dies_and_comes_back(tmp_path: Path, valkey_url: st
             await asyncio.sleep(0)
         dead = now()
         await until(lambda: gateway.state.pool.state("a").healthy is False)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.2)
         back = now()
         await engine.revive()
         engine.state.started -= 0.1  # it says that it took so long to start
@@ -101,10 +101,10 @@ async def test_an_engine_that_dies_and_comes_back(tmp_path: Path, valkey_url: st
     found = spans(state_dir)
     assert [phase for phase, _, _ in found] == ["up", "startup", "up"]
     (_, start, end), (_, process, ready), (_, again, last) = found
-    assert begun <= start <= end <= dead + S // 100  # a probe answered before the death may be noted after it
-    assert dead < back - S // 8 <= process  # the engine says it to a hundredth of a second
+    assert begun <= start <= end <= dead + S  # a probe answered before the death may be noted after it
+    assert dead + S < back - S // 8 <= process  # the engine says it to a hundredth of a second
     assert 80_000 <= ready - process <= 120_000
-    assert ready <= again <= ready + S // 100  # likewise a probe that failed just before it was back
+    assert ready <= again <= ready + S  # likewise a probe that failed just before it was back
     assert again < last <= ended
     [first, second] = counters(state_dir)
     assert first[0] > 80
