@@ -93,13 +93,15 @@ def load_calls(engine: DemoEngine) -> int:
 async def test_hot_adapter_gets_both_engines_to_work(gateway: Gateway, clean_fleet: Fleet, callers: Callers):
     await callers.ask("acme")
     assert len(gateway.state.residency.holders(engine_name(gateway, "acme/support"))) == 1
-    before = [successes(engine) for engine in clean_fleet.engines]
-    await callers.crowd(48, times=3)
+    await callers.crowd(48, times=2)
     assert len(gateway.state.residency.holders(engine_name(gateway, "acme/support"))) == 2
+    callers.engines.clear()  # of the time before the second one had it
+    before = [successes(engine) for engine in clean_fleet.engines]
+    await callers.crowd(48, times=2)
     for engine, earlier in zip(clean_fleet.engines, before, strict=True):
         answers = callers.engines[f"e{engine.index}"]
         assert answers > 0.2 * callers.engines.total()
-        assert successes(engine) - earlier >= answers - 1  # the first was before
+        assert successes(engine) - earlier >= answers
 
 
 async def test_adapter_with_a_maximum_of_one_replica_stays_on_one_engine(
