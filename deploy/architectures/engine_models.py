@@ -70,7 +70,7 @@ def prepare() -> None:
     import sys
 
     os.environ.update(VLLM_TARGET_DEVICE="cpu", VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1")
-    import transformers  # noqa: F401  # looks for torchvision first, and truthfully
+    import transformers  # noqa: F401  # it must find torchvision absent, before `_Finder` puts a stand-in
 
     absent = frozenset(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
     sys.meta_path.append(_Finder(absent))

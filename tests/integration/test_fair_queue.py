@@ -126,8 +126,8 @@ async def ask(client: httpx.AsyncClient, tokens: int = TOKENS) -> float:
 
 @contextlib.asynccontextmanager
 async def flood(site: Site, tenant: str, callers: int) -> AsyncIterator[list[float]]:
-    """So many callers, each asking again and again. None is cancelled: one that were while it connects would leave a
-    socket behind."""
+    """So many callers, each asking again and again. They finish their last request: cancelling one while it
+    connects would leak its socket."""
     done: list[float] = []
     over = asyncio.Event()
     async with AsyncExitStack() as stack:

@@ -195,7 +195,7 @@ async def hand_over(store) -> None:
     await lead(ROLE, owner, 0)
 
     async def taken() -> bool:
-        vacant = await lead(ROLE, "nobody", 1)  # for a millisecond
+        vacant = await lead(ROLE, "nobody", 1)  # its lease ends after a millisecond
         await asyncio.sleep(0.1)
         return not vacant
 

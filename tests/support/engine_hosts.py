@@ -90,8 +90,8 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Another one each time, and below those that systems give away for port 0: nobody else takes it before a
-    server binds to it, or while that is dead."""
+    """A port that this process has not handed out before, below the ephemeral range: the kernel cannot assign it to
+    another socket before the server binds to it, or while the server is down."""
     while True:
         port = 20_000 + secrets.randbelow(10_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

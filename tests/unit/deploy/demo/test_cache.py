@@ -47,7 +47,7 @@ def test_parallel_callers_wait_for_the_one_that_builds():
 
     def build(directory: Path) -> None:
         builds.append(directory)
-        until_now(lambda: waits)  # nobody comes too late to wait
+        until_now(lambda: waits)  # the others start before the build ends
 
     def call() -> None:
         cache.built("thing", build, lambda: waits.append(1))

@@ -207,7 +207,7 @@ async def test_a_failing_disk_is_seen_and_what_was_appended_is_written_later(
     assert not wal.flush()
     assert not wal.healthy
     monkeypatch.setattr(wal_module, "_PATIENCE", 600)
-    await asyncio.wait_for(wal.settled(), PATIENCE_S)  # nobody waits for a disk that is full
+    await asyncio.wait_for(wal.settled(), PATIENCE_S)  # a full disk holds up no caller
     setattr(disk, fault, False)
     wal.append(record("after").line())
     assert wal.flush()
