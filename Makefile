@@ -16,13 +16,14 @@ IN_PAIRS = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check lint $(LINTERS) compiled-tests engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
+.PHONY: help demo test test-long check lint $(LINTERS) compiled-tests engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo                 the whole system here, with real vLLM engines, until Ctrl-C'
 	@echo 'make demo ARGS="--exit"   the same, played once'
 	@echo 'make test                 every test, real engines included'
+	@echo 'make test-long            the same with both databases, whole crash matrices and random search; takes hours'
 	@echo 'make check                lint, types, layers, documentation and the fast tests'
 	@echo 'make lint                 the same without the tests'
 	@echo 'make docs                 the documentation as a site, in site/; strict about links'
@@ -59,6 +60,9 @@ engine-tests-fleet engine-tests-rest:
 	{ $(PYTEST_ENGINE) $(PART) $(ARGS) 2>&1; echo $$? >.cache/$@; } | \
 	  while IFS= read -r line; do printf '%s: %s\n' $(@:engine-tests-%=%) "$$line"; done; \
 	status=$$(cat .cache/$@) && { [ $$status = 0 ] || [ $$status = 5 ] || exit $$status; }
+
+test-long:
+	@FLORIN_TESTS=long $(MAKE) --no-print-directory test
 
 check: $(READY)
 	@$(IN_PAIRS) $(LINTERS) compiled-tests

@@ -26,7 +26,7 @@ from gateway.costs.maintenance import ledger_process
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.wal import insertion_process
 from loadtests.postgres import Postgres
-from tests.support import search
+from tests.support import forms, search
 from tests.support.empty_ledgers import EmptyLedgers, put_sqlite
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
@@ -34,6 +34,11 @@ from tests.support.promtool import promtool as find_promtool
 from tests.support.waiting import PATIENCE_S
 
 search.begin()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    forms.select(config, items)
+
 
 _numbers = itertools.count(1)
 
@@ -182,7 +187,7 @@ def empty_ledgers(postgres: Postgres, postgres_template: str) -> Iterator[EmptyL
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of an empty ledger of this test's own; the test runs once on each kind of database."""
+    """URL of an empty ledger of this test's own, on SQLite or PostgreSQL: tests/support/forms.py says when on which."""
     if request.param == "sqlite":
         yield f"sqlite:///{put_sqlite(tmp_path / 'ledger' / 'ledger.db')}"
         return
@@ -193,7 +198,7 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def blank_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a database without any table, on each kind."""
+    """URL of a database without any table, of the same kinds."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'blank.db'}"
         return

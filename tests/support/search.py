@@ -2,20 +2,20 @@
 
 What CI and users run is *fixed*: the same examples every time, whatever ran before, without a look at the clock
 and without an example database. A search that finds something new on the thousandth run fails for somebody who
-has changed nothing. The *long* form, `HYPOTHESIS_PROFILE=long`, searches elsewhere each time, in a hundred times as
+has changed nothing. The long form of the suite searches elsewhere each time, in a hundred times as
 many examples, and prints how to reproduce what it finds: pin that with `@example`, and fix it.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
-FACTOR = 100 if PROFILE == "long" else 1
+from tests.support.forms import LONG
+
+FACTOR = 100 if LONG else 1
 
 
 def examples(number: int, *, suppress: tuple[HealthCheck, ...] = ()) -> settings:
@@ -31,8 +31,8 @@ def begin() -> None:
     quiet: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     settings.register_profile("fixed", derandomize=True, database=None, **quiet)
     settings.register_profile("long", max_examples=100 * FACTOR, print_blob=True, **quiet)
-    settings.load_profile(PROFILE)
-    if PROFILE == "fixed":
+    settings.load_profile("long" if LONG else "fixed")
+    if not LONG:
         forget_constants()
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import search
+from tests.support import forms
 
-pytestmark = pytest.mark.skipif(search.PROFILE != "fixed", reason="the long form is random by design")
+pytestmark = pytest.mark.skipif(forms.LONG, reason="the long form is random by design")
 
 
 def drawn() -> list[object]:
