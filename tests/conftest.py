@@ -13,10 +13,12 @@ import pkgutil
 import signal
 import ssl
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from adapters.store.embedded import EmbeddedValkey
@@ -81,13 +83,22 @@ def _processes_beside_a_gateway_are_forked() -> Iterator[None]:
     """A gateway that runs in the tests' process starts two beside it. Each imports for half a second, a thousand
     times in all, unless a server forks them that has imported once. Those of `florin serve` start as ever."""
     context = multiprocessing.get_context("forkserver")
+    spawning = multiprocessing.get_context("spawn")
     modules = [module.name for module in pkgutil.walk_packages(costs.__path__, "gateway.costs.")]
     needed = [name for name in modules if ".maintenance." not in name]  # those run in the gateway itself
     context.set_forkserver_preload([*needed, insertion_process.__name__])
     with pytest.MonkeyPatch.context() as patch:
         for module in (ledger_process, insertion_process):
-            patch.setattr(module, "get_context", lambda _method: context)
+            patch.setattr(module, "get_context", lambda _method: context if _server_answers() else spawning)
         yield
+
+
+def _server_answers() -> bool:
+    """Whether the server that forks is there, or not needed yet. It cannot be reached for ever once its socket's file
+    or the process is removed by another, as whoever tidies /tmp up does."""
+    server = forkserver._forkserver
+    pid, address = server._forkserver_pid, server._forkserver_address
+    return pid is None or (psutil.pid_exists(pid) and Path(address).exists())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -90,6 +90,12 @@ def note(text: str) -> None:
         log.info("%s", text)
         return
     console(stderr=True).print(Text(text), soft_wrap=True)
+
+
+def note_incomplete(body: Mapping[str, Any]) -> None:
+    """Say it if the gateway says that figures lack records."""
+    if not body.get("complete", True):
+        note("Incomplete: records are still arriving in the ledger. Try again shortly.")
 
 
 def print_json(body: Any) -> None:

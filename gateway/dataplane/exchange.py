@@ -88,6 +88,9 @@ class BatchLine:
 class Settled(Protocol):
     """What a request holds of its tenant's limits."""
 
+    async def leave(self) -> None:
+        """Give back its place among the concurrent requests, before its answer ends. Idempotent."""
+
     def settle(self) -> None:
         """Give it back. Idempotent."""
 
@@ -264,6 +267,8 @@ class Exchange:
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         """Send a complete JSON response."""
+        if self.grant is not None:
+            await self.grant.leave()
         self.started = True
         self.context.status = status
         self.drop_payload()
@@ -288,6 +293,8 @@ class Exchange:
         await self.transport.write(data)
 
     async def end_stream(self, data: bytes = b"") -> None:
+        if self.grant is not None:
+            await self.grant.leave()
         self.finished = True
         await self.transport.end(data)
 

@@ -11,8 +11,8 @@ ROLL_SECONDS = 10.0
 
 
 async def refresh(state: State, process: LedgerProcess) -> bool:
-    """Ship this worker's records and roll up what is new. Returns False if records are still on their way
-    into the ledger. Raises LedgerUnavailableError."""
-    complete = await state.meter.flush()
-    await process.run(roll, state.clock.now(), patience=ROLL_SECONDS)
-    return complete
+    """Ship this worker's records and roll up what is new. Returns False if that takes longer than its time:
+    figures then lack records. Raises LedgerUnavailableError."""
+    flushed = await state.meter.flush()
+    rolled = await process.run(roll, state.clock.now(), patience=ROLL_SECONDS)
+    return flushed and rolled.pending == 0

@@ -14,9 +14,9 @@ from typing import Any
 from deploy.npm import NpmUnavailableError
 from deploy.openid.environment import openid_environment
 from tests.support.missing import missing
+from tests.support.waiting import PATIENCE_S
 
 _SCRIPT = Path(__file__).with_suffix(".mjs")
-_SECONDS = 30
 
 
 @dataclass
@@ -32,10 +32,10 @@ class OpenidProvider:
 
 @contextlib.asynccontextmanager
 async def openid_provider(
-    directory: Path, people: dict[str, dict[str, Any]], *, key: str, port: int = 0
+    directory: Path, people: dict[str, dict[str, Any]], *, key: str, port: int
 ) -> AsyncIterator[OpenidProvider]:
     """`directory`: for its script, which finds its packages beside itself. `people`: name → claims. `key`: id of
-    its first key. `port`: where it was before; 0: a free one."""
+    its first key."""
     try:
         packages = openid_environment() / "node_modules"
     except NpmUnavailableError as error:
@@ -66,6 +66,6 @@ def _put_beside(packages: Path, directory: Path) -> Path:
 
 async def _line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    line = await asyncio.wait_for(process.stdout.readline(), _SECONDS)
+    line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
     assert line, "The OpenID provider has ended."
     return line.decode().strip()

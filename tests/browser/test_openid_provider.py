@@ -23,6 +23,7 @@ from gateway.tenants.people import issuer as issuer_module
 from tests.browser.openid_provider import OpenidProvider, openid_provider
 from tests.browser.watching import new_context
 from tests.integration.test_cli import FLORIN
+from tests.support.engine_hosts import free_port
 from tests.support.harness import Gateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -72,7 +73,8 @@ Place = tuple[OpenidProvider, Gateway]
 async def place(tmp_path: Path, valkey: EmbeddedValkey, prefix: str, **settings: Any) -> AsyncIterator[Place]:
     """A provider, and a gateway that both of its clients know."""
     known = SETTINGS | settings
-    async with openid_provider(tmp_path / "provider", PEOPLE, key="first") as provider:
+    port = free_port()  # nobody else gets it while the provider is away
+    async with openid_provider(tmp_path / "provider", PEOPLE, key="first", port=port) as provider:
         known["oidc_issuer"] = provider.url
         async with running_gateway(tmp_path / "state", valkey.url, prefix, **known) as gateway:
             await provider.change("clients", clients(gateway))

@@ -61,9 +61,6 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-# On a busy machine redis-py lets go of a connection, now and then, before it is closed, and closes it when it is
-# collected. Which call does it is not known yet.
-@pytest.mark.filterwarnings("ignore:unclosed Connection:ResourceWarning")
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
 async def test_after_the_primarys_death_everything_goes_on(tmp_path: Path, silent: int, kind: str):
     authority = Authority.at(tmp_path / "ca")

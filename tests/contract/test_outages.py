@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import aclosing
 
 import pytest
 from redis.asyncio import Redis
@@ -50,6 +51,11 @@ async def kill(server):
     await asyncio.sleep(0)  # the loop learns of the closed connections
 
 
+async def first_batch(store):
+    async with aclosing(store.watch(0)) as batches:
+        return await anext(batches)
+
+
 async def every_call(store):
     calls = (
         store.snapshot(),
@@ -74,7 +80,7 @@ async def every_call(store):
         store.lead("r", "w", 1000),
         store.resign("r", "w"),
         store.secret("s", "x"),
-        anext(store.watch(0)),
+        first_batch(store),
     )
     return await asyncio.gather(*calls, return_exceptions=True)
 

@@ -34,11 +34,12 @@ from gateway.operations.backup.taking import take
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import add_engine, florin, serving
 from tests.support.lora import lora_config, write_adapter
+from tests.support.waiting import PATIENCE_S
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
 
 def answer(url: str, key: str) -> str:
-    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=20) as client:
+    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S) as client:
         said = client.chat.completions.with_raw_response.create(
             model="support", messages=[{"role": "user", "content": "hello"}], max_tokens=2
         )

@@ -91,7 +91,7 @@ async def balanced(program: str, certificates: Path, gateways: list[str]) -> Asy
 
 async def servers(statistics: str) -> dict[str, tuple[str, int]]:
     """Gateway → (UP, DOWN, …; the requests that it was sent)."""
-    async with httpx.AsyncClient(timeout=5) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
         try:
             text = (await client.get(statistics)).text
         except httpx.TransportError:

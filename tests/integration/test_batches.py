@@ -25,7 +25,7 @@ from tests.integration.test_data_plane import HELLO
 from tests.integration.test_metering_under_fire import swept
 from tests.integration.test_outages import Served
 from tests.support.harness import Gateway, fake_adapter, running_gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
 
@@ -406,13 +406,13 @@ async def test_those_who_wait_get_the_seats_of_a_batch(gateway: Gateway, tmp_pat
         gateway.client("bolt") as bolt,
     ):
         await bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=1)
-        engine.faults.update({"first_byte_delay": 30.0})
+        engine.faults.update({"first_byte_delay": 600.0})
         batch = await submitted(client, jsonl(40))
         state = gateway.state.pool.known["a"]
         await until(lambda: state.view.in_flight == state.view.filled)
         assert state.view.filled < state.credit.value  # a seat is left for whoever comes
         engine.faults.update({"first_byte_delay": 0.2})
-        async with asyncio.timeout(25):  # and not the 30 s of the batch's lines
+        async with asyncio.timeout(PATIENCE_S):  # and not the ten minutes of the batch's lines
             await asyncio.gather(
                 *(
                     bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=2)
@@ -435,7 +435,7 @@ async def test_a_batch_survives_three_kills_of_everything(tmp_path: Path, mock: 
         served = Served(state, batch_lease=1, batch_concurrency=16)
         try:
             key = key or await asyncio.to_thread(served.register, mock.url, tmp_path)
-            client = AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0, timeout=20)
+            client = AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
             async with client, asyncio.timeout(60):
                 batch_id = batch_id or (await submitted(client, jsonl(count))).id
                 goal = count * (kills + 1) // 5

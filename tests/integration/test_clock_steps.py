@@ -23,7 +23,7 @@ from tests.support.alerting import fires, silent
 from tests.support.harness import OPERATOR_KEY
 from tests.support.missing import optional
 from tests.support.promtool import NoPromtoolError
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 STEPPED = Path(__file__).parents[1] / "stepped_clock"
 HOUR = 3600.0
@@ -102,7 +102,7 @@ async def test_a_clock_that_steps_books_no_time_that_did_not_exist(
             async with (
                 serving(tmp_path, valkey_url, prefix, clock) as url,
                 httpx.AsyncClient(
-                    base_url=url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=20
+                    base_url=url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=PATIENCE_S
                 ) as client,
             ):
                 await client.post(

@@ -45,7 +45,7 @@ async def signed_in(
     if role is not Role.OPERATOR:
         key, text = directory.mint(tenant, role, gateway.state.clock.now())
         await gateway.commit(Change("key", key.id, directory.dump(key)))
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=None) as client:
         began = await client.post("/console/sign-in", data={"key": text})
         assert began.status_code == 303
         yield client

@@ -11,7 +11,7 @@ import psutil
 
 from tests.integration.test_cli import KEY, Served, scraped, serving, workers
 from tests.support.alerting import fires, silent
-from tests.support.waiting import until_now
+from tests.support.waiting import PATIENCE_S, until_now
 
 
 def new_ones(gateway: Served, *before: psutil.Process) -> list[psutil.Process]:
@@ -46,7 +46,9 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
             worker.send_signal(signal.SIGSTOP)  # as if these did not come up
         try:
             until_now(lambda: (answer := ask(gateway)) and answer.status_code == 503)
-            answer = httpx.post(f"{gateway.url}/v1/chat/completions", content=bytes(20_000_000), timeout=20)
+            answer = httpx.post(
+                f"{gateway.url}/v1/chat/completions", content=bytes(20_000_000), timeout=PATIENCE_S
+            )
             assert answer.json()["error"]["code"] == "no_worker", "one can read it although the body is long"
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         finally:

@@ -7,18 +7,16 @@ import contextlib
 import http.client
 import socket
 import threading
-import time
 from urllib.parse import urlsplit
-
-import pytest
 
 from tests.integration.test_cli import KEY, Served, serving
 from tests.integration.test_upload_memory import peak
+from tests.support.waiting import PATIENCE_S
 
 SIZE = 300 * 1024**2
-GROWTH = 48 * 1024**2
-"""Bytes of memory, for what came in eight bodies of SIZE: thread stacks, buffers and libraries are a few MiB."""
-PATIENCE = 50.0
+GROWTH = SIZE // 2
+"""Bytes of memory, for what came in eight bodies of SIZE. Thread stacks, buffers and libraries that are needed only now
+are a few MiB, and more on a busy machine; a body that is kept is twice as much."""
 
 
 def flood(served: Served, path: str, key: str, *, chunked: bool) -> int | None:
@@ -29,7 +27,7 @@ def flood(served: Served, path: str, key: str, *, chunked: bool) -> int | None:
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{authorization}{length}\r\n\r\n"
     piece = b"{}," * 21_845
     piece = b"%x\r\n" % len(piece) + piece + b"\r\n" if chunked else piece
-    with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as connection:
+    with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE_S) as connection:
         connection.sendall(head.encode())
         answer, sent = b"", 0
         connection.settimeout(0.002)
@@ -39,7 +37,7 @@ def flood(served: Served, path: str, key: str, *, chunked: bool) -> int | None:
                     sent += connection.send(piece)
                 with contextlib.suppress(TimeoutError):
                     answer += connection.recv(65_536)
-            connection.settimeout(PATIENCE)
+            connection.settimeout(PATIENCE_S)
             with contextlib.suppress(ConnectionError):
                 while sent < SIZE:
                     sent += connection.send(piece)
@@ -52,29 +50,26 @@ def flood(served: Served, path: str, key: str, *, chunked: bool) -> int | None:
 
 @contextlib.contextmanager
 def healthy(served: Served):
-    """Asks `/healthz` all the while; the time that the slowest answer took is returned."""
+    """Asks `/healthz` all the while."""
     parts = urlsplit(served.url)
-    done, slowest = threading.Event(), [0.0]
+    done = threading.Event()
 
     def ask() -> None:
         while not done.is_set():
-            began = time.monotonic()
-            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE_S)
             connection.request("GET", "/healthz")
             assert connection.getresponse().status == 200
             connection.close()
-            slowest[0] = max(slowest[0], time.monotonic() - began)
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        yield slowest
+        yield
     finally:
         done.set()
         asking.join()
 
 
-@pytest.mark.timeout(120)
 def test_floods_of_refused_requests_do_not_grow_memory(tmp_path):
     with serving(tmp_path / "state") as served:
         pid = str(served.process.pid)
@@ -83,12 +78,11 @@ def test_floods_of_refused_requests_do_not_grow_memory(tmp_path):
         )  # what is imported and opened once is there now
         assert flood(served, "/admin/v1/tenants", "", chunked=False) == 401
         before = peak(pid)
-        with healthy(served) as slowest:
+        with healthy(served):
             for path in ("/admin/v1/tenants", "/admin/v1/apply", "/finance/v1/periods/2026-01/close"):
                 for chunked in (False, True):
                     assert flood(served, path, "", chunked=chunked) == 401
             for chunked in (False, True):
                 assert flood(served, "/admin/v1/tenants", KEY, chunked=chunked) == 413
         assert peak(pid) - before < GROWTH, f"{(peak(pid) - before) >> 20} MiB"
-        assert slowest[0] < PATIENCE
         assert [tenant["name"] for tenant in served.call("GET", "/admin/v1/tenants")["data"]] == ["acme"]

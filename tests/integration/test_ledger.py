@@ -157,7 +157,7 @@ FULL = textwrap.dedent("""
             await made.logged()
 
     async def until_accepting(meter, accepting):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while meter.accepting is not accepting:
                 await asyncio.sleep(0.01)
 

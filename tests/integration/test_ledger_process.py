@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.popen_spawn_posix import Popen
 from pathlib import Path
 
 import psutil
@@ -22,7 +23,7 @@ from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import snapshots
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("spawned")
 
@@ -196,6 +197,21 @@ async def test_questions_do_not_wait_behind_what_takes_long(ledger_process: Ledg
     assert isinstance(running.exception(), BrokenProcessPool)
 
 
+@pytest.mark.parametrize("error", [BlockingIOError(11, "no more processes"), EOFError()], ids=repr)
+async def test_a_process_that_cannot_start_is_started_with_the_next_call(ledger_process, monkeypatch, error):
+    """As where the machine has no process left: a caller is told to come again, and nothing stays behind."""
+    start = Popen.__init__
+
+    def refuse(self, process):
+        monkeypatch.setattr(Popen, "__init__", start)
+        raise error
+
+    monkeypatch.setattr(Popen, "__init__", refuse)
+    with pytest.raises(LedgerUnavailableError, match="cannot start"):
+        await ledger_process.run(names)
+    assert await ledger_process.run(names) == []
+
+
 @pytest.mark.parametrize("turns", [0, 1, 3, 300])
 async def test_a_worker_that_stops_while_the_process_starts_leaves_none_behind(tmp_path: Path, turns: int):
     others = {
@@ -207,7 +223,7 @@ async def test_a_worker_that_stops_while_the_process_starts_leaves_none_behind(t
         await asyncio.sleep(0.001)
     for task in asking:
         task.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await opened.close()
         await asyncio.wait(asking)
     assert {*multiprocessing.active_children()} <= others

@@ -21,14 +21,14 @@ from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import KEY, Served, serving, workers
 from tests.support.alerting import fires, silent
 from tests.support.harness import fake_adapter, running_gateway
-from tests.support.waiting import until_now
+from tests.support.waiting import PATIENCE_S, until_now
 
 
 class Traffic:
     """One customer's calls, one after the other, none of them tried twice."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=20)
+        self._client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.answered: list[str] = []
@@ -66,7 +66,7 @@ class Traffic:
 def ask(gateway: Served, method: str, path: str, *, key: str = KEY, body: object = None) -> httpx.Response:
     """Each time on a connection of its own, so by any worker."""
     headers = {"authorization": f"Bearer {key}", "connection": "close"}
-    with httpx.Client(base_url=gateway.url, headers=headers, verify=False, timeout=20) as http:
+    with httpx.Client(base_url=gateway.url, headers=headers, verify=False, timeout=PATIENCE_S) as http:
         return http.request(method, path, json=body)
 
 

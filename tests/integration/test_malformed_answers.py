@@ -11,6 +11,7 @@ import pytest
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask, stream
+from tests.support.waiting import PATIENCE_S
 
 RUBBISH = {
     "usage is a list": '{"choices": [], "usage": [1, 2]}',
@@ -33,7 +34,7 @@ SOUND_IN_A_STREAM = {"usage is a list"}
 
 async def quiet(deployment: Deployment) -> None:
     """No lease and no record is left open."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
             await asyncio.sleep(0.01)
 

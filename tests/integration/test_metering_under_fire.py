@@ -50,9 +50,9 @@ class Crowd:
     strike: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        self.http = httpx.AsyncClient(timeout=20)
+        self.http = httpx.AsyncClient(timeout=PATIENCE_S)
         self.client = openai.AsyncOpenAI(
-            base_url=self.url + "/v1", api_key=self.key, max_retries=0, timeout=20
+            base_url=self.url + "/v1", api_key=self.key, max_retries=0, timeout=PATIENCE_S
         )
 
     async def close(self) -> None:

@@ -205,7 +205,7 @@ class Served:
     def stop(self) -> str:
         if self.process.poll() is None:
             self.process.kill()
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
         self.http.close()
         return errors
 

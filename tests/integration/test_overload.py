@@ -15,6 +15,7 @@ import pytest
 from gateway.admission.overload import MAX_TICKETS
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import PATIENCE_S
 
 BODY = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
@@ -45,7 +46,7 @@ async def test_requests_with_too_long_an_expected_wait_are_refused(tmp_path, val
 
             # Two at a time, each half a second: the last of forty waits for ten.
             asking = [asyncio.create_task(one_after_the_other()) for _ in range(40)]
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(PATIENCE_S):
                 await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
             answer = refused[0]
             error = answer.json()["error"]
@@ -141,7 +142,7 @@ async def test_a_connection_on_which_a_request_was_refused_is_closed_when_it_sta
             assert (await response(reader))[0] == expected
             writer.write(b"x" * 300_000)  # after the answer
             with contextlib.suppress(ConnectionResetError):  # it may have been idle for too long before
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     assert await reader.read() == b""
 
 
@@ -213,7 +214,7 @@ async def connected(gateway: Gateway):
 
 
 async def response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:-2])
         return int(lines[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))

@@ -18,7 +18,7 @@ from gateway.tenants.terms import Limits
 from loadtests.mock_engine import text
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 PATH = "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -41,7 +41,7 @@ def chat(**message: Any) -> dict[str, Any]:
 
 
 async def quiet(deployment: Deployment) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
             await asyncio.sleep(0.01)
 

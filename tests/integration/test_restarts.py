@@ -34,7 +34,7 @@ from tests.integration.test_cli import (
     workers,
 )
 from tests.support.engine_hosts import free_port
-from tests.support.waiting import until_now
+from tests.support.waiting import PATIENCE_S, until_now
 
 POLL_SECONDS = 0.1
 
@@ -55,7 +55,7 @@ class Balancer:
     used: set[str] = field(default_factory=set)
 
     async def follow(self) -> None:
-        async with httpx.AsyncClient(timeout=5) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             while True:
                 for backend in self.backends:
                     try:

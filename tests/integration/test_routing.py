@@ -161,11 +161,16 @@ async def test_forgotten_adapter_is_loaded_again(deployment: Deployment):
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_hung_engine_is_detected_and_its_requests_retried_elsewhere(deployment: Deployment):
+async def test_hung_engine_is_detected_and_its_requests_retried_elsewhere(
+    tmp_path, valkey_url, prefix, deployment: Deployment
+):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
-    holder.faults.update({"first_byte_delay": 60.0, "health_delay": 60.0})
-    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
+    holder.faults.update({"first_byte_delay": 600.0, "health_delay": 600.0})
+    async with running_gateway(tmp_path / "hurried", valkey_url, prefix, probe_timeout=1.0) as hurried:
+        hurried.keys = deployment.gateway.keys
+        text = await stream(Deployment(hurried, deployment.a, deployment.b, tmp_path), "acme")
+    assert voice(deployment, "acme/support") in text
 
 
 async def test_a_stream_that_hangs_is_given_up(deployment: Deployment):

@@ -22,6 +22,7 @@ from loadtests.mock_engine import MockEngine
 from tests.integration.uploading import adapter_files, path_of, tar_of
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA
+from tests.support.waiting import until
 
 SECRETS = ("engine-of-the-fleet", "gpu-of-the-fleet", "host-of-the-fleet")
 BASE = BaseModel("base", ("/path-of-the-fleet/base",), LLAMA.config)
@@ -521,13 +522,11 @@ async def test_the_audit_shows_a_tenant_its_own_entries(gateway, acme, bolt, tmp
 async def test_one_tenant_s_slow_uploads_leave_room_for_another_s(gateway, acme, bolt, tmp_path):
     async def slow():
         yield b"x"
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     held = [asyncio.create_task(acme.post(path_of(f"acme/a{n}"), content=slow())) for n in range(6)]
     queue = gateway.state.intake.tenant_uploads
-    async with asyncio.timeout(20):
-        while (queue.running, queue.waiting) != (2, 4):
-            await asyncio.sleep(0.02)
+    await until(lambda: (queue.running, queue.waiting) == (2, 4))
     assert code_of(await upload(acme, tmp_path)) == (503, "too_many_uploads")
     assert (await upload(bolt, tmp_path, name="bolt/support")).status_code == 201
     async with gateway.http() as operator:

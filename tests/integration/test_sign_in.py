@@ -26,6 +26,7 @@ from tests.integration.test_cli import FLORIN
 from tests.support.engine_hosts import free_port
 from tests.support.harness import Gateway, running_gateway
 from tests.support.oidc_issuer import SETTINGS, OidcIssuer, SigningKey, answering, ec_key, rsa_key
+from tests.support.waiting import PATIENCE_S
 
 BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=20).read()"
 
@@ -266,8 +267,8 @@ async def test_the_console_lets_people_in(tmp_path, valkey_url, prefix, issuer: 
     trusted = {"trusted_proxies": "127.0.0.1"}
     async with (
         signing_in(tmp_path, valkey_url, prefix, issuer, **trusted) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=20) as browser,
-        httpx.AsyncClient(base_url=gateway.url, timeout=20) as another,
+        httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as browser,
+        httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as another,
     ):
         page = await browser.get("/console/sign-in?next=/console/fleet")
         assert 'href="/console/sign-in/oidc?next=/console/fleet"' in page.text

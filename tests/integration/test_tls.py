@@ -23,7 +23,7 @@ from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin,
 from tests.support.certificates import Authority, Files, put
 from tests.support.engine_hosts import add_version, ask, end, free_port, registered, start_agent
 from tests.support.harness import fake_adapter, running_gateway
-from tests.support.waiting import until, until_now
+from tests.support.waiting import PATIENCE_S, until, until_now
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def shown(url: str, ca: Authority) -> str:
     """Serial number of the certificate that a new connection is shown."""
     host, port = httpx.URL(url).host, httpx.URL(url).port
     with (
-        socket.create_connection((host, port), timeout=10) as plain,
+        socket.create_connection((host, port), timeout=PATIENCE_S) as plain,
         client_context(ca.file).wrap_socket(plain, server_hostname=host) as secure,
     ):
         return secure.getpeercert()["serialNumber"]
@@ -103,7 +103,7 @@ def test_garbage_on_the_tls_port_is_rejected_without_affecting_others(tmp_path, 
             b"\x16\x03\x01\xff\xff" + b"x" * 70_000,
             b"\0" * 100,
         ):
-            with socket.create_connection(address, timeout=10) as plain:
+            with socket.create_connection(address, timeout=PATIENCE_S) as plain:
                 plain.sendall(rubbish)
                 try:
                     while plain.recv(4096):
@@ -194,7 +194,7 @@ async def test_engines_behind_mutual_tls_and_a_key_are_probed_loaded_and_called(
         # A token that is renewed on disk is sent without a restart.
         put(tmp_path / "token", b"another-secret")
         engine.api_key = "another-secret"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             async with gateway.client("acme") as client:
                 while True:
                     try:

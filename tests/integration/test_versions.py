@@ -127,8 +127,8 @@ class Fleet:
 @pytest.fixture
 async def fleet(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Fleet]:
     async with (
-        running_gateway(tmp_path / "one", valkey_url, prefix, placement_timeout=5.0) as one,
-        running_gateway(tmp_path / "two", valkey_url, prefix, placement_timeout=5.0) as two,
+        running_gateway(tmp_path / "one", valkey_url, prefix) as one,
+        running_gateway(tmp_path / "two", valkey_url, prefix) as two,
         MockEngine(max_loras=3) as a,
         MockEngine(max_loras=3) as b,
         Fleet([one, two], {"a": a, "b": b}, tmp_path) as made,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import httpx
 import uvicorn
@@ -19,6 +20,7 @@ from openai import AsyncOpenAI
 from adapters.model import Adapter, BaseModel, Engine, Version, dump
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import Change
+from adapters.store.redis.server import RedisServer
 from gateway.app import Florin, create_app
 from gateway.config import Settings
 from gateway.operations.state import State
@@ -27,7 +29,7 @@ from gateway.serving.runner import HEADERS
 from gateway.tenants import directory
 from gateway.transport.client_connection import ClientConnection
 from tests.support.empty_ledgers import put_sqlite
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 OPERATOR_KEY = "operator-key-of-the-tests"
 
@@ -46,12 +48,12 @@ class Gateway:
         return self.app.api.state.florin
 
     def client(self, tenant: str, **options: Any) -> AsyncOpenAI:
-        options = {"max_retries": 0, "timeout": 30} | options
+        options = {"max_retries": 0, "timeout": PATIENCE_S} | options
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys[tenant], **options)
 
     def http(self, key: str | None = None) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {key or OPERATOR_KEY}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE_S)
 
     # -- the registry, written directly: the admin API has tests of its own
 
@@ -150,8 +152,9 @@ class Load:
 async def running_gateway(
     state_dir: Path, redis_url: str, prefix: str, **settings: Any
 ) -> AsyncIterator[Gateway]:
+    """Its deadlines are longer than a busy machine may stand still; tests of deadlines set their own."""
     defaults = {
-        "placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0,
+        "placement_timeout": PATIENCE_S, "probe_interval": 0.2, "probe_timeout": 10.0, "shutdown_grace": 5.0,
         "price_input": "1", "price_output": "10", "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
         "ledger_warm_up": False, "failed_keys_per_address": 0,
     }  # fmt: skip
@@ -173,12 +176,14 @@ async def running_gateway(
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     umask = os.umask(0o077)  # as `florin serve` sets it for its process
-    task = asyncio.create_task(server._serve())
-    while not server.started:
-        if task.done():
-            task.result()
-            raise RuntimeError("the gateway did not start")
-        await asyncio.sleep(0.01)
+    # Redis, too: in production a call may take two seconds.
+    with patch.dict(RedisServer.__init__.__kwdefaults__, timeout=PATIENCE_S):
+        task = asyncio.create_task(server._serve())
+        while not server.started:
+            if task.done():
+                task.result()
+                raise RuntimeError("the gateway did not start")
+            await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     state = app.api.state.florin
     state.lifecycle.loop_watch.note = lambda late, busy: None  # engines and clients work in this loop, too
@@ -186,7 +191,7 @@ async def running_gateway(
         yield Gateway(app, f"http://127.0.0.1:{port}", server)
     finally:
         server.should_exit = True
-        done, _ = await asyncio.wait([task], timeout=20)
+        done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
         os.umask(umask)
         if not done:
             for t in asyncio.all_tasks():

@@ -45,8 +45,8 @@ async def report(
     cost, and savings by spot."""
     now = state.clock.now()
     of = month_of(month or iso(now)[:7])
-    await refresh(state, state.ledger_process)
-    return await state.ledger_process.run(commitment_report, of, now=now)
+    complete = await refresh(state, state.ledger_process)
+    return {**await state.ledger_process.run(commitment_report, of, now=now), "complete": complete}
 
 
 @router.post("/{number}/withdraw")

@@ -50,7 +50,8 @@ async def export_month(
 ) -> Response:
     """Export a month as a file: FOCUS 1.2 or 1.4, the ledger's lines, or what Vantage and CloudZero import.
     A tenant's key gets its own chargeback, without GPU-hours and GPU prices. All formats but the ledger's
-    lines require all prices. The header `x-florin-rows` gives the number of rows."""
+    lines require all prices. The header `x-florin-rows` gives the number of rows; `x-florin-complete` is
+    `false` while records are still arriving in the ledger."""
     if dataset == "infrastructure":
         only_staff(key)
     if kind in FOREIGN:
@@ -98,7 +99,8 @@ class _Download(Response):
 
     async def _make(self, path: Path, most: int) -> int:
         ledger_process = ledger_process_of(self._state, self._key)
-        await refresh(self._state, ledger_process)
+        complete = await refresh(self._state, ledger_process)
+        self.headers["x-florin-complete"] = "true" if complete else "false"
         try:
             return await ledger_process.run(export, self._order, path, most)
         except MissingPriceError as error:

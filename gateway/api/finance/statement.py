@@ -69,7 +69,7 @@ async def statement(
             "invalid_value", f"by: {by[:40]!r} is not one of {', '.join(DIMENSIONS)}.", param="by"
         )
     process = ledger_process_of(state, key)
-    await refresh(state, process)
+    complete = await refresh(state, process)
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
         page = await process.run(
@@ -78,6 +78,7 @@ async def statement(
             month,
             issuer=state.settings.issuer,
             now=now,
+            complete=complete,
             known=known,
             currency=currency,
             for_tenant=key.own_tenant is not None,

@@ -10,12 +10,11 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json
-from gateway.commands.output import clean, note, show, table
+from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
 
 app = typer.Typer()
 
-INCOMPLETE = "Records are still arriving in the ledger; try again shortly."
 STATUS = {
     "within": "within",
     "warning": "warning",
@@ -170,8 +169,7 @@ def unsaid(body: Json) -> None:
     """Why figures may be too low."""
     for price in body.get("missing_prices", ()):
         note(f"No price for {clean(_series(price))}: its cost is missing. Add one with florin price add.")
-    if not body.get("complete", True):
-        note(INCOMPLETE)
+    note_incomplete(body)
 
 
 def _series(price: object) -> str:

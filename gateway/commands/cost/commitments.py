@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json
-from gateway.commands.output import busy, clean, note, say, show, table
+from gateway.commands.output import busy, clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
 
 app = typer.Typer()
@@ -61,6 +61,7 @@ def _people(body: Json) -> None:
         )
     _coverage(body["gpu_types"])
     _spot(body["spot"], currency)
+    note_incomplete(body)
 
 
 def _coverage(gpu_types: list[Json]) -> None:

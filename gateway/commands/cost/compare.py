@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json
-from gateway.commands.output import clean, note, show, table
+from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
 
 app = typer.Typer()
@@ -72,8 +72,7 @@ def _people(body: Json) -> None:
         note(f"Usage on {clean(name)} is left out: {_advice(name, reference)}")
     for name in dict.fromkeys(row["gpu_type"] for row in body["rows"] if row["speedup"] is None):
         note(f"The speed of {clean(name)} is unknown: {_advice(name, reference)}")
-    if not body["complete"]:
-        note("Records are still arriving in the ledger; try again shortly.")
+    note_incomplete(body)
 
 
 def _cost(actual: Json, currency: str) -> str:

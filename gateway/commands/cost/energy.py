@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.output import clean, note, say, show, table
+from gateway.commands.output import clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
 
 _power = typer.Typer(
@@ -62,6 +62,7 @@ def _energy(body: Json) -> None:
     for region in body["missing_grid"]:
         where = f"region {clean(region)}" if region else "engines without a region"
         note(f"No grid of {where} is stated: florin cost power set-grid …")
+    note_incomplete(body)
 
 
 def _sums(row: Json) -> list[str | Text]:

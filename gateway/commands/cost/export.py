@@ -9,7 +9,7 @@ import typer
 
 from gateway.commands.client import UsageError
 from gateway.commands.download import download
-from gateway.commands.output import note
+from gateway.commands.output import note, note_incomplete
 from gateway.commands.session import Session, command
 from gateway.costs.export.columns import DATASETS, FORMATS, GRANULARITIES
 
@@ -56,5 +56,13 @@ def export(
         "granularity": None if granularity == "hourly" else granularity,
     }
     saved = download(session.api, "/finance/v1/export", params, output)
-    body = {"file": str(output), "bytes": saved.size, "rows": saved.rows, "format": kind, "dataset": dataset}
+    body = {
+        "file": str(output),
+        "bytes": saved.size,
+        "rows": saved.rows,
+        "format": kind,
+        "dataset": dataset,
+        "complete": saved.complete,
+    }
     session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
+    note_incomplete(body)

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.output import clean, note, show, table
+from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
 
 app = typer.Typer()
@@ -43,6 +43,7 @@ def margin(
 def _adapters(body: Json) -> None:
     if not body["rows"]:
         note(f"No usage in {clean(body['month'])}.")
+        note_incomplete(body)
         return
     currency = clean(body["currency"] or "")
     columns = ("tenant", "adapter", f"price {currency}", "cost", "margin", "margin %")
@@ -65,6 +66,7 @@ def _name(adapter: str | None) -> str:
 def _people(body: Json) -> None:
     if not body["rows"]:
         note(f"No usage in {clean(body['month'])}.")
+        note_incomplete(body)
         return
     currency = clean(body["currency"] or "")
     columns = (
@@ -101,6 +103,7 @@ def _remarks(body: Json) -> None:
         note(f"{clean(body['month'])} is open: figures may change.")
     if body["missing_prices"]:
         note(f"No GPU price for {clean(body['missing_prices'])}: its cost and margin are unknown.")
+    note_incomplete(body)
 
 
 def _less(whole: int | None, part: int | None) -> int | None:

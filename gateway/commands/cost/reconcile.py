@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.output import busy, clean, facts, note, say, show, table
+from gateway.commands.output import busy, clean, facts, note, note_incomplete, say, show, table
 from gateway.commands.session import REFUSED, Session, command
 
 app = typer.Typer()
@@ -59,8 +59,7 @@ def _people(body: Json, *, accounts: bool) -> None:
     else:
         _bill(body["bill"], accounts=accounts)
     _completeness(body["completeness"])
-    if not body["complete"]:
-        note("Records are still arriving in the ledger; try again shortly.")
+    note_incomplete(body)
     for sentence in body["unexplained"]:
         note(f"Not reconciled: {clean(sentence)}")
     if body["ok"]:

@@ -14,7 +14,7 @@ import typer
 from gateway.commands.client import Json, UsageError
 from gateway.commands.cost import report_tables
 from gateway.commands.cost.idle_policy import IdlePolicy
-from gateway.commands.output import note
+from gateway.commands.output import note, note_incomplete
 from gateway.commands.session import Session, command
 
 if TYPE_CHECKING:
@@ -150,8 +150,7 @@ def _file(session: Session, params: Json, output: Path | None) -> None:
             "complete": complete,
         }
         session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
-    if not complete:
-        note(report_tables.INCOMPLETE)
+    note_incomplete({"complete": complete})
 
 
 def _read(answer: httpx.Response) -> tuple[str, bool]:

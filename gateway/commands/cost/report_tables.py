@@ -14,7 +14,7 @@ from rich.text import Text
 from gateway.commands.client import Json
 from gateway.commands.cost.invoice_table import show_invoice
 from gateway.commands.cost.rounding import cents_of, places_of, rounded, summed, text
-from gateway.commands.output import clean, console, note, show, table
+from gateway.commands.output import clean, console, note, note_incomplete, show, table
 
 _COUNTS = {
     "requests": "requests",
@@ -39,7 +39,6 @@ _SAID = {
 }
 _UNUSED = ("idle", "startup")
 _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
-INCOMPLETE = "Incomplete: records are still arriving in the ledger. Try again shortly."
 _WAYS = {
     "saturated": "at saturation",
     "busy": "excluding unused time",
@@ -64,6 +63,7 @@ def show_report(body: Json, *, unit_prices: bool = False) -> None:
         _unit_prices(body["unit_prices"], body["currency"])
     for remark in _remarks(body):
         note(remark)
+    note_incomplete(body)
 
 
 def _heading(body: Json) -> str:
@@ -246,8 +246,6 @@ def _remarks(body: Json) -> Iterator[str]:
         why = f": {one['reason']}" if "reason" in one else ", because its usage is implausible"
         what = f"{one['engine']} at {one['hour']}"
         yield f"Not in these figures: {clean(what)} is set aside{clean(why)}."
-    if body.get("complete") is False:
-        yield INCOMPLETE
 
 
 def _unused(body: Json) -> Iterator[str]:

@@ -17,6 +17,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 
 P = ParamSpec("P")
@@ -54,7 +55,8 @@ class LedgerProcess:
     ) -> R:
         """Run `function(ledger, *args, **kwargs)` in the process and return its result. The function must be
         defined at the top level of a module; arguments and result must be picklable. Raises what it raises,
-        and BrokenProcessPool if the process died (killed, out of memory) twice."""
+        LedgerUnavailableError if the process cannot start, and BrokenProcessPool if it died (killed, out of
+        memory) twice."""
         call = partial(_call, function, args, kwargs)
         loop = asyncio.get_running_loop()
         pool = await self._open()
@@ -113,7 +115,11 @@ class LedgerProcess:
                     initializer=_prepare,
                     initargs=(self._url,),
                 )
-                await asyncio.to_thread(pool.submit, os.getpid)
+                try:
+                    await asyncio.to_thread(pool.submit, os.getpid)
+                except (OSError, EOFError) as error:  # too many processes, or no memory
+                    self._forget(pool)
+                    raise LedgerUnavailableError(f"The ledger process cannot start: {error}.") from error
             return pool
 
     def _forget(self, pool: ProcessPoolExecutor) -> None:

@@ -15,7 +15,18 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, func, insert, select, text, tuple_, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+    union_all,
+)
 
 from gateway.costs.periods import iso, month
 from gateway.costs.rollups import posted_rows
@@ -55,7 +66,7 @@ class Rolled:
     rolled: int
     """Engine-hours brought up to date."""
     pending: int
-    """Engine-hours that have begun and are still stale."""
+    """Engine-hours that were stale when it began and still are."""
 
 
 def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
@@ -68,14 +79,13 @@ def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
     _forget_pruned(ledger)
     rolled = 0
     after: Place | None = None
+    left: list[Place] = []
     while found := _compute(ledger, now, after, deadline):
-        rolled += _post_each(ledger, found, now)
+        rolled += _post_each(ledger, found, now, left)
         after = found[-1].place
         if deadline is not None and monotonic() >= deadline:
-            break
-    with ledger.read() as connection:
-        count = select(func.count()).select_from(dirty_hours).where(dirty_hours.c.hour <= now)
-        return Rolled(rolled, connection.execute(count).scalar_one())
+            return Rolled(rolled, len(left) + _stale(ledger, now, after))
+    return Rolled(rolled, len(left))
 
 
 def imbalance(ledger: Ledger) -> int:
@@ -130,38 +140,47 @@ def _computed(connection: Connection, terms: HourTerms, place: Place, version: i
         return _Found(version, place, None, f"computing it failed: {error!r}")
 
 
+_ORDER = [dirty_hours.c[name] for name in PLACE]
+
+
 def _marks(connection: Connection, now: int, after: Place | None) -> Sequence[Any]:
-    order = [dirty_hours.c[name] for name in PLACE]
-    hour = dirty_hours.c.hour
     # In the transaction that reads the records: they may be pruned at any time.
-    query = select(*order, dirty_hours.c.version).where(
-        hour <= now, hour >= func.coalesce(_PRUNED_BEFORE, hour)
-    )
-    if after is not None:
-        query = query.where(tuple_(*order) > after)
-    return connection.execute(query.order_by(*order).limit(_MARKS)).all()
+    query = select(*_ORDER, dirty_hours.c.version).where(*_begun(now, after))
+    return connection.execute(query.order_by(*_ORDER).limit(_MARKS)).all()
 
 
-def _post_each(ledger: Ledger, found: Sequence[_Found], now: int) -> int:
+def _stale(ledger: Ledger, now: int, after: Place) -> int:
+    with ledger.read() as connection:
+        query = select(func.count()).select_from(dirty_hours).where(*_begun(now, after))
+        return int(connection.execute(query).scalar_one())
+
+
+def _begun(now: int, after: Place | None) -> list[ColumnElement[bool]]:
+    hour = dirty_hours.c.hour
+    begun = [hour <= now, hour >= func.coalesce(_PRUNED_BEFORE, hour)]
+    return begun if after is None else [*begun, tuple_(*_ORDER) > after]
+
+
+def _post_each(ledger: Ledger, found: Sequence[_Found], now: int, left: list[Place]) -> int:
     """Write the computed hours in one transaction; if the database rejects it, each in its own, and set aside
-    the one it rejects. Returns how many marks were removed."""
+    the one it rejects. Returns how many marks were removed; appends hours to compute again to `left`."""
     try:
         with ledger.write() as connection:
             lock_postings(connection)
-            return _post(connection, found, now)
+            return _post(connection, found, now, left)
     except REFUSALS as error:
         if not is_definite(error):
             raise
         if len(found) > 1:
-            return sum(_post_each(ledger, [one], now) for one in found)
+            return sum(_post_each(ledger, [one], now, left) for one in found)
         [one] = found
         if one.now is None:  # not even setting it aside worked
             raise
         refused = replace(one, now=None, reason=f"the ledger database rejects its sums: {error}")
-        return _post_each(ledger, [refused], now)
+        return _post_each(ledger, [refused], now, left)
 
 
-def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
+def _post(connection: Connection, found: Iterable[_Found], now: int, left: list[Place]) -> int:
     latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
     any_aside = connection.execute(select(exists().select_from(set_aside_hours))).scalar()
     settled = 0
@@ -174,8 +193,11 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
         one, place = it.now, it.place
         version = connection.execute(_VERSION, at(place)).scalar()
         closed = latest is not None and place[0] < month(latest).end
-        if version is None or (closed and version != it.version):
-            continue  # another worker was faster, or the hour changed: no corrections from a stale state
+        if version is None:
+            continue  # another worker was faster
+        if closed and version != it.version:
+            left.append(place)  # it changed meanwhile: no corrections from a stale state
+            continue
         if one is None:
             _put_aside(connection, it, now, closed=closed)
         else:

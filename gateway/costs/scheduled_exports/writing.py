@@ -48,9 +48,11 @@ class Room:
 
 
 def write_due(ledger: Ledger, schedule: Schedule, now: int, room: Room) -> list[str]:
-    """Export what is due. Returns what failed, by month; the others are written. Raises
+    """Export what is due. Returns what failed, by month; the others are written. Nothing is written before
+    the roll-ups are up to date: nobody looks at whether such a file is complete. Raises
     LedgerUnavailableError."""
-    roll(ledger, now, patience=_ROLL_SECONDS)
+    if pending := roll(ledger, now, patience=_ROLL_SECONDS).pending:
+        return [f"{pending:,} engine-hours are not rolled up yet."]
     failed = []
     for month, state in due_now(ledger, schedule, now):
         try:

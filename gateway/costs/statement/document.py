@@ -11,9 +11,11 @@ from gateway.costs.statement.items import Item
 from gateway.costs.statement.statement_figures import Statement
 
 
-def document(statement: Statement, *, issuer: str, now: int, labels: Mapping[str, str]) -> dict[str, Any]:
+def document(
+    statement: Statement, *, issuer: str, now: int, labels: Mapping[str, str], complete: bool
+) -> dict[str, Any]:
     """Amounts are in hundredths of the currency; `exact` ones of a rate card are decimals. `now`: date of a
-    preliminary statement. `labels`: of keys."""
+    preliminary statement. `labels`: of keys. `complete`: whether the ledger has all usage so far."""
     closed, invoice = statement.period_hash, statement.invoice
     tax = invoice.tax_cents(statement.cents) if invoice else 0
     return {
@@ -24,6 +26,7 @@ def document(statement: Statement, *, issuer: str, now: int, labels: Mapping[str
         "from": iso(statement.period.start),
         "to": iso(statement.period.end),
         "state": "final" if closed else "preliminary",
+        "complete": complete or closed is not None,
         "dated": iso(closed.closed_at if closed else now),
         "currency": statement.currency or None,
         "converted_from": None if statement.converted is None else statement.converted.document(),

@@ -57,14 +57,18 @@ def statement_page(
     *,
     issuer: str,
     labels: Labels = _NO_LABELS,
+    complete: bool = True,
     **asked: Unpack[Asked],
 ) -> str | None:
     """The page of a tenant and a month. If the tenant has nothing in that month: an empty page if it is
-    `known`, else None. `now`: date of a preliminary page. For the others, see `read_statement`.
+    `known`, else None. `now`: date of a preliminary page. `complete`: whether the ledger has all
+    usage so far. For the others, see `read_statement`.
 
     Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
     statement = _read(ledger, tenant, month, asked)
-    return None if statement is None else render(statement, issuer=issuer, now=asked["now"], labels=labels)
+    if statement is None:
+        return None
+    return render(statement, issuer=issuer, now=asked["now"], labels=labels, complete=complete)
 
 
 def statement_json(
@@ -74,11 +78,14 @@ def statement_json(
     *,
     issuer: str,
     labels: Labels = _NO_LABELS,
+    complete: bool = True,
     **asked: Unpack[Asked],
 ) -> dict[str, Any] | None:
     """`statement_page` as a document."""
     statement = _read(ledger, tenant, month, asked)
-    return None if statement is None else document(statement, issuer=issuer, now=asked["now"], labels=labels)
+    if statement is None:
+        return None
+    return document(statement, issuer=issuer, now=asked["now"], labels=labels, complete=complete)
 
 
 def statement_csv(
@@ -88,13 +95,14 @@ def statement_csv(
     *,
     issuer: str,
     labels: Labels = _NO_LABELS,
+    complete: bool = True,
     **asked: Unpack[Asked],
 ) -> bytes | None:
     """`statement_page` as a table: see `table`."""
     statement = _read(ledger, tenant, month, asked)
     if statement is None:
         return None
-    made = document(statement, issuer=issuer, now=asked["now"], labels=labels)
+    made = document(statement, issuer=issuer, now=asked["now"], labels=labels, complete=complete)
     file = io.BytesIO()
     write_csv(file, table.COLUMNS, table.constants(made), table.rows(made))
     return file.getvalue()
@@ -105,13 +113,16 @@ def _read(ledger: Ledger, tenant: str, month: str, asked: Asked) -> Statement | 
         return read_statement(connection, tenant, month, **asked)
 
 
-def render(statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS) -> str:
+def render(
+    statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS, complete: bool = True
+) -> str:
     series = plots.top(statement.days)
     colours = {one.name: one.colour for one in series}
     first, last = iso(statement.period.start)[:10], iso(statement.period.end - 1)[:10]
     return _template().render(
         s=statement,
         issuer=issuer,
+        complete=complete,
         title=f"{_MONTHS[int(statement.month[5:]) - 1]} {statement.month[:4]}",
         first=first,
         last=last,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,9 @@ from gateway.tenants.directory import Key, Tenant
 from gateway.tenants.limits.needs import Bounds, Need, OutputHistory, TokenPrice
 from gateway.tenants.limits.subject_account import Account
 from gateway.tenants.limits.wording import budget_warning, rate_headers
+
+_LEAVE_SECONDS: Final = 1.0
+"""How long an answer waits for the store. Where it is away, another worker cannot have the place anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Grant:
     """One admitted request's reservation. `settle` ends it, exactly once; the lifecycle calls it by way of
     `Exchange.close`."""
 
-    __slots__ = ("_held", "_plan", "_reached", "_tokens", "headers")
+    __slots__ = ("_held", "_left", "_plan", "_reached", "_tokens", "headers")
 
     def __init__(self, plan: Plan, held: list[tuple[Account, Amounts]], now: float) -> None:
         self._plan = plan
@@ -38,7 +42,7 @@ class Grant:
             (account, account.flows, taken) for account, taken in held
         ]
         self._tokens = (0, 0, 0)
-        self._reached = False
+        self._reached = self._left = False
         found = rate_headers(plan.accounts, now)
         warning = budget_warning(plan.accounts)
         if warning:
@@ -53,9 +57,23 @@ class Grant:
         if completion:
             self._plan.history.learn(-(-completion // choices))
 
+    async def leave(self) -> None:
+        """Give the request's place among the concurrent ones back, before its answer ends: a client may send
+        its next request at once, and to another worker. Idempotent."""
+        told = [task for task in self._leave() if task is not None]
+        if told:
+            await asyncio.wait(told, timeout=_LEAVE_SECONDS)
+
+    def _leave(self) -> list[asyncio.Task[None] | None]:
+        if self._held is None or self._left:
+            return []
+        self._left = True
+        return [account.leave() for account, _, _ in self._held]
+
     def settle(self) -> None:
         """Give back what was reserved, and count what was used. A request that no engine got counts as
         none. Idempotent."""
+        self._leave()
         held, self._held = self._held, None
         if held is None:
             return
@@ -74,6 +92,9 @@ class Unlimited(Grant):
 
     def __init__(self) -> None:
         self._held, self.headers = None, []
+
+    async def leave(self) -> None:
+        pass
 
     def count(self, prompt: int, cached: int, completion: int, *, choices: int) -> None:
         pass

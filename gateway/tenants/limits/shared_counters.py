@@ -138,6 +138,7 @@ class SharedCounters:
         """Report every subject that is in use, and renew its shares."""
         now = self._clock()
         due = [a for a in self.accounts.values() if a.due(now) and not a.lock.locked()]
+        due.sort(key=lambda account: account.subject)  # keys before tenants, as requests lock them
         for start in range(0, len(due), BATCH):
             try:
                 await self._report([a for a in due[start : start + BATCH] if not a.lock.locked()])
@@ -152,27 +153,33 @@ class SharedCounters:
             account.slot_demand = 0.0
         for task in [*self._reporting.values(), *self._seeding.values()]:
             await asyncio.wait([task])
+        for account in list(self.accounts.values()):
+            async with account.lock:  # a call may be under way
+                pass
         await self.flush()
 
-    def _report_soon(self, account: Account) -> None:
+    def _report_soon(self, account: Account) -> asyncio.Task[None]:
         """Another worker may wait for what a request gives back."""
-        if account.subject not in self._reporting:
-            self._reporting[account.subject] = asyncio.create_task(self._report_now(account))
+        task = self._reporting.get(account.subject)
+        if task is None:
+            task = self._reporting[account.subject] = asyncio.create_task(self._report_now(account))
+        return task
 
     async def _report_now(self, account: Account) -> None:
         try:
-            if account.dirty and not account.lock.locked() and not self.away_now:
-                await self._report([account])
+            await self._report([account])
         except StoreUnavailableError as error:
             self._note_away(error)
-        finally:
-            del self._reporting[account.subject]
 
     async def _report(self, accounts: list[Account]) -> None:
+        """A single account may be in use: then it waits, and reports what has ended meanwhile, too."""
         async with contextlib.AsyncExitStack() as stack:
             for account in accounts:
-                await stack.enter_async_context(account.lock)  # without waiting: none was locked
+                await stack.enter_async_context(account.lock)
+                self._reporting.pop(account.subject, None)  # the next one is for what ends from now on
                 account.tick()
+            if self.away_now:
+                return
             asked = self._begin_attempt()
             reports = [account.report() for account in accounts]
             try:

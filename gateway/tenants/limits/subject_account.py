@@ -79,9 +79,10 @@ class Account:
         limits: Limits,
         budget: Budget,
         *,
-        tell: Callable[[Account], None],
+        tell: Callable[[Account], asyncio.Task[None]],
     ) -> None:
-        """`tell`: called when a slot or a part of a budget is free that others may wait for."""
+        """`tell`: called when a slot or a part of a budget is free that others may wait for. The task is done
+        when they can have it."""
         self.subject = subject
         self._tell = tell
         self.tenant = tenant
@@ -181,16 +182,21 @@ class Account:
         self._taken_slots += 1
         self.dirty = True
 
+    def leave(self) -> asyncio.Task[None] | None:
+        """End a request's use of a slot. Returns the task that tells the store, if others may wait for it."""
+        self.running -= 1
+        self._completed += 1
+        self.dirty = True
+        return self._tell(self) if self.scarce else None
+
     def settle(self, flows: tuple[int, ...], taken: Amounts, used: Amounts) -> None:
-        """End a request: give back what it `taken`, and count what it used."""
+        """End a request that has left: give back what it has `taken`, and count what it used."""
         for flow in flows:
             self.reserved[flow] -= taken[flow]
             self.spent[flow] += used[flow]
             self.free[flow] += taken[flow] - used[flow]
-        self.running -= 1
-        self._completed += 1
         self.dirty = True
-        if self.scarce or (self.budgets and self.near(self.worst)):
+        if self.budgets and self.near(self.worst):
             self._tell(self)
 
     # -- reports
@@ -204,7 +210,7 @@ class Account:
     @property
     def idle(self) -> bool:
         """It holds nothing, and has nothing to report."""
-        return not (self.dirty or self.running or self.held or any(self.free))
+        return not (self.dirty or self.running or self.held or any(self.free) or any(self.reserved))
 
     def tick(self) -> None:
         """An interval has passed: learn the demand."""

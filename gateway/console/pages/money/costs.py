@@ -193,6 +193,7 @@ async def utilisation(visit: Visit) -> Response:
         month=month,
         months=choices((p["month"] for p in periods["data"]), month, visit.now),
         types=report["utilisation"],
+        report=report,
         currency=currency,
         table=table,
         chart=chart(days, lines, "%", "lines") if days else None,

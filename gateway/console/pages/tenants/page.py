@@ -111,6 +111,7 @@ async def _spend(visit: Visit, name: str, path: str) -> Json:
         "totals": month["totals"],
         "forecast": rows.forecast(ahead, name),
         "currency": currency,
+        "complete": costs["complete"] and month["complete"],
     }
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from adapters.engine_agent.server import AgentServer
+from tests.support.waiting import PATIENCE_S
 
 
 async def opened(*, notices: list[float] | None = None, running: bool = True) -> AgentServer:
@@ -33,7 +34,7 @@ async def test_a_client_that_never_ends_its_request_does_not_hold_up_the_agents_
     head = b"POST /stage HTTP/1.1\r\nhost: x\r\nauthorization: Bearer t\r\ncontent-length: 10\r\n"
     writer.write(head + b"expect: 100-continue\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")  # 100: the route waits for the body
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await desk.close()
     writer.close()
 

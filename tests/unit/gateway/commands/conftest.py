@@ -22,6 +22,8 @@ class FakeGateway:
     url: str = ""
     answers: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
     """(method, path with query) → (status, JSON body, or bytes as they are)"""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of every answer."""
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
 
@@ -61,6 +63,8 @@ def fake() -> Iterator[FakeGateway]:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
+            for header in gateway.headers.items():
+                self.send_header(*header)
             self.end_headers()
             self.wfile.write(data)
 

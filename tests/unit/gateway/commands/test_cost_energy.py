@@ -32,6 +32,11 @@ def test_energy_by_tenant_with_the_rest_and_the_whole(fake):
     assert "engines without a region" in done.stderr
     script = fake.florin("cost", "energy", "--by", "tenant,gpu_type", "--month", "2026-10", "--json")
     assert json.loads(script.stdout) == body
+    assert "Incomplete" not in done.stderr
+    fake.answer("GET", f"{PATH}?by=tenant%2Cgpu_type&month=2026-10", {**body, "complete": False})
+    assert (
+        "Incomplete" in fake.florin("cost", "energy", "--by", "tenant,gpu_type", "--month", "2026-10").stderr
+    )
     assert fake.florin("cost", "energy", "--month", "2026-10", "--from", "2026-10-01").exit_code == 2
 
 

@@ -39,8 +39,16 @@ def test_json_says_what_was_written(fake):
     fake.answer("GET", EXPORT, b"a\r\n")
     done = fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv", "--json")
     assert json.loads(done.stdout) == {
-        "file": "o.csv", "bytes": 3, "rows": 0, "format": "focus-1.2", "dataset": "chargeback",
+        "file": "o.csv", "bytes": 3, "rows": 0, "format": "focus-1.2", "dataset": "chargeback", "complete": True,
     }  # fmt: skip
+
+
+def test_a_file_that_lacks_records_is_said_to(fake):
+    fake.answer("GET", EXPORT, b"a\r\n")
+    fake.headers["x-florin-complete"] = "false"
+    done = fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv", "--json")
+    assert json.loads(done.stdout)["complete"] is False
+    assert "Incomplete: records are still arriving" in done.stderr
 
 
 def test_a_statement_has_a_name_of_its_own(fake, here):

@@ -138,6 +138,9 @@ def test_the_margin_has_exact_figures_for_programs_and_a_table_for_people(fake):
     assert "is open" in done.stderr
     assert "No GPU price for L40S on_demand" in done.stderr
     assert json.loads(fake.florin("cost", "margin", "--month", "2026-10", "--json").stdout) == MARGIN
+    assert "Incomplete" not in done.stderr
+    fake.answer("GET", "/finance/v1/margin?month=2026-10", {**MARGIN, "complete": False})
+    assert "Incomplete" in fake.florin("cost", "margin", "--month", "2026-10").stderr
 
 
 def test_the_margin_by_adapter(fake):

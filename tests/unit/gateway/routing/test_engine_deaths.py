@@ -14,6 +14,7 @@ from gateway.routing.engine_deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathT
 from gateway.routing.query_of_death import FORGET
 from gateway.routing.request_identity import RequestIdentity
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import PATIENCE_S
 
 GROUP = ("evil", "evil/a")
 
@@ -102,7 +103,7 @@ async def test_with_the_store_away_it_is_told_later(store, workers):
     assert one.watch.suspects.suspected(GROUP)
     store.away = False
     await one.watch.report()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not two.watch.suspects.suspected(GROUP):
             await asyncio.sleep(0.01)
     assert not one.watch._reports

@@ -14,6 +14,7 @@ from adapters.store.protocol.limits import UNKNOWN, Flow, Share
 from gateway.config import Settings
 from gateway.dataplane.request import COMPLETIONS
 from gateway.errors import FlorinError
+from gateway.tenants.limits import grant as grant_module
 from gateway.tenants.limits.budget_watch import Correction, Observation, correction, fell
 from gateway.tenants.limits.grant import UNLIMITED
 from gateway.tenants.limits.needs import (
@@ -312,6 +313,46 @@ async def test_no_worker_keeps_a_share_of_a_budget_that_no_request_could_use():
     await workers.pass_time(200)
     for _ in range(4):
         await workers.enter(1, call(10, 20))
+
+
+async def test_a_place_is_given_back_before_an_answer_ends_though_a_report_is_under_way():
+    """Whoever has the answer may ask again, and another worker. The report says that the first still runs."""
+    workers = Workers(Limits(concurrent=1), count=2)
+    lease, asked, answer = workers.stores[0].lease, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments, **how):
+        asked.set()
+        await answer.wait()
+        return await lease(*arguments, **how)
+
+    grant = await workers.enter(0, call())
+    workers.stores[0].lease = slow
+    reporting = asyncio.create_task(workers.limiters[0].counters.flush())
+    await asked.wait()
+    leaving = asyncio.create_task(grant.leave())
+    await asyncio.sleep(0)
+    answer.set()
+    await leaving
+    other = await workers.enter(1, call())
+    with pytest.raises(FlorinError) as refused:
+        await workers.enter(0, call())
+    assert refused.value.code == "concurrency_limit_exceeded"
+    grant.settle()
+    other.settle()
+    await reporting
+    assert [limiter.counters.accounts["tenant:acme"].running for limiter in workers.limiters] == [0, 0]
+
+
+async def test_a_store_that_hangs_holds_no_answer_up(monkeypatch):
+    monkeypatch.setattr(grant_module, "_LEAVE_SECONDS", 0.01)
+    workers = Workers(Limits(concurrent=1), count=1)
+    grant = await workers.enter(0, call())
+    never = asyncio.Event()
+    workers.stores[0].lease = lambda *_, **__: never.wait()
+    await grant.leave()
+    [task] = asyncio.all_tasks() - {asyncio.current_task()}
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_settling_twice_counts_once():

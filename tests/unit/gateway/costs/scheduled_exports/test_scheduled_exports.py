@@ -106,6 +106,18 @@ def close_october(ledger):
     close(ledger, "2026-10", now=NOVEMBER + 2 * HOUR, by="k1", policy="none", force=True)
 
 
+def test_nothing_is_written_of_what_is_not_rolled_up_yet(ledger, bucket, room, monkeypatch):
+    """A machine that is too slow today: a part of the month would be taken for all of it."""
+    fill(ledger)
+    monkeypatch.setattr(writing, "_ROLL_SECONDS", 0.0)
+    [failed] = write_due(ledger, schedule(bucket.as_uri()), NOW, room)
+    assert failed.endswith("engine-hours are not rolled up yet.")
+    assert not bucket.exists()
+    monkeypatch.undo()
+    assert write_due(ledger, schedule(bucket.as_uri()), NOW, room) == []
+    assert written(bucket)
+
+
 def test_parquet(ledger, bucket, room):
     fill(ledger)
     assert write_due(ledger, schedule(bucket.as_uri(), file="parquet"), NOW, room) == []

@@ -10,6 +10,7 @@ from gateway.metering.wal.insertion import InserterUnavailableError, insert_line
 from gateway.metering.wal.segments import Cursor, WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
 from gateway.observability.metrics import Metrics
+from tests.support.waiting import PATIENCE_S
 from tests.unit.gateway.metering.make import LogStub, intent, record
 
 
@@ -26,6 +27,12 @@ class Away(Ledger):
         if self.away:
             raise LedgerUnavailableError("away after the commit")
         return result
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A flush that is to succeed may take as long as a busy machine needs."""
+    monkeypatch.setattr(Shipper.flush_now, "__defaults__", (PATIENCE_S,))
 
 
 @pytest.fixture

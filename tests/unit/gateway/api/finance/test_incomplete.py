@@ -1,0 +1,77 @@
+"""Figures that lack records say so: a roll-up before an answer has a deadline, and a slow machine may need longer."""
+
+import pytest
+
+from gateway.costs.export.spool import Spool
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.price_store import add_price
+from gateway.costs.reports import report
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rollups.rollup import roll
+from gateway.operations import ledger_refresh
+from tests.unit.gateway.metering.make import record
+
+OCTOBER = month("2026-10")
+REPORTS = [
+    *(
+        "forecast",
+        "anomalies",
+        "budgets",
+        "margin",
+        "energy",
+        "adapters",
+        "reconciliation",
+        "compare?reference=H100",
+    ),
+    *("commitments/report", "statements/acme?format=json"),
+]
+HOURS = 3 * len(REPORTS)
+
+
+@pytest.fixture
+def now():
+    return lambda: OCTOBER.end - 1
+
+
+@pytest.fixture
+async def slow(installed, tmp_path, monkeypatch):
+    """Each answer rolls up one more hour."""
+    monkeypatch.setattr(ledger_refresh, "ROLL_SECONDS", 0.0)
+    add_price(
+        installed.ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
+        valid_from=0, valid_to=None, now=0,
+    )  # fmt: skip
+    hours = (OCTOBER.start + n * HOUR for n in range(HOURS))
+    installed.ledger.insert([record(f"r{hour}", dispatched=hour, ended=hour + HOUR // 2) for hour in hours])
+    installed.settings.issuer = "Florin"
+    installed.spool = Spool(tmp_path, 1 << 30)
+    return installed
+
+
+def in_october(path):
+    return f"/finance/v1/{path}{'&' if '?' in path else '?'}month=2026-10"
+
+
+async def test_every_report_says_whether_it_is_complete(client_for, slow):
+    async with client_for() as client:
+        for path in REPORTS:
+            early = await client.get(in_october(path))
+            assert (early.status_code, early.json().get("complete")) == (200, False), (path, early.text)
+        page = await client.get(in_october("statements/acme"))
+        assert "Usage is still arriving" in page.text
+        assert (await client.get(in_october("export"))).headers["x-florin-complete"] == "false"
+        roll(slow.ledger, OCTOBER.end)
+        for path in REPORTS:
+            assert (await client.get(in_october(path))).json()["complete"] is True, path
+        page = await client.get(in_october("statements/acme"))
+        assert "Usage is still arriving" not in page.text
+        assert (await client.get(in_october("export"))).headers["x-florin-complete"] == "true"
+
+
+def test_the_cost_report_too(slow, monkeypatch):
+    monkeypatch.setattr(report, "_ROLL_SECONDS", 0.0)
+    early = cost_report(slow.ledger, Question(OCTOBER), now=OCTOBER.end)
+    assert (early["complete"], early["totals"]["requests"]) == (False, 1)
+    monkeypatch.undo()
+    whole = cost_report(slow.ledger, Question(OCTOBER), now=OCTOBER.end)
+    assert (whole["complete"], whole["totals"]["requests"]) == (True, HOURS)
