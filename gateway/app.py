@@ -7,12 +7,13 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway.admission.complexity import warm
-from gateway.admission.overload import AdmissionTicket
+from gateway.admission.overload import AdmissionTicket, Sender
 from gateway.api import admin, data_plane_openapi, docs_page, exception_handlers, finance, health
 from gateway.api.admin import prices
 from gateway.api.data_plane_objects import Objects
@@ -32,15 +33,23 @@ from gateway.observability.process_metrics import ProcessValues
 from gateway.operations.state import State
 from gateway.runtime.settings_reload import Reload
 from gateway.runtime.transport_security import TransportSecurity
-from gateway.transport.connection_limits import Connections, connection_limits
+from gateway.transport.client_connection import ClientConnection
+from gateway.transport.connection_limits import Connections, connection_limits, network_of
 from gateway.transport.http_request import HttpRequest
-from gateway.transport.request_head import Headers
+from gateway.transport.request_head import Headers, RequestHead
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _ON_BOTH_PORTS = frozenset({"/healthz", "/readyz"})
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 BALANCED_SECONDS = 60.0
 """Time since the last readiness check for which a worker assumes that it is behind a load balancer."""
+
+
+def _sender(head: RequestHead, connection: ClientConnection) -> Sender:
+    """Who sends a request to an overloaded worker."""
+    credentials = tuple(value for name, value in head.headers if name in _CREDENTIALS)
+    return Sender(network_of(connection.client(head.headers)), hash(credentials), connection.refused)
 
 
 class Florin:
@@ -126,8 +135,9 @@ class Florin:
 
     # What `client_connection.Application` describes:
 
-    def issue_ticket(self, method: str, path: str, *, waits: bool) -> object:
-        ticket = self.data_plane.issue_ticket(method, path) if self.data_plane else None
+    def issue_ticket(self, head: RequestHead, connection: ClientConnection, *, waits: bool) -> object:
+        sender = partial(_sender, head, connection)
+        ticket = self.data_plane.issue_ticket(head, sender) if self.data_plane else None
         if waits and isinstance(ticket, AdmissionTicket):
             ticket.pause()
         return ticket

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from adapters.errors import AdaptersError
@@ -21,7 +21,7 @@ from adapters.registry.catalog import Catalog, Target
 from adapters.store.feed import Follower
 from gateway.admission.complexity import Complexity, check
 from gateway.admission.in_flight import InFlightLimits
-from gateway.admission.overload import AdmissionTicket, LoopWatch
+from gateway.admission.overload import AdmissionTicket, LoopWatch, Sender
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.dataplane.request import Call, Endpoint, parse, policy
@@ -134,6 +134,7 @@ class Lifecycle:
         """Serve one request. Raises FlorinError, AdaptersError and ClientGoneError."""
         exchange.check_overload()  # before anything is read or looked up
         key = authenticate_caller(exchange, self.directory, self.follower, calls=endpoint.path)
+        self.limiter.check_rate(key)  # before the body costs anything
         context, batch = exchange.context, exchange.batch is not None
         exchange.reservation = self.in_flight.reserve(key.id, key.tenant)
         call = self.parse(await exchange.body(self.settings.max_body_bytes), endpoint, key.tenant)
@@ -170,10 +171,10 @@ class Lifecycle:
 
     # -- the steps
 
-    def issue_ticket(self) -> AdmissionTicket | FlorinError:
+    def issue_ticket(self, sender: Callable[[], Sender]) -> AdmissionTicket | FlorinError:
         """A ticket for a request whose headers have arrived, or the error to refuse it with."""
         watch = self.loop_watch
-        ticket = watch.issue_ticket()
+        ticket = watch.issue_ticket(sender() if watch.overloaded else None)
         return ticket or FlorinError(
             "overloaded", "This worker is overloaded.", retry_after=watch.retry_after
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,26 @@ def read_chat_template(root: str, environ: Mapping[str, str] = os.environ) -> st
         return None
 
 
-def base_aliases(name: str, root: str = "") -> tuple[str, ...]:
-    """Other names that adapters may use for base model `name`, which engines load from `root`."""
+def base_aliases(name: str, root: str = "", *, local: bool = True) -> tuple[str, ...]:
+    """Other names that adapters may use for base model `name`, which engines load from `root`. `local`:
+    whether `root` may be looked for on this host."""
     aliases = []
     if root and root != name:
         aliases.append(root)
-    if root.startswith("/") and Path(root).exists():
+    if local and root.startswith("/") and Path(root).exists():
         aliases.append(str(Path(root).resolve()))
     return tuple(dict.fromkeys(alias for alias in aliases if alias != name))
+
+
+def may_be_read(root: str, folders: Iterable[Path]) -> bool:
+    """Whether a model's place that an engine names may be read on this host. An engine may name any file, so
+    only names of repositories in the Hub's cache are read, and models in `folders`. Blocking."""
+    if _REPOSITORY.fullmatch(root) and not Path(root).exists():
+        return True
+    if not root.startswith("/") or "\0" in root or not Path(root).is_dir():
+        return False
+    config = (Path(root) / "config.json").resolve()
+    return any(config.is_relative_to(folder.resolve()) for folder in folders)
 
 
 def _config_path(root: str, environ: Mapping[str, str]) -> Path | None:

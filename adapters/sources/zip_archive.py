@@ -40,6 +40,8 @@ class ZipReader:
 
     def entries(self) -> Iterator[ArchiveEntry]:
         for info in self._archive.infolist():
+            if not info.filename:
+                raise corrupt("an entry without a name")
             if "\0" in info.orig_filename:
                 raise corrupt(f"a name with a NUL, {shown(info.orig_filename)}")
             self._entry = info

@@ -9,7 +9,7 @@ import orjson
 
 from adapters.model import Adapter
 from adapters.registry.catalog import Catalog
-from gateway.admission.overload import AdmissionTicket
+from gateway.admission.overload import AdmissionTicket, Sender
 from gateway.api import batches, files
 from gateway.api.batches import BatchRoutes
 from gateway.api.cors import Cors, preflight
@@ -35,6 +35,7 @@ from gateway.observability.request_context import RequestContext
 from gateway.tenants.authentication import authenticate_caller
 from gateway.tenants.directory import Key, Tenant
 from gateway.tenants.scopes import covers
+from gateway.transport.request_head import RequestHead
 
 PREFIX = "/v1/"
 _MODELS = "/v1/models"
@@ -67,10 +68,12 @@ class DataPlane:
             if self._lifecycle.settings.access_log:
                 access_log.log_exchange(exchange)
 
-    def issue_ticket(self, method: str, path: str) -> AdmissionTicket | FlorinError | None:
+    def issue_ticket(
+        self, head: RequestHead, sender: Callable[[], Sender]
+    ) -> AdmissionTicket | FlorinError | None:
         """See `client_connection.Application`. Only requests to engines need a ticket."""
-        if method == "POST" and path in ENDPOINTS:
-            return self._lifecycle.issue_ticket()
+        if head.method == "POST" and head.path in ENDPOINTS:
+            return self._lifecycle.issue_ticket(sender)
         return None
 
     def early_refusal(

@@ -145,9 +145,10 @@ class BatchStore:
             for (tenant, _), count in running.items():
                 everyone[tenant] = everyone.get(tenant, 0) + count
             chosen = min(able, key=lambda batch: everyone.get(batch.tenant, 0))
-            leased = {"owner": worker, "lease_until": until}
+            lapses = chosen.lapses + bool(chosen.owner)  # whoever stops in order gives its leases back
+            leased = {"owner": worker, "lease_until": until, "lapses": lapses}
             connection.execute(update(batches).where(table.id == chosen.id).values(leased))
-            return replace(chosen, **leased)  # type: ignore[arg-type]  # the two fields' types
+            return replace(chosen, **leased)  # type: ignore[arg-type]  # the fields' types
 
     def renew(self, worker: str, ids: Sequence[str], until: int) -> dict[str, Batch]:
         """Renew leases. Returns the batches that are still this worker's, as they are now."""
@@ -180,7 +181,7 @@ class BatchStore:
             "status": Status.FAILED.value,
             "ended_at": now,
             "total": 0,
-            "errors": orjson.dumps([error.document() for error in errors]).decode(),
+            "errors": _dumped(errors),
         }
         return self._advance(worker, batch_id, (Status.VALIDATING,), values, now)
 
@@ -198,9 +199,18 @@ class BatchStore:
         values = {"status": Status.FINALIZING.value, "finalizing_at": now}
         return self._advance(worker, batch_id, (Status.IN_PROGRESS,), values, now)
 
-    def end(self, worker: str, batch: Batch, status: Status, now: int, *, keep: int) -> Batch:
+    def end(
+        self,
+        worker: str,
+        batch: Batch,
+        status: Status,
+        now: int,
+        *,
+        keep: int,
+        errors: Sequence[LineError] = (),
+    ) -> Batch:
         """End a batch whose lines all have a result: its files appear, and its results never change again.
-        `keep`: microseconds, where the batch does not say how long."""
+        `keep`: microseconds, where the batch does not say how long. `errors`: why it failed."""
         until = now + (batch.output_keep or keep)
         with self._ledger.write() as connection:
             found = _owned(connection, worker, batch.id, OPEN)
@@ -221,6 +231,7 @@ class BatchStore:
                 "error_file": made[True].id if True in sizes else "",
                 "owner": "",
                 "lease_until": 0,
+                "errors": _dumped(errors),
             }
             connection.execute(update(batches).where(batches.c.id == batch.id).values(values))
             return replace(found, **values)  # type: ignore[arg-type]  # the fields' types
@@ -243,11 +254,15 @@ class BatchStore:
     def _advance(
         self, worker: str, batch_id: str, before: Sequence[Status], values: dict[str, Any], now: int
     ) -> Batch:
-        values = {**values, "progress_at": now}
+        values = {**values, "progress_at": now, "lapses": 0}
         with self._ledger.write() as connection:
             found = _owned(connection, worker, batch_id, before)
             connection.execute(update(batches).where(batches.c.id == batch_id).values(values))
             return replace(found, **values)
+
+
+def _dumped(errors: Sequence[LineError]) -> str:
+    return orjson.dumps([error.document() for error in errors]).decode() if errors else ""
 
 
 def _find(connection: Connection, batch_id: str, *, lock: bool = False) -> Batch | None:

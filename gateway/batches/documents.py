@@ -108,6 +108,8 @@ class Batch:
     output_keep: int
     owner: str
     lease_until: int
+    lapses: int = 0
+    """Leases that lapsed since a line was answered, because the worker stopped responding."""
 
     def document(self) -> dict[str, Any]:
         def ended(status: Status) -> int | None:

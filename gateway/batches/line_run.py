@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
@@ -52,6 +52,8 @@ class RunContext:
     concurrency: Callable[[], int]
     """Lines that one batch may have in flight now."""
     in_thread: InThread
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the line that is about to be parsed: one in an iteration of the loop, over all batches."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +132,8 @@ class LineRun:
         while not self._stopped:
             if not await self._may_send():
                 continue
+            async with self.context.turn:  # many lines may begin at once, as after a pause
+                await asyncio.sleep(0)
             finals = HeldFinals()
             try:
                 transport, exchange = await self._attempt(line, finals)

@@ -19,6 +19,7 @@ BATCHED: Final = tuple(path for path, endpoint in ENDPOINTS.items() if not endpo
 NOT_RUN: Final = {
     "batch_expired": "This request could not be executed before the completion window expired.",
     "batch_cancelled": "This request was not executed because the batch was cancelled.",
+    "batch_failed": "This request was not executed because the batch failed.",
 }
 """Code → message of a line that was never answered."""
 

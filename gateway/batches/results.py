@@ -127,5 +127,6 @@ def _count(connection: Connection, batch_id: str, new: Sequence[Result], now: in
             completion_tokens=table.completion_tokens + sum(r.completion_tokens for r in records),
             reasoning_tokens=table.reasoning_tokens + sum(r.reasoning_tokens for r in records),
             progress_at=now,
+            lapses=0,
         )
     )

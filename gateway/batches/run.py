@@ -27,6 +27,20 @@ _AROUND_BODY: Final = 16 * 1024
 """Bytes of a line besides the body of its request."""
 _NOT_RUN: Final = 64
 """Lines that are stored at a time as never run."""
+MOST_LAPSES: Final = 2
+"""Workers that may stop responding while they run a batch, without an answer to any of its lines in between.
+Then its lines are more likely than the workers to be the reason, and a third would be lost, too."""
+_CODES: Final = {
+    Status.CANCELLED: "batch_cancelled",
+    Status.EXPIRED: "batch_expired",
+    Status.FAILED: "batch_failed",
+}
+"""How a batch ends before all of its lines are answered → the code of the other lines."""
+_WORKERS_LOST: Final = LineError(
+    "workers_lost",
+    f"{MOST_LAPSES} workers in a row stopped responding while they ran this batch, before any of its lines "
+    "was answered. Split its lines among several batches to find those that cause it.",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +98,8 @@ class BatchRun:
     async def _step(self) -> None:
         batch, now = self.batch, self.context.clock()
         self.heard(batch)  # it may have been cancelled or have expired while nobody ran it
+        if batch.lapses >= MOST_LAPSES:
+            self._end_early(Status.FAILED)
         if batch.status == Status.VALIDATING and self._verdict is None:
             await self._validate()
         elif batch.in_progress_at is None:
@@ -104,7 +120,13 @@ class BatchRun:
         context, now = self.context, self.context.clock()
         keep = context.settings().file_retention_days * DAY
         self.batch = await self.context.in_thread(
-            context.batches.end, context.worker, self.batch, status, now, keep=keep
+            context.batches.end,
+            context.worker,
+            self.batch,
+            status,
+            now,
+            keep=keep,
+            errors=[_WORKERS_LOST] if status is Status.FAILED else [],
         )
         context.metrics.batch_ended(status.value)
         log.info("Batch %s: %s.", self.batch.id, status.value)
@@ -191,7 +213,7 @@ class BatchRun:
 
     async def _give_up_lines(self, verdict: Status) -> None:
         """Store for each line without a result that it was not run."""
-        code = "batch_cancelled" if verdict is Status.CANCELLED else "batch_expired"
+        code = _CODES[verdict]
         done: set[int] = await self.context.in_thread(self.context.batches.done_lines, self.batch.id)
         found: list[Result] = []
         async for number, raw in self._lines():

@@ -56,6 +56,7 @@ from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_demand import EngineDemand
 from gateway.runtime.clock import Clock
 from gateway.runtime.disk_space import DiskSpace
+from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.activity import Activity
 from gateway.tenants.sessions import Sessions
@@ -138,6 +139,7 @@ async def build(
             engines.hangs,
             clock,
             disks,
+            watchdog=(watchdog := LoopWatchdog(metrics.loop_blocked)),
             process_values=process_values,
         )
         conditions.add(batches.conditions)
@@ -173,6 +175,7 @@ async def build(
             limiter.run,
             budget_watch.run,
             lifecycle.loop_watch.run,
+            watchdog.run,
             activity.run,
             canaries.run,
             registry.deaths.run,

@@ -16,6 +16,7 @@ from gateway.observability.process_metrics import ProcessValues
 from gateway.routing.hang_detection import HangDetector
 from gateway.runtime.clock import Clock
 from gateway.runtime.disk_space import DiskSpace
+from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.worker_watch import crash_loop
 
 
@@ -27,6 +28,7 @@ def worker_conditions(
     clock: Clock,
     disks: DiskSpace,
     *,
+    watchdog: LoopWatchdog,
     process_values: ProcessValues | None,
 ) -> Conditions:
     follower = registry.follower
@@ -40,6 +42,7 @@ def worker_conditions(
     conditions.when(lambda: meter.behind, "ledger_behind")
     conditions.when(lambda: meter.disk_slow, "disk_slow")
     conditions.add(disks.conditions)
+    conditions.add(watchdog.conditions)
     if process_values is not None:
         conditions.when(partial(crash_loop, process_values.values), "workers_crash")
     return conditions

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 
-from gateway.config.field_types import RELOAD, AbsolutePath
+from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
 PolicyName = Literal[
     "cost",
@@ -32,6 +33,14 @@ class EngineSettings(BaseModel):
     engine_key: AbsolutePath | None = Field(None, description="Private key (PEM) of `FLORIN_ENGINE_CERT`.")
     engine_token_file: AbsolutePath | None = Field(
         None, description="File with the bearer token to send to every engine (vLLM's `--api-key`)."
+    )
+    base_model_dirs: str = Field(
+        "",
+        description="Comma-separated absolute paths of folders with base models on the gateway's host. If an "
+        "engine says that it serves a model from one of them, the gateway reads its config.json there; other "
+        "paths that engines name are never opened. Engines that `florin engine run` starts send their "
+        "model's configuration themselves.",
+        json_schema_extra=RELOAD,
     )
     placement_timeout: PositiveFloat = Field(
         30.0,
@@ -177,3 +186,14 @@ class EngineSettings(BaseModel):
         "registry. Its key stays valid. 0: never.",
         json_schema_extra=RELOAD,
     )
+
+    @field_validator("base_model_dirs")
+    @classmethod
+    def _absolute(cls, entries: str) -> str:
+        if relative := next((entry for entry in listed(entries) if not entry.startswith("/")), ""):
+            raise ValueError(f"{relative!r} is not an absolute path")
+        return entries
+
+    @property
+    def base_model_folders(self) -> tuple[Path, ...]:
+        return tuple(map(Path, listed(self.base_model_dirs)))

@@ -17,9 +17,12 @@ from typing import Final, Literal, Self
 
 UNIX: Final = "unix"
 _MOST_HOPS: Final = 32
-"""Entries that are read, so that a long header costs little."""
-_ELEMENT: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
-_PAIR: Final = re.compile(r'\s*([A-Za-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*(?:;|$)')
+"""Entries that are read, so that a long header costs little, whatever it holds."""
+_MOST_CHARACTERS: Final = 4096
+"""Likewise of one header."""
+_ELEMENT: Final = re.compile(r'(?:[^,"]|"(?:[^"]|"\\(?:\\\\)*+(?!\\))*+")*+')
+"""Of a header that is read backwards, where an odd number of backslashes *follows* an escaped quote."""
+_PAIR: Final = re.compile(r'\s*+([A-Za-z]++)=(?:"((?:[^"\\]|\\.)*+)"|([^\s;,"]*+))\s*+(?:;|$)')
 
 Headers = list[tuple[bytes, bytes]]
 HeaderName = Literal["x-forwarded-for", "forwarded"]
@@ -91,10 +94,36 @@ def _x_forwarded(headers: Headers) -> Iterator[tuple[str, str]]:
 def _forwarded(headers: Headers) -> Iterator[tuple[str, str]]:
     """The same of RFC 7239."""
     for line in reversed([value for name, value in headers if name == b"forwarded"]):
-        for element in reversed(_ELEMENT.findall(line.decode("latin-1"))):
-            pairs = {m[1].lower(): m[2] or m[3] or "" for m in _PAIR.finditer(element)}
+        for element in _elements(line[-_MOST_CHARACTERS:].decode("latin-1")):
+            pairs = _pairs(element)
             proto = pairs.get("proto", "").lower()
             yield pairs.get("for", ""), proto if proto in {"http", "https"} else ""
+
+
+def _elements(line: str) -> Iterator[str]:
+    """What stands between commas outside of quotes, from the right, so that nothing that a client wrote
+    decides how a proxy's element is read."""
+    backwards, place = line[::-1], 0
+    while place <= len(backwards):
+        element = _ELEMENT.match(backwards, place)
+        end = element.end() if element else place
+        if backwards[end : end + 1] == '"':  # it ends a text that does not begin
+            end = len(backwards)
+        yield backwards[place:end][::-1]
+        place = end + 1
+
+
+def _pairs(element: str) -> dict[str, str]:
+    """Names and values; empty if it is not made of pairs."""
+    pairs: dict[str, str] = {}
+    place = 0
+    while place < len(element):
+        pair = _PAIR.match(element, place)
+        if pair is None:
+            return {}
+        pairs[pair[1].lower()] = pair[2] or pair[3] or ""
+        place = pair.end()
+    return pairs
 
 
 def _last(headers: Headers, wanted: bytes) -> str:

@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 
 import orjson
 
+from gateway.runtime.spreadsheet import harmless
+
 PAGE_ROWS: Final = 50
 Kind = Literal["text", "number", "money", "time", "bytes", "percent", "seconds", "badge", "code"]
 
@@ -190,10 +192,7 @@ def _order(value: Any, kind: Kind) -> tuple[int, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A spreadsheet must not take a customer's text for a formula."""
-    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
-        return "'" + value
-    return value
+    return harmless(value) if isinstance(value, str) else value
 
 
 def _number(text: str) -> int:

@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import orjson
@@ -214,39 +215,59 @@ class LiveStreams:
         mine = self._open.get(session.digest, 0)
         if mine >= self.MOST_OF_SESSION or sum(self._open.values()) >= self.MOST:
             return Response("Too many live views are open.", 503, {"retry-after": "30"})
-        first = await draw()  # what it may not see is refused before the stream begins
-        return StreamingResponse(
+        self._open[session.digest] = mine + 1  # before anything is awaited: many may be opened at once
+        try:
+            first = await draw()  # what it may not see is refused before the stream begins
+        except BaseException:
+            self._close(session)
+            raise
+        return _LiveResponse(
             self._events(session, draw, every, first),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+            partial(self._close, session),
         )
+
+    def _close(self, session: Session) -> None:
+        left = self._open.pop(session.digest, 1) - 1
+        if left:
+            self._open[session.digest] = left
 
     async def _events(
         self, session: Session, draw: Callable[[], Awaitable[str]], every: float, shown: str
     ) -> AsyncIterator[bytes]:
-        began = said = time.monotonic()
-        # Counted here: of a browser that has gone before the first event, this is never run.
-        self._open[session.digest] = self._open.get(session.digest, 0) + 1
+        began = sent = time.monotonic()
+        yield _event(shown)
+        while time.monotonic() - began < _LIVE_SECONDS and not self._stopping():
+            await asyncio.sleep(every)
+            if not await self._valid(session):
+                return
+            try:
+                drawn = await draw()
+            except ApiError:  # the browser connects again, and is told then
+                return
+            if drawn != shown:
+                shown, sent = drawn, time.monotonic()
+                yield _event(shown)
+            elif time.monotonic() - sent > _PING_SECONDS:
+                sent = time.monotonic()
+                yield b": still here\n\n"
+
+
+class _LiveResponse(StreamingResponse):
+    """Calls `close` at its end, also for a browser that has gone before the first event."""
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(
+            events,
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            yield _event(shown)
-            while time.monotonic() - began < _LIVE_SECONDS and not self._stopping():
-                await asyncio.sleep(every)
-                if not await self._valid(session):
-                    return
-                try:
-                    drawn = await draw()
-                except ApiError:  # the browser connects again, and is told then
-                    return
-                if drawn != shown:
-                    shown, said = drawn, time.monotonic()
-                    yield _event(shown)
-                elif time.monotonic() - said > _PING_SECONDS:
-                    said = time.monotonic()
-                    yield b": still here\n\n"
+            await super().__call__(scope, receive, send)
         finally:
-            left = self._open.pop(session.digest, 1) - 1
-            if left:
-                self._open[session.digest] = left
+            self._close()
 
 
 def _event(html: str) -> bytes:

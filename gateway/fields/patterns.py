@@ -25,16 +25,18 @@ COUNTS_AS = 250
 """The most that one of them adds to that sum."""
 MAX_DEPTH = 50
 _CAP = 1_000_000
-_STRANGE = re.compile(r"(?<!\\)(?:\\\\)*(?:\[\^?\]|\(\?(?![:=!>]|<[=!]|P?<\w+>))", re.ASCII)
+_STRANGE = re.compile(r"(?<!\\)(?:\\\\)*(?:\[\^?\]|\(\?(?![:=!>]|<[=!]|P?<\w++>))", re.ASCII)
 """What regular expression dialects read differently: empty classes, classes that begin with `]`, and
 flags."""
 _TOKEN = re.compile(
     r"(?P<nothing>\^|\$|\\[bBAZzG])"
-    r"|(?P<class>\.|\[(?:\\.|[^\\\]])*\]|\\[pPxuN]\{[^}]*\}|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\c[a-zA-Z]|\\[a-zA-Z])"
-    r"|(?P<open>\((?:\?(?:[:=!>]|<[=!]|P?<\w+>))?)"
+    r"|(?P<class>\.|\[(?:\\.|[^\\\]])*+\]|\\[pPxuN]\{[^}]*+\}|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\c[a-zA-Z]"
+    r"|\\(?![pPxuN]\{)[a-zA-Z])"
+    r"|(?P<unclosed>\[|\\[pPxuN]\{)"
+    r"|(?P<open>\((?:\?(?:[:=!>]|<[=!]|P?<\w++>))?)"
     r"|(?P<close>\))"
     r"|(?P<or>\|)"
-    r"|(?P<counted>\{(?P<low>\d*)(?P<comma>,?)(?P<high>\d*)\}[?+]?)"
+    r"|(?P<counted>\{(?P<low>\d*+)(?P<comma>,?+)(?P<high>\d*+)\}[?+]?)"
     r"|(?P<optional>[?*][?+]?)"
     r"|(?P<many>\+[?+]?)"
     r"|(?P<atom>\\.|.)",
@@ -151,6 +153,8 @@ def objection(pattern: str) -> str:
         return "be a regular expression without `[]`, `[^]` and flags, which engines read differently"
     tally = _Tally()
     for token in _TOKEN.finditer(pattern):
+        if token.lastgroup == "unclosed":
+            return "be a regular expression whose classes end (`[…]`, `\\p{…}`)"
         tally.take(token)
     for group in tally.groups:  # unclosed groups are left for the engine to refuse
         tally.end(group)

@@ -112,7 +112,13 @@ class _Cost:
         for one in (pattern, *(patterns if type(patterns) is dict else ())):
             if type(one) is str:
                 self.spend("expressions", len(one))
-                self._object(objection(one))
+                if not self._refused_anyway():
+                    self._object(objection(one))
+
+    def _refused_anyway(self) -> bool:
+        """Whether another look at the request's tools would change nothing: they are not compiled."""
+        spent = self._reading.spent.get(_TOOLS + "expressions", 0)
+        return self._rendered and (bool(self._reading.objection) or spent > BOUNDS["expressions"][0])
 
     def _object(self, reason: str) -> None:
         if reason and self._rendered:

@@ -116,6 +116,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "`florin batch list` shows them. They wait for idle engines of their models, and for their tenants' "
         "limits and budgets; and they need a worker with FLORIN_BATCH_CONCURRENCY above 0.",
     ),
+    "loop_blocked": Meaning(
+        "warning",
+        "A worker's event loop stood still for more than a second, and every request of the worker with it.",
+        "The gateway's log names the function and shows its stack: report it as a defect. Until it is fixed, "
+        "more workers (FLORIN_WORKERS) limit how many requests wait.",
+    ),
     "canary_stopped": Meaning(
         "warning",
         "A guard has held or rolled back a canary.",

@@ -100,6 +100,8 @@ METRICS: Final[dict[str, str]] = {
     "there.",
     "florin_canary_verdicts_total": "Decisions of canaries' guards, by verdict: `hold`, `rollback`, "
     "`promote` (the next weight).",
+    "florin_loop_blocked_total": "Times that a worker's event loop stood still for more than a second, by "
+    "the function that held it.",
     "florin_unknown_fields_total": "Request fields that were dropped because Florin does not know them.",
     "florin_trace_spans_total": "Spans of traces, by result: `exported`, `failed` (the collector did not "
     "take them), `dropped` (too many were waiting for it).",

@@ -142,6 +142,7 @@ class Metrics:
         for verdict in ("hold", "rollback", "promote"):
             self._canary_verdicts.labels(verdict)  # so that the first one shows as an increase
         self._unknown_fields = self._counter("florin_unknown_fields_total")
+        self._loop_blocked = self._counter("florin_loop_blocked_total", "cause")
         self._errors = self._counter("florin_errors_total", "code")
         self._failed_keys = self._counter("florin_failed_keys_total", "answer")
         self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
@@ -352,6 +353,9 @@ class Metrics:
     def canary_verdict(self, verdict: str) -> None:
         """`verdict`: `hold`, `rollback`, `promote`."""
         self._canary_verdicts.labels(verdict).inc()
+
+    def loop_blocked(self, cause: str) -> None:
+        self._loop_blocked.labels(cause).inc()
 
     def unknown_fields(self, count: int) -> None:
         self._unknown_fields.inc(count)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from adapters.errors import AdaptersError, NotFoundError
 from adapters.model import AdapterName
+from gateway.costs.periods import iso
 from gateway.errors import FlorinError, for_tenant, translate
 from gateway.tenants.directory import Key, Role
 from gateway.tenants.scopes import covers
+
+PERSONS_KEYS: Final = 365 * 86_400_000_000
+"""Microseconds by which the keys of somebody who signed in may outlive that sign-in, which lasts hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,15 @@ class Authority:
     """For the audit."""
     key: Key | None = None
     """The key of a tenant's administrator; None: an operator's authority."""
+    ends: int | None = None
+    """When the keys that it makes must have expired: no key outlives its maker. None: never."""
 
     @classmethod
     def of(cls, key: Key) -> Self:
-        return cls(actor_of(key), None if key.own_tenant is None else key)
+        ends = key.expires
+        if ends is not None and key.is_person:
+            ends += PERSONS_KEYS
+        return cls(actor_of(key), None if key.own_tenant is None else key, ends)
 
     @property
     def tenant(self) -> str | None:
@@ -62,6 +71,19 @@ class Authority:
                 "Only an operator can register an adapter with unverified shapes.",
                 param="unverified_shapes",
             )
+
+    def lifetime(self, until: int | None, *, given: bool) -> int | None:
+        """When a key expires that is to expire at `until`; None: never. `given`: otherwise it inherits the
+        end. Raises FlorinError."""
+        if self.ends is None or (until is not None and until <= self.ends):
+            return until
+        if given:
+            raise FlorinError(
+                "insufficient_scope",
+                f"expires: at most {iso(self.ends)}, as for your own key.",
+                param="expires",
+            )
+        return self.ends
 
     def check_change(self) -> None:
         """Raises FlorinError for a key that may only read."""

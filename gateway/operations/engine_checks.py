@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from adapters.checks.base_models import base_aliases, read_base_config, read_chat_template
+from adapters.checks.base_models import base_aliases, may_be_read, read_base_config, read_chat_template
 from adapters.drivers import DRIVERS, driver_of
 from adapters.drivers.driver import Limits, Listing
 from adapters.errors import ConflictError, EngineError, NotFoundError
@@ -95,16 +97,18 @@ async def verify(control: EngineClient, engine: Engine) -> Listing:
     return listing
 
 
-async def read_base(body: BaseFields, listing: Listing | None) -> BaseModel:
-    """The base model as described by a registration: its config if readable, and all its names. Raises
-    FlorinError, NotFoundError."""
+async def read_base(body: BaseFields, listing: Listing | None, folders: Sequence[Path]) -> BaseModel:
+    """The base model as described by a registration: its config if readable, and all its names. `folders`:
+    see `may_be_read`. Raises FlorinError, NotFoundError."""
     root = listing.bases.get(body.base, "") if listing else ""
-    config = await _config(body, root)
+    local = bool(root) and await asyncio.to_thread(may_be_read, root, folders)
+    config = await _config(body, root if local else "")
     if body.brought is None:
-        template = await asyncio.to_thread(read_chat_template, body.base_config or root)
+        template = await asyncio.to_thread(read_chat_template, body.base_config or (root if local else ""))
     else:
         template = body.brought[1]
-    return BaseModel(body.base, (*base_aliases(body.base, root), *body.base_aliases), config, template)
+    aliases = base_aliases(body.base, root, local=local)
+    return BaseModel(body.base, (*aliases, *body.base_aliases), config, template)
 
 
 def merge_base(known: BaseModel | None, told: BaseModel) -> BaseModel:

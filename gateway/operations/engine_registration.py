@@ -53,7 +53,7 @@ async def register(
     if body.verify or own:
         listing = await verify(state.control, wanted)
         wanted = await learn(state.control, wanted, state.catalog.engines.values(), now)
-    told = await read_base(body, listing)
+    told = await read_base(body, listing, state.settings.base_model_folders)
     await lose_if_new(state, wanted)
 
     def plan(reading: RegistryReading) -> Proposal[EngineRegistration]:

@@ -47,6 +47,7 @@ async def create(
     _check_terms(role, terms)
     now = state.clock.now()
     until = None if expires is None else expiry("expires", expires, now)
+    until = authority.lifetime(until, given=expires is not None)
     bare, text = mint(tenant, role, now, engine=engine, pins=Pins(address=address), expires=until)
     wanted = updated(bare, terms, leave=_OWN)
     key = wanted if authority.key is None else delegation.created(authority.key, wanted)
@@ -76,7 +77,7 @@ async def update(
         _check_terms(old.role, terms)
         new = updated(old, terms, leave=_OWN)
         if expires != _UNSAID:
-            new = replace(new, expires=until)
+            new = replace(new, expires=authority.lifetime(until, given=True))
         if authority.key is not None:
             new = delegation.changed(authority.key, old, new)
         if new == old:
@@ -111,10 +112,11 @@ async def rotate(
         old = _valid(reading, key_id, authority, "rotated")
         _check_rotation(reading, old, now)
         if authority.key is not None:
-            delegation.check_within(authority.key, old)
+            delegation.check_within(authority.key, old, "rotate")
         end = now + wait * 1_000_000
-        lifetime = None if old.expires is None else now + old.expires - old.created
-        new = replace(old, id=seed.id, digest=seed.digest, created=now, expires=until or lifetime)
+        lifetime = until or (None if old.expires is None else now + old.expires - old.created)
+        lifetime = authority.lifetime(lifetime, given=until is not None)
+        new = replace(old, id=seed.id, digest=seed.digest, created=now, expires=lifetime)
         ending = replace(
             old, expires=end if old.expires is None else min(end, old.expires), replaced_by=new.id
         )
@@ -212,7 +214,7 @@ def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> N
     elif engine or address is not None:
         param = "engine" if engine else "address"
         raise FlorinError("invalid_value", "Only a key of role engine can name an engine.", param=param)
-    if tenant and role in {Role.ENGINE, Role.METRICS}:
+    if tenant and role in {Role.ENGINE, Role.METRICS, Role.OPERATOR}:
         raise FlorinError("invalid_value", f"A key of role {role} cannot belong to a tenant.", param="tenant")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,6 +29,8 @@ METRICS_EVERY = 3
 """Probes per scrape: rendering its metrics costs an engine's HTTP process about 6 ms."""
 
 FINAL_PROBE_SECONDS = 0.5
+LATE_SECONDS = 0.5
+"""A timeout that fires so late says that this worker did not run meanwhile, and nothing about the engine."""
 
 
 class ProbeObserver(Protocol):
@@ -56,8 +59,9 @@ class Prober:
         interval: float,
         timeout: float,
         clock: Callable[[], int] = system_time,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: Unix microseconds."""
+        """`clock`: Unix microseconds. `elapsed`: seconds."""
         self._pool = pool
         self._health = health
         self._scraper = scraper
@@ -65,6 +69,7 @@ class Prober:
         self._metrics = metrics
         self._observer = observer
         self._clock = clock
+        self._elapsed = elapsed
         self.reconfigure(interval=interval, timeout=timeout)
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
         """Mutable: the tasks."""
@@ -123,6 +128,7 @@ class Prober:
         engine, health = state.engine, self._health
         up, sample = False, None
         path = driver_of(engine).health_path
+        begun, patience = self._elapsed(), self._timeout.total or 0.0
         try:
             async with self._session.get(
                 engine.url + path, timeout=self._timeout, allow_redirects=False
@@ -136,6 +142,9 @@ class Prober:
             else:
                 health.mark_down(state, f"{path} returned {status}")
         except TimeoutError:
+            if self._elapsed() - begun > patience + LATE_SECONDS:
+                log.warning("Engine %s: probe ignored, because this worker was blocked", engine.name)
+                return
             health.probe_timed_out(state, f"{path} timed out")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             health.mark_down(state, f"{path}: {explain(error, engine.url) or error}")

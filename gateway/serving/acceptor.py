@@ -36,6 +36,9 @@ _BACKLOG: Final = 2048
 """Connections that the kernel may hold until they are accepted."""
 _PAUSE: Final = 1.0
 """Seconds until the next attempt after file descriptors or memory ran out."""
+SEND_BUFFER: Final = 128 * 1024
+"""Bytes; the kernel allows twice as many, its own bookkeeping included. With 100 ms to the client and back, a
+stream still has more than a megabyte per second."""
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _WAY_SECONDS: Final = 0.004
 """How long a worker with more connections gives way. On a busy processor, others need that to wake up."""
@@ -66,6 +69,15 @@ def is_ahead(mine: int, fewest: int) -> bool:
     return mine > fewest + 1 + fewest // 16
 
 
+def bound_unread(listener: socket.socket, write_timeout: float) -> None:
+    """Bound what the kernel keeps for each client that does not read; accepted connections inherit it. By
+    itself, it takes megabytes for each, and the gateway does not see that nobody reads them."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    if listener.family in {socket.AF_INET, socket.AF_INET6}:
+        unacknowledged = round(write_timeout * 1000)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacknowledged)
+
+
 class Acceptor:
     """Mutable: whether it accepts, and connections being set up. It never closes the listener."""
 
@@ -85,6 +97,7 @@ class Acceptor:
         self._connections = connections
         self._tls = tls
         self._peers = peers
+        bound_unread(listener, connections.limits.write_timeout)
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._worked = time.thread_time()

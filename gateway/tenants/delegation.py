@@ -33,14 +33,19 @@ def changed(by: Key, old: Key, new: Key) -> Key:
     """The changed key, with what it inherits. Raises FlorinError if it may not be changed like this."""
     if new.priority is not old.priority:
         raise _operators("priority")
+    check_within(by, old, "change")
     return _bounded(by, new)
 
 
-def check_within(by: Key, key: Key) -> None:
-    """Whether `key` reaches no further than `by`. Raises FlorinError."""
-    if _bounded(by, key) != key:
+def check_within(by: Key, key: Key, verb: str) -> None:
+    """Whether `key` reaches no further than `by`, which wants to `verb` it. Raises FlorinError."""
+    try:
+        within = _bounded(by, key) == key
+    except FlorinError:
+        within = False
+    if not within:
         raise FlorinError(
-            "insufficient_scope", f"Key {key.id} may do more than this one: ask the operator to rotate it."
+            "insufficient_scope", f"Key {key.id} may do more than this one: ask the operator to {verb} it."
         )
 
 

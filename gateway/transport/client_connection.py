@@ -16,7 +16,10 @@ responses.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import sys
+import termios
 from collections import deque
 from typing import Any, Final, Protocol, cast
 
@@ -39,6 +42,8 @@ log = logging.getLogger("florin.http")
 _MAX_PIPELINED: Final = 100
 """Requests on a connection that may wait for the response to another. Clients that pipeline send a few."""
 _LINGER_SECONDS: Final = 2.0
+_UNREAD: Final = 64 * 1024
+"""Bytes in the kernel from which on a client counts as one that does not read."""
 
 
 class Application(Protocol):
@@ -46,7 +51,7 @@ class Application(Protocol):
 
     connections: Connections
 
-    def issue_ticket(self, method: str, path: str, *, waits: bool) -> object:
+    def issue_ticket(self, head: RequestHead, connection: ClientConnection, *, waits: bool) -> object:
         """Called when the headers of a request have arrived. `waits`: for the response to another request on
         its connection. Returns what `HttpRequest.ticket` will be."""
 
@@ -79,6 +84,19 @@ class _Refused:
 
     def body_complete(self) -> None:
         self.more = False
+
+
+def unread(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel keeps because the client does not read them; 0 for what is merely on its way."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or transport.is_closing():
+        return 0
+    try:
+        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return 0
+    size = int.from_bytes(queued, sys.byteorder)
+    return size if size >= _UNREAD else 0
 
 
 class ClientConnection(asyncio.Protocol):
@@ -121,6 +139,8 @@ class ClientConnection(asyncio.Protocol):
         """The former, as bytes."""
         self._closing = False
         """Nothing more is sent."""
+        self.refused = False
+        """The last answer was that the key is unknown, or that it is over a limit."""
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.address} requests={self._requests}>"
@@ -195,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
 
     def progress(self, now: float) -> Mark:
         """See `connection_limits.Connection`."""
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._transport.get_write_buffer_size() + unread(self._transport)
         if unsent:
             return Mark(Phase.READER, 0, self._written - unsent, now)
         current = self._current
@@ -230,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
         """Create the request, and start it if no other is before it."""
         before = self._current
         idle = before is None or (before.response_complete and not self._waiting)
-        ticket = self._app.issue_ticket(head.method, head.path, waits=not idle)
+        ticket = self._app.issue_ticket(head, self, waits=not idle)
         if idle and head.keep_alive and not head.expects_continue:
             refusal = self._app.early_refusal(ticket, head.path, head.headers)
             if refusal is not None:

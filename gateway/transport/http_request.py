@@ -14,6 +14,7 @@ from gateway.transport.request_head import Headers, RequestHead
 STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 } | {529: b"HTTP/1.1 529 Overloaded\r\n"}  # Anthropic's
+_REFUSALS: Final = frozenset({401, 429})
 _READ_AHEAD: Final = 64 * 1024
 """Bytes of the body that may wait to be read."""
 
@@ -24,6 +25,8 @@ class Connection(Protocol):
     address: str
     flow: FlowControl
     gone: Callable[[], bool]
+    refused: bool
+    """The last answer was that the key is unknown, or that it is over a limit."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -178,6 +181,7 @@ class HttpRequest:
         if self.disconnected:
             return
         self.response_started = True
+        self._connection.refused = status in _REFUSALS
         if linger or (self.more and self._expects_continue):  # it may or may not send the body
             self.keep_alive = False
         head = self._render(status, [*headers, (b"content-length", b"%d" % len(body))])
@@ -187,6 +191,7 @@ class HttpRequest:
     async def begin(self, status: int, headers: Headers) -> None:
         """Begin a response whose length is not known. Its head is sent with the first `write` or `end`."""
         self.response_started = True
+        self._connection.refused = False
         self._chunked = self.version == "1.1"
         framing = [(b"transfer-encoding", b"chunked")] if self._chunked else []
         self._head = self._render(status, [*headers, *framing])

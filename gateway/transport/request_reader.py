@@ -74,10 +74,7 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         self._overhead += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if not self.stopped:
-                self._read_skipped_body(data[upgrade.args[0] :])
+            self._parse(data)
         except httptools.HttpParserError as error:
             if not self.stopped:  # otherwise a callback has answered
                 if isinstance(error, httptools.HttpParserCallbackError):
@@ -89,6 +86,14 @@ class RequestReader:
                 self._receiver.unreadable("invalid_http", message)
             else:
                 self._receiver.unreadable("headers_too_large", _TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        """Raises HttpParserError."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if not self.stopped:
+                self._read_skipped_body(data[upgrade.args[0] :])
 
     def _read_skipped_body(self, data: bytes) -> None:
         """Read the body of a request that asks for an upgrade, which httptools skips. Java's client asks for

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from gateway.batches.batch_store import BatchQuotas, BatchStore, LeaseLostError
 from gateway.batches.documents import Batch, File, Owner, Status
 from gateway.batches.file_store import FileStore
+from gateway.batches.lines import LineError
 from gateway.batches.results import Result
 from gateway.batches.rows import Page, UnknownCursorError
 from gateway.errors import FlorinError
@@ -161,6 +162,23 @@ def test_a_batch_has_one_worker(file_store: FileStore, store: BatchStore):
     assert store.claim("w3", 16 * T, 40 * T, most_of_tenant=9) is None
     store.release("w2", ["batch_1"])
     assert store.claim("w3", 16 * T, 40 * T, most_of_tenant=9).id == "batch_1"
+
+
+def test_workers_that_stop_responding_are_counted_until_a_line_is_answered(
+    file_store: FileStore, store: BatchStore
+):
+    begin(file_store, store)  # until 10
+    store.release("w", ["batch_1"])  # in order
+    assert store.claim("w1", 11 * T, 20 * T, most_of_tenant=9).lapses == 0
+    assert store.claim("w2", 21 * T, 30 * T, most_of_tenant=9).lapses == 1
+    store.store("w2", "batch_1", [answer(1)], 22 * T)
+    assert store.claim("w1", 31 * T, 40 * T, most_of_tenant=9).lapses == 1
+    lost = store.claim("w2", 41 * T, 50 * T, most_of_tenant=9)
+    assert lost.lapses == 2
+    why = LineError("workers_lost", "Two workers stopped.")
+    ended = store.end("w2", lost, Status.FAILED, 42 * T, keep=T, errors=[why])
+    assert store.get(ACME, "batch_1").document()["errors"]["data"] == [why.document()]
+    assert ended.output_file  # of the line that was answered
 
 
 def test_tenants_take_turns(file_store: FileStore, store: BatchStore):

@@ -331,6 +331,24 @@ async def test_a_batch_expires(deployment: Deployment):
     assert [r for r in await gateway.usage("acme") if r.billable] == []
 
 
+async def test_a_batch_fails_once_two_workers_in_a_row_have_stopped_responding(deployment: Deployment):
+    for engine in deployment.engines:
+        engine.faults.update({"first_byte_delay": 30.0})
+    gateway = deployment.gateway
+    async with gateway.client("acme") as client:
+        batch = await submitted(client, jsonl(5))
+        await until(deployment.calls)
+        with gateway.state.ledger.write() as connection:
+            connection.execute(update(batches).values(owner="frozen", lapses=1, lease_until=1))
+        gateway.state.batches.look()
+        batch = await ended(client, batch.id)
+        assert (batch.status, batch.request_counts.failed) == ("failed", 5)
+        assert [error.code for error in batch.errors.data] == ["workers_lost"]
+        unanswered = await lines(client, batch.error_file_id)
+        assert {line["error"]["code"] for line in unanswered} == {"batch_failed"}
+    assert [r for r in await gateway.usage("acme") if r.billable] == []
+
+
 async def test_lines_wait_for_limits_and_fail_for_mistakes(deployment: Deployment):
     gateway = deployment.gateway
     async with gateway.http() as http:

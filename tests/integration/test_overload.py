@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.admission.overload import MAX_TICKETS
+from gateway.admission.overload import MOST_TICKETS
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import PATIENCE_S
@@ -84,8 +84,8 @@ async def overloaded_gateway(tmp_path, valkey_url, prefix, **settings):
         await gateway.add_tenant("acme")
         await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
         watch = gateway.state.lifecycle.loop_watch
+        held = [watch.issue_ticket() for _ in range(MOST_TICKETS)]
         watch.overloaded = True
-        held = [watch.issue_ticket() for _ in range(MAX_TICKETS)]
         yield gateway, engine
         for ticket in held:
             ticket.close()
@@ -194,7 +194,7 @@ async def test_waiting_requests_do_not_count_as_load(tmp_path, valkey_url, prefi
         async with connected(gateway) as (one, writer), connected(gateway) as (several, pipelining):
             writer.write(request)  # the body does not come
             pipelining.write((request + BODY_BYTES) * 5)
-            while gateway.state.lifecycle.in_flight.requests < 2 or watch.open_tickets > MAX_TICKETS:
+            while gateway.state.lifecycle.in_flight.requests < 2 or watch.open_tickets > MOST_TICKETS:
                 await asyncio.sleep(0.01)
             watch.overloaded = True
             writer.write(BODY_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import time
@@ -25,6 +26,7 @@ from gateway.app import Florin, create_app
 from gateway.config import Settings
 from gateway.operations.state import State
 from gateway.operations.transaction import change
+from gateway.runtime import loop_watchdog
 from gateway.serving.runner import HEADERS
 from gateway.tenants import directory
 from gateway.transport.client_connection import ClientConnection
@@ -32,6 +34,7 @@ from tests.support.empty_ledgers import put_sqlite
 from tests.support.waiting import PATIENCE_S, until
 
 OPERATOR_KEY = "operator-key-of-the-tests"
+loop_watchdog.BLOCKED_SECONDS = math.inf  # tests, engines and clients work in the gateway's loop, too
 
 
 @dataclass
@@ -156,7 +159,7 @@ async def running_gateway(
     defaults = {
         "placement_timeout": PATIENCE_S, "probe_interval": 0.2, "probe_timeout": 10.0, "shutdown_grace": 5.0,
         "price_input": "1", "price_output": "10", "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
-        "ledger_warm_up": False, "failed_keys_per_address": 0,
+        "ledger_warm_up": False, "failed_keys_per_address": 0, "base_model_dirs": str(state_dir.parent),
     }  # fmt: skip
     if "ledger_url" not in settings:
         await asyncio.to_thread(_put_ledger, state_dir)

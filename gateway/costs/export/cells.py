@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gateway.costs.prices.amounts import decimal_text
+from gateway.runtime.spreadsheet import harmless
 
 
 class Fixed(NamedTuple):
@@ -22,8 +23,6 @@ Cell = str | int | Fixed | bool | None
 Row = dict[str, Cell]
 """By column; a column that is missing is null."""
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 
 @lru_cache(maxsize=8192, typed=True)  # most cells repeat in the next row
 def csv_text(cell: Cell) -> str:
@@ -33,7 +32,7 @@ def csv_text(cell: Cell) -> str:
     if cell is None:
         return ""
     if isinstance(cell, str):
-        return f"'{cell}" if cell.startswith(_FORMULA) else cell
+        return harmless(cell)
     if isinstance(cell, bool):
         return "true" if cell else "false"
     return str(cell)

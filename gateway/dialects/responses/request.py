@@ -82,16 +82,16 @@ def _set_format(chat: Body, given: dict[str, Any]) -> None:
 def _messages(instructions: str | None, given: str | list[Any], reading: FieldReading) -> list[Body]:
     chat = _Chat()
     if instructions:
-        chat.messages.append({"role": "system", "content": instructions})
+        chat.message("system", instructions)
     if type(given) is str:
-        chat.messages.append({"role": "user", "content": given})
-        return chat.messages
+        chat.message("user", given)
+        return chat.complete()
     for number, one in enumerate(given):
         try:
             chat.add(*item(one, reading))
         except WrongError as error:
             raise error.under(f"[{number}]").under("input") from None
-    return chat.messages
+    return chat.complete()
 
 
 class _Chat:
@@ -100,10 +100,19 @@ class _Chat:
 
     def __init__(self) -> None:
         self.messages: list[Body] = []
+        self._system: list[str] = []
+        """The texts of the first message, if it is a system message; joined at the end, because joining each
+        to all before it takes time in proportion to the square of their length."""
+
+    def complete(self) -> list[Body]:
+        """The messages, once all items have been added."""
+        if self._system:
+            self.messages[0]["content"] = _SEPARATOR.join(self._system)
+        return self.messages
 
     def add(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "message":
-            self._message(ROLES[fields["role"]], fields["content"])
+            self.message(ROLES[fields["role"]], fields["content"])
         elif kind == "reasoning":
             if fields.get("content"):
                 self._turn("reasoning", "content", "tool_calls")["reasoning"] = fields["content"]
@@ -115,17 +124,19 @@ class _Chat:
             output = {"role": "tool", "tool_call_id": fields["call_id"], "content": fields["output"]}
             self.messages.append(output)
 
-    def _message(self, role: str, content: Any) -> None:
+    def message(self, role: str, content: Any) -> None:
         if role == "assistant":
             self._turn("content")["content"] = content  # also after calls: their outputs must follow them
             return
         if role == "system":
             content = _joined(content)
-        last = self.messages[-1] if len(self.messages) == 1 else {}
-        if role == "system" == last.get("role") and type(content) is type(last["content"]) is str:
-            last["content"] += _SEPARATOR + content
-        else:
-            self.messages.append({"role": role, "content": content})
+        if role == "system" and type(content) is str:
+            if self._system and len(self.messages) == 1:
+                self._system.append(content)
+                return
+            if not self.messages:
+                self._system.append(content)
+        self.messages.append({"role": role, "content": content})
 
     def _call(self, fields: dict[str, Any], arguments: str) -> None:
         function = {"name": sent_name(fields["name"], fields.get("namespace")), "arguments": arguments}

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import orjson
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.limits import RATES, Answer, LimitStore, Verdict
+from adapters.store.protocol.limits import RATES, Answer, Flow, LimitStore, Verdict
 from gateway.config import Settings
 from gateway.dataplane.request import Call
 from gateway.errors import FlorinError
@@ -80,6 +80,21 @@ class Limiter:
         self._plans.clear()  # prices may have changed
 
     # -- the way in
+
+    def check_rate(self, key: Key) -> None:
+        """Refuse a request of which only the headers are known, if the store refuses requests of its tenant
+        or its key for their number, and was asked often. Raises FlorinError."""
+        plan = self._plans.get(key.id)
+        if plan is None:
+            return
+        now = self._clock()
+        for account in plan.accounts:
+            if account.refused is None or (account.share is not None and account.share.due):
+                continue  # a request whose booking is due is known by its body
+            verdict, flow, until = account.refused
+            by_number = verdict is Verdict.RATE and flow == Flow.REQUESTS
+            if by_number and now < until and not account.may_call(now, take=False):
+                raise self._refusal(plan, account, verdict, flow, until - now)
 
     def enter(self, tenant: Tenant, key: Key, call: Call) -> Grant | None:
         """Admit the request if this worker's shares suffice; None: `wait`."""

@@ -270,13 +270,13 @@ class Account:
 
     # -- while the store refuses
 
-    def may_call(self, now: float) -> bool:
-        """Whether the store may be asked for another request, after a refusal."""
+    def may_call(self, now: float, *, take: bool = True) -> bool:
+        """Whether the store may be asked for another request, after a refusal. `take`: it will be."""
         self.calls = min(REFUSED_CALLS, self.calls + (now - self.calls_at) * REFUSED_CALLS)
         self.calls_at = now
         if self.calls < 1:
             return False
-        self.calls -= 1
+        self.calls -= take
         return True
 
     # -- what it looks like

@@ -20,7 +20,21 @@ from gateway.metering.ledger.schema import schema
 
 log = logging.getLogger("florin.metering")
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0012",
+    "0013",
+)
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL advisory lock, held while a worker migrates

@@ -8,7 +8,7 @@ record.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, String, Table, Text, text
 
 from gateway.metering.ledger.schema.metadata import schema
 
@@ -79,6 +79,13 @@ batches = Table(
     ),
     Column("owner", Text, nullable=False, comment="the worker that runs it; empty: none"),
     Column("lease_until", BigInteger, nullable=False),
+    Column(
+        "lapses",
+        BigInteger,
+        nullable=False,
+        server_default=text("0"),
+        comment="leases that lapsed since a line was answered: their workers stopped responding",
+    ),
     Index("batches_by_tenant", "tenant", "created_at", "id"),
     Index("batches_by_status", "status", "created_at"),
     comment="batches of the batch API",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.checks.base_models import base_aliases, read_base_config
+from adapters.checks.base_models import base_aliases, may_be_read, read_base_config
 from adapters.errors import NotFoundError
 
 CONFIG = {"architectures": ["LlamaForCausalLM"]}
@@ -51,6 +51,25 @@ def test_a_hub_name_is_looked_up_in_the_cache(tmp_path, variable, below):
 def test_what_is_not_on_this_host_is_none(tmp_path, root):
     cached(tmp_path)
     assert read_base_config(root, {"HF_HUB_CACHE": str(tmp_path)}) is None
+
+
+def test_an_engine_names_models_in_the_operators_folders_and_nothing_else(tmp_path: Path):
+    models, secret = tmp_path / "models", tmp_path / "secret"
+    for folder in (models / "base", secret):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    (models / "key.json").write_text("{}")
+    (models / "way-out").symlink_to(secret)
+    (models / "link").mkdir()
+    (models / "link" / "config.json").symlink_to(secret / "config.json")
+    assert may_be_read(str(models / "base"), [models])
+    assert may_be_read("tiny/base", [])  # a repository in the Hub's cache
+    for root in (
+        secret, models / ".." / "secret", models / "key.json", models / "way-out", models / "link",
+        "~/secret", ".", "..", "", f"{models}/base\0", f"file://{models}/base",
+    ):  # fmt: skip
+        assert not may_be_read(str(root), [models]), root
+    assert not may_be_read(str(models / "base"), [])
 
 
 def test_a_revision_cannot_lead_out_of_the_cache(tmp_path):

@@ -126,6 +126,15 @@ def test_what_is_no_plain_file_in_a_zip(files, unpack, mode, code):
     assert unpack(buffer.getvalue())[0] == [code]
 
 
+def test_a_name_that_is_empty(unpack):
+    buffer = io.BytesIO()
+    info = zipfile.ZipInfo("x")
+    info.filename = ""
+    with zipfile.ZipFile(buffer, "w") as packed, packed.open(info, "w") as entry:
+        entry.write(b"1")
+    assert unpack(buffer.getvalue())[0] == ["archive_corrupt"]
+
+
 def test_sparse_files(files, unpack):
     fields = {"pax_headers": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": WEIGHTS}}
     sparse = tar_with((WEIGHTS, b"1\n0\n9\n".ljust(512, b"\0") + b"x" * 9, fields))

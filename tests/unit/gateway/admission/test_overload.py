@@ -6,11 +6,13 @@ import pytest
 
 from gateway.admission import overload
 from gateway.admission.overload import (
+    _SHARES_TICKS,
     CALM_TICKS,
     MAX_TICKETS,
     TICK_SECONDS,
     TOLERATED_LATE_TICKS,
     LoopWatch,
+    Sender,
 )
 
 LATE, ON_TIME, STOLEN = (0.2, 0.2), (0.0, 0.01), (0.2, 0.01)
@@ -114,3 +116,55 @@ async def test_the_loops_own_work_is_what_counts(monkeypatch, worked, expected):
     assert watch.overloaded is expected
     task.cancel()
     await asyncio.wait([task])
+
+
+def hold(watch: LoopWatch, sender: Sender, most: int = 100) -> int:
+    """How many tickets the sender gets, which it keeps."""
+    return sum(watch.issue_ticket(sender) is not None for _ in range(most))
+
+
+def test_an_address_that_asks_most_often_leaves_the_others_their_share():
+    watch = overloaded()
+    flood, customer = Sender("203.0.113.9", 1, refused=False), Sender("198.51.100.7", 2, refused=False)
+    assert hold(watch, flood) == MAX_TICKETS  # nobody else asks
+    assert hold(watch, customer) == MAX_TICKETS // 2
+    assert hold(watch, flood) == 0
+    assert watch.open_tickets == MAX_TICKETS * 3 // 2
+
+
+def test_credentials_share_what_their_network_has():
+    """Many customers behind one proxy; and one address with a thousand made-up keys."""
+    watch = overloaded()
+    assert [hold(watch, Sender("proxy", key, refused=False)) for key in range(4)] == [32, 16, 10, 6]
+    watch = overloaded()
+    for key in range(1000):
+        watch.issue_ticket(Sender("203.0.113.9", key, refused=False))
+    assert hold(watch, Sender("198.51.100.7", 2, refused=False)) == MAX_TICKETS // 2
+
+
+def test_who_was_refused_last_is_refused_first():
+    watch = overloaded()
+    assert hold(watch, Sender("a", 1, refused=True)) == MAX_TICKETS // 4
+    assert hold(watch, Sender("a", 1, refused=False)) == MAX_TICKETS * 3 // 4
+
+
+def test_a_ticket_that_is_closed_gives_its_share_back_once():
+    watch = overloaded()
+    sender = Sender("a", 1, refused=False)
+    tickets = [watch.issue_ticket(sender) for _ in range(MAX_TICKETS)]
+    assert watch.issue_ticket(sender) is None
+    tickets[0].pause()
+    tickets[0].resume()
+    assert watch.issue_ticket(sender) is None
+    for ticket in tickets:
+        ticket.close()
+        ticket.close()
+    assert hold(watch, sender) == MAX_TICKETS
+
+
+def test_who_has_not_asked_for_a_while_has_no_share():
+    watch = overloaded()
+    hold(watch, Sender("a", 1, refused=False), 1)
+    for _ in range(2 * _SHARES_TICKS):
+        watch.note(*LATE)
+    assert hold(watch, Sender("b", 2, refused=False)) == MAX_TICKETS

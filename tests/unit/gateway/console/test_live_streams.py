@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from dataclasses import replace
+
 import pytest
+from starlette.requests import ClientDisconnect
 
 from gateway.console.api_client import ApiError
 from gateway.console.visit import LiveStreams
@@ -51,21 +56,35 @@ async def test_what_is_refused_at_first_begins_no_stream(streams):
         await streams.open(SESSION, Drawing(ApiError(403, "insufficient_role", "no")), 0.0)
 
 
-async def test_browsers_that_leave_before_the_first_event_take_no_place(streams):
-    for _ in range(3 * LiveStreams.MOST):
-        response = await streams.open(SESSION, Drawing("one"), 0.0)
-        assert response.status_code == 200
-        await response.body_iterator.aclose()
+async def abandoned(response) -> None:
+    """The browser has gone before the first event."""
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(_message: object) -> None:
+        raise OSError
+
+    await response({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
 
 
-async def test_a_session_has_six_streams_and_their_places_are_given_back(streams):
-    opened = []
-    for _ in range(LiveStreams.MOST_OF_SESSION):
-        response = await streams.open(SESSION, Drawing("one"), 0.0)
-        await anext(response.body_iterator)
-        opened.append(response)
-    assert (await streams.open(SESSION, Drawing("one"), 0.0)).status_code == 503
-    await opened.pop().body_iterator.aclose()
-    assert (await streams.open(SESSION, Drawing("one"), 0.0)).status_code == 200
+async def test_a_place_is_taken_at_once_and_given_back_at_the_end(streams):
+    drawn = asyncio.Event()
+
+    async def draw() -> str:
+        await drawn.wait()
+        return "one"
+
+    opening = [asyncio.create_task(streams.open(SESSION, draw, 0.0)) for _ in range(50)]
+    await asyncio.sleep(0)
+    drawn.set()
+    responses = await asyncio.gather(*opening)
+    opened = [response for response in responses if response.status_code == 200]
+    assert len(opened) == LiveStreams.MOST_OF_SESSION
+    with pytest.raises(ApiError):
+        await streams.open(replace(SESSION, digest="other"), Drawing(ApiError(503, "x", "x")), 0.0)
     for response in opened:
-        await response.body_iterator.aclose()
+        with contextlib.suppress(ClientDisconnect):
+            await abandoned(response)
+    assert streams._open == {}
+    assert (await streams.open(SESSION, Drawing("one"), 0.0)).status_code == 200

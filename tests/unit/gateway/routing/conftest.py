@@ -20,8 +20,11 @@ from tests.support.waiting import PATIENCE_S
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
+        self.step = 0.0
+        """By which it moves whenever it is read."""
 
     def __call__(self) -> float:
+        self.now += self.step
         return self.now
 
 
@@ -52,6 +55,7 @@ class ProberHarness:
     scraper: EngineScraper
     prober: Prober
     time: ProbeObserverStub
+    elapsed: Clock
 
 
 @pytest.fixture
@@ -62,7 +66,9 @@ async def world():
         pool, metrics = Pool(catalog), Metrics()
         health = EngineHealth(pool)
         scraper = EngineScraper(health, session, metrics, clock=lambda: 7)
+        elapsed = Clock()
         prober = Prober(
-            pool, health, scraper, session, metrics, time, interval=0.01, timeout=PATIENCE_S, clock=lambda: 7
-        )
-        yield ProberHarness(engine, catalog, pool, scraper, prober, time)
+            pool, health, scraper, session, metrics, time,
+            interval=0.01, timeout=PATIENCE_S, clock=lambda: 7, elapsed=elapsed,
+        )  # fmt: skip
+        yield ProberHarness(engine, catalog, pool, scraper, prober, time, elapsed)

@@ -41,6 +41,20 @@ async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
     assert world.time.told == ["alive", "missed", "missed", "down", "down", "down", "alive"]
 
 
+async def test_a_worker_that_was_blocked_blames_no_engine(world: ProberHarness):
+    state = world.pool.state("a")
+    await world.prober.probe(state, scrape=False)
+    world.engine.faults.health_delay = 60
+    world.prober.reconfigure(interval=60, timeout=0.05)
+    world.elapsed.step = 8.0  # what a probe of 0.05 s took, by this worker's clock
+    for _ in range(5):
+        await world.prober.probe(state)
+    assert (world.time.told, state.consecutive_failures, state.healthy) == (["alive"], 0, True)
+    world.elapsed.step = 0.0
+    await world.prober.probe(state)
+    assert (world.time.told, state.consecutive_failures) == (["alive", "missed"], 1)
+
+
 async def test_an_engine_is_up_only_once_its_process_is_known(world: ProberHarness):
     """Versions are not verified again in a process in which they were sound."""
     world.prober.reconfigure(interval=60, timeout=PATIENCE_S)

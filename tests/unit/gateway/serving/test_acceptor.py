@@ -17,7 +17,8 @@ import uvloop
 from gateway.config import Settings
 from gateway.observability.shared_values import SharedValues
 from gateway.serving import acceptor
-from gateway.serving.acceptor import SECONDS_EACH, Acceptor, Peers, is_ahead
+from gateway.serving.acceptor import SECONDS_EACH, SEND_BUFFER, Acceptor, Peers, is_ahead
+from gateway.transport.client_connection import unread
 from gateway.transport.connection_limits import Connections, connection_limits
 from tests.support.waiting import PATIENCE_S, until
 
@@ -252,3 +253,32 @@ async def test_a_burst_is_spread_and_a_stopped_worker_holds_up_nobody(listener):
     for shared in sockets:
         shared.close()
     values.close()
+
+
+@served
+async def test_the_kernel_keeps_little_of_what_a_client_does_not_read():
+    made: list[asyncio.Transport] = []
+
+    class Flood(asyncio.Protocol):
+        def connection_made(self, transport) -> None:
+            made.append(transport)
+            transport.write(bytes(32 * 1024 * 1024))
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    server = Acceptor(listener, Flood, connections(write_timeout=7))
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(listener.getsockname())
+    try:
+        await until(lambda: made and unread(made[0]) >= 64 * 1024)
+        assert unread(made[0]) <= 2 * SEND_BUFFER
+        accepted = made[0].get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
+    finally:
+        made[0].abort()
+        reader.close()
+        server.close()
+        listener.close()
+        await server.wait_closed()
+    await until(lambda: unread(made[0]) == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -237,6 +238,27 @@ async def test_a_flood_of_refusals_calls_the_store_a_bounded_number_of_times():
             refused += error.retry_after >= 1
     assert refused == 994
     assert calls <= 6 + 25
+
+
+async def test_a_flood_is_refused_before_its_bodies_are_read():
+    workers = Workers(Limits(requests_per_minute=6), count=1)
+    [limiter] = workers.limiters
+    limiter.check_rate(workers.key)  # nothing is known of it yet
+    for number in range(100):
+        with contextlib.suppress(FlorinError):
+            await workers.enter(0, call(text=str(number)))
+    with pytest.raises(FlorinError) as refused:
+        limiter.check_rate(workers.key)
+    assert refused.value.code == "rate_limit_exceeded"
+    workers.ms += 1000 * refused.value.retry_after
+    limiter.check_rate(workers.key)
+
+    workers = Workers(Limits(tokens_per_minute=6), count=1)
+    [limiter] = workers.limiters
+    for number in range(100):
+        with contextlib.suppress(FlorinError):
+            await workers.enter(0, call(text=str(number)))
+    limiter.check_rate(workers.key)  # how many tokens it needs, its body says
 
 
 async def test_when_the_store_is_away_shares_last_for_their_time_and_then_the_setting_decides():

@@ -18,6 +18,7 @@ from gateway.errors import FlorinError
 from gateway.transport.client_connection import ClientConnection
 from gateway.transport.connection_limits import ConnectionLimits, Connections, connection_limits
 from gateway.transport.http_request import Headers, HttpRequest
+from gateway.transport.request_head import RequestHead
 from tests.support.waiting import PATIENCE_S
 
 PATIENCE = PATIENCE_S
@@ -57,8 +58,8 @@ class App:
     def __post_init__(self) -> None:
         self.connections = Connections(self.limits, self.closed.append)
 
-    def issue_ticket(self, method: str, path: str, *, waits: bool) -> object:
-        self.tickets.append((method, path, waits))
+    def issue_ticket(self, head: RequestHead, connection: ClientConnection, *, waits: bool) -> object:
+        self.tickets.append((head.method, head.path, waits))
 
     def error_body(self, path: str, error: FlorinError) -> bytes:
         self.failed.append(path)

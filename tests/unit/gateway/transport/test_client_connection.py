@@ -267,6 +267,16 @@ async def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read(
     assert app.closed == []
 
 
+async def test_an_upgrade_whose_body_cannot_be_read_is_refused(
+    app: App, address: str, caplog: pytest.LogCaptureFixture
+):
+    framing = ("connection: Upgrade", "upgrade: h2c", "transfer-encoding: gzip")
+    async with client(address) as wire:
+        await wire.send(get("/v1/x", *framing, method="POST") + b"abc")
+        [response] = await wire.responses()
+    assert (response.status, caplog.text) == (400, "")
+
+
 async def test_an_upgrade_takes_no_body_of_the_request_that_follows(app: App, address: str):
     second = post("/v1/smuggled", b"smuggled")
     for body in (b"", b"abc"):
