@@ -119,10 +119,10 @@ class Rebalancer:
             while True:
                 with contextlib.suppress(StoreUnavailableError):
                     if self.current():
-                        await self._tick(fence, moving)
+                        await self.tick(fence, moving)
                 await asyncio.sleep(self.interval)
 
-    async def _tick(self, fence: Fence, moving: asyncio.TaskGroup) -> None:
+    async def tick(self, fence: Fence, moving: asyncio.TaskGroup) -> None:
         moves = await self.planned()
         if moves:
             await self.store.commit((), fence=fence)  # loads are not fenced, so check the fence before
@@ -245,7 +245,7 @@ class Rebalancer:
 
     async def _move(self, move: Move, version: Version, engine: Engine, fence: Fence) -> bool:
         if move.kind == "drop":
-            done = await self._drop(version, engine, fence)
+            done = await self.drop(version, engine, fence)
         else:
             done = await self._load(version, engine)
         if done:
@@ -264,7 +264,7 @@ class Rebalancer:
         self.loader.loads_since(version, engine.name)  # no request is charged for it
         return done
 
-    async def _drop(self, version: Version, engine: Engine, fence: Fence) -> bool:
+    async def drop(self, version: Version, engine: Engine, fence: Fence) -> bool:
         if version.engine_name in await self.store.leases(engine.name):
             return False  # it has come into use since
         await self.store.unplace(engine.name, version.engine_name, fence=fence)

@@ -110,7 +110,7 @@ class Reconciler:
     async def _run_tasks(self, fence: Fence) -> None:
         """Keep one task running per engine, so that one that hangs delays no other, and one per chore."""
         wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "sweep": partial(self._every, self.interval, self._sweep, fence),
+            "sweep": partial(self._every, self.interval, self.sweep, fence),
             "retry": partial(self._every, self.interval, self.load_retries.retry_due, fence),
             "stopped": partial(self._every, self.interval, self.stopped.update, fence),
             "artifact-gc": partial(self._every, self.collect_interval, self.collector.collect, fence),
@@ -153,12 +153,12 @@ class Reconciler:
             with contextlib.suppress(StoreUnavailableError):
                 try:
                     if self.current():
-                        strays = await self._repair(engine, strays, fence)
+                        strays = await self.repair(engine, strays, fence)
                 except FencedError:
                     return
             await asyncio.sleep(self.interval)
 
-    async def _sweep(self, fence: Fence) -> None:
+    async def sweep(self, fence: Fence) -> None:
         """Remove leftovers: placements of removed engines (the worker that removed one may have died
         halfway), and serving statuses and fingerprints of removed versions."""
         for name in self.residency.engines() - self.catalog.engines.keys():
@@ -172,7 +172,7 @@ class Reconciler:
         if orphans:
             await self.store.commit(orphans, fence=fence)
 
-    async def _repair(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
+    async def repair(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
         """Repair one engine. `strays`: adapters under Florin's names that were not assigned here at the last
         observation. Returns the strays of this observation."""
         placed = self.residency.placed(

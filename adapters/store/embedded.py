@@ -27,7 +27,7 @@ from urllib.parse import quote
 LONGEST_SOCKET_PATH: Final = 100
 """Maximum length of a socket path in bytes; the kernel allows 107 on Linux and 103 on macOS."""
 PR_SET_PDEATHSIG: Final = 1
-LOCK_PATIENCE_S: Final = 3.0
+LOCK_TIMEOUT_S: Final = 3.0
 """How long to wait for the lock: the server of a killed predecessor may still be shutting down."""
 
 Fsync = Literal["always", "everysec"]
@@ -45,9 +45,17 @@ class EmbeddedValkey:
     state: the lock's descriptor, the child process.
     """
 
-    def __init__(self, state_dir: Path, *, fsync: Fsync = "always", start_timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        fsync: Fsync = "always",
+        lock_timeout: float = LOCK_TIMEOUT_S,
+        start_timeout: float = 60.0,
+    ) -> None:
         self._data = state_dir / "valkey"
         self._fsync = fsync
+        self._lock_timeout = lock_timeout
         self._start_timeout = start_timeout
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,7 +99,7 @@ class EmbeddedValkey:
         _private(self._data)
         _private(self._socket.parent)
         if self._lock is None:
-            self._lock = _acquire(self._data / "lock")
+            self._lock = _acquire(self._data / "lock", self._lock_timeout)
         self._socket.unlink(missing_ok=True)  # we hold the lock, so its owner is dead
         self._starter = os.getpid()
         with self.log_path.open("ab") as output:
@@ -218,10 +226,10 @@ def _private(directory: Path) -> None:
         raise EmbeddedError(f"Florin cannot use {directory}: {error}") from error
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, timeout: float) -> int:
     """A descriptor that holds the lock. The server inherits it, so the lock lasts as long as the server."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + LOCK_PATIENCE_S
+    deadline = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

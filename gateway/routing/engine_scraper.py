@@ -59,7 +59,7 @@ class EngineScraper:
             text = await _read(response)
         self._health.record_counters(state, mark(text, names=names))
         try:
-            reading = read_metrics(text, self._clock(), skew=_skew(date, asked), names=names)
+            reading = read_metrics(text, self._clock(), skew=clock_skew(date, asked), names=names)
         except BadSampleError as error:
             self._refuse(state.engine.name, error)
             state.concurrency = state.running = state.waiting = 0
@@ -91,7 +91,7 @@ def _record_load(state: EngineState, reading: EngineMetrics, known: tuple[int, i
     state.scraped(reading.running, reading.waiting, *known)
 
 
-def _skew(date: str, now: int) -> int:
+def clock_skew(date: str, now: int) -> int:
     """Microseconds by which the clock of the host that sent this date is ahead; 0: too few to matter."""
     try:
         told = int(parsedate_to_datetime(date).timestamp() * 1e6)

@@ -161,10 +161,6 @@ class MemoryLimits(MemoryCoordination):
         self._subjects: dict[str, Subject] = {}
         self._claims: dict[str, int] = {}
 
-    def forget_limits(self) -> None:
-        """The server has lost everything."""
-        self._subjects.clear()
-
     def _subject(self, name: str, now: int, limits: Sequence[int]) -> Subject:
         subject = self._subjects.setdefault(name, Subject())
         subject.update(now, limits)

@@ -80,11 +80,13 @@ def tarred(packed, mode: str) -> bytes:
     return buffer.getvalue()
 
 
+@examples(40)
 @given(members, st.sampled_from(["w", "w:gz", "w:xz"]))
 def test_tars(packed, mode):
     check(tarred(packed, mode), meant(packed))
 
 
+@examples(40)
 @given(members, st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
 def test_zips(packed, method):
     buffer = io.BytesIO()
@@ -99,7 +101,7 @@ def test_zips(packed, method):
 
 
 @given(members, st.sampled_from(["w", "w:gz", "w:xz"]), st.data())
-@examples(200)
+@examples(60)
 def test_damaged_tars(packed, mode, data):
     """A plain tar has checksums over its headers only; what lies in a compressed one is all under one."""
     whole = bytearray(tarred(packed, mode))
@@ -114,6 +116,7 @@ def test_damaged_tars(packed, mode, data):
         assert {path.name for path in (Path(folder) / "files").iterdir()} <= set(KNOWN)
 
 
+@examples(40)
 @given(
     st.binary(max_size=3000),
     st.sampled_from([b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08", b"\xfd7zXZ\x00"]),
@@ -122,6 +125,7 @@ def test_rubbish_that_begins_well(rubbish, magic):
     assert check(magic + rubbish, {})
 
 
+@examples(40)
 @given(honest, st.sampled_from(["w", "w:gz", "w:xz"]))
 def test_sound_ones_are_refused_for_nothing_but_what_they_hold(content, mode):
     top, files = content

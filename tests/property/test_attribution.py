@@ -35,7 +35,7 @@ from tests.support.search import examples
 from tests.unit.gateway.metering.make import record
 
 bounded = examples(150)
-few = examples(25)
+few = examples(10)
 SPAN = 3 * HOUR
 _FINE = 1 << 44
 

@@ -280,7 +280,7 @@ def history(steps: list[tuple[Document, bool]]) -> Current:
 # -- the properties
 
 
-@examples(60)
+@examples(25)
 @given(STEPS, documents(), st.booleans())
 @example([(EMPTY_ADAPTERS, False)], NO_ADAPTERS, True)
 @example([(priced(), False)], ENDED, False)
@@ -294,7 +294,7 @@ def test_one_application_is_enough(steps, wanted, prune):
     assert {a.ref for a in second.actions} <= refused, [a.json() for a in second.actions]
 
 
-@examples(60)
+@examples(25)
 @given(STEPS, documents())
 @example([(EMPTY_ADAPTERS, False)], NO_ADAPTERS)
 def test_afterwards_it_is_as_the_file_says(steps, wanted):
@@ -330,7 +330,7 @@ def test_afterwards_it_is_as_the_file_says(steps, wanted):
             }
 
 
-@examples(60)
+@examples(25)
 @given(STEPS)
 @example([(EMPTY_ADAPTERS, False), (NO_ADAPTERS, True)])
 @example([(priced(), False), (ENDED, False)])
@@ -351,6 +351,7 @@ JSON = st.recursive(
 )
 
 
+@examples(30)
 @given(
     st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), st.fixed_dictionaries({"region": st.text()}))
 )

@@ -23,6 +23,7 @@ from gateway.routing.outlier_ejection import (
     reported,
     who_is_ejected,
 )
+from tests.support.search import examples
 
 RULES = Rules(timeout=20.0, pause=10.0)
 TICK = 1.0
@@ -66,6 +67,7 @@ class Course:
         return self.now - began
 
 
+@examples(40)
 @given(steps)
 def test_no_engine_is_ejected_that_was_not_asked_and_silent_for_all_the_time(course: list[Step]):
     engine = Course()
@@ -80,6 +82,7 @@ def test_no_engine_is_ejected_that_was_not_asked_and_silent_for_all_the_time(cou
             assert Action.PROBE in {act for _, act in engine.acts[-2:]}
 
 
+@examples(40)
 @given(steps)
 def test_what_hangs_is_asked_before_it_returns_and_left_alone_for_its_pause(course: list[Step]):
     engine = Course()
@@ -91,6 +94,7 @@ def test_what_hangs_is_asked_before_it_returns_and_left_alone_for_its_pause(cour
             assert engine.now >= engine.ejection.until
 
 
+@examples(40)
 @given(st.lists(st.booleans(), max_size=200))
 def test_an_engine_that_moves_now_and_then_is_never_ejected(moves: list[bool]):
     """A queue however deep, a prefill however long."""

@@ -104,7 +104,7 @@ def ledger(tmp_path_factory):
     made.close()
 
 
-@examples(25, suppress=(HealthCheck.function_scoped_fixture,))
+@examples(12, suppress=(HealthCheck.function_scoped_fixture,))
 @given(sequence=st.lists(st.one_of(acts, steps), max_size=12))
 def test_never_more_than_passed(ledger, tmp_path, sequence):
     world = EngineTimeModel(ledger, tmp_path)
@@ -113,7 +113,7 @@ def test_never_more_than_passed(ledger, tmp_path, sequence):
     assert world.booked() <= world.up - 900 * S
 
 
-@examples(15, suppress=(HealthCheck.function_scoped_fixture,))
+@examples(8, suppress=(HealthCheck.function_scoped_fixture,))
 @given(sequence=st.lists(acts, max_size=12))
 def test_all_of_it_where_no_clock_is_wrong(ledger, tmp_path, sequence):
     world = EngineTimeModel(ledger, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -92,7 +93,9 @@ LOOKS_LIKE_JSON = [
 ]  # fmt: skip
 ODD = ["é", "€", "𝄞", "\x00", "\x08", "\x1f", "\x7f", "\u2028", "\ufffd", "\t", "/", "</s>", " "]
 texts = st.lists(st.text(max_size=4) | st.sampled_from(LOOKS_LIKE_JSON + ODD), max_size=4).map("".join)
-modes = st.sampled_from([(False, False), (True, False), (True, True)])
+MODES = [(False, False), (True, False), (True, True)]
+"""Whether usage is included, and at every event."""
+modes = st.sampled_from(MODES)
 sizes = st.lists(st.integers(0, 400), max_size=12)
 
 
@@ -214,22 +217,20 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", range(len(CHANGES)))
-@pytest.mark.parametrize("mode", [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("continued", [False, True])
-def test_one_odd_event(change, mode, continued):
+def test_one_odd_event(change):
     """Before plain events, among them, and all of them from there on."""
     for odd in ([0], [2], [2, 3], [2, 4, 6], range(2, 9)):
         events = [plain_event(number, text) for number, text in enumerate(["", "a", *ODD[:7]])]
         for number in odd:
             CHANGES[change](events[number])
         pieces = [b"data: " + orjson.dumps(event) + b"\n\n" for event in events]
-        same(pieces, resumable=True, continued=continued, include_usage=mode[0], continuous_usage=mode[1])
+        for mode, continued in itertools.product(MODES, (False, True)):
+            same(pieces, resumable=True, continued=continued, include_usage=mode[0], continuous_usage=mode[1])
 
 
 @pytest.mark.parametrize("text", LOOKS_LIKE_JSON + ODD)
-@pytest.mark.parametrize("style", range(4))
-def test_one_odd_text(text, style):
-    for mode in ((False, False), (True, False), (True, True)):
+def test_one_odd_text(text):
+    for style, mode in itertools.product(range(4), MODES):
         events = [plain_event(1, "a"), *(plain_event(2, before + text) for before in ("", "a", "\\", '"'))]
         pieces = [b"data: " + dumped(event, style if n else 0) + b"\n\n" for n, event in enumerate(events)]
         same(pieces, resumable=True, include_usage=mode[0], continuous_usage=mode[1])
@@ -265,7 +266,7 @@ def streams(draw: st.DrawFn) -> bytes:
     return b"".join(out)
 
 
-@examples(1000)
+@examples(300)
 @given(stream=streams(), sizes=sizes, mode=modes, resumable=st.booleans())
 def test_plain_events_among_others(stream, sizes, mode, resumable):
     include, continuous = mode
@@ -273,7 +274,7 @@ def test_plain_events_among_others(stream, sizes, mode, resumable):
     same(pieces, resumable=resumable, include_usage=include, continuous_usage=continuous)
 
 
-@examples(1000)
+@examples(300)
 @given(stream=streams(), sizes=sizes, mode=modes)
 def test_plain_events_of_an_engine_that_resumes(stream, sizes, mode):
     include, continuous = mode
@@ -317,7 +318,7 @@ class Bytes:
         return data[:at] + what + data[at:]
 
 
-@examples(1000)
+@examples(300)
 @given(
     shape=st.tuples(st.booleans(), st.booleans()),
     choices=st.sampled_from([1, 1, 1, 2]),
@@ -351,7 +352,7 @@ def test_reasoning_that_begins_with_no_text():
 
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("counted", [True, False])
-@pytest.mark.parametrize(("include", "continuous"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("include", "continuous"), MODES)
 @pytest.mark.parametrize("continued", [False, True])
 def test_hardly_any_event_is_parsed(monkeypatch, chat, counted, include, continuous, continued):
     """Of a recorded stream: otherwise the tests above would show nothing."""
@@ -374,11 +375,11 @@ def test_hardly_any_event_is_parsed(monkeypatch, chat, counted, include, continu
     assert len(parsed) - len(quickly) == events
 
 
-@pytest.mark.parametrize("code", range(0x20))
-def test_control_characters_are_written_in_one_way_only(code):
+def test_control_characters_are_written_in_one_way_only():
     """An event is not recognised by its bytes if its text would be written differently."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
-    escapes = [b"\\u%04x" % code, b"\\u%04X" % code, orjson.dumps(chr(code))[1:-1], bytes([code])]
-    pieces = [event % b"x", *(event % escape for escape in escapes)]
-    for mode in ((False, False), (True, True)):
-        same(pieces, resumable=True, include_usage=mode[0], continuous_usage=mode[1])
+    for code in range(0x20):
+        escapes = [b"\\u%04x" % code, b"\\u%04X" % code, orjson.dumps(chr(code))[1:-1], bytes([code])]
+        pieces = [event % b"x", *(event % escape for escape in escapes)]
+        for mode in MODES:
+            same(pieces, resumable=True, include_usage=mode[0], continuous_usage=mode[1])

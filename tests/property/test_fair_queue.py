@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.placement.scheduling.view import EngineView
@@ -17,6 +17,7 @@ from gateway.admission.fair_queue.fleet_queue import Charge, FleetQueue
 from gateway.admission.fair_queue.shares import HORIZON
 from gateway.admission.fair_queue.vtc import service
 from gateway.admission.fair_queue.waiting import LOAD_SLACK, Fit, Waiter
+from tests.support.search import examples
 
 EXCHANGE = 0.1
 
@@ -166,7 +167,7 @@ def backlogged(workers, engines, seats, shapes, data, seed) -> tuple[Site, Count
     return site, Counter({tenant: site.served[tenant] - before[tenant] for tenant in site.weights})
 
 
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(
     seed=st.integers(0, 10**6), workers=st.integers(1, 4), engines=st.integers(1, 3),
     seats=st.integers(4, 12), shapes=SHAPES, data=st.data(),
@@ -189,7 +190,7 @@ def test_the_bound(seed, workers, engines, seats, shapes, data):
     assert site.idle <= (1e-9 if workers == 1 else 0.03 * total), "places were free while requests waited"
 
 
-@settings(max_examples=10, deadline=None)
+@examples(4)
 @given(seed=st.integers(0, 10**6), workers=st.integers(2, 4))
 def test_calling_one_worker_only_is_no_disadvantage(seed, workers):
     """Against a tenant that floods another worker, and one that floods all."""
@@ -202,7 +203,7 @@ def test_calling_one_worker_only_is_no_disadvantage(seed, workers):
     assert min(site.served.values()) > 0.85 * fair
 
 
-@settings(max_examples=10, deadline=None)
+@examples(4)
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 3))
 def test_a_higher_class_goes_first_and_the_rest_is_not_wasted(seed, workers):
     site = Site(workers, engines=1, seats=8, seed=seed)
@@ -216,7 +217,7 @@ def test_a_higher_class_goes_first_and_the_rest_is_not_wasted(seed, workers):
     assert site.served["low"] > 0
 
 
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 3))
 def test_whoever_does_not_give_up_is_served_and_nothing_is_left(seed, workers):
     site = Site(workers, engines=1, seats=4, seed=seed)

@@ -132,7 +132,7 @@ class Twin:
             self.heard[worker, report.subject] = share.granted
 
 
-@examples(150, suppress=(HealthCheck.function_scoped_fixture,))
+@examples(60, suppress=(HealthCheck.function_scoped_fixture,))
 @given(steps=steps)
 async def test_the_script_decides_as_its_model(valkey_url, fresh_prefix, steps):
     twin: Twin
@@ -285,7 +285,7 @@ async def live(bench: Bench, life) -> None:
             assert held == len(bench.running)
 
 
-@examples(100)
+@examples(40)
 @given(life=lives, rpm=st.sampled_from((6, 60, 600)))
 async def test_rates_hold_over_workers_crashes_and_lost_calls(life, rpm: int):
     """In any interval, at most the limit and its refill, and what the shares of SHARE_SECONDS before allow."""
@@ -298,7 +298,7 @@ async def test_rates_hold_over_workers_crashes_and_lost_calls(life, rpm: int):
             assert j - i + 1 <= rpm * (1 + (times[j] - first + SHARE_SECONDS) / 60) + 1e-6
 
 
-@examples(100)
+@examples(40)
 @given(life=lives, slots=st.integers(1, 5))
 async def test_slots_hold_and_come_back(life, slots: int):
     workers = Workers(Limits(concurrent=slots), count=3, limits_when_store_away="closed")
@@ -327,7 +327,7 @@ async def test_slots_hold_and_come_back(life, slots: int):
     assert len(bench.running) == before + slots
 
 
-@examples(100)
+@examples(40)
 @given(life=lives, budget=st.sampled_from((50, 300, 2000)), used=st.sampled_from((0, 40)))
 async def test_a_budget_is_overrun_by_no_more_than_was_in_flight(life, budget: int, used: int):
     """The requests in flight at the last grant may use what they did not reserve, and those that ended since
@@ -366,7 +366,7 @@ crowds = st.lists(
 ).map(lambda rounds: [step for starts, ended, ms in rounds for step in (*starts, *ended, ("wait", ms))])
 
 
-@examples(60)
+@examples(25)
 @given(life=crowds, whole=st.integers(0, 19), rest=st.integers(1, MOST))
 async def test_a_small_budget_is_overrun_by_less_than_one_request(life, whole: int, rest: int):
     """If each request can cost more than a twentieth of the budget, only the last one can overrun it: though
@@ -380,7 +380,7 @@ async def test_a_small_budget_is_overrun_by_less_than_one_request(life, whole: i
     assert sum(r.actual[0] * 1_000 + r.actual[1] * 10_000 for r in bench.all) < budget + MOST
 
 
-@examples(60)
+@examples(25)
 @given(
     clients=st.lists(
         st.tuples(st.integers(0, 3000), st.integers(0, 1), st.integers(1, 60)), min_size=5, max_size=100

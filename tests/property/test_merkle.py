@@ -22,6 +22,7 @@ from gateway.costs.proofs.merkle import (
 )
 from gateway.costs.proofs.proof import SUMS, prove, tenants_root, verify_proof
 from gateway.metering.records import Labels
+from tests.support.search import examples
 from tests.unit.gateway.metering.make import record
 
 
@@ -160,6 +161,7 @@ def statement(tenant, records):
     }
 
 
+@examples(30)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.randoms())
 def test_a_proof_holds_for_its_tenant_with_its_records_and_for_nobody_else(counts, rng):
     from gateway.costs.proofs.merkle import header_hash

@@ -63,7 +63,7 @@ def written(todo: list[tuple[int, str]]) -> list[list[UsageRecord]]:
     return segments
 
 
-@examples(60)
+@examples(30)
 @given(steps, st.integers(0, 10**6), st.integers(1, 3))
 def test_a_log_that_ends_anywhere_gives_each_attempt_once(todo, cut, times):
     root = Path(tempfile.mkdtemp())

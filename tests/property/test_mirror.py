@@ -73,7 +73,7 @@ names = st.sampled_from(NAMES)
 actions = st.sampled_from(("load", "request", "begin", "end", "unload", "load", "request"))
 
 
-@examples(300)
+@examples(100)
 @given(
     st.integers(1, 4),
     st.integers(0, 4),

@@ -113,7 +113,7 @@ def holders(fleet: FleetSnapshot, version: str) -> list[PlannedEngine]:
     return [e for e in fleet.engines if (p := e.held.get(version)) and p.state in ON_GPU]
 
 
-@examples(300)
+@examples(100)
 @given(fleets(), st.integers(0, 10))
 def test_no_move_breaks_a_rule(fleet, most):
     moves = plan(fleet, replace(LIMITS, moves=most))
@@ -170,7 +170,7 @@ def run(fleet: FleetSnapshot) -> tuple[FleetSnapshot, int]:
     raise AssertionError(f"still moving: {plan(fleet, LIMITS)}")
 
 
-@examples(300)
+@examples(100)
 @given(fleets(calm=True))
 def test_plans_come_to_rest_where_every_rule_holds(fleet):
     fleet, ticks = run(fleet)
@@ -193,7 +193,7 @@ def test_plans_come_to_rest_where_every_rule_holds(fleet):
             assert len(spread) == len(held) or not {e.domain for e in lacking} - spread
 
 
-@examples(200)
+@examples(40)
 @given(fleets(calm=True), st.randoms(use_true_random=False))
 def test_noise_moves_nothing_to_and_fro(fleet, rng: random.Random):
     """±10 % on every demand may open another replica, but what it opens stays."""

@@ -31,7 +31,7 @@ class ParsingRewriter(TranslatingRewriter):
         """Nothing, so that every event is parsed."""
 
 
-@examples(150)
+@examples(60)
 @given(st.lists(SAID, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=40))
 def test_a_stream_is_the_same_however_it_arrives(deltas: list[Delta], sizes: list[int]):
     data = stream(deltas)
@@ -46,7 +46,7 @@ def test_a_stream_is_the_same_however_it_arrives(deltas: list[Delta], sizes: lis
     events(parsing)
 
 
-@examples(150)
+@examples(60)
 @given(TEXTS, TEXTS, st.lists(TEXTS, max_size=3))
 def test_a_stream_ends_with_the_answer_of_a_whole_chat(reasoning: str, content: str, calls: list[str]):
     said = [

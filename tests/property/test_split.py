@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.registry.canary import BUCKETS, bucket, takes_canary
+from tests.support.search import examples
 
 CANARY = "acme/support@v2"
 names = st.text(min_size=1)
@@ -23,17 +24,7 @@ def test_who_is_in_stays_in_when_the_weight_rises(user, tenant, low, high):
     assert takes_canary(CANARY, high, tenant, user) >= takes_canary(CANARY, low, tenant, user)
 
 
-@given(user=names, tenant=names, weight=weights)
-def test_the_same_user_always_gets_the_same(user, tenant, weight):
-    answers = {takes_canary(CANARY, weight, tenant, user) for _ in range(20)}
-    assert len(answers) == 1
-
-
-@given(canary=names, tenant=names, user=names)
-def test_every_bucket_is_one(canary, tenant, user):
-    assert 0 <= bucket(canary, tenant, user) < BUCKETS
-
-
+@examples(20)
 @given(prefix=st.text("abc-_@.0123456789", max_size=8), weight=weights)
 def test_the_share_is_the_weight(prefix, weight):
     users = 2_000
@@ -53,6 +44,7 @@ def test_buckets_are_uniform():
     assert abs(chi_square - freedom) <= DEVIATIONS * sqrt(2 * freedom)
 
 
+@examples(20)
 @given(weight=st.integers(5, 95))
 def test_canaries_and_tenants_are_independent(weight):
     """Who is in for one says nothing about who is in for another: the joint share is the product."""

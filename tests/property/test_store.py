@@ -400,7 +400,7 @@ async def play(url: str, prefix: str, sequence: list[dict]) -> None:
 
 
 @pytest.mark.timeout(600)  # shrinking a failure takes its time
-@examples(30, suppress=(HealthCheck.function_scoped_fixture,))
+@examples(15, suppress=(HealthCheck.function_scoped_fixture,))
 @given(sequence=st.lists(steps, min_size=30, max_size=80))
 def test_the_scripts_and_their_twin_agree_and_keep_the_promises(valkey_url, fresh_prefix, sequence):
     asyncio.run(play(valkey_url, fresh_prefix(), sequence))

@@ -142,7 +142,7 @@ class Registry:
 
 
 @given(steps)
-@examples(150)
+@examples(60)
 def test_the_registry_stays_whole(story):
     async def tell() -> None:
         registry = Registry()

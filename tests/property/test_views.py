@@ -112,7 +112,7 @@ def found(view: Directory) -> dict:
     return {"tenants": view.tenants, "keys": view.keys, "found": [view.find(text) for text in texts]}
 
 
-@examples(300)
+@examples(60)
 @given(st.lists(events, max_size=25))
 def test_views_that_follow_equal_views_made_anew(history):
     catalog, known = Catalog(), Directory()

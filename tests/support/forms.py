@@ -17,8 +17,11 @@ LONG = os.environ.get("FLORIN_TESTS", "") == "long"
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what only the long form runs."""
+    """Deselect what only the long form runs. There, a random search has an hour."""
     if LONG:
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker(pytest.mark.timeout(3600), append=False)
         return
     left_out = [item for item in items if _only_long(item)]
     if left_out:

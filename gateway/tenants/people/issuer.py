@@ -132,7 +132,7 @@ class Issuer:
     async def _renew(self) -> None:
         try:
             async with self.session() as session:
-                document = _document(await read(session, self.url.rstrip("/") + _PATH), self.url)
+                document = endpoints_of(await read(session, self.url.rstrip("/") + _PATH), self.url)
                 keys = await read(session, document.keys)
             try:
                 usable = keys_of(keys)
@@ -191,7 +191,7 @@ def _unavailable() -> FlorinError:
     return FlorinError("issuer_unavailable", text, retry_after=5)
 
 
-def _document(body: bytes, issuer: str) -> Endpoints:
+def endpoints_of(body: bytes, issuer: str) -> Endpoints:
     try:
         found = orjson.loads(body)
     except ValueError as error:

@@ -13,6 +13,7 @@ from adapters.checks.safetensors_header import read_header
 from adapters.checks.validate import AdapterFacts, validate
 from adapters.errors import RejectedError
 from adapters.model import BaseModel
+from tests.broken.config_faults import UNSUPPORTED
 from tests.support.lora import FAMILIES, LLAMA, lora_config, lora_tensors, safetensors_bytes, write_adapter
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -50,11 +51,11 @@ def test_every_known_family_passes_with_all_its_modules_and_no_other_shape(tmp_p
     config = lora_config(kinds=kinds)
     facts = check(write_adapter(tmp_path / "a", config=config, tensors=tensors), base=family.base)
     assert facts.modules == tuple(sorted(kinds))
-    for name, (dtype, (rows, columns)) in tensors.items():
-        for shape in ((rows + 1, columns), (rows, columns - 1)):
-            wrong = {**tensors, name: (dtype, shape)}
-            directory = write_adapter(tmp_path / "wrong", config=config, tensors=wrong)
-            assert set(refusal(directory, base=family.base)) == {"shape_mismatch"}
+    for number, (name, (dtype, (rows, columns))) in enumerate(tensors.items()):
+        shape = (rows + 1, columns) if number % 2 else (rows, columns - 1)
+        wrong = {**tensors, name: (dtype, shape)}
+        directory = write_adapter(tmp_path / "wrong", config=config, tensors=wrong)
+        assert set(refusal(directory, base=family.base)) == {"shape_mismatch"}
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,8 @@ def test_every_known_family_passes_with_all_its_modules_and_no_other_shape(tmp_p
         ({"r": None}, "rank_invalid"),
         ({"rank_pattern": {"unused": 16}}, "rank_too_high"),
         ({"rank_pattern": {"q_proj": 0}}, "pattern_invalid"),
-        ({"rank_pattern": {"(.+)+x": 4}}, "pattern_invalid"),
         ({"rank_pattern": ["q_proj"]}, "pattern_invalid"),
         ({"alpha_pattern": {"q_proj": "much"}}, "pattern_invalid"),
-        ({"rank_pattern": {".*": 4}}, "pattern_invalid"),
-        ({"rank_pattern": {"(q|v)(_|x)proj": 4}}, "pattern_invalid"),
         ({"rank_pattern": {"|".join(["q_proj"] * 2000): 4}}, "pattern_invalid"),
         ({"alpha_pattern": {"q_proj|(v_proj": 1.0}}, "pattern_invalid"),
         ({"lora_alpha": 0}, "alpha_invalid"),
@@ -87,20 +85,9 @@ def test_every_known_family_passes_with_all_its_modules_and_no_other_shape(tmp_p
         ({"target_modules": ["q_proj", 3]}, "target_modules_invalid"),
         ({"target_modules": ["q_proj"]}, "module_not_targeted"),
         ({"target_modules": ["q_proj", "v_proj", "o_proj"]}, "target_without_tensors"),
-        ({"use_dora": True}, "unsupported_feature"),
-        ({"bias": "all"}, "unsupported_feature"),
-        ({"bias": None}, "unsupported_feature"),
-        ({"lora_bias": True}, "unsupported_feature"),
-        ({"modules_to_save": ["lm_head"]}, "unsupported_feature"),
-        ({"init_lora_weights": "pissa_niter_16"}, "unsupported_feature"),
-        ({"layer_replication": [[0, 2]]}, "unsupported_feature"),
-        ({"alora_invocation_tokens": [1]}, "unsupported_feature"),
-        ({"trainable_token_indices": [5]}, "unsupported_feature"),
         ({"target_parameters": "mlp.experts.gate_up_proj"}, "target_modules_invalid"),
         ({"target_modules": ["q_proj"], "target_parameters": ["k_proj.weight"]}, "module_not_targeted"),
-        ({"use_tomorrows_lora": True}, "unsupported_feature"),
-        ({"enable_lora": [True, False, True]}, "unsupported_feature"),
-        ({"use_rslora": "yes"}, "unsupported_feature"),
+        *((change, "unsupported_feature") for change in UNSUPPORTED),
         ({"base_model_name_or_path": None}, "base_unnamed"),
         ({"base_model_name_or_path": ""}, "base_unnamed"),
         ({"base_model_name_or_path": "tiny/other"}, "base_mismatch"),
@@ -240,28 +227,17 @@ ROWS = {**lora_tensors(), "base_model.model.lm_head.base_layer.weight": ("F32", 
 @pytest.mark.parametrize(
     ("tensors", "config", "code"),
     [
-        ({f"{Q}.lora_A.weight": ("F32", (4, 16))}, {}, "tensor_unpaired"),
         ({**lora_tensors(), f"{Q}.lora_A.weight": ("F32", (3, 16))}, {}, "shape_mismatch"),
         ({**lora_tensors(), f"{Q}.lora_B.weight": ("F32", (16, 3))}, {}, "shape_mismatch"),
         ({**lora_tensors(), f"{Q}.lora_B.weight": ("F32", (4, 4, 4))}, {}, "shape_mismatch"),
         (lora_tensors(), {"rank_pattern": {"q_proj": 2}}, "shape_mismatch"),
-        (lora_tensors(), {"target_modules": ["v_proj"]}, "module_not_targeted"),
-        (lora_tensors(), {"layers_to_transform": [1]}, "module_not_targeted"),
         ({**lora_tensors(), f"{Q}.weight": ("F32", (16, 16))}, {}, "tensor_name_invalid"),
-        (
-            {**lora_tensors(), f"base_model.model.{Q}.lora_A.weight": ("F32", (4, 16))},
-            {},
-            "tensor_name_invalid",
-        ),
         ({"base_model.model.lm_head.base_layer.weight": ("F32", (64, 16))}, {}, "no_tensors"),
         ({**ROWS, "base_model.model.lm_head.base_layer.weight": ("F32", (65, 16))}, {}, "vocabulary_changed"),
-        (lora_tensors(rank=9), {"r": 9}, "rank_too_high"),
-        (lora_tensors(dtype="F64"), {}, "dtype_unsupported"),
-        (lora_tensors(), {"base_model_name_or_path": "tiny/other"}, "base_mismatch"),
-        (lora_tensors(), {"use_dora": True}, "unsupported_feature"),
     ],
 )
 def test_all_but_the_bases_shapes_is_checked_of_unverified_ones(tmp_path, tensors, config, code):
+    """As far as tests/property/test_validate.py does not show it."""
     directory = write_adapter(tmp_path / "a", config=lora_config() | config, tensors=tensors)
     assert code in refusal(directory, base=TOMORROW, unverified_shapes=True)
 
@@ -344,23 +320,6 @@ def test_one_adapter_does_not_name_the_layers_in_two_ways(tmp_path):
     new, old = FAMILIES[-2], FAMILIES[-1]
     directory = write_adapter(tmp_path / "a", tensors=lora_tensors(new) | lora_tensors(old))
     assert set(refusal(directory, base=new.base)) == {"tensor_name_invalid"}
-
-
-def test_other_types_than_floats_are_refused(tmp_path):
-    for number, dtype in enumerate(("F64", "I8", "I32")):
-        directory = write_adapter(tmp_path / str(number), tensors=lora_tensors(dtype=dtype))
-        assert set(refusal(directory)) == {"dtype_unsupported"}
-
-
-def test_an_adapter_without_weights_is_refused(tmp_path):
-    assert set(refusal(write_adapter(tmp_path / "a", tensors={}))) == {"no_tensors"}
-
-
-def test_findings_of_one_kind_are_counted_not_listed_without_end(tmp_path):
-    tensors = lora_tensors(FAMILIES[2], kinds=("q_proj", "v_proj"))
-    kept = refusal(write_adapter(tmp_path / "a", tensors=tensors))["shape_mismatch"]
-    assert len(kept) == 3
-    assert "1 more" in kept[-1].message
 
 
 @pytest.mark.parametrize("name", ["adapter_model.bin", "optimizer.npz", "x.PTH", "rng.pkl", "last.ckpt"])

@@ -35,15 +35,14 @@ def found(largest: dict[str, float], config: LoraConfig | None = None, base=LLAM
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -3.5, 2.0**-14, 65280.0, math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("at", [0, 31, 63, None])
-def test_the_largest_weight_is_found_wherever_it_stands(tmp_path, dtype, value, at, monkeypatch):
+def test_the_largest_weight_is_found_wherever_it_stands(tmp_path, dtype, value, monkeypatch):
     monkeypatch.setattr(weights, "_CHUNK_BYTES", 16)
     tensors = {"a": (dtype, (3,)), "b": (dtype, (4, 16)), "c": (dtype, (5,))}
-    raw = with_value(with_value(safetensors_bytes(tensors), "b", 0.0), "b", value, at)
     path = tmp_path / "weights"
-    path.write_bytes(raw)
-    largest = magnitudes(path, read_header(path))["b"]
-    assert (largest == abs(value)) or (math.isnan(value) and math.isnan(largest))
+    for at in (0, 31, 63, None):
+        path.write_bytes(with_value(with_value(safetensors_bytes(tensors), "b", 0.0), "b", value, at))
+        largest = magnitudes(path, read_header(path))["b"]
+        assert (largest == abs(value)) or (math.isnan(value) and math.isnan(largest)), at
 
 
 def test_random_weights_measure_as_numpy_says(tmp_path, monkeypatch):
@@ -64,11 +63,11 @@ def test_progress_is_told_up_to_the_last_byte(tmp_path):
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
 
 
-def test_gigabytes_are_read_in_little_memory(tmp_path):
+def test_a_large_file_is_read_in_little_memory(tmp_path):
     path = tmp_path / "sparse"
-    text = b'{"a": {"dtype": "BF16", "shape": [16384, 8192], "data_offsets": [0, 268435456]}}'
+    text = b'{"a": {"dtype": "BF16", "shape": [8192, 4096], "data_offsets": [0, 67108864]}}'
     path.write_bytes(len(text).to_bytes(8, "little") + text)
-    os.truncate(path, 8 + len(text) + 2**28)
+    os.truncate(path, 8 + len(text) + 2**26)
     tracemalloc.start()
     try:
         assert magnitudes(path, read_header(path)) == {"a": 0.0}

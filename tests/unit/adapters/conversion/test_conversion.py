@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -21,6 +21,7 @@ from adapters.conversion.output import write_adapter, write_merged_model
 from adapters.conversion.weight_files import StoredTensor
 from adapters.errors import RejectedError
 from tests.support.lora import lora_config
+from tests.support.search import examples
 
 RECORDED = Path(__file__).with_name("recorded")
 RECORD = {"command": "test"}
@@ -387,7 +388,7 @@ def test_compression_by_energy_gives_each_module_its_rank(tmp_path):
         assert np.allclose(delta, dense(source)[path], atol=1e-2 * np.abs(delta).max())
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.lists(
         st.sampled_from(("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")), max_size=3

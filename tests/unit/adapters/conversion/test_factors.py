@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.conversion.arrays import decode, encode, rounded
 from adapters.conversion.factors import Factors, distance, joined, norm, rank_keeping, spectrum
+from tests.support.search import examples
 
 
 @st.composite
@@ -25,7 +26,7 @@ def dense(made: Factors) -> np.ndarray:
     return made.scaling * (made.b.astype(np.float64) @ made.a.astype(np.float64))
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(factors(), st.integers(1, 14))
 def test_a_truncation_is_the_best_of_its_rank(made, rank):
     found = spectrum(made)
@@ -38,7 +39,7 @@ def test_a_truncation_is_the_best_of_its_rank(made, rank):
     assert distance(made, found.truncated(rank)) == pytest.approx(error, abs=1e-6 * values[0])
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(st.data(), st.tuples(st.integers(1, 9), st.integers(1, 9)))
 def test_a_sum_is_exact(data, shape):
     parts = [(data.draw(factors(shape)), data.draw(st.sampled_from((-0.5, 0.0, 1.0, 3.0)))) for _ in range(3)]

@@ -13,6 +13,7 @@ from adapters.drivers.driver import MAX_MODELS, Listing
 from adapters.errors import EngineError
 from adapters.model import Engine
 from adapters.placement.engine_client import EngineClient
+from tests.support.waiting import PATIENCE_S
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def control(answer: bytes):
     engine = Engine("e0", f"http://{host}:{port}", "base", "H100", slots=4, max_rank=16)
     try:
         async with aiohttp.ClientSession() as session:
-            yield EngineClient(session, timeout=5), engine
+            yield EngineClient(session, timeout=PATIENCE_S), engine
     finally:
         await runner.cleanup()
 

@@ -116,7 +116,7 @@ class Site:
     async def tick(self, seconds: float = 2.0) -> None:
         """Plan, and carry out all moves."""
         async with asyncio.TaskGroup() as moving:
-            await self.rebalancer._tick(self.fence, moving)
+            await self.rebalancer.tick(self.fence, moving)
         await self.sync()
         self.now += seconds
 
@@ -193,14 +193,14 @@ async def test_a_replica_in_use_is_not_dropped(site):
 async def test_a_drop_looks_once_more_whether_the_version_is_in_use(site):
     await site.adapter("a", on=("e1",))
     await site.call("a", e1=1)
-    assert not await site.rebalancer._drop(version("a"), engine(1), site.fence)
+    assert not await site.rebalancer.drop(version("a"), engine(1), site.fence)
     assert site.where("a") == {"e1"}
 
 
 async def test_what_cannot_be_unloaded_now_is_dropped_all_the_same(site):
     await site.adapter("a", on=("e1",))
     site.engines.away.add("e1")
-    assert await site.rebalancer._drop(version("a"), engine(1), site.fence)
+    assert await site.rebalancer.drop(version("a"), engine(1), site.fence)
     await site.sync()
     assert site.where("a") == set()
 

@@ -145,7 +145,7 @@ class ReconcilerHarness:
 
     async def repair(self) -> None:
         engine = self.catalog.engines["e1"]
-        self.strays = await self.reconciler._repair(engine, self.strays, self.fence)
+        self.strays = await self.reconciler.repair(engine, self.strays, self.fence)
         await self.sync()
 
     def slots(self) -> dict[str, SlotState]:
@@ -314,7 +314,7 @@ async def test_a_stray_that_the_store_knows_is_none_though_the_mirror_is_behind(
     harness.engines.held["e1"] = {"fl-late"}
     await harness.repair()
     await harness.store.claim("fl-late", "e1", slots=3, owner="other", ttl_ms=60_000)
-    harness.strays = await harness.reconciler._repair(
+    harness.strays = await harness.reconciler.repair(
         harness.catalog.engines["e1"], harness.strays, harness.fence
     )
     assert harness.engines.unloads == []
@@ -400,7 +400,7 @@ async def test_placements_on_engines_that_are_no_more_are_swept(harness):
         Change("engine", "e1", None),
         Change("serving_status", "e1", dump(ServingStatus("failed", "", "engine_suspect", "odd", "e1", 0))),
     )
-    await harness.reconciler._sweep(harness.fence)
+    await harness.reconciler.sweep(harness.fence)
     await harness.sync()
     assert harness.slots() == {}
     assert harness.catalog.serving_statuses == {}
@@ -415,7 +415,7 @@ async def test_what_was_found_out_about_what_is_no_more_goes(harness):
         *(Change("fingerprint", name, print_) for name in ("fl-a", "fl-gone", "base", "gone-base")),
         *(Change("serving_status", name, wrong) for name in ("fl-a", "fl-gone", "e1")),
     )
-    await harness.reconciler._sweep(harness.fence)
+    await harness.reconciler.sweep(harness.fence)
     await harness.sync()
     assert harness.catalog.fingerprints.keys() == {"fl-a", "base"}
     assert harness.catalog.serving_statuses.keys() == {"fl-a", "e1"}
@@ -439,7 +439,7 @@ async def test_one_who_leads_no_longer_changes_nothing(harness):
         await harness.repair()
     await harness.put(Change("engine", "e1", None))
     with pytest.raises(FencedError):
-        await harness.reconciler._sweep(harness.fence)
+        await harness.reconciler.sweep(harness.fence)
     after = await harness.store.snapshot()
     assert after.documents["placement"] == before.documents["placement"]
     assert harness.engines.loads == harness.engines.unloads == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -126,29 +125,25 @@ def test_many_at_once_publish_the_same_content(store):
 
 
 CRASH = """
-import sys, time
+import sys
 from pathlib import Path
 from adapters.registry.artifacts import ArtifactStore
 store = ArtifactStore(Path(sys.argv[1]))
 with store.staging() as staged:
     (staged / "adapter_model.safetensors").write_bytes(b"half")
     print("staged", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
 def test_leftovers_of_the_dead_are_removed_and_those_of_the_living_are_not(store):
-    child = subprocess.Popen([sys.executable, "-c", CRASH, store.root], stdout=subprocess.PIPE, text=True)
-    try:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CRASH, store.root], **pipes) as child:
         assert child.stdout.readline() == "staged\n"
         with store.staging() as mine:
             ArtifactStore(store.root).open()
             assert len(staged_now(store)) == 2
-            child.send_signal(signal.SIGKILL)
-            child.wait(10)
+            child.kill()
+            child.wait()
             ArtifactStore(store.root).open()
             assert staged_now(store) == [mine.parent.name]
-    finally:
-        child.kill()
-        child.wait(10)
-        child.stdout.close()

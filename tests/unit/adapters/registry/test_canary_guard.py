@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from adapters.model import Guard
 from adapters.registry.canary_figures import SLICES, Arm, Slice, bucket, quantile, read, seconds, together
 from adapters.registry.canary_guard import ALPHA, Judgement, judge
+from tests.support.search import examples
 
 GUARD = Guard("rollback", min_requests=20)
 AGE = 600.0
@@ -178,6 +179,7 @@ slices_ = st.lists(st.tuples(arms, arms), max_size=SLICES).map(
 )
 
 
+@examples(30)
 @given(slices_, st.floats(0, 1e6))
 def test_a_canary_never_fares_worse_for_the_live_versions_failures(slices: list[Slice], age: float):
     """And whatever is counted, there is a verdict."""
@@ -195,6 +197,7 @@ def test_a_canary_never_fares_worse_for_the_live_versions_failures(slices: list[
         assert after.verdict == "keep" or "time" in after.reason
 
 
+@examples(30)
 @given(slices_)
 def test_a_version_compared_with_itself_is_kept(slices: list[Slice]):
     same = [Slice(s.index, s.canary, s.canary) for s in slices]

@@ -111,13 +111,6 @@ def test_what_is_not_there_is_nothing(registry, model):
     assert registry.resolve(model) is None
 
 
-def test_a_retired_version_is_as_if_it_had_never_been(registry):
-    assert registry.resolve("support@v2") is not None
-    registry.put(version(2, retired=5))
-    assert registry.resolve("support@v2") is None
-    assert registry.answers() == {f"{SUPPORT}@v1"}
-
-
 @pytest.mark.parametrize("state", ["quarantined", "failed"])
 def test_quarantined_canary_gets_no_calls(registry, state):
     registry.put(canary(weight=50))

@@ -199,30 +199,6 @@ async def test_the_files_of_a_retired_version_are_a_new_version(site, three):
 # -- pins
 
 
-async def test_pins_follow_the_live_version_and_the_canary(site, three):
-    assert (await three.pin(NAME, True)).pinned
-    assert await site.pins() == {V1}
-    await three.promote(NAME, 2, weight=10)
-    assert await site.pins() == {V1, V2}
-    await three.promote(NAME, 3, weight=10)
-    assert await site.pins() == {V1, V3}
-    await three.promote(NAME, 3)
-    assert await site.pins() == {V3}
-    await three.rollback(NAME)
-    assert await site.pins() == {V1}
-    for pinned in (True, False, False):
-        assert (await three.pin(NAME, pinned)).pinned is pinned
-    assert await site.pins() == set()
-
-
-async def test_a_pin_covers_a_canary_that_is_there_already(site, three):
-    await three.promote(NAME, 2, weight=10)
-    await three.pin(NAME, True)
-    assert await site.pins() == {V1, V2}
-    await three.rollback(NAME)
-    assert await site.pins() == {V1}
-
-
 # -- remove and add again
 
 
@@ -263,15 +239,6 @@ async def test_numbers_go_on_after_a_removal(site, worker, three, fresh_view):
     assert (again.version.number, again.live, again.created) == (4, 4, True)
     assert await site.adapter() == Adapter("acme/support", live=4, latest=4)
     assert await site.documents("tombstone") == {}
-
-
-async def test_a_view_that_has_heard_nothing_reuses_no_number(site, three):
-    """It knows neither the adapter nor its tombstone."""
-    stale = site.worker()
-    await stale.follow()
-    stale.catalog.load({})
-    await three.remove(NAME)
-    assert (await stale.registrar.register(NAME, site.source(0))).version.number == 4
 
 
 # -- restoring
@@ -363,46 +330,6 @@ async def test_changes_at_once_all_happen(site, three):
     await asyncio.gather(*(three.pin(NAME, True) for _ in range(8)), three.promote(NAME, 2))
     assert await site.adapter() == live(2, 1, pinned=True)
     assert await site.pins() == {V2}
-
-
-async def test_a_version_is_either_live_or_retired(site, three):
-    """Whichever comes first, from views that know nothing of the other."""
-    other = site.worker()
-    await other.follow()
-    for _ in range(20):
-        done = await asyncio.gather(
-            three.promote(NAME, 2), other.registrar.retire(NAME, 2), return_exceptions=True
-        )
-        assert sum(isinstance(d, NotFoundError | InUseError) for d in done) == 1
-        adapter = await site.adapter()
-        assert (adapter.live == 2) is ((await version(site, 2)).retired is None)
-        await site.store.commit([Change("version", V2, dump(replace(await version(site, 2), retired=None)))])
-        await site.store.commit([Change("adapter", str(NAME), dump(live(1)))])
-
-
-async def test_removal_and_retirement_at_once_leave_nothing_behind(site, three):
-    other = site.worker()
-    await other.follow()
-    await asyncio.gather(three.remove(NAME), other.registrar.retire(NAME, 2), return_exceptions=True)
-    assert await site.documents("version") == await site.documents("adapter") == {}
-    assert len(await site.documents("pending_deletion")) == 3
-
-
-async def test_documents_that_an_older_florin_wrote_can_be_changed(site, three):
-    """Fewer fields, other spacing: what the view would write is not what stands there."""
-    await site.store.commit(
-        [Change("adapter", str(NAME), '{"name": "acme/support", "live": 1, "latest": 3}')]
-    )
-    assert (await three.promote(NAME, 2)).live == 2
-
-
-async def test_endless_conflicts_end_in_an_error(site, three, monkeypatch):
-    async def conflict(changes, **_):
-        raise ConflictError("again")
-
-    monkeypatch.setattr(site.store, "commit", conflict)
-    with pytest.raises(ConflictError, match="try again"):
-        await three.promote(NAME, 2)
 
 
 async def test_after_the_last_number_there_is_none(site, worker):

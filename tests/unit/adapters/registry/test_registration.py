@@ -85,18 +85,6 @@ async def test_adds_at_once_lose_none_and_double_none(site, following):
     assert len(await site.documents("version")) == 4
 
 
-async def test_adds_at_once_over_a_real_server(tmp_path, redis_store):
-    site = Installation(tmp_path, redis_store)
-    await site.seed()
-    workers = [site.worker() for _ in range(6)]
-    sources = [site.source(fill) for fill in range(3)]
-    added = await asyncio.gather(
-        *(worker.registrar.register(NAME, sources[i % 3]) for i, worker in enumerate(workers))
-    )
-    assert sorted(r.version.number for r in added if r.created) == [1, 2, 3]
-    assert (await site.adapter()).latest == 3
-
-
 async def test_a_stale_view_is_not_believed(site, worker):
     elsewhere = site.worker()
     first = await elsewhere.registrar.register(NAME, site.source(0))

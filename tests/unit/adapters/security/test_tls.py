@@ -23,6 +23,7 @@ from adapters.security.handshake_errors import explain
 from adapters.security.renewal import Identity, warn_if_not_valid
 from adapters.security.tls import TlsError, client_context, read_pair, server_context
 from tests.support.certificates import Authority, put
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def echo(context: ssl.SSLContext | None, seen: list[str] | None = None) -> Itera
 @contextmanager
 def talking(port: int, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
     ):
         yield secure
@@ -241,7 +242,7 @@ def test_mounted_secrets_that_turn_a_link_are_noticed(ca: Authority, tmp_path):
 
 
 def get(url: str, context: ssl.SSLContext) -> int:
-    with httpx.Client(verify=context, trust_env=False) as http:
+    with httpx.Client(verify=context, trust_env=False, timeout=PATIENCE_S) as http:
         return http.get(url).status_code
 
 

@@ -57,11 +57,10 @@ def test_what_it_knew_it_knows_after_a_restart(tmp_path):
         assert redis.get("k") == b"v"
 
 
-def test_two_on_one_state_directory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "LOCK_PATIENCE_S", 0.1)
+def test_two_on_one_state_directory_are_refused(tmp_path):
     with EmbeddedValkey(tmp_path) as first:
         with pytest.raises(EmbeddedError, match=rf"process {os.getpid()}\).*FLORIN_STATE_DIR"):
-            EmbeddedValkey(tmp_path).start()
+            EmbeddedValkey(tmp_path, lock_timeout=0.1).start()
         assert first.alive
     with EmbeddedValkey(tmp_path) as second:
         assert second.alive
@@ -80,8 +79,7 @@ def test_a_server_that_was_killed_is_started_anew(tmp_path):
             assert redis.ping()
 
 
-def test_it_ends_with_its_parent_however_that_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "LOCK_PATIENCE_S", PATIENCE_S)
+def test_it_ends_with_its_parent_however_that_ended(tmp_path):
     script = (
         "import sys, pathlib, time; from adapters.store.embedded import EmbeddedValkey\n"
         "s = EmbeddedValkey(pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); time.sleep(60)"
@@ -89,7 +87,9 @@ def test_it_ends_with_its_parent_however_that_ended(tmp_path, monkeypatch):
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as starter:
         pid = int(starter.stdout.readline())
         starter.kill()
-    with EmbeddedValkey(tmp_path) as successor:  # at once: it waits for the predecessor's server to end
+    with EmbeddedValkey(
+        tmp_path, lock_timeout=PATIENCE_S
+    ) as successor:  # at once: it waits for the predecessor's server to end
         assert successor.alive
         until_now(lambda: gone(pid))  # its files are closed a moment earlier
 
@@ -153,7 +153,9 @@ def test_one_that_does_not_get_ready_is_given_up(tmp_path, monkeypatch):
 
 
 def test_a_socket_that_is_not_a_server_is_no_answer(tmp_path):
-    assert not embedded._responds(tmp_path / "none")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s"))
-        assert not embedded._responds(tmp_path / "s")
+    server = EmbeddedValkey(tmp_path)
+    assert not server.answers
+    with socket.socket(socket.AF_UNIX) as silent:
+        socket_of(server).parent.mkdir()
+        silent.bind(str(socket_of(server)))
+        assert not server.answers

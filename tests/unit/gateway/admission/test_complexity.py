@@ -6,11 +6,12 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.complexity import Complexity, check, measure
 from gateway.errors import FlorinError
+from tests.support.search import examples
 
 MIB = 1024 * 1024
 DEFAULT = Complexity(values=400_000, containers=20_000, depth=20_000)
@@ -39,7 +40,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(100)
 @given(VALUES)
 def test_it_counts_at_least_what_the_parser_makes_and_nothing_within_strings(value):
     raw = orjson.dumps(value)
@@ -49,7 +50,7 @@ def test_it_counts_at_least_what_the_parser_makes_and_nothing_within_strings(val
     assert true.values <= found.values <= true.values + true.containers
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(100)
 @given(VALUES, st.integers(0, 30), st.integers(0, 10), st.integers(0, 6))
 def test_what_is_let_in_is_within_the_limit_and_what_is_within_it_with_room_is_let_in(value, v, c, d):
     raw, true = orjson.dumps(value), count(value)

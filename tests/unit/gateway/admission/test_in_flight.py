@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from gateway.admission.in_flight import InFlightLimits, Limit, Reservation
 from gateway.errors import FlorinError
+from tests.support.search import examples
 
 KEY, TENANT, WORKER = Limit(2, 100), Limit(3, 150), Limit(5, 250)
 
@@ -72,15 +73,6 @@ def test_bytes_are_bounded_and_come_back_when_the_body_is_let_go():
     fourth.release()
     for reservation in (first, second, other, third):
         reservation.release()
-    assert repr(counted) == "<InFlightLimits 0 requests, 0 bytes, 0 keys, 0 tenants>"
-
-
-def test_who_has_left_counts_no_more():
-    counted = bounds()
-    reservation = counted.reserve("k1", "a")
-    reservation.release()
-    reservation.grow(1_000_000)
-    reservation.hold(7)
     assert repr(counted) == "<InFlightLimits 0 requests, 0 bytes, 0 keys, 0 tenants>"
 
 
@@ -163,4 +155,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestMachine.settings = settings(examples(30), stateful_step_count=40)

@@ -9,12 +9,13 @@ from collections import Counter
 import pytest
 
 from gateway.admission.owner_queue import OwnerQueue, QueueFullError, QueueTimeoutError
+from tests.support.waiting import PATIENCE_S
 
 EMPTY = "<OwnerQueue 0 running, 0 waiting, 0 owners>"
 
 
 def queue_of(**changed: float) -> OwnerQueue:
-    limits = {"running": 2, "running_each": 1, "waiting_each": 3, "waiting": 100, "timeout": 30.0}
+    limits = {"running": 2, "running_each": 1, "waiting_each": 3, "waiting": 100, "timeout": PATIENCE_S}
     return OwnerQueue(**(limits | changed))
 
 
@@ -122,7 +123,7 @@ async def test_a_turn_that_comes_in_the_moment_of_giving_up_goes_to_the_next():
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_ends_and_gives_up_the_limits_hold_and_nothing_is_lost(seed: int):
     chance = random.Random(seed)
-    made = queue_of(running=3, running_each=2, waiting_each=4, waiting=8, timeout=30.0)
+    made = queue_of(running=3, running_each=2, waiting_each=4, waiting=8)
     running: Counter[str] = Counter()
 
     async def one(owner: str) -> None:

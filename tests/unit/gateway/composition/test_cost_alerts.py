@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import web
 
+from gateway.composition import cost_alerts
 from gateway.composition.cost_alerts import AlertDelivery, signed
 from gateway.config.alerts import SECRET_PREFIX
 from gateway.config.settings import SettingsError, load_settings
 from gateway.costs.forecasting.alerts import Alert, list_alerts, raise_alerts
 from gateway.metering.ledger.ledger import Ledger
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import PATIENCE_S
 
 NOW = 1_790_000_000_000_000
 KEY = b"k" * 32
@@ -32,8 +34,9 @@ def filled(tmp_path):
 
 
 @pytest.fixture
-async def receiver():
+async def receiver(monkeypatch):
     """Fails as often as `failures` says, then accepts."""
+    monkeypatch.setattr(cost_alerts, "_POST_SECONDS", PATIENCE_S)
     seen = SimpleNamespace(posts=[], failures=0, url="")
 
     async def hook(request: web.Request) -> web.Response:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gateway.dataplane.request import CHAT, COMPLETIONS, parse
 from gateway.errors import FlorinError
 from gateway.fields.rule import FieldPolicy
+from tests.support.search import examples
 
 CHAT_BODY = {"model": "support", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT_BODY = {"model": "support", "prompt": "Hi"}
@@ -20,16 +21,8 @@ def parsed(endpoint, body):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("model", None), ("model", ""), ("model", 7), ("model", ["support"]),
-        ("messages", None), ("messages", []), ("messages", "Hi"), ("messages", [{}]), ("messages", ["Hi"]),
-        ("messages", [{"role": 1}]),
-        ("n", 0), ("n", -1), ("n", 10**9), ("n", 17), ("n", 1.5), ("n", True), ("n", "2"),
-        ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 2**40), ("max_tokens", "10"),
-        ("max_completion_tokens", -1),
-        ("stream", 1), ("stream", "yes"), ("stream_options", {"include_usage": True}), ("stream_options", []),
-        ("temperature", -0.1), ("temperature", "hot"), ("temperature", True),
-        ("top_p", 1.1), ("top_p", -1), ("stop", 5), ("stop", [1]), ("seed", 1.5), ("user", 5),
-        ("logprobs", 5), ("tools", {}), ("response_format", "json"),
+        ("model", None), ("messages", None), ("messages", ["Hi"]), ("n", 17), ("max_tokens", 0), ("stream", "yes"),
+        ("stream_options", {"include_usage": True}), ("temperature", -0.1), ("stop", [1]), ("response_format", "json"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named(field, value):
@@ -39,19 +32,6 @@ def test_a_wrong_field_is_named(field, value):
     assert caught.value.code == "invalid_value"
     assert caught.value.status == 400
     assert f"`{field}` must " in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "asked", "param"),
-    [
-        *((e, {"prompt_logprobs": v}, "prompt_logprobs") for e in (CHAT, COMPLETIONS) for v in (False, True, -1, "", [])),
-        *((e, {"echo": v}, "echo") for e in (CHAT, COMPLETIONS) for v in (1, 0, "false", [])),
-    ],
-)  # fmt: skip
-def test_what_vllm_would_take_for_a_number_or_a_switch_is_refused(endpoint, asked, param):
-    with pytest.raises(FlorinError) as caught:
-        parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
-    assert (caught.value.status, caught.value.param) == (400, param)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +65,6 @@ def test_harmless_lookalikes_are_accepted(endpoint, asked):
     sent = parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked).body
     assert "prompt_logprobs" not in sent
     assert sent.get("echo") is not False
-
-
-@pytest.mark.parametrize("prompt", [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5]])
-def test_invalid_prompts(prompt):
-    with pytest.raises(FlorinError) as caught:
-        parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt})
-    assert caught.value.param == "prompt"
 
 
 def test_many_prompts_times_many_answers_are_refused():
@@ -147,6 +120,7 @@ def test_the_engine_is_always_asked_for_counts():
     assert call.unknown_names == ("x",)
 
 
+@examples(40)
 @given(
     st.dictionaries(
         st.text().filter(lambda k: k not in CHAT.fields),

@@ -7,8 +7,8 @@ from typing import Any
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}
 _SWITCH = ([True], [1, "yes", []])
+_NO_OBJECT: list[Any] = ["", "x", 0, 1, True, False, [], [{}]]
 _COUNT = ([1, 2**31 - 1], [-2, 1.5, "1", True, 2**31])
-_BIG: Any = 10**400
 
 Samples = tuple[list[Any], list[Any]]
 
@@ -45,12 +45,12 @@ SHARED: dict[str, Samples] = {
     "thinking_token_budget": _COUNT,
     "repetition_detection": (
         [{"max_pattern_size": 64, "min_pattern_size": 1, "min_count": 3}],
-        [[], {"max_pattern_size": 65}, {"min_count": 10**9}, {"min_pattern_size": -1}],
+        [*_NO_OBJECT, {"max_pattern_size": 65}, {"min_count": 10**9}, {"min_pattern_size": -1}],
     ),
     "response_format": (
         [{"type": "text"}, {"type": "json_object"},
          {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}],
-        ["json", {"type": "grammar"}, {"type": "structural_tag", "format": {"type": "any_text"}},
+        [*_NO_OBJECT, {"type": "grammar"}, {"type": "structural_tag", "format": {"type": "any_text"}},
          {"type": "structural_tag", "structures": [], "triggers": []},
          {"type": "text", "format": {}}, {"type": "text", "structures": []}, {"type": "text", "triggers": []},
          {"type": "json_schema", "json_schema": {"schema": 5}},
@@ -59,21 +59,21 @@ SHARED: dict[str, Samples] = {
     "structured_outputs": (
         [{"json": _SCHEMA}, {"regex": "a+"}, {"choice": ["a", "b"]}, {"json_object": True},
          {"json": {}, "disable_any_whitespace": True, "disable_additional_properties": True}],
-        [[], {"json": "no json"}, {"json": 5}, {"regex": 5}, {"regex": "a?" * 9}, {"choice": []}, {"choice": [1]},
+        [*_NO_OBJECT, {"json": "no json"}, {"json": 5}, {"regex": 5}, {"regex": "a?" * 9}, {"choice": []}, {"choice": [1]},
          {"choice": ["a"] * 1001}, {"choice": ["a" * 65_537]}, {"grammar": "root ::= 'a'"},
          {"structural_tag": "{}"}, {"whitespace_pattern": " *"}],
     ),
-    "stream_options": ([], [[], {"include_usage": 1}, {"continuous_usage_stats": "yes"}]),
+    "stream_options": ([], [*_NO_OBJECT, {"include_usage": 1}, {"continuous_usage_stats": "yes"}]),
     "model": ([], [7, ["a"], ""]),
     "user": ([], [7]),
     "safety_identifier": ([], [7]),
     "best_of": ([], [0, 17, "2"]),
-    "prompt_logprobs": ([0, 20], [-1, 21, True, "5"]),
+    "prompt_logprobs": ([0, 20], [-1, 21, True, False, "5", "", []]),
 }  # fmt: skip
 
 CHAT: dict[str, Samples] = {
     **SHARED,
-    "echo": ([True], [1, "false"]),
+    "echo": ([True], [0, 1, "false", []]),
     "chat_template": ([], ["{{ messages }}", 5]),
     "add_generation_prompt": _SWITCH,
     "continue_final_message": _SWITCH,
@@ -83,7 +83,7 @@ CHAT: dict[str, Samples] = {
     "return_prompt_text": _SWITCH,
     "chat_template_kwargs": (
         [{}, {"enable_thinking": False, "budget": 32_000, "names": ["a", 1, None]}],
-        [[], {"max_length": 5}, {"padding": "max_length"}, {"chat_template": "{{ 1 }}"}, {"tokenize": True},
+        [*_NO_OBJECT, {"max_length": 5}, {"padding": "max_length"}, {"chat_template": "{{ 1 }}"}, {"tokenize": True},
          {"_messages_citations": 1}, {"a": 1_000_001}, {"a": 1e300}, {"a": "x" * 4097}, {"a": [[1]]}, {"a": {}},
          {"a": [1] * 33}, {"": 1}, {"a b": 1}, {f"a{i}": 1 for i in range(33)}],
     ),
@@ -109,11 +109,14 @@ CHAT: dict[str, Samples] = {
 
 COMPLETIONS: dict[str, Samples] = {
     **SHARED,
-    "echo": ([True], [1, "false"]),
+    "echo": ([True], [0, 1, "false", []]),
     "suffix": (["a"], [1]),
     "logprobs": ([0, 20], [-1, 21, True, "5"]),
     "max_tokens": ([0, 16], [-1, 2**31, "1"]),
-    "prompt": (["Hi", ["a"], [1, 2], [[1], [2]]], [[], [[]], 5, {}, ["a", 5], [[1], "a"], [1.5], [[1.5]]]),
+    "prompt": (
+        ["Hi", ["a"], [1, 2], [[1], [2]]],
+        [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5], [[1.5]]],
+    ),
 }
 
 DROPPED: list[Any] = [0, 1, -1, True, False, "", "x", [], [1], {}, {"a": {"b": [1]}}, 1e300]

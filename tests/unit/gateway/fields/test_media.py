@@ -117,12 +117,12 @@ PLACES = [
 
 
 @pytest.mark.parametrize("part", PLACES, ids=lambda part: repr(part)[:50])
-@pytest.mark.parametrize("role", ["user", "system", "tool", "assistant", "developer"])
-def test_a_url_hides_nowhere(part: Any, role: str):
-    with pytest.raises(FlorinError) as caught:
-        content({"type": "text", "text": "look"}, part, role=role)
-    assert caught.value.status == 400
-    assert caught.value.param.startswith("messages[0].content[1]")
+def test_a_url_hides_nowhere(part: Any):
+    for role in ("user", "system", "tool", "assistant", "developer"):
+        with pytest.raises(FlorinError) as caught:
+            content({"type": "text", "text": "look"}, part, role=role)
+        assert caught.value.status == 400
+        assert caught.value.param.startswith("messages[0].content[1]")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
@@ -19,6 +19,7 @@ from gateway.errors import FlorinError
 from gateway.fields.registry import without_rule
 from gateway.fields.rule import FieldAction, FieldPolicy
 from gateway.fields.tables import TABLES
+from tests.support.search import examples
 from tests.unit.gateway.fields import samples
 
 HERE = Path(__file__).parent
@@ -143,7 +144,7 @@ def sent_or_refused(endpoint: Endpoint, fields: dict[str, Any]) -> dict[str, Any
         return {}
 
 
-@settings(max_examples=200)
+@examples(80)
 @given(st.sampled_from([CHAT, COMPLETIONS]), st.dictionaries(_NAMES, _VALUES, max_size=4))
 def test_whatever_is_asked_only_rows_that_send_are_sent(endpoint: Endpoint, fields: dict[str, Any]):
     sent = sent_or_refused(endpoint, fields)
@@ -170,7 +171,7 @@ _MESSAGE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120)
+@examples(50)
 @given(st.lists(_MESSAGE, min_size=1, max_size=2))
 def test_whatever_a_message_holds_no_url_but_data_is_sent(messages: list[Any]):
     for message in sent_or_refused(CHAT, {"messages": messages}).get("messages", ()):

@@ -60,6 +60,7 @@ def test_choices_that_cannot_be(choices):
 
 BODIES = [
     b"",
+    b"nonsense",
     b"[]",
     b"null",
     b'"x"',

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from adapters.errors import StoreUnavailableError
@@ -14,7 +12,11 @@ from gateway.routing.engine_deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathT
 from gateway.routing.query_of_death import FORGET
 from gateway.routing.request_identity import RequestIdentity
 from tests.doubles.memory_store import MemoryStore
+<<<<<<< HEAD
 from tests.support.waiting import PATIENCE_S
+=======
+from tests.support.waiting import PATIENCE_S, until
+>>>>>>> w/unit2
 
 GROUP = ("evil", "evil/a")
 
@@ -47,7 +49,7 @@ async def workers(store: MemoryStore):
 
 async def heard(store: MemoryStore, *workers: Worker) -> None:
     for worker in workers:
-        assert await worker.follower.wait_for(store._seq, 30)
+        assert await worker.follower.wait_for((await store.snapshot()).position.seq, PATIENCE_S)
 
 
 async def test_a_death_is_heard_by_the_others_and_counted_once(store, workers):
@@ -103,9 +105,13 @@ async def test_with_the_store_away_it_is_told_later(store, workers):
     assert one.watch.suspects.suspected(GROUP)
     store.away = False
     await one.watch.report()
+<<<<<<< HEAD
     async with asyncio.timeout(PATIENCE_S):
         while not two.watch.suspects.suspected(GROUP):
             await asyncio.sleep(0.01)
+=======
+    await until(lambda: two.watch.suspects.suspected(GROUP))
+>>>>>>> w/unit2
     assert not one.watch._reports
 
 
@@ -116,10 +122,10 @@ async def test_there_are_few_documents_and_old_ones_go(store, workers):
         one.watch.answered(identity(str(number)))
         await one.watch.report()
     await heard(store, one, two)
-    assert set(store._documents[KIND]) == {"a/w1", "b/w1", "/w1"}
+    assert set((await store.snapshot()).documents[KIND]) == {"a/w1", "b/w1", "/w1"}
     two.watch._wall = lambda: 1e10 + FORGET
     await two.watch._sweep()
-    assert not store._documents[KIND]
+    assert not (await store.snapshot()).documents[KIND]
     await heard(store, one, two)
     assert not one.watch._heard
 
@@ -136,7 +142,7 @@ async def test_nothing_of_a_request_is_stored_in_clear(store, workers):
     one, _ = workers
     one.watch.died("a", [identity("my secret prompt").suspect(begun=False)])
     await one.watch.report()
-    assert "secret" not in str(store._documents[KIND])
+    assert "secret" not in str((await store.snapshot()).documents[KIND])
 
 
 def test_a_refusal_says_how_long():
@@ -188,7 +194,7 @@ async def test_the_others_hear_of_a_hang_at_once_whether_requests_were_there_or_
     one.died("a", [])
     await one.report()
     for follower in followers:
-        assert await follower.wait_for(store._seq, 30)
+        assert await follower.wait_for((await store.snapshot()).position.seq, PATIENCE_S)
         await follower.close()
     assert heard == [("w2", "a")]
     assert list((await store.snapshot()).documents[HANG_KIND]) == ["a/w1"]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.routing.engine_scraper import _skew
+from gateway.routing.engine_scraper import clock_skew
 from tests.support.waiting import until
 from tests.unit.gateway.routing.conftest import ProberHarness
 
@@ -41,7 +41,7 @@ LIES = {
 
 
 def refused(world: ProberHarness) -> float:
-    registry = world.scraper._metrics.registry
+    registry = world.metrics.registry
     return registry.get_sample_value("florin_engine_samples_refused_total", {"engine": "a"}) or 0
 
 
@@ -100,7 +100,7 @@ async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: ProberH
 )
 def test_an_answer_tells_how_wrong_its_hosts_clock_is(date, ahead):
     now = int(datetime(2026, 11, 22, 5, tzinfo=UTC).timestamp()) * 1_000_000
-    assert _skew(date, now) == ahead * 1_000_000
+    assert clock_skew(date, now) == ahead * 1_000_000
 
 
 @pytest.mark.parametrize(

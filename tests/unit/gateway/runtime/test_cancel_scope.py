@@ -29,7 +29,7 @@ async def wait_in(*scopes: CancelScope, then: BaseException | None = None) -> in
             for scope in scopes:
                 stack.enter_context(scope)
             try:
-                await asyncio.sleep(10)
+                await asyncio.Event().wait()
             finally:
                 if then is not None:
                     raise then

@@ -18,6 +18,11 @@ from tests.support.certificates import Authority
 from tests.support.waiting import PATIENCE_S
 
 
+@pytest.fixture(autouse=True)
+def _clients_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fallback, "_SECONDS", 600)
+
+
 def url(listener: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/v1/models"
 
@@ -47,7 +52,6 @@ def test_it_begins_after_a_while_without_a_worker_and_ends_with_the_first(listen
 
 
 def test_garbage_and_silent_clients_delay_no_other(listener, monkeypatch):
-    monkeypatch.setattr(fallback, "_SECONDS", 600)
     made = FallbackApp([listener], lambda: None)
     address = listener.getsockname()
     try:

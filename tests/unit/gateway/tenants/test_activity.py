@@ -68,7 +68,7 @@ async def test_a_refused_key_was_not_used_but_its_owner_sees_the_error(seen, cod
 async def test_a_caller_without_a_known_key_leaves_nothing(store, seen):
     seen.note(RequestContext("req-1", error="invalid_api_key"))
     await seen.report()
-    assert (store._uses, store._errors) == ({}, {})
+    assert (await store.last_uses([""]), await store.last_errors("")) == ({}, [])
 
 
 async def test_nothing_is_sent_when_nothing_happened(store, seen):
@@ -97,9 +97,9 @@ async def test_what_waits_is_bounded(store, seen, monkeypatch):
         if n % 300 == 0:
             with pytest.raises(StoreUnavailableError):
                 await seen.report()
-    kept = {tenant: len(errors) for tenant, errors in seen._errors.items()}
-    assert max(kept.values()) == KEPT_ERRORS
-    assert sum(kept.values()) <= 120
+    kept = [len(await seen.last_errors(f"t{n}")) for n in range(10)]
+    assert max(kept) == KEPT_ERRORS
+    assert sum(kept) <= 120
 
 
 async def test_a_report_that_came_twice_is_shown_once(store, seen):

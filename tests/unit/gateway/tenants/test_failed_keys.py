@@ -48,4 +48,4 @@ def test_memory_is_bounded_and_who_failed_last_is_remembered():
     for n in range(MOST_ADDRESSES - 1):
         keys.record(f"10.1.{n // 256}.{n % 256}")
     assert keys.record("192.0.2.1") == 60
-    assert len(keys._seen) == MOST_ADDRESSES
+    assert repr(keys) == f"<FailedKeys of {MOST_ADDRESSES} addresses>"

@@ -19,7 +19,7 @@ from gateway.transport.client_connection import ClientConnection
 from gateway.transport.connection_limits import ConnectionLimits, Connections, connection_limits
 from gateway.transport.http_request import Headers, HttpRequest
 from gateway.transport.request_head import RequestHead
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 PATIENCE = PATIENCE_S
 
@@ -179,9 +179,11 @@ async def serving(app: App, **options: Any) -> AsyncIterator[str]:
         server.close()
         for connection in list(app.state.connections):
             cast("Any", connection)._transport.abort()
-        for task in list(app.state.tasks):
+        tasks = list(app.state.tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks, asyncio.sleep(0), return_exceptions=True)
+        await until(lambda: not app.connections.open)
 
 
 @contextlib.asynccontextmanager

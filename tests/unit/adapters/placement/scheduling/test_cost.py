@@ -10,6 +10,7 @@ from adapters.placement.scheduling.filters import NOT_STARTED_WITH, refusal
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.placement.scheduling.slow_start import LEAST_SHARE, share_after
 from adapters.placement.scheduling.view import Action, Ask, EngineView
+from tests.support.search import examples
 from tests.unit.adapters.placement.scheduling.world import VERSION, engine, fleet
 
 COST = POLICIES["cost"]()
@@ -175,6 +176,7 @@ asks = st.builds(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@examples(25)
 @given(fleets, asks)
 def test_no_policy_breaks_a_constraint(policy: str, found: list[EngineView], ask: Ask):
     pick = POLICIES[policy]().pick(ask, fleet(*found), 1.0)
@@ -192,6 +194,7 @@ def test_no_policy_breaks_a_constraint(policy: str, found: list[EngineView], ask
         assert POLICIES[policy]().pick(ask, fleet(*others), 1.0) is None or ask.max_replicas
 
 
+@examples(50)
 @given(fleets, asks)
 def test_the_quick_way_finds_the_best_score(found: list[EngineView], ask: Ask):
     pick = COST.pick(ask, fleet(*found), 1.0)

@@ -12,7 +12,7 @@ from anthropic.types.message_create_params import (
     MessageCreateParamsNonStreaming,
     MessageCreateParamsStreaming,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dataplane.request import Call, parse
@@ -20,6 +20,7 @@ from gateway.dialects.messages.endpoint import MESSAGES
 from gateway.errors import FlorinError
 from gateway.fields import anthropic_messages as fields
 from gateway.fields.rule import FieldAction, FieldPolicy
+from tests.support.search import examples
 from tests.unit.gateway.dialects.messages import samples
 
 BODY = {"model": "support", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
@@ -340,7 +341,7 @@ _MESSAGE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@examples(60)
 @given(
     st.dictionaries(st.sampled_from(sorted(fields.MESSAGES)) | st.text(), _VALUES, max_size=3),
     st.lists(_MESSAGE, min_size=1, max_size=3),

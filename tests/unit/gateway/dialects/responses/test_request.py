@@ -328,7 +328,7 @@ _ITEMS = st.fixed_dictionaries(
 )
 
 
-@examples(300)
+@examples(80)
 @given(
     st.dictionaries(st.sampled_from(sorted({*RESPONSES} - {"model", "input"})), _VALUES, max_size=3),
     _VALUES | st.lists(_ITEMS, min_size=1, max_size=3),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.errors import FlorinError
-from gateway.tenants.people.issuer import IssuerError, _document
+from gateway.tenants.people.issuer import IssuerError, endpoints_of
 from gateway.tenants.people.tokens import Header, header_of, key_for, keys_of, usable, verified
 from tests.support.oidc_issuer import OidcIssuer, SigningKey, ec_key, rsa_key
 
@@ -77,8 +77,8 @@ def test_short_keys_are_refused():
 )
 def test_a_document_that_leads_elsewhere_is_refused(change, words):
     whole = OidcIssuer(url=ISSUER).document()
-    assert _document(json.dumps(whole).encode(), ISSUER).keys == f"{ISSUER}/keys"
+    assert endpoints_of(json.dumps(whole).encode(), ISSUER).keys == f"{ISSUER}/keys"
     with pytest.raises(IssuerError, match=words):
-        _document(json.dumps(whole | change).encode(), ISSUER)
+        endpoints_of(json.dumps(whole | change).encode(), ISSUER)
     with pytest.raises(IssuerError):
-        _document(b"[1]", ISSUER)
+        endpoints_of(b"[1]", ISSUER)
