@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import os
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -75,6 +76,13 @@ def prepare() -> None:
     absent = frozenset(name for name in _OPTIONAL if importlib.util.find_spec(name) is None)
     sys.meta_path.append(_Finder(absent))
 
+    # Unless the user's cache has the result, vLLM inspects each class in a process of its own: that takes ten
+    # seconds, and lacks `_Absent`.
+    registry: Any = importlib.import_module("vllm.model_executor.models.registry")
+    registry._LazyRegisteredModel.inspect_model_cls = lambda model: registry._ModelInfo.from_model_cls(  # noqa: SLF001
+        model.load_model_cls()
+    )
+
 
 @dataclass(frozen=True)
 class Capable:
@@ -84,16 +92,17 @@ class Capable:
     """text, multimodal or pooling."""
 
 
-def capable() -> tuple[dict[str, Capable], dict[str, str]]:
-    """Every name whose class supports LoRA, and those that could not be imported with the reason."""
+def capable(only: Collection[str] = ()) -> tuple[dict[str, Capable], dict[str, str]]:
+    """Every name whose class supports LoRA, and those that could not be imported with the reason. `only`: of
+    these names."""
     registry: Any = importlib.import_module("vllm.model_executor.models.registry")
-    # vLLM inspects each class in a process of its own, which takes ten seconds and lacks `_Absent`.
-    registry._run_in_subprocess = lambda inspect: inspect()  # noqa: SLF001
     interfaces = importlib.import_module("vllm.model_executor.models.interfaces")
     names: dict[str, Capable] = {}
     broken: dict[str, str] = {}
     for table, kind in _TABLES.items():
         for name, (file, cls) in sorted(getattr(registry, table).items()):
+            if only and name not in only:
+                continue
             path = file if "." in file else f"vllm.model_executor.models.{file}"
             try:
                 model = getattr(importlib.import_module(path), cls)

@@ -29,14 +29,12 @@ def _table(names: list[str]) -> dict[str, Any]:
 
     from deploy.architectures import engine_models, library_models, rows
 
-    known, broken = engine_models.capable()
+    known, broken = engine_models.capable(names)
     made: dict[str, Any] = {}
     unknown: dict[str, str] = {
         name: f"vLLM's class cannot be imported: {why}" for name, why in broken.items()
     }
     for name, capable in sorted(known.items()):
-        if names and name not in names:
-            continue
         if name in _UNTOLD:
             unknown[name] = _UNTOLD[name]
             continue

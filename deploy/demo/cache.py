@@ -15,9 +15,10 @@ COMPLETE = ".complete"
 
 
 def cache_home() -> Path:
-    """Florin's directory in the user's cache (XDG_CACHE_HOME, default ~/.cache)."""
+    """Florin's directory in the user's cache (XDG_CACHE_HOME, default ~/.cache). Links are followed, because
+    some of what is built depends on its own path."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser().absolute() / "florin"
+    return (Path(home).expanduser() / "florin").resolve()
 
 
 def digest(*parts: bytes | str) -> str:

@@ -34,6 +34,8 @@ from deploy.demo.model import DemoModel
 
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 60.0
+"""What SIGKILL takes is up to the kernel, and to how busy the machine is."""
 KEEP_ALIVE_S = 75
 """The engines' keep-alive in seconds; with vLLM's default of 5 s, pooled connections fail under sparse
 traffic."""
@@ -98,7 +100,7 @@ class DemoEngine:
     def kill(self) -> None:
         """`kill -9` the API server, the engine core and the worker, as when a machine dies."""
         self.signal(signal.SIGKILL)
-        self._wait(STOP_TIMEOUT_S)
+        self._wait(KILL_TIMEOUT_S)
 
     def yield_to_others(self) -> None:
         """Lower the priority of the engine core and the worker, which busy-wait: with few CPUs they would

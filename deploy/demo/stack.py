@@ -18,7 +18,7 @@ GPU_TYPES = ("h100", "l40s")
 """Made-up labels; without a GPU, both engines run on the CPU."""
 PRICES = {"h100": "3.90", "l40s": "1.20"}
 """US dollars per GPU-hour, made up for the demo."""
-UP_TIMEOUT_S = 30.0
+UP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

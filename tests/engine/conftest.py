@@ -1,15 +1,18 @@
-"""Real vLLM engines, started once per run: a fleet of two, and a lone one for what needs no second.
+"""Real vLLM engines, started once per run: a fleet of two, which all tests share that need no other flags.
 
-`make test` runs the tests of the fleet, `-m fleet`, beside all others. So there are three engines, or four. Not for
-xdist: a second worker would wait for the fleet until the first has ended. A test that kills an engine asks for `repaired_fleet` or `repaired_lone`, which leave it alive.
+`make test` runs the tests of the fleet, `-m fleet`, beside those that start engines of their own. Not for xdist: a second
+worker would wait for the fleet until the first has ended. A test that kills an engine asks for `repaired_fleet`.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,10 +24,13 @@ from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel, ensure_demo_model
 from tests.support.collector import Collector, collecting
 from tests.support.harness import Gateway, running_gateway
+from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 CUSTOMERS = ("acme", "bolt", "corgi")
 ALL = (*CUSTOMERS, "delta")
+SETTINGS = {"placement_timeout": 120.0, "probe_interval": 0.5, "probe_timeout": PATIENCE_S}
+"""Of gateways: a busy engine is slow to answer, and not dead."""
 FLAGS = (
     "--enable-log-requests",
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
@@ -33,6 +39,18 @@ FLAGS = (
         '{"backend": "xgrammar", "disable_any_whitespace": true}',
     ),  # which a tiny model loves
 )
+LOGGING = {
+    "version": 1,
+    "formatters": {"line": {"format": "%(levelname)s %(message)s"}},
+    "handlers": {
+        "log": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}
+    },
+    "loggers": {
+        "vllm": {"handlers": ["log"], "level": "INFO", "propagate": False},
+        "vllm.lora": {"level": "DEBUG"},
+    },
+}
+"""What the engines log: each read, activation and eviction of an adapter, too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,8 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engine)
             if "fleet" in item.fixturenames:
                 item.add_marker(pytest.mark.fleet)
-            if not any(item.iter_markers("timeout")):
-                item.add_marker(pytest.mark.timeout(600))  # the first one pays for the engines' start
+            item.add_marker(pytest.mark.timeout(1800))  # an engine's start may wait for much else
 
 
 @pytest.fixture(scope="session")
@@ -72,27 +89,18 @@ def fleet(
 ) -> Iterator[Fleet]:
     """Two engines of two slots. One fleet per machine at a time: a second run waits for the first."""
     logs = tmp_path_factory.mktemp("engines")
+    (logs / "logging.json").write_text(json.dumps(LOGGING))
     extra = (*FLAGS, "--otlp-traces-endpoint", f"{collector.url}/v1/traces")
     with (
         pytest.MonkeyPatch.context() as patch,
         locked(cache_home() / "engine-tests.lock", on_wait=lambda: None),
-        Fleet(engine_env, demo_model, logs=logs, options=EngineOptions(extra=extra)) as started,
+        Fleet(
+            engine_env, demo_model, logs=logs, options=EngineOptions(max_model_len=2048, extra=extra)
+        ) as started,
     ):
+        patch.setenv("VLLM_LOGGING_CONFIG_PATH", str(logs / "logging.json"))
         patch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
         patch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")  # only what the gateway traces
-        started.start()
-        yield started
-
-
-@pytest.fixture(scope="session")
-def lone(
-    engine_env: EngineEnv, demo_model: DemoModel, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    """One engine of two slots."""
-    options = EngineOptions(extra=FLAGS)
-    with Fleet(
-        engine_env, demo_model, logs=tmp_path_factory.mktemp("lone"), count=1, options=options
-    ) as started:
         started.start()
         yield started
 
@@ -113,14 +121,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def clean_fleet(fleet: Fleet) -> Fleet:
-    """Both engines alive and without any adapter loaded, as after a start."""
     return cleaned(fleet)
-
-
-@pytest.fixture
-def clean_lone(lone: Fleet) -> Fleet:
-    """The same of the lone engine."""
-    return cleaned(lone)
 
 
 @pytest.fixture
@@ -130,57 +131,68 @@ def repaired_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
     repair(clean_fleet)
 
 
-@pytest.fixture
-def repaired_lone(clean_lone: Fleet) -> Iterator[Fleet]:
-    """The same of the lone engine."""
-    yield clean_lone
-    repair(clean_lone)
-
-
 def cleaned(fleet: Fleet) -> Fleet:
+    """Both engines alive and without any adapter loaded, as after a start."""
     repair(fleet)
     for engine in fleet.engines:
-        for name in loaded(engine.url):
-            answer = httpx.post(
-                f"{engine.url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=30, trust_env=False
-            )
-            assert answer.status_code == httpx.codes.OK, answer.text
+        unload_all(engine.url)
     return fleet
 
 
 def repair(fleet: Fleet) -> None:
     """Restart what is dead, or alive but silent for long: a busy engine may be slow to answer."""
     for engine in fleet.engines:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while engine.alive and not engine.healthy() and time.monotonic() < deadline:
             time.sleep(0.1)
         if not engine.healthy():
             fleet.restart(engine.index)
 
 
+def post(url: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(url, json=body, timeout=120, trust_env=False)
+
+
 def loaded(url: str) -> list[str]:
     """Names of the adapters that an engine lists."""
-    models = httpx.get(f"{url}/v1/models", timeout=30, trust_env=False).json()["data"]
+    models = httpx.get(f"{url}/v1/models", timeout=PATIENCE_S, trust_env=False).json()["data"]
     return [m["id"] for m in models if m["parent"]]
 
 
-@pytest.fixture
-async def gateway_with_engines(
-    clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
+def unload_all(url: str) -> None:
+    for name in loaded(url):
+        answer = post(f"{url}/v1/unload_lora_adapter", {"lora_name": name})
+        assert answer.status_code == httpx.codes.OK, answer.text
+
+
+@asynccontextmanager
+async def serving(
+    fleet: Fleet, state_dir: Path, valkey_url: str, prefix: str, **settings: Any
 ) -> AsyncIterator[Gateway]:
     """A gateway whose engines were registered through the admin API, with every check on."""
-    async with running_gateway(
-        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
-    ) as running:
-        async with running.http() as http:
-            for engine, gpu_type in zip(clean_fleet.engines, ("h100", "l40s"), strict=True):
-                body = {
-                    "name": f"e{engine.index}", "url": engine.url, "base": demo_model.served_name,
-                    "gpu_type": gpu_type, "slots": 2, "cpu_slots": 8, "max_rank": 8,
-                }  # fmt: skip
-                answer = await http.post("/admin/v1/engines", json=body)
-                assert answer.status_code == 201, answer.text
+    async with running_gateway(state_dir, valkey_url, prefix, **SETTINGS | settings) as running:
+        for engine, gpu_type in zip(fleet.engines, ("h100", "l40s"), strict=True):
+            await register(
+                running, engine.url, fleet.model.served_name, name=f"e{engine.index}", gpu_type=gpu_type
+            )
         yield running
+
+
+async def register(gateway: Gateway, url: str, base: str, **fields: Any) -> dict[str, Any]:
+    body = {
+        "name": "e0",
+        "url": url,
+        "base": base,
+        "gpu_type": "h100",
+        "slots": 2,
+        "cpu_slots": 8,
+        "max_rank": 8,
+    }
+    async with gateway.http() as http:
+        answer = await http.post("/admin/v1/engines", json=body | fields, timeout=120)
+    assert answer.status_code in (200, 201), answer.text
+    registered: dict[str, Any] = answer.json()
+    return registered
 
 
 async def add_tenant(gateway: Gateway, tenant: str, *, base_access: bool = False) -> None:
@@ -192,13 +204,30 @@ async def add_tenant(gateway: Gateway, tenant: str, *, base_access: bool = False
         gateway.keys[tenant] = answer.json()["key"]
 
 
+async def add_adapter(gateway: Gateway, name: str, source: Path) -> None:
+    async with gateway.http() as http:
+        answer = await http.post(
+            "/admin/v1/adapters", json={"adapter": name, "source": str(source)}, timeout=120
+        )
+    assert answer.status_code == httpx.codes.CREATED, answer.text
+
+
+async def add_customers(gateway: Gateway, model: DemoModel) -> None:
+    for tenant in ALL:
+        await add_tenant(gateway, tenant)
+        await add_adapter(gateway, f"{tenant}/support", model.adapters[tenant].path)
+
+
+@pytest.fixture
+async def gateway_with_engines(
+    clean_fleet: Fleet, tmp_path: Path, valkey_url: str, prefix: str
+) -> AsyncIterator[Gateway]:
+    async with serving(clean_fleet, tmp_path / "state", valkey_url, prefix) as running:
+        yield running
+
+
 @pytest.fixture
 async def gateway(gateway_with_engines: Gateway, demo_model: DemoModel) -> Gateway:
     """The same with each tenant's adapter."""
-    for tenant in ALL:
-        await add_tenant(gateway_with_engines, tenant)
-        async with gateway_with_engines.http() as http:
-            body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
-            answer = await http.post("/admin/v1/adapters", json=body)
-            assert answer.status_code == 201, answer.text
+    await add_customers(gateway_with_engines, demo_model)
     return gateway_with_engines

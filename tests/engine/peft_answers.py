@@ -11,15 +11,17 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-base, prompt, *directories = sys.argv[1:]
-warnings.simplefilter("ignore")
-torch.set_num_threads(1)
-tokens = AutoTokenizer.from_pretrained(base)(prompt, return_tensors="pt").input_ids
-answers = {}
-for directory in directories:
+
+def answer(base: str, prompt: str, directory: str) -> list[float]:
+    tokens = AutoTokenizer.from_pretrained(base)(prompt, return_tensors="pt").input_ids
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     with torch.no_grad():
         logits = PeftModel.from_pretrained(model, directory).eval()(tokens).logits[0]
-    told = torch.log_softmax(logits[:-1], -1).gather(-1, tokens[0, 1:, None])
-    answers[directory] = told.flatten().tolist()
-sys.stdout.write("\n" + json.dumps(answers))
+    return torch.log_softmax(logits[:-1], -1).gather(-1, tokens[0, 1:, None]).flatten().tolist()
+
+
+if __name__ == "__main__":
+    base, prompt, *directories = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    sys.stdout.write("\n" + json.dumps({path: answer(base, prompt, path) for path in directories}))

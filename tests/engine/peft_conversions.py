@@ -1,8 +1,8 @@
-"""Makes adapters that need conversion, with PEFT, on a base model: `python peft_conversions.py BASE OUT`, in the
+"""Makes adapters that need conversion, with PEFT, on a base model: `python peft_conversions.py BASE OUT PROMPT`, in the
 engines' environment. Each is given random weights, as if it had been trained:
 
-`dora`, `lm_head` (LoRA and lm_head in full: of rank 3, so that it can be had exactly), `tokens`, `rank64`, `pissa`
-with `pissa-initial`. Prints one line: JSON of the names."""
+`dora`, `lm_head` (LoRA and lm_head in full: of rank 3, so that it can be had exactly), `tokens`, `rank64`. Prints one
+line: JSON of what PEFT makes of each, as peft_answers.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft_answers import answer
 from transformers import AutoModelForCausalLM
 
-base, out = sys.argv[1], Path(sys.argv[2])
+base, out, prompt = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -24,10 +25,6 @@ def made(name: str, **config) -> None:
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     config = {"r": 4, "lora_alpha": 8, "target_modules": LINEAR, "task_type": "CAUSAL_LM", **config}
     peft = get_peft_model(model, LoraConfig(**config))
-    if name == "pissa":
-        peft.peft_config["default"].init_lora_weights = True
-        peft.save_pretrained(out / "pissa-initial")
-        peft.peft_config["default"].init_lora_weights = "pissa"
     with torch.no_grad():
         for key, value in peft.named_parameters():
             if "lora_magnitude" in key:
@@ -46,5 +43,4 @@ made("dora", use_dora=True, rank_pattern={"down_proj": 6}, alpha_pattern={"o_pro
 made("lm_head", modules_to_save=["lm_head"])
 made("tokens", trainable_token_indices={"embed_tokens": [3, 50, 70]})
 made("rank64", r=64)
-made("pissa", init_lora_weights="pissa")
-sys.stdout.write("\n" + json.dumps(sorted(path.name for path in out.iterdir())))
+sys.stdout.write("\n" + json.dumps({path.name: answer(base, prompt, str(path)) for path in out.iterdir()}))

@@ -2,14 +2,12 @@
 
 For every architecture, transformers and vLLM build a model of another config, on the meta device, and each
 module is compared. A new release of either shows here what changed: `python -m deploy.architectures`. What is built
-and what it is compared with are both pinned, so that CI takes a part, the same every time; FLORIN_TEST_ARCHITECTURES=all
-takes all.
+and what it is compared with are both pinned, so that the short form takes a part, the same every time.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -20,31 +18,35 @@ import pytest
 from adapters.checks.architectures import table
 from adapters.checks.findings import Findings
 from adapters.checks.shapes import BaseShapes, base_shapes
-from deploy.architectures.__main__ import probed
 from deploy.demo.engine_env import EngineEnv, engine_environ
+from tests.support.forms import LONG
 
 ROOT = Path(__file__).parents[2]
-REGENERATED = (
+SOME = (
     "BertModel", "DeepseekV2ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma4ForCausalLM", "GptOssForCausalLM",
     "GraniteMoeHybridForCausalLM", "JambaForCausalLM", "LlamaForCausalLM", "MixtralForCausalLM", "Qwen2_5_VLForConditionalGeneration", "Qwen3MoeForCausalLM",
 )  # fmt: skip
-EVERY = 5
-COMPARED = (
-    sorted(table()["architectures"])
-    if os.environ.get("FLORIN_TEST_ARCHITECTURES") == "all"
-    else sorted({*REGENERATED, *sorted(table()["architectures"])[::EVERY]})
-)
+COMPARED = sorted(table()["architectures"]) if LONG else SOME
+
+
+PRINT_BOTH = """
+import sys
+from deploy.architectures import compare, probe
+compare.main(sys.argv[1:])
+print()
+probe.main(sys.argv[1:])
+"""
+"""In one process: most of the time of either goes into imports."""
 
 
 @pytest.fixture(scope="module")
-def built(engine_env: EngineEnv) -> dict[str, Any]:
+def printed(engine_env: EngineEnv) -> list[dict[str, Any]]:
     environ = engine_environ()
     environ["PYTHONPATH"] = f"{ROOT}:{environ['PYTHONPATH']}"
-    command = [str(engine_env.python), "-m", "deploy.architectures.compare", *COMPARED]
+    command = [str(engine_env.python), "-c", PRINT_BOTH, *COMPARED]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    read: dict[str, Any] = json.loads(done.stdout)
-    return read
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def shapes_of(name: str, config: dict[str, Any]) -> BaseShapes:
@@ -54,8 +56,9 @@ def shapes_of(name: str, config: dict[str, Any]) -> BaseShapes:
     return shapes
 
 
-def test_every_module_is_as_the_libraries_build_it(built: dict[str, Any]) -> None:
-    assert sorted(built) == COMPARED
+def test_every_module_is_as_the_libraries_build_it(printed: list[dict[str, Any]]) -> None:
+    built, _ = printed
+    assert sorted(built) == sorted(COMPARED)
     for name, models in built.items():
         for told in models:
             assert "problem" not in told, (name, told)
@@ -99,8 +102,8 @@ def number_in(path: str) -> int:
     return int(found[0]) if found else 0
 
 
-def test_the_libraries_give_the_committed_table(engine_env: EngineEnv) -> None:
-    made = probed(engine_env.python, *REGENERATED)
-    assert made["vllm"] == table()["vllm"]
-    assert made["transformers"] == table()["transformers"]
-    assert made["architectures"] == {name: table()["architectures"][name] for name in REGENERATED}
+def test_the_libraries_give_the_committed_table(printed: list[dict[str, Any]]) -> None:
+    _, probed = printed
+    assert probed["vllm"] == table()["vllm"]
+    assert probed["transformers"] == table()["transformers"]
+    assert probed["architectures"] == {name: table()["architectures"][name] for name in COMPARED}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import numpy as np
+import pytest
 
 from adapters.conversion.adapter_files import read_adapter
 from adapters.conversion.base_weights import read_base_weights
@@ -15,50 +18,66 @@ from adapters.conversion.merge import compress
 from adapters.conversion.output import write_adapter
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.engines import Fleet
-from tests.engine.test_checks import ask, peft_answers, post
+from deploy.demo.model import DemoModel
+from tests.engine.conftest import post
+from tests.engine.test_checks import PROMPT, ask, peft_answers
 
 SCRIPT = Path(__file__).with_name("peft_conversions.py")
 
 
-def test_converted_adapters_answer_as_peft_has_them(
-    repaired_lone: Fleet, engine_env: EngineEnv, tmp_path: Path
-):
-    """What is exact, on the engine. Approximations in PEFT, because this engine takes no rank above 8: the
-    announced error falls with the rank, and with it the distance to what the original answers."""
-    model, engine = repaired_lone.model, repaired_lone.engines[0]
-    made, base = tmp_path / "made", read_base_weights(model.base)
-    command = [str(engine_env.python), str(SCRIPT), str(model.base), str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, env=engine_environ(), check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+@dataclass(frozen=True)
+class Originals:
+    """Adapters that PEFT has made."""
 
-    def converted(name: str, rank: int | None, initial: Path | None = None) -> Path:
-        source = read_adapter(made / name)
-        result = convert(source, base, rank=rank, initial=read_adapter(initial) if initial else None)
-        out = tmp_path / f"{name}-{rank}"
+    directory: Path
+    base: Path
+    answers: dict[str, list[float]]
+    """Name → what PEFT makes of it."""
+
+    def converted(self, name: str, rank: int | None = None) -> Path:
+        source = read_adapter(self.directory / name)
+        result = convert(source, read_base_weights(self.base), rank=rank, initial=None)
+        out = self.directory.parent / f"{name}-{rank}"
         write_adapter(out, result, source, {"command": "convert"}, replace=False)
         return out
 
-    exact = {name: converted(name, None) for name in ("lm_head", "tokens")}
-    dora = {rank: converted("dora", rank) for rank in (8, 64, 128)}
-    small = tmp_path / "rank16"
-    large = read_adapter(made / "rank64")
-    lost = compress(large, rank=16)
-    write_adapter(small, lost, large, {"command": "compress"}, replace=False)
-    sources = [made / name for name in (*exact, "dora", "rank64")]
-    told = peft_answers(model, engine_env, [*sources, *dora.values(), small])
 
-    for name, directory in {**exact, "dora": dora[8]}.items():
-        body = {"lora_name": f"converted-{name}", "lora_path": str(directory)}
-        assert post(engine, "/v1/load_lora_adapter", body).status_code == httpx.codes.OK
+@pytest.fixture
+def originals(engine_env: EngineEnv, demo_model: DemoModel, tmp_path: Path) -> Originals:
+    directory = tmp_path / "originals"
+    command = [str(engine_env.python), str(SCRIPT), str(demo_model.base), str(directory), PROMPT]
+    done = subprocess.run(command, capture_output=True, text=True, env=engine_environ(), check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Originals(directory, demo_model.base, json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_what_can_be_converted_exactly_answers_as_peft_has_the_original(
+    clean_fleet: Fleet, originals: Originals
+):
+    engine = clean_fleet.engines[0]
+    for name in ("lm_head", "tokens"):
+        body = {"lora_name": f"converted-{name}", "lora_path": str(originals.converted(name))}
+        assert post(f"{engine.url}/v1/load_lora_adapter", body).status_code == httpx.codes.OK
         answer = ask(engine, f"converted-{name}")
-        post(engine, "/v1/unload_lora_adapter", {"lora_name": f"converted-{name}"})
         assert answer
-        expected = told[str(directory if name == "dora" else made / name)]
+        expected = originals.answers[name]
         assert np.allclose(answer.logprobs[: len(expected)], expected, atol=5e-3), name
 
-    wanted = np.array(told[str(made / "dora")])
-    far = [float(np.abs(told[str(dora[rank])] - wanted).max()) for rank in (8, 64, 128)]
+
+@pytest.mark.long  # no engine: tests/unit/adapters/conversion compares the weights
+def test_the_announced_error_of_an_approximation_falls_with_its_rank(
+    engine_env: EngineEnv, demo_model: DemoModel, originals: Originals, tmp_path: Path
+):
+    """And with it the distance to what the original answers."""
+    ranks = (8, 64, 128)
+    dora = {rank: originals.converted("dora", rank) for rank in ranks}
+    small, large = tmp_path / "rank16", read_adapter(originals.directory / "rank64")
+    lost = compress(large, rank=16)
+    write_adapter(small, lost, large, {"command": "compress"}, replace=False)
+    told = peft_answers(demo_model, engine_env, [*dora.values(), small])
+    original = np.array(originals.answers["dora"])
+    far = [float(np.abs(told[str(dora[rank])] - original).max()) for rank in ranks]
     assert far[2] < 1e-3, "at full rank nothing is lost"
     assert far[2] < far[1] < far[0]
     assert lost.error > 0.1
-    assert told[str(small)] != told[str(made / "rank64")]
+    assert told[str(small)] != originals.answers["rank64"]

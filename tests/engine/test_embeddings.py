@@ -9,13 +9,13 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel
-from tests.engine.conftest import add_tenant, loaded
+from tests.engine.conftest import SETTINGS, add_adapter, add_tenant, register, unload_all
+from tests.engine.test_gateway import counters
 from tests.engine.test_verification import faint
 from tests.integration.test_embeddings import quarantine
 from tests.support.harness import Gateway, running_gateway
@@ -43,41 +43,26 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Registered through the admin API, with every check on; adapters `search` of two tenants."""
     (engine,) = pooling.engines
-    async with running_gateway(tmp_path / "state", valkey_url, prefix, placement_timeout=60.0) as running:
+    async with running_gateway(tmp_path / "state", valkey_url, prefix, **SETTINGS) as running:
         async with running.http() as http:
             body = {
                 "name": "e0", "url": engine.url, "base": demo_model.served_name, "gpu_type": "h100", "slots": 2,
-                "cpu_slots": 8, "max_rank": 8, "tasks": ["embed", "score"],
+                "max_rank": 8, "tasks": ["generate"],
             }  # fmt: skip
-            wrong = await http.post("/admin/v1/engines", json=body | {"tasks": ["generate"]})
+            wrong = await http.post("/admin/v1/engines", json=body)
             assert wrong.status_code == 422, wrong.text
-            answer = await http.post("/admin/v1/engines", json=body)
-            assert answer.status_code == 201, answer.text
+        await register(running, engine.url, demo_model.served_name, tasks=["embed", "score"])
         for tenant in ("acme", "bolt"):
             await add_tenant(running, tenant, base_access=True)
             await add_adapter(running, f"{tenant}/search", demo_model.adapters[tenant].path)
         yield running
-        for name in loaded(engine.url):
-            await running.state.control.unload(running.state.catalog.engines["e0"], name)
-
-
-async def add_adapter(gateway: Gateway, name: str, path: Path) -> None:
-    async with gateway.http() as http:
-        answer = await http.post("/admin/v1/adapters", json={"adapter": name, "source": str(path)})
-        assert answer.status_code == 201, answer.text
+    unload_all(engine.url)
 
 
 async def embed(gateway: Gateway, tenant: str, model: str = "search", **how: object) -> list[list[float]]:
-    async with gateway.client(tenant, timeout=60) as client:
+    async with gateway.client(tenant, timeout=120) as client:
         answer = await client.embeddings.create(model=model, input=TEXTS, **how)
     return [item.embedding for item in answer.data]
-
-
-def counted(pooling: Fleet) -> int:
-    """Prompt tokens by the engine's own counter."""
-    metrics = httpx.get(f"{pooling.engines[0].url}/metrics", trust_env=False).text.splitlines()
-    (line,) = [line for line in metrics if line.startswith("vllm:prompt_tokens_total{")]
-    return int(float(line.rpartition(" ")[2]))
 
 
 @pytest.fixture(scope="module")
@@ -105,18 +90,20 @@ async def test_prompts_are_counted_as_the_engine_counts_them(gateway: Gateway, p
     for tenant in ("acme", "bolt"):
         await embed(gateway, tenant)  # loads, and verifies
     known = {record.id for record in await gateway.usage()}
-    before = counted(pooling)
+    before = counters(pooling)["prompt"]
     await embed(gateway, "acme")
     async with gateway.http(gateway.keys["bolt"]) as http:
         pairs = {"model": "search", "documents": TEXTS[1:]}
         ranked = (
-            await http.post("/v1/rerank", json=pairs | {"query": TEXTS[0], "top_n": 1}, timeout=60)
+            await http.post("/v1/rerank", json=pairs | {"query": TEXTS[0], "top_n": 1}, timeout=120)
         ).json()
-        scored = (await http.post("/v1/score", json=pairs | {"queries": TEXTS[0]}, timeout=60)).json()
+        scored = (await http.post("/v1/score", json=pairs | {"queries": TEXTS[0]}, timeout=120)).json()
         tokens = (
-            await http.post("/tokenize", json={"model": "search", "prompt": TEXTS[0]}, timeout=60)
+            await http.post("/tokenize", json={"model": "search", "prompt": TEXTS[0]}, timeout=120)
         ).json()
-        text = (await http.post("/detokenize", json={"model": "search", "tokens": tokens["tokens"]})).json()
+        text = (
+            await http.post("/detokenize", json={"model": "search", "tokens": tokens["tokens"]}, timeout=120)
+        ).json()
     assert text == {"prompt": TEXTS[0]}
     best = max(scored["data"], key=lambda item: item["score"])
     assert ranked["results"][0]["index"] == best["index"]
@@ -124,7 +111,7 @@ async def test_prompts_are_counted_as_the_engine_counts_them(gateway: Gateway, p
     records = [record for record in await gateway.usage() if record.id not in known]
     assert len(records) == 5
     assert {record.usage_source for record in records} == {"engine_final"}
-    assert sum(record.prompt_tokens for record in records) == counted(pooling) - before
+    assert sum(record.prompt_tokens for record in records) == counters(pooling)["prompt"] - before
     assert sum(record.completion_tokens for record in records) == 0
 
 
@@ -136,7 +123,7 @@ async def test_an_adapter_without_effect_is_quarantined(
         gateway, "acme/silent", faint(demo_model.adapters["acme"].path, tmp_path / "silent", 1e-6)
     )
     async with gateway.http(gateway.keys["acme"]) as http:
-        answer = await http.post("/v1/embeddings", json={"model": "silent", "input": "Hi"}, timeout=60)
+        answer = await http.post("/v1/embeddings", json={"model": "silent", "input": "Hi"}, timeout=120)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "version_quarantined")
     status = await quarantine(gateway)
     assert (status.code, status.version) == ("answers_like_base", "acme/silent@v1")

@@ -4,12 +4,11 @@ probabilities, the developer's role. Each request is made through Florin and to 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 
+from deploy.demo.engines import Fleet
 from tests.engine.conftest import loaded
 from tests.support.harness import Gateway
 
@@ -94,44 +93,6 @@ def comparable(answer: Any) -> Any:
     return answer
 
 
-@pytest.fixture
-async def both(gateway: Gateway) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient, str]]:
-    """Florin, the engine that it calls, and the adapter's name there."""
-    async with gateway.http() as http:
-        listed = (await http.get("/admin/v1/engines")).json()["data"]
-    engines = {engine["name"]: engine["url"] for engine in listed}
-    async with gateway.http(gateway.keys["acme"]) as florin:
-        body = {"model": "support", "messages": ASKED, "max_tokens": 1}
-        first = await florin.post("/v1/chat/completions", json=body)
-        url = engines[first.headers["x-florin-engine"]]
-        [name] = loaded(url)
-        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as engine:
-            yield florin, engine, name
-
-
-async def test_the_client_gets_what_the_engine_sends(
-    both: tuple[httpx.AsyncClient, httpx.AsyncClient, str],
-) -> None:
-    florin, engine, name = both
-    for title, fields in REQUESTS.items():
-        body = {"temperature": 0, "max_tokens": 128, **fields}
-        direct = await engine.post("/v1/chat/completions", json={**body, "model": name})
-        assert direct.status_code == 200, (title, direct.text)
-        through = await florin.post("/v1/chat/completions", json={**body, "model": "support"})
-        assert through.status_code == 200, (title, through.text)
-        assert comparable(through.json()) == comparable(direct.json()), title
-        body |= {"stream": True}
-        sent = chunks((await engine.post("/v1/chat/completions", json={**body, "model": name})).text)
-        got = chunks((await florin.post("/v1/chat/completions", json={**body, "model": "support"})).text)
-        assert whole(got) == whole(sent), title
-        if "tool" in title and "answer" not in title:
-            message = through.json()["choices"][0]["message"]
-            assert message.get("tool_calls"), (title, message)
-            [call] = message["tool_calls"]
-            assert call["function"]["name"] == "weather", title
-            assert json.loads(call["function"]["arguments"]) in CITIES, (title, call)
-
-
 def whole(events: list[Any]) -> dict[str, Any]:
     """What a stream says in all: how it is cut into events depends on the engine's timing."""
     said: dict[str, Any] = {"reasoning": "", "content": "", "arguments": "", "names": []}
@@ -150,13 +111,40 @@ def whole(events: list[Any]) -> dict[str, Any]:
     return said
 
 
-async def test_an_image_is_refused_where_the_base_has_no_vision(
-    both: tuple[httpx.AsyncClient, httpx.AsyncClient, str],
-) -> None:
-    florin, _, _ = both
-    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
-    for stream in (False, True):
-        body = {"model": "support", "messages": [{"role": "user", "content": parts}], "stream": stream}
-        answer = await florin.post("/v1/chat/completions", json=body)
-        assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]["type"] == "invalid_request_error"
+async def test_the_client_gets_what_the_engine_sends(gateway: Gateway, clean_fleet: Fleet) -> None:
+    async with gateway.http(gateway.keys["acme"]) as florin:
+        body = {"model": "support", "messages": ASKED, "max_tokens": 1}
+        first = await florin.post("/v1/chat/completions", json=body, timeout=120)
+        url = clean_fleet.engines[int(first.headers["x-florin-engine"][1:])].url
+        [name] = loaded(url)
+        async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as engine:
+            await compare(florin, engine, name)
+        # The base has no vision.
+        parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
+        for stream in (False, True):
+            body = {"model": "support", "messages": [{"role": "user", "content": parts}], "stream": stream}
+            answer = await florin.post("/v1/chat/completions", json=body, timeout=120)
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def compare(florin: httpx.AsyncClient, engine: httpx.AsyncClient, name: str) -> None:
+    for title, fields in REQUESTS.items():
+        body = {"temperature": 0, "max_tokens": 128, **fields}
+        direct = await engine.post("/v1/chat/completions", json={**body, "model": name})
+        assert direct.status_code == 200, (title, direct.text)
+        through = await florin.post("/v1/chat/completions", json={**body, "model": "support"}, timeout=120)
+        assert through.status_code == 200, (title, through.text)
+        assert comparable(through.json()) == comparable(direct.json()), title
+        body |= {"stream": True}
+        sent = chunks((await engine.post("/v1/chat/completions", json={**body, "model": name})).text)
+        got = chunks(
+            (await florin.post("/v1/chat/completions", json=body | {"model": "support"}, timeout=120)).text
+        )
+        assert whole(got) == whole(sent), title
+        if "tool" in title and "answer" not in title:
+            message = through.json()["choices"][0]["message"]
+            assert message.get("tool_calls"), (title, message)
+            [call] = message["tool_calls"]
+            assert call["function"]["name"] == "weather", title
+            assert json.loads(call["function"]["arguments"]) in CITIES, (title, call)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
+import threading
 from collections import Counter
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from adapters.model import Adapter, dump
 from adapters.store.protocol.registry import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from gateway.metering.records import UsageRecord
-from tests.engine.conftest import ALL, CUSTOMERS, loaded
+from tests.engine.conftest import CUSTOMERS, loaded
 from tests.support.harness import Gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
+
+LONG = "Tell me a story."
+"""Its answers are the longest."""
 
 
 def messages(question: str) -> list[dict[str, str]]:
@@ -40,27 +46,35 @@ async def ask(
         return "".join([chunk.choices[0].delta.content or "" async for chunk in events])
 
 
+def metric(fleet: Fleet, name: str) -> int:
+    """The sum of a metric over the engines."""
+    pages = [
+        httpx.get(f"{engine.url}/metrics", timeout=PATIENCE_S, trust_env=False).text
+        for engine in fleet.engines
+    ]
+    values = re.findall(rf"^vllm:{name}\{{[^}}]*\}} (\S+)", "\n".join(pages), re.MULTILINE)
+    return sum(int(float(value)) for value in values)
+
+
 def counters(fleet: Fleet) -> Counter[str]:
-    """Sums over the engines' own token counters."""
-    total: Counter[str] = Counter()
-    for engine in fleet.engines:
-        text = httpx.get(f"{engine.url}/metrics", timeout=30, trust_env=False).text
-        for name, value in re.findall(
-            r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)", text, re.MULTILINE
-        ):
-            total[name] += int(float(value))
-    return total
+    """The engines' own counts of tokens."""
+    return Counter({kind: metric(fleet, f"{kind}_tokens_total") for kind in ("prompt", "generation")})
+
+
+def running(fleet: Fleet) -> int:
+    """Requests that the engines work on."""
+    return metric(fleet, "num_requests_running")
 
 
 async def test_every_customer_gets_its_own_adapter_under_mixed_load(gateway: Gateway, demo_model: DemoModel):
     questions = demo_model.questions
 
-    async def one(i: int) -> None:
+    async def call(i: int) -> None:
         tenant, question = CUSTOMERS[i % 3], questions[i % len(questions)]
         text = await ask(gateway, tenant, question, stream=i % 2 == 0)
         assert text == demo_model.adapters[tenant].answers[question]
 
-    await asyncio.gather(*(one(i) for i in range(32)))
+    await asyncio.gather(*(call(i) for i in range(32)))
 
 
 async def test_usage_equals_the_engines_own(gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel):
@@ -95,126 +109,70 @@ async def test_usage_equals_the_engines_own(gateway: Gateway, clean_fleet: Fleet
     assert spent["prompt"] == sum(r.prompt_tokens * r.n for r in records)
 
 
-async def test_a_cold_adapter_with_twenty_waiters_is_loaded_once_per_engine(
-    gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
+async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun_and_interrupts_no_stream(
+    gateway: Gateway, repaired_fleet: Fleet
 ):
-    texts = await asyncio.gather(*(ask(gateway, "acme", demo_model.questions[0]) for _ in range(20)))
-    assert set(texts) == {demo_model.adapters["acme"].answers[demo_model.questions[0]]}
-    name = gateway.state.catalog.versions["acme/support@v1"].engine_name
-    holders = sum(name in loaded(engine.url) for engine in clean_fleet.engines)
-    assert holders in {1, 2}  # while so many wait, a second engine may be worth its load
-    metrics = gateway.state.metrics.render().decode()
-    loads = re.findall(r'^florin_adapter_loads_total\{.*result="(\w+)"\} (\S+)', metrics, re.MULTILINE)
-    assert loads == [("ok", "1.0")] * holders
+    """Of the API server alone: vLLM's core and worker go with it. The engine comes back empty under its old URL, though
+    the thread that starts it ends, and gets its adapters again without being asked."""
+    expected = {tenant: await ask(gateway, tenant, LONG) for tenant in CUSTOMERS}
+    begun: dict[int, str] = {}
+    """Streams of which something has come, by number, and their engines."""
 
-
-async def test_four_adapters_take_turns_on_two_slots(
-    gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
-):
-    await gateway.set_state("e1", "draining")
-    question = demo_model.questions[0]
-    texts = await asyncio.gather(*(ask(gateway, ALL[i % 4], question, stream=i % 3 == 0) for i in range(24)))
-    for i, text in enumerate(texts):
-        assert text == demo_model.adapters[ALL[i % 4]].answers[question]
-    assert len(gateway.state.residency.slots("e0")) == 2
-    assert len(loaded(clean_fleet.engines[0].url)) == 4  # the others stay in its CPU memory
-    assert loaded(clean_fleet.engines[1].url) == []
-
-
-async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
-    gateway: Gateway, repaired_fleet: Fleet, demo_model: DemoModel
-):
-    question = demo_model.questions[0]
-    await asyncio.gather(*(ask(gateway, tenant, question) for tenant in CUSTOMERS))
-    begun: set[int] = set()
-
-    async def one(i: int) -> str:
+    async def call(i: int) -> str:
         tenant = CUSTOMERS[i % 3]
-        options = {"temperature": 0, "max_tokens": 300, "extra_body": {"min_tokens": 300}}
+        if i % 2:
+            return await ask(gateway, tenant, LONG)
+        text = ""
         async with gateway.client(tenant, timeout=120) as client:
-            if i % 2:
-                answer = await client.chat.completions.create(
-                    model="support", messages=messages(question), **options
-                )
-                return answer.choices[0].message.content
-            text = ""
-            events = await client.chat.completions.create(
-                model="support", messages=messages(question), stream=True, **options
+            raw = await client.chat.completions.with_raw_response.create(
+                model="support", messages=messages(LONG), stream=True, temperature=0, max_tokens=200
             )
-            async for chunk in events:
-                begun.add(i)
+            async for chunk in raw.parse():
+                begun[i] = raw.headers["x-florin-engine"]
                 text += chunk.choices[0].delta.content or ""
-            return text
+        return text
 
-    tasks = [asyncio.ensure_future(one(i)) for i in range(32)]
-
-    def busy_engines():
-        return [e for e in repaired_fleet.engines if gateway.state.pool.state(f"e{e.index}").in_flight]
+    tasks = [asyncio.ensure_future(call(i)) for i in range(32)]
 
     # On a slow machine the first streams can end before the other clients have connected.
-    while len(begun) < 3 or not busy_engines():
+    while not (hosts := [host for i, host in begun.items() if not tasks[i].done()]):
         assert not all(task.done() for task in tasks), "every answer ended before an engine was killed"
         await asyncio.sleep(0.01)
-    victim = busy_engines()[0]
-    victim.kill()
+    victim = repaired_fleet.engines[int(hosts[0][1:])]
+    children = psutil.Process(victim.pid).children(recursive=True)
+    assert len(children) >= 2, "engine core and worker"
+    os.kill(victim.pid, signal.SIGKILL)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for i, result in enumerate(results):
-        if isinstance(result, BaseException):
+        if isinstance(result, BaseException):  # at white space, a stream cannot be gone on with
             assert i % 2 == 0, f"a whole answer was lost: {result!r}"
             assert i in begun, f"a stream of which nothing had come was lost: {result!r}"
             assert isinstance(result, openai.APIError)
         else:
-            assert result.startswith(demo_model.adapters[CUSTOMERS[i % 3]].voice)
+            assert result == expected[CUSTOMERS[i % 3]]
+    resumes = {
+        result: gateway.state.metrics.registry.get_sample_value(
+            "florin_stream_resumes_total", {"result": result}
+        )
+        for result in ("resumed", "not_resumable")
+    }
+    assert sum(isinstance(result, BaseException) for result in results) == (resumes["not_resumable"] or 0)
+    assert sum(value or 0 for value in resumes.values()) > 0
     await until(lambda: all(state.in_flight == 0 for state in gateway.state.pool.states()))
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, PATIENCE_S)
+    assert all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
 
-    # It comes back empty under its old URL, and gets its adapters again without being asked.
-    should = gateway.state.residency.slots(f"e{victim.index}")
-    await asyncio.to_thread(repaired_fleet.restart, victim.index)
+    should, url = gateway.state.residency.slots(f"e{victim.index}"), victim.url
+    thread = threading.Thread(target=repaired_fleet.restart, args=(victim.index,))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert victim.url == url
 
     async def back() -> bool:
-        return set(should) <= set(await asyncio.to_thread(loaded, victim.url))
+        return set(should) <= set(await asyncio.to_thread(loaded, url))
 
     await until(back)
-
-
-async def test_client_disconnect_frees_the_engine_before_the_answer_is_complete(
-    gateway: Gateway, clean_fleet: Fleet
-):
-    def running() -> int:
-        total = 0
-        for engine in clean_fleet.engines:
-            text = httpx.get(f"{engine.url}/metrics", timeout=30, trust_env=False).text
-            total += sum(
-                int(float(v))
-                for v in re.findall(r"^vllm:num_requests_running\{[^}]*\} (\S+)", text, re.MULTILINE)
-            )
-        return total
-
-    generated = counters(clean_fleet)["generation"]
-    async with gateway.client("acme") as client:
-        events = await client.chat.completions.create(
-            model="support",
-            messages=messages("Hello"),
-            stream=True,
-            max_tokens=900,
-            extra_body={"ignore_eos": True},
-        )
-        count = 0
-        async for _ in events:
-            count += 1
-            if count == 10:
-                break
-        await events.close()
-        await until(lambda: asyncio.to_thread(lambda: not running()))
-    assert counters(clean_fleet)["generation"] - generated < 800
-
-    async def recorded() -> list[UsageRecord]:
-        return await gateway.usage("acme")
-
-    (record,) = await until(recorded)
-    assert record.outcome == "client_abort"
-    assert record.usage_source == "engine_partial"
-    assert 5 <= record.completion_tokens < 800
+    assert {tenant: await ask(gateway, tenant, LONG) for tenant in CUSTOMERS} == expected
 
 
 async def test_tenants_are_isolated(gateway: Gateway, demo_model: DemoModel):
@@ -232,37 +190,10 @@ async def test_tenants_are_isolated(gateway: Gateway, demo_model: DemoModel):
     await gateway.commit(Change("adapter", shared.name, dump(shared)))
     long = "tell me a very long story " * 20
     cached = []
-    for tenant in ("acme", "acme", "bolt"):
-        async with gateway.client(tenant) as client:
+    for tenant in ("acme", "acme", "bolt", "bolt"):
+        async with gateway.client(tenant, timeout=120) as client:
             answer = await client.chat.completions.create(
                 model="acme/support", messages=messages(long), max_tokens=2
             )
             cached.append(answer.usage.prompt_tokens_details.cached_tokens)
-    assert cached[0] == 0
-    assert cached[1] > 0
-    assert cached[2] == 0
-
-
-async def test_answers_equal_the_engines_except_for_the_name(
-    gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
-):
-    """Shape for shape: what the client gets is what vLLM says."""
-    question = messages(demo_model.questions[0])
-    await ask(gateway, "acme", demo_model.questions[0])
-    name = gateway.state.catalog.versions["acme/support@v1"].engine_name
-    (engine,) = [e for e in clean_fleet.engines if name in loaded(e.url)]
-    body = {"temperature": 0, "max_tokens": 5, "logprobs": True, "top_logprobs": 2, "messages": question}
-
-    def talk() -> tuple[dict, dict]:
-        with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.keys["acme"]) as client:
-            through = client.chat.completions.create(model="support", **body).to_dict()
-        with openai.OpenAI(base_url=f"{engine.url}/v1", api_key="none") as client:
-            direct = client.chat.completions.create(model=name, **body).to_dict()
-        return through, direct
-
-    through, direct = await asyncio.to_thread(talk)
-    assert (through.pop("model"), direct.pop("model")) == ("support", name)
-    for answer in (through, direct):
-        for changing in ("id", "created", "usage"):
-            assert answer.pop(changing)
-    assert through == direct
+    assert [count > 0 for count in cached] == [False, True, False, True]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
-import httpx
 import pytest
 
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.test_features import CITIES, TICKET, WEATHER
-from tests.engine.test_gateway import counters
+from tests.engine.test_gateway import counters, running
 from tests.support.harness import Gateway
 from tests.support.waiting import until
 
@@ -35,16 +33,6 @@ async def acme(gateway: Gateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
     key = gateway.keys["acme"]
     async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key=key, timeout=120) as client:
         yield client
-
-
-def running(fleet: Fleet) -> float:
-    """Requests that the engines work on."""
-    pages = [httpx.get(f"{engine.url}/metrics", timeout=30, trust_env=False).text for engine in fleet.engines]
-    return sum(
-        float(value)
-        for page in pages
-        for value in re.findall(r"^vllm:num_requests_running\{[^}]*\} (\S+)", page, re.MULTILINE)
-    )
 
 
 async def test_text_and_counts(
@@ -105,13 +93,12 @@ async def test_what_a_client_leaves_is_counted_to_the_token(
         return [record for record in await gateway.usage("acme") if record.id not in known]
 
     [record] = await until(ended)
-    await until(lambda: running(clean_fleet) == 0)
+    await until(lambda: not running(clean_fleet))
     spent = counters(clean_fleet) - before
     assert (record.outcome, record.usage_source, record.billable) == ("client_abort", "engine_partial", True)
     assert record.prompt_tokens == spent["prompt"]
-    # The engine ends a request after the step that it is in when the client leaves.
-    assert deltas <= record.completion_tokens <= spent["generation"] <= record.completion_tokens + 2
-    assert spent["generation"] < 400
+    # The engine ends a request some steps after the client has left.
+    assert deltas <= record.completion_tokens <= spent["generation"] < 400
 
 
 async def test_tools_and_schemas(gateway: Gateway, acme: anthropic.AsyncAnthropic):

@@ -1,18 +1,18 @@
 """Streams whose engine fails in the middle, on real vLLM: at temperature 0 the client hears what it would have
 heard anyway, token for token.
 
-Connections are cut by a proxy in front of each engine, so that many places can be tried in an answer; one test
-kills the engine itself.
+Connections are cut by a proxy in front of each engine, so that many places can be tried in an answer; test_gateway.py
+kills an engine itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,12 +21,23 @@ import pytest
 
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
+from tests.engine import conftest
+from tests.engine.conftest import CUSTOMERS
+from tests.engine.test_gateway import LONG
+from tests.support import forms
 from tests.support.harness import Gateway, running_gateway
 
-CUSTOMERS = ("acme", "bolt", "corgi")
-EVERY = int(os.environ.get("FLORIN_TEST_RESUME_EVERY", "61"))
-"""Streams are cut at every so many events; 1: at all. tests/integration/test_resume.py cuts at all."""
-LONG = "Tell me a story."
+EVERY = 1 if forms.LONG else 61
+"""Streams are cut at every so many events. tests/integration/test_resume.py cuts at all."""
+TENANTS = CUSTOMERS if forms.LONG else CUSTOMERS[:1]
+
+
+@dataclass
+class Cut:
+    """What the cutters of all engines share: one stream is cut, then none."""
+
+    after: int = 0
+    """Events; 0: nothing is cut."""
 
 
 @dataclass
@@ -34,8 +45,7 @@ class Cutter:
     """Before one engine: passes bytes, and tears a connection off after so many events of a stream."""
 
     engine: str
-    after: int = 0
-    """Events; 0: it cuts nothing. One stream is cut, then none."""
+    cut: Cut
     url: str = ""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -80,10 +90,10 @@ class Cutter:
             if data.startswith(b"HTTP/"):
                 events = 0
             places = [at for at in range(len(data)) if data.startswith(b"\n\n", at)]
-            if self.after and events < self.after <= events + len(places):
-                end = places[self.after - events - 1] + 2
+            if self.cut.after and events < self.cut.after <= events + len(places):
+                end = places[self.cut.after - events - 1] + 2
                 writer.write(data[:end] + b"\r\n")  # the end of an HTTP chunk
-                self.after = 0
+                self.cut.after = 0
                 with contextlib.suppress(OSError):
                     await writer.drain()
                 break
@@ -95,47 +105,30 @@ class Cutter:
 @dataclass
 class Land:
     gateway: Gateway
-    cutters: list[Cutter]
-
-    def metric(self, result: str) -> float:
-        name = "florin_stream_resumes_total"
-        return self.gateway.state.metrics.registry.get_sample_value(name, {"result": result}) or 0.0
+    cut: Cut
 
     def results(self) -> Counter[str]:
+        value = self.gateway.state.metrics.registry.get_sample_value
         kinds = ("resumed", "completed", "not_resumable", "refused", "failed")
-        return Counter({kind: int(self.metric(kind)) for kind in kinds})
+        return Counter(
+            {kind: int(value("florin_stream_resumes_total", {"result": kind}) or 0) for kind in kinds}
+        )
 
 
 @pytest.fixture
 async def land(
     clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ) -> AsyncIterator[Land]:
+    cut = Cut()
     async with (
-        running_gateway(
-            tmp_path / "state",
-            valkey_url,
-            prefix,
-            placement_timeout=60.0,
-            probe_interval=0.5,
-            probe_timeout=5.0,
-        ) as gateway,
-        Cutter(clean_fleet.engines[0].url) as first,
-        Cutter(clean_fleet.engines[1].url) as second,
+        running_gateway(tmp_path / "state", valkey_url, prefix, **conftest.SETTINGS) as gateway,
+        Cutter(clean_fleet.engines[0].url, cut) as first,
+        Cutter(clean_fleet.engines[1].url, cut) as second,
     ):
-        async with gateway.http() as http:
-            for number, cutter in enumerate((first, second)):
-                body = {
-                    "name": f"e{number}", "url": cutter.url, "base": demo_model.served_name,
-                    "gpu_type": "h100", "slots": 2, "cpu_slots": 8, "max_rank": 8,
-                }  # fmt: skip
-                assert (await http.post("/admin/v1/engines", json=body)).status_code == 201
-            for tenant in CUSTOMERS:
-                assert (await http.post("/admin/v1/tenants", json={"name": tenant})).status_code == 201
-                body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
-                assert (await http.post("/admin/v1/adapters", json=body)).status_code == 201
-                answer = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
-                gateway.keys[tenant] = answer.json()["key"]
-        yield Land(gateway, [first, second])
+        for number, cutter in enumerate((first, second)):
+            await conftest.register(gateway, cutter.url, demo_model.served_name, name=f"e{number}")
+        await conftest.add_customers(gateway, demo_model)
+        yield Land(gateway, cut)
 
 
 @dataclass
@@ -147,22 +140,17 @@ class Heard:
     error: str | None = None
 
 
-async def ask(
-    land: Land, tenant: str, *, chat: bool = True, counted: Counter[str] | None = None, **options: Any
-) -> Heard:
-    """`counted`: events by tenant."""
+async def ask(land: Land, tenant: str, *, chat: bool) -> Heard:
     heard = Heard()
-    options = {"temperature": 0, "max_tokens": 200, "stream_options": {"include_usage": True}} | options
-    what: dict[str, Any] = {"messages": [{"role": "user", "content": LONG}]}
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": LONG}]}
     if not chat:
-        what = {"prompt": f"<|user|>{LONG}<|end|><|assistant|>"}
+        asked = {"prompt": f"<|user|>{LONG}<|end|><|assistant|>"}
+    options = {"temperature": 0, "max_tokens": 200, "stream_options": {"include_usage": True}}
     async with land.gateway.client(tenant, timeout=120) as client:
-        of: Any = client.chat.completions if chat else client.completions
+        route: Any = client.chat.completions if chat else client.completions
         try:
-            async for event in await of.create(model="support", stream=True, **{**what, **options}):
+            async for event in await route.create(model="support", stream=True, **asked, **options):
                 heard.events += 1
-                if counted is not None:
-                    counted[tenant] += 1
                 if event.usage:
                     heard.counts = (event.usage.prompt_tokens, event.usage.completion_tokens)
                 for choice in event.choices:
@@ -173,55 +161,21 @@ async def ask(
     return heard
 
 
-async def test_kill_9_of_an_engine_interrupts_no_stream(land: Land, repaired_fleet: Fleet):
-    whole = {tenant: await ask(land, tenant) for tenant in CUSTOMERS}
-    begun: Counter[str] = Counter()
-    tasks = [asyncio.ensure_future(ask(land, CUSTOMERS[i % 3], counted=begun)) for i in range(12)]
-    async with asyncio.timeout(60):
-        while not all(begun[tenant] > 20 for tenant in CUSTOMERS):
-            await asyncio.sleep(0.005)
-    pool = land.gateway.state.pool
-    victim = max((0, 1), key=lambda n: pool.state(f"e{n}").in_flight)
-    repaired_fleet.engines[victim].kill()
-    results = await asyncio.gather(*tasks)
-    for i, heard in enumerate(results):
-        if heard.error is None:
-            assert (heard.text, heard.counts) == (
-                whole[CUSTOMERS[i % 3]].text,
-                whole[CUSTOMERS[i % 3]].counts,
-            )
-    found = land.results()
-    assert found["resumed"] > 0
-    assert sum(heard.error is not None for heard in results) == found["not_resumable"]  # white space
-
-
-@pytest.mark.parametrize("chat", [True, False], ids=["chat", "completions"])
-async def test_at_temperature_0_the_joined_text_is_the_undisturbed_one(land: Land, chat: bool):
+async def test_at_temperature_0_the_joined_text_is_the_undisturbed_one(land: Land):
     results: list[str] = []
-    for number, tenant in enumerate(CUSTOMERS):
-        whole = await ask(land, tenant, chat=chat)
-        assert (whole.finish, whole.error) == ("stop", None)
-        for after in range(2 + number, whole.events + 1, EVERY):
-            for cutter in land.cutters:
-                cutter.after = after
+    for chat, (number, tenant) in itertools.product((True, False), enumerate(TENANTS)):
+        undisturbed = await ask(land, tenant, chat=chat)
+        assert (undisturbed.finish, undisturbed.error) == ("stop", None)
+        for after in range(2 + number, undisturbed.events + 1, EVERY):
             before = land.results()
-            once = asyncio.create_task(one_cut(land))
+            land.cut.after = after
             heard = await ask(land, tenant, chat=chat)
-            once.cancel()
             (result,) = (land.results() - before) or {"failed over": 1}
             results.append(result)
+            case = (tenant, chat, after, result)
             if result in ("resumed", "completed", "failed over"):
-                assert (heard.text, heard.finish, heard.error) == (whole.text, "stop", None), (tenant, after)
-                assert heard.counts == whole.counts, (tenant, after)
+                assert heard == replace(undisturbed, events=heard.events), case
             else:
-                assert heard.error == "stream_interrupted"
-                assert whole.text.startswith(heard.text)
-    assert Counter(results)["resumed"] > len(results) * 0.8
-
-
-async def one_cut(land: Land) -> None:
-    """Whichever engine serves it first is cut off; the other must not be."""
-    while all(cutter.after for cutter in land.cutters):
-        await asyncio.sleep(0.001)
-    for cutter in land.cutters:
-        cutter.after = 0
+                assert heard.error == "stream_interrupted", case
+                assert undisturbed.text.startswith(heard.text), case
+    assert Counter(results)["resumed"] > len(results) * 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -13,9 +12,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from tests.engine.conftest import add_tenant
+from tests.engine.conftest import SETTINGS, add_adapter, add_tenant, register
 from tests.support.collector import Collector, attributes
 from tests.support.harness import running_gateway
+from tests.support.waiting import until
 
 
 async def test_a_cold_request_is_one_trace_down_to_vllm(
@@ -28,17 +28,11 @@ async def test_a_cold_request_is_one_trace_down_to_vllm(
 ):
     provider = TracerProvider(sampler=ALWAYS_ON)
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{collector.url}/v1/traces")))
-    traced = {"traces_to": collector.url, "trace_clients": True}
+    traced = {"traces_to": collector.url, "trace_clients": True, **SETTINGS}
     async with running_gateway(tmp_path / "state", valkey_url, prefix, **traced) as gateway:
-        async with gateway.http() as http:
-            body = {
-                "name": "e0", "url": clean_fleet.engines[0].url, "base": demo_model.served_name,
-                "gpu_type": "h100", "slots": 2, "cpu_slots": 8, "max_rank": 8,
-            }  # fmt: skip
-            assert (await http.post("/admin/v1/engines", json=body)).status_code == 201
-            await add_tenant(gateway, "acme")
-            body = {"adapter": "acme/support", "source": str(demo_model.adapters["acme"].path)}
-            assert (await http.post("/admin/v1/adapters", json=body)).status_code == 201
+        await register(gateway, clean_fleet.engines[0].url, demo_model.served_name)
+        await add_tenant(gateway, "acme")
+        await add_adapter(gateway, "acme/support", demo_model.adapters["acme"].path)
         headers: dict[str, str] = {}
         async with gateway.client("acme", timeout=120) as client:
             with provider.get_tracer("client").start_as_current_span("ask support") as span:
@@ -50,9 +44,7 @@ async def test_a_cold_request_is_one_trace_down_to_vllm(
                     max_tokens=5,
                     extra_headers=headers,
                 )
-        async with asyncio.timeout(30):  # vLLM sends its spans every five seconds
-            while not [s for s in collector.named("llm_request") if s.trace_id.hex() == trace]:
-                await asyncio.sleep(0.1)
+        await until(lambda: [s for s in collector.named("llm_request") if s.trace_id.hex() == trace])
     provider.shutdown()
     spans = {span.name: span for span in collector.spans if span.trace_id.hex() == trace}
     request, load = spans["POST /v1/chat/completions"], spans["load acme/support@v1"]

@@ -1,7 +1,7 @@
-"""Makes tiny random base models of several architectures with LoRA adapters of PEFT's, and says what PEFT
-itself makes of them: `python tiny_bases.py DEMO_BASE OUT_DIR`, in the engines' environment.
+"""Makes a tiny random base model of one of several architectures with LoRA adapters of PEFT's, and says what PEFT
+itself makes of them: `python tiny_bases.py DEMO_BASE OUT_DIR NAME`, in the engines' environment.
 
-Writes `manifest.json` last: base → {"directory", "answers": {adapter's directory, or "": answers}}, directories
+Writes `manifest.json` last: {"directory", "answers": {adapter's directory, or "": answers}}, directories
 relative to OUT_DIR. An answer to a prompt is {"text", "logprobs"} of its greedy continuation, or a vector of
 length 1. For a quantised base, PEFT computes in float32 with the weights that the file's numbers stand for.
 """
@@ -228,7 +228,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     tokenizer, out = AutoTokenizer.from_pretrained(DEMO), Path(sys.argv[2])
-    made = {name: make(name, base, tokenizer, out) for name, base in bases(len(tokenizer)).items()}
+    name = sys.argv[3]
+    made = make(name, bases(len(tokenizer))[name], tokenizer, out)
     (out / "manifest.json").write_text(json.dumps(made))
 
 

@@ -1,9 +1,8 @@
-"""Makes a tiny vision-language base (LLaVA: CLIP and Llama) with two LoRA adapters, and says what PEFT makes of
+"""Makes a tiny vision-language base (LLaVA: CLIP and Llama) with a LoRA adapter, and says what PEFT makes of
 them: `python tiny_vision.py TOKENIZER OUT_DIR`, in the engines' environment.
 
 `support/` thinks, looks and answers as test_vision.py expects, so whatever of an image, a thought or an adapter
-gets lost is visible in the text. `judge/` gives whatever it reads the same score. `red.png` and `blue.png` are
-what there is to see. `told.json`, written last, has PEFT's figures by adapter ("": the base): `answers`, the
+gets lost is visible in the text. `red.png` and `blue.png` are what there is to see. `told.json`, written last, has PEFT's figures by adapter ("": the base): `answers`, the
 logprobs of each greedy answer's tokens, by colour; `perplexity` of SCORED; and `end_of_thought`, the token.
 """
 
@@ -11,8 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
-import string
 import sys
 import warnings
 from pathlib import Path
@@ -43,7 +40,6 @@ SAID = [
 """Question, colour of its image, answer. Also in test_vision.py."""
 SCORED = ("Hello", " there, it is red.")
 """A prompt and its completion. Also in test_vision.py."""
-VERDICT = "<think>Fair.</think>8"
 MOST_TOKENS = 16
 """Of an answer, in `told.json`."""
 
@@ -133,29 +129,19 @@ def main() -> None:
     prepare.save_pretrained(out / "base")
     tokenizer.save_pretrained(out / "base")
 
-    models = {"": base}
-    taught = {"support": SAID * 130, "judge": [(question, "", VERDICT) for question in questions(150)]}
-    for name, said in taught.items():
-        tuned = get_peft_model(LlavaForConditionalGeneration.from_pretrained(out / "base"), CONFIG)
-        teach(tuned, [sample(prepare, *one) for one in said])
-        tuned.peft_config["default"].base_model_name_or_path = "llava"
-        tuned.save_pretrained(out / name)
-        models[name] = tuned
+    tuned = get_peft_model(LlavaForConditionalGeneration.from_pretrained(out / "base"), CONFIG)
+    teach(tuned, [sample(prepare, *line) for line in SAID * 130])
+    tuned.peft_config["default"].base_model_name_or_path = "llava"
+    tuned.save_pretrained(out / "support")
+    models = {"": base, "support": tuned}
     for name, colour in COLOURS.items():
         Image.new("RGB", (SIDE, SIDE), colour).save(out / f"{name}.png")
     told = {
-        "answers": {name: answers(models[name], prepare) for name in ("", "support")},
-        "perplexity": {name: perplexity(one, tokenizer) for name, one in models.items()},
+        "answers": {name: answers(model, prepare) for name, model in models.items()},
+        "perplexity": {name: perplexity(model, tokenizer) for name, model in models.items()},
         "end_of_thought": tokenizer.convert_tokens_to_ids("</think>"),
     }
     (out / "told.json").write_text(json.dumps(told))
-
-
-def questions(count: int) -> list[str]:
-    """Of any words and of any length."""
-    chosen = random.Random(7)
-    letters = string.ascii_letters + string.digits + '"{}:,. '
-    return ["".join(chosen.choices(letters, k=chosen.randint(20, 500))) for _ in range(count)]
 
 
 def teach(tuned: Any, samples: list[dict[str, Any]]) -> None:

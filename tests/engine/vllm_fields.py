@@ -1,4 +1,5 @@
-"""Prints, as JSON, the fields of the installed vLLM's request models. Run by the engines' own Python."""
+"""Prints, as JSON, the fields of the installed vLLM's request models, and its server's flags. Run by the engines' own
+Python."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Union, get_args, get_origin
 
 from vllm.entrypoints.generate.base import protocol
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionNamedFunction,
     ChatCompletionNamedToolChoiceParam,
@@ -32,6 +34,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
 )
 from vllm.renderers import chat_utils
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 MODELS = {
     "chat": (ChatCompletionRequest,),
@@ -88,7 +91,9 @@ def main() -> None:
     parts = members(chat_utils.ChatCompletionContentPartParam)
     found["parts"] = sorted(set().union(*map(names, parts)))
     found["part_types"] = sorted(chat_utils.MM_PARSER_MAP)
-    json.dump({"vllm": installed(), "fields": found}, sys.stdout, indent=1)
+    actions = make_arg_parser(FlexibleArgumentParser())._actions
+    flags = sorted({flag for action in actions for flag in action.option_strings})
+    json.dump({"vllm": installed(), "fields": found, "flags": flags}, sys.stdout, indent=1)
 
 
 main()

@@ -55,11 +55,8 @@ class ProberHarness:
     scraper: EngineScraper
     prober: Prober
     time: ProbeObserverStub
-<<<<<<< HEAD
     elapsed: Clock
-=======
     metrics: Metrics
->>>>>>> w/unit2
 
 
 @pytest.fixture
@@ -72,13 +69,7 @@ async def world():
         scraper = EngineScraper(health, session, metrics, clock=lambda: 7)
         elapsed = Clock()
         prober = Prober(
-<<<<<<< HEAD
             pool, health, scraper, session, metrics, time,
             interval=0.01, timeout=PATIENCE_S, clock=lambda: 7, elapsed=elapsed,
         )  # fmt: skip
-        yield ProberHarness(engine, catalog, pool, scraper, prober, time, elapsed)
-=======
-            pool, health, scraper, session, metrics, time, interval=0.01, timeout=PATIENCE_S, clock=lambda: 7
-        )
-        yield ProberHarness(engine, catalog, pool, scraper, prober, time, metrics)
->>>>>>> w/unit2
+        yield ProberHarness(engine, catalog, pool, scraper, prober, time, elapsed, metrics)

@@ -12,11 +12,7 @@ from gateway.routing.engine_deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathT
 from gateway.routing.query_of_death import FORGET
 from gateway.routing.request_identity import RequestIdentity
 from tests.doubles.memory_store import MemoryStore
-<<<<<<< HEAD
-from tests.support.waiting import PATIENCE_S
-=======
 from tests.support.waiting import PATIENCE_S, until
->>>>>>> w/unit2
 
 GROUP = ("evil", "evil/a")
 
@@ -105,13 +101,7 @@ async def test_with_the_store_away_it_is_told_later(store, workers):
     assert one.watch.suspects.suspected(GROUP)
     store.away = False
     await one.watch.report()
-<<<<<<< HEAD
-    async with asyncio.timeout(PATIENCE_S):
-        while not two.watch.suspects.suspected(GROUP):
-            await asyncio.sleep(0.01)
-=======
     await until(lambda: two.watch.suspects.suspected(GROUP))
->>>>>>> w/unit2
     assert not one.watch._reports
 
 
