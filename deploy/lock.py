@@ -72,6 +72,12 @@ LOCKS = (
         )
         for peer in ("vllm-router", "smg", "litellm")
     ),
+    Lock(
+        "loadtests/gpu/requirements/engine.txt",
+        "loadtests/gpu/requirements/engine.in",
+        ("--no-deps", "--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_39"),
+        "vLLM for a machine with a GPU and torch, but no network; no part of Florin's own environment.",
+    ),
 )
 
 

