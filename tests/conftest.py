@@ -12,7 +12,8 @@ import os
 import pkgutil
 import signal
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,15 @@ from gateway.costs.maintenance import ledger_process
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.wal import insertion_process
 from loadtests.postgres import Postgres
-from tests.support import forms, search
-from tests.support.empty_ledgers import EmptyLedgers, put_sqlite
+from tests.support import forms, search, statements
+from tests.support.empty_ledgers import EmptyLedgers, Fill, put_sqlite
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
 from tests.support.promtool import promtool as find_promtool
 from tests.support.waiting import PATIENCE_S
 
 search.begin()
+statements.compile_once()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -216,6 +218,20 @@ def blank_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server: Postgres = request.getfixturevalue("postgres")
     with server.database() as url:
         yield url
+
+
+@pytest.fixture
+def ledger_with(tmp_path: Path) -> Iterator[Callable[..., Ledger]]:
+    """A function that opens a ledger of this test's own on SQLite, with what `fill(ledger, *args)` puts into one. For
+    tests in which the kind of database does not matter."""
+    with ExitStack() as opened:
+
+        def open_ledger(fill: Fill | None = None, *args: Hashable, name: str = "ledger") -> Ledger:
+            ledger = Ledger(f"sqlite:///{put_sqlite(tmp_path / f'{name}.db', fill, *args)}")
+            opened.callback(ledger.close)
+            return ledger
+
+        yield open_ledger
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Empty ledgers, one for each test that asks, without migrating each.
+"""Ledgers, one for each test that asks, without migrating each, and without filling alike each that are filled alike.
 
 On SQLite it is a copy of one file. On PostgreSQL, copying a database takes a third of a second of processor time, and
 hundreds of tests ask for one. So a database goes from test to test, emptied in between; one whose schema a test has
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, LiteralString
@@ -100,19 +100,27 @@ def _empty(connection: psycopg.Connection) -> None:
     connection.execute(_IDS)
 
 
-def put_sqlite(file: Path) -> Path:
-    """Make an empty ledger there, and its directory."""
+Fill = Callable[..., object]
+"""What puts something into a ledger, the same at each call: a function of a module, for it is called once a process."""
+
+
+def put_sqlite(file: Path, fill: Fill | None = None, *args: Hashable) -> Path:
+    """Make a ledger there, and its directory. It is empty, or holds what `fill(ledger, *args)` puts into it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.write_bytes(_sqlite())
+    file.write_bytes(_sqlite(fill, *args))
     return file
 
 
 @functools.cache
-def _sqlite() -> bytes:
+def _sqlite(fill: Fill | None, *args: Hashable) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "ledger.db")
-        made = Ledger(f"sqlite:///{file}")
-        with made.read():
+        if fill:
+            file.write_bytes(_sqlite(None))
+        ledger = Ledger(f"sqlite:///{file}")
+        with ledger.read():
             pass
-        made.close()
+        if fill:
+            fill(ledger, *args)
+        ledger.close()
         return file.read_bytes()

@@ -1,4 +1,4 @@
-"""The finance routes over a real meter, ledger and side process; who asks is given, not looked up."""
+"""The finance routes over a real ledger; who asks is given, not looked up."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from adapters.store.protocol.registry import Event
 from gateway.api import finance
 from gateway.api.admin import prices
 from gateway.api.dependencies import get_state, require_finance, require_operator, require_staff
 from gateway.api.exception_handlers import install
-from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.meter import Meter
-from gateway.observability.metrics import Metrics
 from gateway.operations.authorization import check_role
 from gateway.runtime.clock import system_time
 from gateway.tenants.directory import Directory, Key, Role, Tenant, dump
-from tests.support.empty_ledgers import put_sqlite
+from tests.doubles.ledger_process import LedgerProcessHere
+
+
+class MeterStub:
+    """All that the routes need of a meter. Mutable: whether the worker's records are in the ledger."""
+
+    flushed = True
+
+    async def flush(self):
+        return self.flushed
 
 
 @pytest.fixture
-def ledger_file(tmp_path):
-    """Where the ledger lies; a module may put one there."""
-    return tmp_path / "ledger.db"
+def contents():
+    """What fills the ledger, for modules that begin with a full one."""
 
 
 @pytest.fixture
@@ -37,48 +41,52 @@ def now():
 
 
 @pytest.fixture
-async def installed(ledger_file, tmp_path, now):
-    url = f"sqlite:///{ledger_file if ledger_file.exists() else put_sqlite(ledger_file)}"
-    ledger = Ledger(url)
-    meter = Meter(tmp_path / "usage", ledger, Metrics())
-    await meter.start()
-    ledger_process = LedgerProcess(url)
+def installed(ledger_with, contents, now):
+    ledger = ledger_with(contents)
     directory = Directory()
     for seq, name in enumerate(("acme", "bolt", "corgi", "new"), 1):
         directory.apply(Event(seq, "tenant", name, dump(Tenant(name, base_access=True, created=0))))
-    yield SimpleNamespace(
+    return SimpleNamespace(
         ledger=ledger,
-        meter=meter,
-        ledger_process=ledger_process,
+        meter=MeterStub(),
+        ledger_process=LedgerProcessHere(ledger),
         clock=SimpleNamespace(now=now),
         catalog=SimpleNamespace(engines={}),
         directory=directory,
         settings=SimpleNamespace(redis_prefix="florin"),
     )
-    await ledger_process.close()
-    await meter.close()
-    ledger.close()
 
 
 @functools.cache
-def app_for(role: Role, tenant: str) -> FastAPI:
+def whole_app() -> FastAPI:
     """One for all tests: FastAPI works each route out at the first request, for 0.1 s in all."""
     app = FastAPI()
     install(app)
     app.include_router(finance.router)
     app.include_router(prices.router)
-    key = Key("id", tenant, role, "digest", 0)
     for who in (require_finance, require_operator):
-        app.dependency_overrides[who] = lambda: key
-    app.dependency_overrides[require_staff] = lambda: check_role(key, Role.FINANCE, Role.OPERATOR)
+        app.dependency_overrides[who] = _asks
+    app.dependency_overrides[require_staff] = _asks_as_staff
     return app
+
+
+def _asks(request: Request) -> Key:
+    role, _, tenant = request.headers["x-asks"].partition(" ")
+    return Key("id", tenant, Role(role), "digest", 0)
+
+
+def _asks_as_staff(request: Request) -> Key:
+    return check_role(_asks(request), Role.FINANCE, Role.OPERATOR)
 
 
 @pytest.fixture
 def client_for(installed):
     def client(role=Role.FINANCE, tenant="", path=""):
-        app = app_for(role, tenant)
+        app = whole_app()
         app.dependency_overrides[get_state] = lambda: installed
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://florin{path}")
+        asks = {"x-asks": f"{role.value} {tenant}"}
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url=f"http://florin{path}", headers=asks
+        )
 
     return client

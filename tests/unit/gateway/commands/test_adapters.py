@@ -196,18 +196,6 @@ def test_a_switch_says_where_the_version_is_and_what_falls_short(fake):
     assert warning in result.stderr
 
 
-@pytest.mark.parametrize("weight", ["0", "101", "-1", "ten", "1.5"])
-def test_a_weight_is_a_whole_percentage(fake, weight):
-    result = fake.florin("adapter", "promote", "acme/support", "v2", "--weight", weight)
-    assert (result.exit_code, fake.asked) == (2, [])
-
-
-def test_a_script_must_say_that_it_means_a_removal(fake):
-    result = fake.florin("adapter", "remove", "acme/support")
-    assert (result.exit_code, fake.asked) == (2, [])
-    assert "--yes" in result.stderr
-
-
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
 def test_a_person_is_asked_before_a_removal(fake, monkeypatch, answer, code):
     class Terminal:

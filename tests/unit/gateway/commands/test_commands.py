@@ -615,48 +615,6 @@ def test_a_key_is_shown_once_and_alone_on_stdout(fake):
     assert "fl_k1_s3cret" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("tenant", "add"),
-        ("nonsense",),
-        ("key", "create", "--role", "king"),
-        ("key", "update", "k1"),
-        ("key", "create", "--tenant", "acme", "--requests-per-minute", "many"),
-        ("key", "create", "--tenant", "acme", "--adapter", "none", "--adapter", "support"),
-        ("tenant", "update", "acme", "--concurrent", "-1"),
-        ("tenant", "update", "acme", "--concurrent", "1.5"),
-        ("tenant", "update", "acme", "--tokens-per-minute", "1T"),
-        ("tenant", "update", "acme", "--max-bytes", "10 GB"),
-        ("tenant", "update", "acme", "--max-bytes", "10iB"),
-        ("tenant", "update", "acme", "--budget-money-day", "1e3"),
-        ("tenant", "update", "acme", "--budget-money-day", "0.1234567"),
-        ("tenant", "update", "acme", "--weight", "heavy"),
-        ("tenant", "update", "acme", "--default-policy", "--no-chat-templates"),
-        ("tenant", "remove", "acme"),
-        ("adapter", "show", "acme/"),
-        ("adapter", "add", "/x", "--source", "/x"),
-        ("adapter", "add", "acme/x", "--source", ""),
-        ("adapter", "add", "acme/x"),
-        ("adapter", "add", "acme/x", "--source", "/x", "--upload", "/x"),
-        ("adapter", "add", "acme/x", "--upload", "/nowhere/at/all"),
-        (*NEW_ENGINE, "--slots", "0"),
-        ("price", "add", "--gpu-type", "a", "--rate", "cheap"),
-        ("price", "add", "--gpu-type", "a", "--rate", "nan"),
-        ("price", "add", "--gpu-type", "a", "--rate", "-1"),
-        ("cost", "report", "--month", "2026-07", "--from", "2026-07-02"),
-        ("placement", "--watch", "--json"),
-        ("placement", "--watch", "--changes"),
-    ],
-    ids=" ".join,
-)
-def test_usage_errors_exit_with_2_without_a_call(fake, args):
-    result = fake.florin(*args)
-    assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")
-    assert result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_a_customer_need_not_name_its_tenant(fake, florin):
     fake.answer("GET", "/admin/v1/me", ME)
     fake.answer(
@@ -707,22 +665,6 @@ def test_names_cannot_reach_other_paths(fake):
 def test_version(florin):
     assert florin("version").stdout.startswith("florin ")
     assert "version" in json.loads(florin("version", "--json").stdout)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--require", "region"),
-        ("--require", "=eu"),
-        ("--require", "region="),
-        ("--require", "region=eu", "--require", "region=us"),
-        ("--require", "region=eu", "--no-require"),
-    ],
-)
-def test_requirements_that_make_no_sense_are_not_sent(fake, options):
-    result = fake.florin("tenant", "update", "acme", *options)
-    assert (result.exit_code, fake.asked) == (2, [])
-    assert "--require" in result.stderr
 
 
 def test_a_requirement_that_nothing_meets_is_said(fake):

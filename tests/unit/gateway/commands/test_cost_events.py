@@ -147,19 +147,3 @@ def test_a_receiver_that_fails_stops_the_run_before_the_cursor_moves(pages, bill
     assert json.loads((tmp_path / "cursor").read_text()) == {"next": "p1"}
     assert pages.florin(*args).exit_code == 0
     assert [e["id"] for e in json.loads(billing.asked[-1][1])] == ["id-3"]
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("--kind", "cost"),
-        ("--month", "2026-10"),
-        ("--kind", "cost", "--month", "2026-10", "--format", "stripe"),
-        ("--url", "ftp://x"),
-        ("--url", "http://x", "--output", "y"),
-        ("--customer", "acme"),
-    ],
-)
-def test_what_contradicts_itself_is_a_usage_error(fake, args):
-    done = fake.florin("cost", "events", *args)
-    assert (done.exit_code, fake.asked) == (2, [])

@@ -167,12 +167,6 @@ def test_a_preview_shows_quantities_and_unit_prices_of_a_rate_card(fake):
         assert said in out, said
 
 
-@pytest.mark.parametrize("share", ["acme", "acme=x", "=3", "acme=1.5"])
-def test_a_share_that_is_none(fake, share):
-    out = fake.florin("cost", "close", "2026-11", "--share", share)
-    assert (out.exit_code, fake.asked) == (2, [])
-
-
 RIGHT = {"month": "2026-11", "seal": "ab" * 32, "ok": True, "checks": [
     {"name": "seal", "ok": True, "detail": "ab" * 32}, {"name": "records", "ok": None, "detail": "Cannot: pruned."},
 ]}  # fmt: skip

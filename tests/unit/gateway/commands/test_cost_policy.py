@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 PATH = "/finance/v1/policy"
 ROW = {
     "tenant": None, "policy": "fixed", "shares": {"acme": 6, "bolt": 4}, "valid_from": "2026-10",
@@ -51,10 +49,3 @@ def test_of_a_tenant(fake):
     assert fake.asked[-1][2] == {"policy": "none", "reason": "", "tenant": "corgi"}
     assert "nothing changed" in out.stderr
     assert "Another policy was set from 2026-10 on" in out.stderr
-
-
-@pytest.mark.parametrize(
-    "args", [("default",), ("fair",), ("fixed", "--share", "acme=1%", "--share", "bolt=2")]
-)
-def test_what_is_no_policy(fake, args):
-    assert (fake.florin("cost", "policy", "set", *args).exit_code, fake.asked) == (2, [])

@@ -264,23 +264,6 @@ def test_parquet_goes_to_a_file(fake, tmp_path):
     assert place.read_bytes() == b"PAR1"
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("--format", "parquet"),
-        ("--output", "x.json"),
-        ("--format", "xml"),
-        ("--policy", "mine"),
-        ("--unit-prices", "--format", "csv"),
-        ("--month", "2026-07", "--from", "2026-07-02"),
-    ],
-    ids=" ".join,
-)
-def test_usage_errors_exit_with_2_without_a_call(fake, args):
-    result = fake.florin("cost", "report", *args)
-    assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")
-
-
 def test_a_missing_price_does_not_blank_what_has_one(fake):
     """One GPU without a price made every total `-`."""
     body = deepcopy(REPORT)

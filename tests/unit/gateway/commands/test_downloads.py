@@ -85,10 +85,3 @@ def test_the_file_is_as_readable_as_others(fake, here):
     fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv")
     (here / "other").touch()
     assert stat.S_IMODE((here / "o.csv").stat().st_mode) == stat.S_IMODE((here / "other").stat().st_mode)
-
-
-@pytest.mark.parametrize("args", [("--format", "xls"), ("--dataset", "all")])
-def test_wrong_usage_asks_nothing(fake, args):
-    done = fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv", *args)
-    assert (done.exit_code, fake.asked) == (2, [])
-    assert "is not one of" in done.stderr

@@ -113,21 +113,6 @@ def test_assignments(fake, args, sent, said):
     assert said in done.stdout
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("rate-card", "assign", "--card", "x"),
-        ("rate-card", "assign", "acme", "--default", "--card", "x"),
-        ("rate-card", "add", "x", "--input", "cheap", "--output", "1"),
-        ("rate-card", "add", "x", "--input", "1", "--output", "-1"),
-        ("cost", "statement", "--tenant", "acme", "--month", "2026-10", "--format", "pdf"),
-    ],
-)
-def test_slips_are_usage_errors_and_nothing_is_sent(fake, args):
-    done = fake.florin(*args)
-    assert (done.exit_code, fake.asked) == (2, [])
-
-
 def test_the_margin_has_exact_figures_for_programs_and_a_table_for_people(fake):
     fake.answer("GET", "/finance/v1/margin?month=2026-10", MARGIN)
     done = fake.florin("cost", "margin", "--month", "2026-10")

@@ -19,9 +19,3 @@ def test_a_version_is_released(fake, name, released, said):
     assert result.exit_code == 0
     assert said in result.stdout + result.stderr
     assert [asked[:2] for asked in fake.asked] == [("POST", PATH)]
-
-
-def test_a_script_must_say_that_it_means_it(fake):
-    result = fake.florin("adapter", "release", "acme/support", "v2")
-    assert (result.exit_code, fake.asked) == (2, [])
-    assert "--yes" in result.stderr

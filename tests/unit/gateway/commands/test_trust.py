@@ -14,9 +14,3 @@ def test_an_engine_is_trusted(fake):
         == "a1 is now the reference for llama; 3 versions get new references at their next loads.\n"
     )
     assert [asked[:2] for asked in fake.asked] == [("POST", PATH)]
-
-
-def test_a_script_must_say_that_it_means_it(fake):
-    result = fake.florin("engine", "trust", "a1")
-    assert (result.exit_code, fake.asked) == (2, [])
-    assert "--yes" in result.stderr

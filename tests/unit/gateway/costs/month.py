@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
-
-from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.price_store import add_price
-from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import engine_spans
 from gateway.metering.records import UsageRecord
+from tests.support.ledger_rows import price, see_up
 from tests.unit.gateway.metering.make import record
 
 OCTOBER, NOVEMBER, DECEMBER = (month(f"2026-{n}").start for n in (10, 11, 12))
@@ -52,30 +47,11 @@ def records(seed: int, start: int, count: int = 60, hours: int = 4) -> list[Usag
 
 def span(ledger: Ledger, start: int, hours: int = 5) -> None:
     """Both engines are up from `start`, the first minute of it not ready."""
-    common = {"worker": "w", "region": "", "purchase": "on_demand", "base_model": "base"}
-    rows: list[dict[str, Any]] = []
     for engine, gpu_type, count in (("a", "H100", 2), ("b", "L40", 1)):
-        of = {**common, "engine": engine, "gpu_type": gpu_type, "gpu_count": count}
+        pool = {"engine": engine, "gpu_type": gpu_type, "gpu_count": count, "worker": "w"}
         ready = start + 60_000_000
-        rows.append({**of, "phase": "startup", "started": start, "seen": ready})
-        rows.append({**of, "phase": "up", "started": ready, "seen": start + hours * HOUR})
-    with ledger.write() as connection:
-        connection.execute(insert(engine_spans), rows)
-        mark_dirty(
-            connection,
-            [
-                (start + hour * HOUR, row["engine"], row["gpu_type"], row["gpu_count"])
-                for row in rows
-                for hour in range(hours)
-            ],
-        )
-
-
-def price(ledger: Ledger, gpu_type: str, rate: str, valid_from: int = 0) -> None:
-    add_price(
-        ledger, gpu_type=gpu_type, rate=rate, currency="USD", purchase="on_demand", region="",
-        valid_from=valid_from, valid_to=None, now=valid_from,
-    )  # fmt: skip
+        see_up(ledger, start, ready, phase="startup", **pool)
+        see_up(ledger, ready, start + hours * HOUR, **pool)
 
 
 def fill(ledger: Ledger, *, prices: bool = True) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import insert
-
 from gateway.costs.periods import HOUR, iso
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
+from tests.support.ledger_rows import put
 
 ROW: dict[str, Any] = {
     "engine": "gpu-a", "gpu_type": "H100", "gpu_count": 1, "region": "", "purchase": "on_demand",
@@ -32,5 +31,4 @@ def row(hour: int = 100, **changes: Any) -> dict[str, Any]:
 
 
 def write(ledger: Ledger, *rows: dict[str, Any]) -> None:
-    with ledger.write() as connection:
-        connection.execute(insert(rollups), list(rows))
+    put(ledger, rollups, *rows)

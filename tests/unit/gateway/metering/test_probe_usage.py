@@ -15,6 +15,7 @@ from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_probes
 from gateway.metering.probe_usage import ProbeLog
+from tests.support.waiting import until
 
 ENGINE = Engine("a", "http://a", "base", "h100", slots=2, max_rank=8)
 ANSWER = ProbeAnswer((), (), prompt_tokens=70, cached_tokens=None, completion_tokens=32)
@@ -64,8 +65,7 @@ def test_what_waits_is_bounded(log: ProbeLog, monkeypatch: pytest.MonkeyPatch):
 async def test_it_writes_by_itself_and_at_the_end(ledger: Ledger, log: ProbeLog):
     task = asyncio.create_task(log.run())
     log.probed(ENGINE, ANSWER)
-    while log._rows:
-        await asyncio.sleep(0.01)
+    await until(lambda: rows(ledger))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     log.probed(ENGINE, ANSWER)

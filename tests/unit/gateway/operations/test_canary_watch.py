@@ -83,7 +83,7 @@ async def test_a_canary_that_turns_bad_while_it_is_given_more_is_stopped(monkeyp
     async def carry_out(_: Any, adapter: Adapter, judgement: Any) -> bool:
         begun.append(judgement.verdict)
         if judgement.verdict == "promote":
-            await asyncio.sleep(60)  # it is being loaded
+            await asyncio.Event().wait()  # it is being loaded
         done.append(f"{adapter.name} {judgement.verdict}")
         return True
 

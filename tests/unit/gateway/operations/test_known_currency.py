@@ -10,6 +10,7 @@ import pytest
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations import known_currency
 from gateway.operations.known_currency import KnownCurrency
+from tests.support.waiting import PATIENCE_S
 
 
 class Asked:
@@ -23,7 +24,7 @@ class Asked:
 
     def __call__(self, _ledger: object) -> str:
         self.times += 1
-        self.goes_on.wait(30)
+        self.goes_on.wait(PATIENCE_S)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -33,6 +34,7 @@ class Asked:
 def asked(monkeypatch) -> Asked:
     made = Asked()
     monkeypatch.setattr(known_currency, "currency_of", made)
+    monkeypatch.setattr(known_currency, "PATIENCE", PATIENCE_S)
     return made
 
 
@@ -50,7 +52,7 @@ async def test_nobody_waits_for_a_ledger_that_hangs_and_it_holds_one_thread(aske
     assert await known.get(None) == ""
     assert asked.times == 1
     asked.goes_on.set()
-    monkeypatch.setattr(known_currency, "PATIENCE", 30)
+    monkeypatch.setattr(known_currency, "PATIENCE", PATIENCE_S)
     assert await known.get(None) == "USD"
     assert asked.times == 1
 

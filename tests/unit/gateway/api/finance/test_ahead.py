@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.costs.periods import DAY, HOUR, month
-from gateway.costs.prices.price_store import add_price
 from gateway.tenants.directory import Role
+from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -24,10 +24,7 @@ async def filled(installed):
     installed.directory = SimpleNamespace(tenants={"acme": object()})
     installed.settings = SimpleNamespace(redis_prefix="florin")
     ledger = installed.ledger
-    add_price(
-        ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    price(ledger)
     first = OCTOBER.start // HOUR
     write(ledger, *(row(first + 24 * n, tenant=t) for n in range(10) for t in ("acme", "bolt")))
     return installed

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import re
-import shutil
 from decimal import Decimal
 from types import SimpleNamespace
 
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import select
 
-from gateway.api import finance
 from gateway.costs.export.spool import Spool
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
 from gateway.tenants.directory import Role
+from tests.unit.gateway.api.conftest import whole_app
 from tests.unit.gateway.costs.rolled import row as line
 from tests.unit.gateway.costs.rolled import write
-from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, RATE, arrive_late, close_october, fill
+from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, RATE, fill_to_the_end
 
 MONTHS = ("2026-10", "2026-11")
 RANGE = {"from": "2026-10-01", "to": "2026-10-20"}
@@ -31,20 +29,9 @@ FORBIDDEN = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    made = Ledger(f"sqlite:///{path}")
-    fill(made)
-    close_october(made)
-    arrive_late(made)
-    made.close()
-    return path
-
-
 @pytest.fixture
-def ledger_file(original, tmp_path):
-    return shutil.copy(original, tmp_path / "ledger.db")
+def contents():
+    return fill_to_the_end
 
 
 @pytest.fixture
@@ -62,18 +49,28 @@ def sold(installed, tmp_path):
     return installed
 
 
+@functools.cache
+def reading_routes():
+    """Paths, with the names of their parameters."""
+    return [
+        (route, {parameter["name"] for parameter in operations["get"].get("parameters", ())})
+        for route, operations in whole_app().openapi()["paths"].items()
+        if route.startswith("/finance/") and "get" in operations
+    ]
+
+
 def asked(tenant):
-    """Every way to ask every finance route that reads."""
-    app = FastAPI()
-    app.include_router(finance.router)
-    for route, operations in app.openapi()["paths"].items():
-        if "get" in operations:
-            path = route.replace("{tenant}", tenant)
-            if "{month}" in path:
-                yield from ((path.replace("{month}", month), {}) for month in MONTHS)
-                continue
-            for period in ({"month": MONTHS[0]}, {"month": MONTHS[1]}, RANGE, {}):
-                yield path, period
+    """Every way to ask every finance route that reads for a time."""
+    for route, names in reading_routes():
+        path = route.replace("{tenant}", tenant)
+        if "{month}" in path:
+            yield from ((path.replace("{month}", month), {}) for month in MONTHS)
+            continue
+        yield path, {}
+        if "month" in names:
+            yield from ((path, {"month": month}) for month in MONTHS)
+        if "from" in names:
+            yield path, RANGE
     for month in MONTHS:
         for kind in ("csv", "focus-1.2", "focus-1.4"):
             yield "/finance/v1/export", {"month": month, "format": kind}
@@ -113,11 +110,14 @@ async def test_no_finance_route_tells_a_customer_what_gpus_cost(client_for, sold
 
 
 async def test_the_same_routes_tell_staff(client_for, sold):
+    """Else it would be easy to hide it."""
+    whole = ""
     async with client_for() as client:
-        texts = [(await client.get(path, params=params)).text for path, params in asked("acme")]
-    whole = "".join(texts)
-    assert ENGINE in whole
-    assert FORBIDDEN.search(whole)
+        for path, params in asked("acme"):
+            whole += (await client.get(path, params=params)).text
+            if ENGINE in whole and FORBIDDEN.search(whole.replace(ENGINE, "")):
+                return
+    raise AssertionError(whole)
 
 
 async def test_a_customer_s_report_has_the_prices_of_its_card(client_for, sold):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.tenants.directory import Role
+from tests.unit.gateway.api.paging import pages_of
 from tests.unit.gateway.metering.make import record
 
 PATH = "/finance/v1/quarantine"
@@ -26,17 +27,11 @@ async def test_pages_hold_each_record_once(client_for, installed):
     records = [record(f"r{n}") for n in range(5)]
     installed.ledger.insert(records)
     installed.ledger.insert([replace(one, completion_tokens=99) for one in records])
-    seen, after = [], None
     async with client_for() as client:
-        while True:
-            params = {"limit": 2} | ({"after": after} if after else {})
-            page = (await client.get(PATH, params=params)).json()
-            assert page["total"] == 5
-            seen += [one["id"] for one in page["data"]]
-            after = page["next"]
-            if after is None:
-                break
+        pages = [page async for page in pages_of(client, PATH, limit=2)]
         bad = await client.get(PATH, params={"after": "x"})
+    assert {page["total"] for page in pages} == {5}
+    seen = [quarantined["id"] for page in pages for quarantined in page["data"]]
     assert sorted(seen) == sorted(one.id for one in records)
     assert bad.status_code == 400
 

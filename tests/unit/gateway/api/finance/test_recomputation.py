@@ -8,13 +8,13 @@ from collections import Counter
 
 import orjson
 import pytest
-from sqlalchemy import insert
 
 from gateway.costs.closing.closing import GRACE
-from gateway.metering.ledger.engine_hours import mark_dirty
-from gateway.metering.ledger.schema import calibrations, engine_spans
+from gateway.metering.ledger.schema import calibrations
 from gateway.tenants.directory import Role
 from tests.support import recomputation as outsider
+from tests.support.ledger_rows import calibration, put, see_up
+from tests.unit.gateway.api.paging import pages_of
 from tests.unit.gateway.costs import month as fleet
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER
 from tests.unit.gateway.metering.make import HOUR, record
@@ -94,32 +94,12 @@ def fill(ledger):
 
 def see(ledger, start, spans):
     names = ("engine", "gpu_type", "gpu_count", "region", "purchase", "worker", "phase")
-    rows = [
-        {
-            **dict(zip(names, one, strict=False)),
-            "started": start + one[-2],
-            "seen": start + one[-1],
-            "base_model": "base",
-        }
-        for one in spans
-    ]
-    hours = range(start, start + HOURS * HOUR, HOUR)
-    with ledger.write() as connection:
-        connection.execute(insert(engine_spans), rows)
-        mark_dirty(
-            connection, {(hour, r["engine"], r["gpu_type"], r["gpu_count"]) for r in rows for hour in hours}
-        )
+    for *pool, first, last in spans:
+        see_up(ledger, start + first, start + last, **dict(zip(names, pool, strict=True)))
 
 
 async def pages(client, path, **params):
-    found, after = [], None
-    while True:
-        answer = await client.get(path, params={**params, "limit": 37} | ({"after": after} if after else {}))
-        assert answer.status_code == 200, answer.text
-        found += answer.json()["data"]
-        after = answer.json()["next"]
-        if after is None:
-            return found
+    return [row async for page in pages_of(client, path, **params, limit=37) for row in page["data"]]
 
 
 async def recomputed(client, start, end=None, **more):
@@ -186,8 +166,7 @@ def difference(after, before):
 
 async def test_an_outsider_finds_the_same_to_the_last_unit(client_for, installed):
     async with client_for(Role.OPERATOR) as client:
-        for gpu_type, region, purchase, rate, since in PRICES:
-            await add(client, gpu_type, region, purchase, rate, since)
+        await add_all(client)
         fill(installed.ledger)
         october, november = await recomputed(client, OCTOBER), await recomputed(client, NOVEMBER)
         for start, mine in ((OCTOBER, october), (NOVEMBER, november)):
@@ -242,8 +221,7 @@ async def test_an_outsider_finds_the_same_days_where_midnight_cuts_an_hour(
     midnight = OCTOBER + 3 * day - ahead
     first = midnight - 3 * HOUR - midnight % HOUR
     async with client_for(Role.OPERATOR) as client:
-        for gpu_type, region, purchase, rate, since in PRICES:
-            await add(client, gpu_type, region, purchase, rate, since)
+        await add_all(client)
         installed.ledger.insert(fleet.records(3, first))
         fleet.span(installed.ledger, first)
         records, spans = hard_cases(first)
@@ -274,18 +252,14 @@ def iso_offset(ahead):
 
 async def test_calibrated_weights_too(client_for, installed):
     """Two GPU types are calibrated, one of them so slow that its work exceeds the busy time; the third is not."""
-    terms = {"base_model": "base", "engine_version": "1", "valid_from": 0, "recorded_at": 0, "document": "{}"}
     names = ("gpu_type", "prefill_ps", "cached_ps", "decode_ps", "kv_ps", "load_ps")
     rows = [
         ("H100", 123_456_789, 1_234_567, 7_654_321_987, 98_765, 5 * 10**12 + 1),
         ("L40", 10**12 + 7, 3, 10**13 + 11, 0, 0),
     ]
-    with installed.ledger.write() as connection:
-        made = [{**terms, **dict(zip(names, row, strict=True))} for row in rows]
-        connection.execute(insert(calibrations), made)
+    put(installed.ledger, calibrations, *(calibration(**dict(zip(names, row, strict=True))) for row in rows))
     async with client_for(Role.OPERATOR) as client:
-        for gpu_type, region, purchase, rate, since in PRICES:
-            await add(client, gpu_type, region, purchase, rate, since)
+        await add_all(client)
         fill(installed.ledger)
         loading = [
             record(f"load-{n}", engine="a", gpu_type="H100", gpu_count=2, adapter_loads=n, base_model="base",
@@ -303,6 +277,11 @@ async def test_calibrated_weights_too(client_for, installed):
     used = {(key.engine, key.hour) for key in mine if key.bucket == "usage"}
     assert {"a", "c"} <= {engine for engine, _ in spare}, "what is busy beyond the work of its tokens"
     assert {engine for engine, _ in used - spare} >= {"b", "d"}, "more work than time; no calibration"
+
+
+async def add_all(client):
+    for terms in PRICES:
+        await add(client, *terms)
 
 
 async def add(client, gpu_type, region, purchase, rate, since):

@@ -27,12 +27,7 @@ async def test_a_bill_is_imported_listed_and_removed(client_for):
         removed = await client.delete(f"/bills/{first.json()['source'][:12]}")
         after = (await client.get("/bills")).json()["data"]
         gone = await client.delete(f"/bills/{first.json()['source'][:12]}")
-    assert (first.status_code, again.status_code, first.json()["new"], again.json()["new"]) == (
-        201,
-        200,
-        1,
-        0,
-    )
+    assert [(a.status_code, a.json()["new"]) for a in (first, again)] == [(201, 1), (200, 0)]
     assert [(bill["file_name"], bill["lines"]) for bill in listed] == [("o.csv", 1)]
     assert (removed.json()["lines"], after) == (1, [])
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "not_found")
@@ -53,19 +48,15 @@ async def test_bad_lines_are_findings_and_nothing_is_imported(client_for):
     assert (otherwise.status_code, otherwise.json()["error"]["code"]) == (409, "conflict")
 
 
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ({"map": "resource"}, "NAME=VALUE"),
-        ({"rename": "H100=B200"}, "FIELD:THEIRS"),
-        ({"format": "xlsx"}, "format"),
-    ],
-)
-async def test_a_wrong_reading_is_refused(client_for, params, says):
+async def test_a_wrong_reading_is_refused(client_for):
     async with client_for() as client:
-        answer = await client.post("/bills", params=params, content=HEAD + GOOD)
-    assert answer.status_code == 400
-    assert says in answer.json()["error"]["message"]
+        for params, says in (
+            ({"map": "resource"}, "NAME=VALUE"),
+            ({"rename": "H100=B200"}, "FIELD:THEIRS"),
+            ({"format": "xlsx"}, "format"),
+        ):
+            answer = await client.post("/bills", params=params, content=HEAD + GOOD)
+            assert (answer.status_code, says in answer.json()["error"]["message"]) == (400, True), params
 
 
 async def test_a_file_that_is_too_large_is_not_read_to_its_end(client_for, monkeypatch):
@@ -84,24 +75,21 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(client_for, monke
     assert sent <= 1200
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/bills"),
-        ("GET", "/bills"),
-        ("DELETE", "/bills/0123456789"),
-        ("GET", "/reconciliation"),
-        ("GET", "/reconciliation/acceptances?month=2026-10"),
-        ("GET", "/true-ups/2026-10"),
-        ("GET", "/commitments"),
-        ("GET", "/commitments/report"),
-        ("GET", "/compare"),
-    ],
-)
-async def test_tenants_are_kept_out(client_for, method, path):
+async def test_tenants_are_kept_out(client_for):
     async with client_for(Role.TENANT, "acme") as client:
-        answer = await client.request(method, path)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role")
+        for method, path in (
+            ("POST", "/bills"),
+            ("GET", "/bills"),
+            ("DELETE", "/bills/0123456789"),
+            ("GET", "/reconciliation"),
+            ("GET", "/reconciliation/acceptances?month=2026-10"),
+            ("GET", "/true-ups/2026-10"),
+            ("GET", "/commitments"),
+            ("GET", "/commitments/report"),
+            ("GET", "/compare"),
+        ):
+            answer = await client.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role"), path
 
 
 async def test_a_reconciliation(client_for):
@@ -110,14 +98,12 @@ async def test_a_reconciliation(client_for):
         found = (await client.get("/reconciliation", params={"month": "2026-10"})).json()
         wide = (await client.get("/reconciliation", params={"month": "2026-10", "tolerance": "100"})).json()
         wrong = await client.get("/reconciliation", params={"month": "2026-13"})
-        odd = [await client.get("/reconciliation", params={"tolerance": t}) for t in ("-1", "101", "NaN")]
     assert (found["month"], found["tolerance_percent"], found["complete"], found["ok"]) == (
         "2026-10", "0.10", True, False,
     )  # fmt: skip
     assert [line["kind"] for line in found["bill"]["lines"]] == ["down", "no_price"]
     assert (wide["tolerance_percent"], wide["ok"]) == ("100.00", True)
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "month")
-    assert [answer.status_code for answer in odd] == [400, 400, 400]
 
 
 async def test_a_comparison(client_for, installed):
@@ -135,12 +121,12 @@ async def test_a_comparison(client_for, installed):
     ]
 
 
-@pytest.mark.parametrize("tolerance", ["1e-999999", "0.0000000001", "NaN", "-1", "101"])
-async def test_a_tolerance_that_is_none_is_refused_at_once(client_for, tolerance):
+async def test_a_tolerance_that_is_none_is_refused_at_once(client_for):
     """The smallest of them would be a fraction of a million digits."""
     async with client_for() as client:
-        answer = await client.get("/reconciliation", params={"tolerance": tolerance})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+        for tolerance in ("1e-999999", "0.0000000001", "NaN", "-1", "101"):
+            answer = await client.get("/reconciliation", params={"tolerance": tolerance})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value"), tolerance
 
 
 COMMITMENT = {
@@ -164,23 +150,23 @@ async def test_commitments_and_their_report(client_for):
     assert after["rows"] == []
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("/commitments", {**COMMITMENT, "valid_to": "2026-10-01"}, "valid_to"),
-        ("/commitments", {**COMMITMENT, "valid_from": "soon"}, "valid_from"),
-        ("/commitments", {**COMMITMENT, "upfront": "1e9999"}, "upfront"),
-        ("/reconciliation/acceptances", {"reason": "because"}, "lines"),
-        ("/reconciliation/acceptances", {"reason": "because", "kind": "rate"}, "month"),
-        ("/reconciliation/acceptances", {"reason": "because", "lines": ["x"]}, "lines"),
-        ("/reconciliation/acceptances", {"reason": "because", "kind": "rate", "month": "2026-13"}, "month"),
-        ("/true-ups/2026-13", {}, "month"),
-    ],
+MALFORMED = (
+    ("/commitments", {**COMMITMENT, "valid_to": "2026-10-01"}, "valid_to"),
+    ("/commitments", {**COMMITMENT, "valid_from": "soon"}, "valid_from"),
+    ("/commitments", {**COMMITMENT, "upfront": "1e9999"}, "upfront"),
+    ("/reconciliation/acceptances", {"reason": "because"}, "lines"),
+    ("/reconciliation/acceptances", {"reason": "because", "kind": "rate"}, "month"),
+    ("/reconciliation/acceptances", {"reason": "because", "lines": ["x"]}, "lines"),
+    ("/reconciliation/acceptances", {"reason": "because", "kind": "rate", "month": "2026-13"}, "month"),
+    ("/true-ups/2026-13", {}, "month"),
 )
-async def test_what_is_malformed_names_its_field(client_for, path, body, param):
+
+
+async def test_what_is_malformed_names_its_field(client_for):
     async with client_for() as client:
-        answer = await client.post(path, json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        for path, body, param in MALFORMED:
+            answer = await client.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), (path, body)
 
 
 async def test_an_acceptance_over_http_and_a_true_up_that_is_blocked(client_for):

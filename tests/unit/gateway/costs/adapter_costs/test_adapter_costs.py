@@ -1,18 +1,21 @@
 """Loads and slots of adapters in money, worked out by hand; and how residency is sampled."""
 
+import asyncio
+from collections import Counter
 from fractions import Fraction
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from adapters.model import Engine
 from gateway.costs.adapter_costs.adapter_report import adapter_report
 from gateway.costs.adapter_costs.residency_log import ResidencyLog, _row
 from gateway.costs.periods import DAY, HOUR, Period, month
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.selling.residency import BRIDGE
 from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans
 from tests.doubles.memory_store import MemoryStore
+from tests.support.ledger_rows import calibration, engine_hour, price, put, residency_span
+from tests.support.waiting import until
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -22,20 +25,8 @@ FIRST = START // HOUR
 NOW = START + 10 * DAY
 
 
-def price(ledger, rate, valid_from=0):
-    add_price(
-        ledger, gpu_type="H100", rate=rate, currency="USD", region="", purchase="on_demand",
-        valid_from=valid_from, valid_to=None, now=valid_from,
-    )  # fmt: skip
-
-
-def span(ledger, version, start, end, *, engine="gpu-a", slots=4, gpus=1):
-    with ledger.write() as connection:
-        values = {
-            "engine": engine, "version": version, "started": start, "seen": end, "slots": slots,
-            "gpu_type": "H100", "gpu_count": gpus, "region": "", "purchase": "on_demand",
-        }  # fmt: skip  # a row
-        connection.execute(insert(residency_spans), [values])
+def span(ledger, version, start, end, **changes):
+    put(ledger, residency_spans, residency_span(version, start, end, **changes))
 
 
 def rows(ledger, period=OCTOBER, now=NOW):
@@ -43,9 +34,9 @@ def rows(ledger, period=OCTOBER, now=NOW):
 
 
 def test_a_slot_costs_an_equal_part_of_its_engine(ledger):
-    price(ledger, "3.00")
+    price(ledger, rate="3.00")
     span(ledger, "acme/support@v1", START, START + 8 * HOUR)
-    span(ledger, "acme/support@v2", START, START + HOUR, engine="gpu-b", slots=2, gpus=2)
+    span(ledger, "acme/support@v2", START, START + HOUR, engine="gpu-b", slots=2, gpu_count=2)
     span(ledger, "bolt/x@v1", START - DAY, START + 2 * HOUR)  # begun in September
     found = rows(ledger)
     assert (found["acme/support"]["slot_hours"], found["acme/support"]["slot_cost"]) == ("9.00", "9.00")
@@ -54,8 +45,8 @@ def test_a_slot_costs_an_equal_part_of_its_engine(ledger):
 
 
 def test_all_slots_of_a_full_engine_cost_what_the_engine_costs(ledger):
-    price(ledger, "2.999999")
-    price(ledger, "1.7", START + 3 * HOUR + 77_777)  # within an hour
+    price(ledger, rate="2.999999")
+    price(ledger, "H100", "1.7", START + 3 * HOUR + 77_777)  # within an hour
     for number in range(3):
         span(ledger, f"acme/a{number}@v1", START, START + 7 * HOUR, slots=3)
     total = adapter_report(ledger, OCTOBER, now=NOW)["total"]
@@ -66,7 +57,7 @@ def test_all_slots_of_a_full_engine_cost_what_the_engine_costs(ledger):
 
 
 def test_loads_cost_what_the_calibration_measured(ledger):
-    price(ledger, "3.60")
+    price(ledger, rate="3.60")
     ledger.insert(
         [
             record("a", dispatched=START, ended=START + 9, adapter_loads=2),
@@ -74,29 +65,8 @@ def test_loads_cost_what_the_calibration_measured(ledger):
             record("c", dispatched=START, ended=START + 9),
         ]
     )
-    with ledger.write() as connection:
-        connection.execute(
-            insert(calibrations),
-            [
-                {
-                    "id": 7, "gpu_type": "H100", "base_model": "base", "engine_version": "", "valid_from": 0,
-                    "recorded_at": 0, "prefill_ps": 1, "cached_ps": 1, "decode_ps": 1, "kv_ps": 1,
-                    "load_ps": 5 * 10**12, "document": "{}",
-                }
-            ],
-        )  # fmt: skip
-        common = {
-            "hour": START, "gpu_type": "H100", "region": "", "purchase": "on_demand", "base_model": "base",
-            "provisioned_us": 1, "startup_us": 0, "busy_us": 1, "nano_gpu_hours": 1, "records": 1,
-        }  # fmt: skip
-        made = record("a", dispatched=START, ended=START + 9)
-        connection.execute(
-            insert(engine_hours),
-            [
-                {**common, "engine": made.engine, "gpu_count": made.gpu_count, "calibration": 7},
-                {**common, "engine": "e2", "gpu_count": made.gpu_count, "calibration": 0},
-            ],
-        )
+    put(ledger, calibrations, calibration(id=7, load_ps=5 * 10**12))
+    put(ledger, engine_hours, engine_hour(FIRST, calibration=7), engine_hour(FIRST, engine="e2"))
     found = rows(ledger)
     # two loads of 5 s, at 0.001 a second
     assert (found["acme/support"]["loads"], found["acme/support"]["load_cost"]) == (2, "0.01")
@@ -104,7 +74,7 @@ def test_loads_cost_what_the_calibration_measured(ledger):
 
 
 def test_rarely_used_adapters_are_summed(ledger):
-    price(ledger, "1.00")
+    price(ledger, rate="1.00")
     write(
         ledger, row(FIRST, adapter="acme/often", requests=1000), row(FIRST, adapter="acme/rare", requests=99)
     )
@@ -171,20 +141,23 @@ def test_another_worker_goes_on_unless_it_comes_too_late(sampled):
 
 
 async def test_only_the_worker_that_leads_samples(ledger):
-    log = ResidencyLog(MemoryStore(), ledger, "w", lambda: NOW, lambda: [(ENGINE, ["a@v1"])], seconds=0.01)
-    import asyncio
+    store, asked = MemoryStore(clock=lambda: 0), Counter()
 
-    task = asyncio.create_task(log.run())
-    other = ResidencyLog(log.store, ledger, "v", lambda: NOW, lambda: [(ENGINE, ["b@v1"])], seconds=0.01)
-    found = []
-    while not found:  # the first leads
-        await asyncio.sleep(0.01)
-        with ledger.read() as connection:
-            found = connection.execute(select(residency_spans.c.version)).scalars().all()
-    second = asyncio.create_task(other.run())
-    await asyncio.sleep(0.2)
-    for running in (task, second):
-        running.cancel()
-        await asyncio.wait([running])
+    def log(owner, version):
+        def resident():
+            asked[owner] += 1
+            return [(ENGINE, [version])]
+
+        return ResidencyLog(store, ledger, owner, lambda: NOW, resident, seconds=0.001)
+
+    running = [asyncio.create_task(log("leader", "a@v1").run())]
+    await until(lambda: asked["leader"])
+    running.append(asyncio.create_task(log("other", "b@v1").run()))
+    seen = asked["leader"]
+    await until(lambda: asked["leader"] > seen + 3)
+    for task in running:
+        task.cancel()
+        await asyncio.wait([task])
+    assert not asked["other"]
     with ledger.read() as connection:
         assert connection.execute(select(residency_spans.c.version)).scalars().all() == ["a@v1"]

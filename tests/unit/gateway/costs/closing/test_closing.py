@@ -17,20 +17,19 @@ from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import HOUR, PeriodError, iso
 from gateway.costs.periods import month as month_of
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.prices.price_store import add_price, read_prices
+from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import (
     dirty_hours,
     engine_hours,
-    engine_spans,
     period_tenants,
     periods,
     rollups,
 )
-from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, price, span
+from tests.support.ledger_rows import price, see_up
+from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, span
 from tests.unit.gateway.costs.month import records as some_records
 from tests.unit.gateway.metering.make import record
 
@@ -175,7 +174,7 @@ def test_without_a_price_it_is_refused_unless_allowed_and_a_later_price_corrects
     assert october[3] + figures(ledger, "2026-11")[3] == whole
 
 
-def test_what_comes_late_is_posted_to_the_next_month_and_nets_to_the_difference(ledger, tmp_path):
+def test_what_comes_late_is_posted_to_the_next_month_and_nets_to_the_difference(ledger, ledger_with):
     fill(ledger)
     shut(ledger, "2026-10")
     before, october = rows_of(ledger, "2026-10"), figures(ledger, "2026-10")
@@ -190,8 +189,7 @@ def test_what_comes_late_is_posted_to_the_next_month_and_nets_to_the_difference(
         counts = dict(connection.execute(select(periods.c.month, periods.c.records)).all())
     assert counts == {"2026-10": 60, "2026-11": 72}
 
-    together = Ledger(f"sqlite:///{tmp_path / 'together.db'}")
-    fill(together)
+    together = ledger_with(fill, name="together")
     together.insert(late)
     shut(together, "2026-10")
     shut(together, "2026-11")
@@ -199,7 +197,6 @@ def test_what_comes_late_is_posted_to_the_next_month_and_nets_to_the_difference(
         sum(pair) for pair in zip(figures(together, "2026-10"), figures(together, "2026-11"), strict=True)
     ]
     assert [sum(pair) for pair in zip(october, figures(ledger, "2026-11"), strict=True)] == expected
-    together.close()
 
 
 def test_records_are_covered_once_and_in_order_and_paged(ledger):
@@ -271,11 +268,10 @@ def _fail(*_):
     raise ZeroDivisionError
 
 
-def test_the_root_is_the_same_in_any_order_of_arrival_and_on_any_database(ledger, tmp_path):
+def test_the_root_is_the_same_in_any_order_of_arrival_and_on_any_database(ledger, ledger_with):
     """The period holds the batch of its cutoff, so as many batches in each."""
-    other = Ledger(f"sqlite:///{tmp_path / 'other.db'}")
     roots = []
-    for at, order in ((ledger, 1), (other, -1)):
+    for at, order in ((ledger, 1), (ledger_with(name="other"), -1)):
         price(at, "H100", "2.49")
         price(at, "L40", "0.7")
         made = some_records(4, OCTOBER)[::order]
@@ -283,7 +279,6 @@ def test_the_root_is_the_same_in_any_order_of_arrival_and_on_any_database(ledger
             at.insert(made[first : first + 6])
         span(at, OCTOBER)
         roots.append(shut(at, "2026-10")["root"])
-    other.close()
     assert roots[0] == roots[1]
 
 
@@ -353,17 +348,8 @@ def test_a_correction_that_is_not_priced_for_good_yet_has_the_rate_of_what_it_co
 def test_an_engine_that_came_back_with_other_gpus_within_the_hour(ledger):
     """At another price too: these are two pools, and each has its rate."""
     fill(ledger)
-    twin = {
-        "engine": "b", "worker": "w", "started": OCTOBER, "phase": "up", "seen": OCTOBER + HOUR // 2,
-        "gpu_type": "L40", "gpu_count": 4, "region": "", "purchase": "spot", "base_model": "base",
-    }  # fmt: skip
-    with ledger.write() as connection:
-        connection.execute(insert(engine_spans), [twin])
-        mark_dirty(connection, [(OCTOBER, "b", "L40", 4)])
-    add_price(
-        ledger, gpu_type="L40", rate="0.10", currency="USD", purchase="spot", region="",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    see_up(ledger, OCTOBER, OCTOBER + HOUR // 2, engine="b", gpu_type="L40", gpu_count=4, purchase="spot")
+    price(ledger, "L40", "0.10", purchase="spot")
     shut(ledger, "2026-10")
     all_right(ledger)
 

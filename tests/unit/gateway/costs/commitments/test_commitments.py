@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import insert
 
 from gateway.costs.commitments.commitment import NANO, Commitment, CommitmentError, use
 from gateway.costs.commitments.commitment_report import commitment_report
@@ -16,11 +15,11 @@ from gateway.costs.commitments.commitment_store import (
     withdraw_commitment,
 )
 from gateway.costs.periods import HOUR, Period, iso, month
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.reconciliation.bill_files import BillFormat
 from gateway.costs.reconciliation.bills import import_bill
 from gateway.costs.reconciliation.reconcile import reconcile
 from gateway.metering.ledger.schema import engine_hours
+from tests.support.ledger_rows import engine_hour, price, put
 from tests.unit.gateway.costs.rolled import row, write
 
 NOVEMBER = month("2026-11")
@@ -83,39 +82,16 @@ def test_an_upfront_payment_is_amortised_to_the_last_unit():
     assert parts[2] == Fraction("1000.01") * 30 / 92
 
 
-def hour_of(hour, engine, purchase, gpus=1, region=""):
-    return {
-        "hour": (FIRST + hour) * HOUR, "engine": engine, "gpu_type": "H100", "gpu_count": gpus, "region": region,
-        "purchase": purchase, "base_model": "base", "provisioned_us": HOUR, "startup_us": 0, "busy_us": 0,
-        "nano_gpu_hours": gpus * NANO, "records": 0, "calibration": 0,
-    }  # fmt: skip  # one name a line says no more
-
-
 @pytest.fixture
 def november(ledger):
     """Two GPUs are reserved; one is used for 100 hours. Ten hours run on spot, and ten on demand."""
-    rows = [hour_of(hour, "r1", "reserved") for hour in range(100)]
-    rows += [hour_of(hour, "s1", "spot") for hour in range(10)]
-    rows += [hour_of(hour, "d1", "on_demand") for hour in range(10)]
-    with ledger.write() as connection:
-        connection.execute(insert(engine_hours), rows)
-    write(
-        ledger,
-        *(
-            row(FIRST + hour, engine=engine, purchase=purchase, bucket="idle")
-            for engine, purchase, hours in (
-                ("r1", "reserved", 100),
-                ("s1", "spot", 10),
-                ("d1", "on_demand", 10),
-            )
-            for hour in range(hours)
-        ),
-    )
-    for purchase, rate in (("on_demand", "3.00"), ("spot", "0.50"), ("reserved", "1.80")):
-        add_price(
-            ledger, gpu_type="H100", rate=rate, currency="USD", purchase=purchase, region="", valid_from=None,
-            valid_to=None, now=1,
-        )  # fmt: skip
+    for engine, purchase, hours, rate in (
+        ("d1", "on_demand", 10, "3.00"), ("s1", "spot", 10, "0.50"), ("r1", "reserved", 100, "1.80"),
+    ):  # fmt: skip
+        times = range(FIRST, FIRST + hours)
+        put(ledger, engine_hours, *(engine_hour(n, engine=engine, purchase=purchase) for n in times))
+        write(ledger, *(row(n, engine=engine, purchase=purchase, bucket="idle") for n in times))
+        price(ledger, "H100", rate, None, purchase=purchase)
     return ledger
 
 
@@ -207,18 +183,14 @@ def test_prices_that_change_within_an_hour_count_by_their_time(ledger):
     """A commitment and a spot engine in an hour whose prices change after a quarter of it."""
     at = NOVEMBER.start + HOUR // 4
     for purchase, first, then in (("on_demand", "4.00", "8.00"), ("spot", "1.00", "2.00")):
-        for rate, since in ((first, 0), (then, at)):
-            add_price(
-                ledger, gpu_type="H100", rate=rate, currency="USD", purchase=purchase, region="",
-                valid_from=since, valid_to=None, now=1,
-            )  # fmt: skip
+        price(ledger, "H100", first, purchase=purchase)
+        price(ledger, "H100", then, at, purchase=purchase)
     add_commitment(
         ledger, gpu_type="H100", region="", gpus=1, valid_from=NOVEMBER.start + HOUR // 2,
         valid_to=NOVEMBER.start + 2 * HOUR, rate="1.00", upfront="0", currency="USD", description="", now=1, by="k",
     )  # fmt: skip
-    with ledger.write() as connection:
-        rows = [hour_of(0, "r1", "reserved"), hour_of(0, "s1", "spot")]
-        connection.execute(insert(engine_hours), rows)
+    reserved, spot = engine_hour(FIRST, purchase="reserved"), engine_hour(FIRST, engine="s1", purchase="spot")
+    put(ledger, engine_hours, reserved, spot)
     found = commitment_report(ledger, "2026-11", now=NOW)
     [one], [spot] = found["rows"], found["spot"]
     assert (one["committed_gpu_hours"], one["used_gpu_hours"]) == ("1.50", "0.50")

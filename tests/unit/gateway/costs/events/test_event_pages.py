@@ -1,14 +1,12 @@
 """Events: each once, in order of commit, with ids that never change; and their forms for billing systems."""
 
 import pytest
-from sqlalchemy import insert
 
 from gateway.costs.events.event_pages import NotClosedError, cost_events, usage_events
 from gateway.costs.events.formats import cloudevents, lago, stripe
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.price_store import add_price
-from gateway.metering.ledger.schema import periods
 from gateway.metering.records import Outcome
+from tests.support.ledger_rows import mark_closed, price
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -62,20 +60,13 @@ def test_what_nobody_pays_for_is_no_event_and_old_records_can_be_left_out(ledger
 
 
 def test_an_event_has_the_tokens_that_are_billed(ledger):
-    counts = {
-        "prompt_tokens": 10,
-        "cached_tokens": 4,
-        "completion_tokens": 7,
-        "dispatched": T,
-        "ended": T + 1,
-    }
-    ledger.insert([record("a", **counts), record("b", **counts, outcome=Outcome.RESUMED.value)])
+    counts = {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 7}
+    of = {**counts, "dispatched": T, "ended": T + 1}
+    ledger.insert([record("a", **of), record("b", **of, outcome=Outcome.RESUMED.value)])
     by_request = {event["data"]["request_id"]: event for event in everything(ledger)[0]}
     event = by_request["a"]
-    assert (
-        event.items()
-        >= {"specversion": "1.0", "source": SOURCE, "type": "florin.usage", "subject": "acme"}.items()
-    )
+    envelope = {"specversion": "1.0", "source": SOURCE, "type": "florin.usage", "subject": "acme"}
+    assert event.items() >= envelope.items()
     tokens = ("input_tokens", "cached_input_tokens", "output_tokens")
     assert [event["data"][name] for name in tokens] == [10, 4, 7]
     assert [event["data"][name] for name in ("end_user", "tag", "cost_centre")] == [None, None, None]
@@ -112,19 +103,11 @@ def test_the_forms_of_an_event():
 
 def test_costs_are_events_only_of_closed_months(ledger):
     october = month("2026-10").start // HOUR
-    add_price(
-        ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    price(ledger)
     write(ledger, row(october), row(october, bucket="idle", nano_gpu_hours=5 * 10**8))
     with pytest.raises(NotClosedError, match="2026-10 is not closed"):
         cost_events(ledger, "2026-10", source=SOURCE)
-    with ledger.write() as connection:
-        closed = {
-            "month": "2026-10", "state": "closed", "first_batch": 0, "cutoff_batch": 1, "closing_at": 1,
-            "closed_by": "x", "policy": "proportional",
-        }  # fmt: skip  # a row
-        connection.execute(insert(periods), [closed])
+    mark_closed(ledger, "2026-10", policy="proportional")
     [event] = cost_events(ledger, "2026-10", source=SOURCE)
     assert (event["type"], event["subject"], event["time"]) == ("florin.cost", "acme", "2026-11-01T00:00:00Z")
     assert (event["data"]["cost"], event["data"]["unused_time_cost"]) == ("2.00", "1.00")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
+from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import insert
-
+from gateway.costs.export.files import Order, write
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours, rollups
+from tests.support.ledger_rows import price, put
 
 MONTH = "2026-10"
 FIRST = month(MONTH).start
@@ -31,10 +34,19 @@ _WORKLOADS = (
 
 def add_prices(ledger: Ledger) -> None:
     for gpu_type, region, purchase, rate in PRICES:
-        add_price(
-            ledger, gpu_type=gpu_type, rate=rate, currency="EUR", purchase=purchase, region=region,
-            valid_from=0, valid_to=None, now=1,
-        )  # fmt: skip  # as the call reads
+        price(ledger, gpu_type, rate, currency="EUR", purchase=purchase, region=region)
+
+
+def file_rows(ledger: Ledger, kind: str, dataset: str, **options: Any) -> list[dict[str, str]]:
+    """A file of the month, as rows of a table."""
+    file = io.BytesIO()
+    with ledger.read() as connection:
+        write(connection, Order(MONTH, kind, dataset, "Nordlicht GmbH", **options), file)
+    return list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+
+
+def total(rows: Iterable[dict[str, str]], column: str = "BilledCost") -> Decimal:
+    return sum((Decimal(row[column] or 0) for row in rows), Decimal(0))
 
 
 def fill(ledger: Ledger, *, hours: int = 6, seed: int = 7) -> list[dict[str, Any]]:
@@ -42,9 +54,8 @@ def fill(ledger: Ledger, *, hours: int = 6, seed: int = 7) -> list[dict[str, Any
     the second two rates."""
     add_prices(ledger)
     rows = make(hours=hours, seed=seed)
-    with ledger.write() as connection:
-        connection.execute(insert(rollups), rows)
-        connection.execute(insert(engine_hours), wholes(rows))
+    put(ledger, rollups, *rows)
+    put(ledger, engine_hours, *wholes(rows))
     return rows
 
 
@@ -54,17 +65,11 @@ def wholes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         key = tuple(row[name] for name in ("hour", "engine", "gpu_type", "gpu_count", "region", "purchase"))
         sums[key] = sums.get(key, 0) + row["nano_gpu_hours"]
-    rest = {
-        "base_model": "",
-        "provisioned_us": 0,
-        "startup_us": 0,
-        "busy_us": 0,
-        "records": 0,
-        "calibration": 0,
-    }
+    rest = dict.fromkeys(("provisioned_us", "startup_us", "busy_us", "records", "calibration"), 0)
     names = ("hour", "engine", "gpu_type", "gpu_count", "region", "purchase")
     return [
-        {**dict(zip(names, key, strict=True)), **rest, "nano_gpu_hours": nano} for key, nano in sums.items()
+        {**dict(zip(names, key, strict=True)), **rest, "base_model": "", "nano_gpu_hours": nano}
+        for key, nano in sums.items()
     ]
 
 
@@ -112,24 +117,11 @@ def _pool_hour(pool: dict[str, Any], rng: random.Random) -> list[dict[str, Any]]
         ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "weight_input",
          "weight_cached", "weight_output", "weight_other"), 0
     )  # fmt: skip
-    cut = {
-        **rows[0],
-        **nothing,
-        "tenant": "delta",
-        "adapter": "delta/chat",
-        "version": "v1",
-        "weight_output": 9,
-    }
+    delta = {"tenant": "delta", "adapter": "delta/chat", "version": "v1", "weight_output": 9}
+    cut = {**rows[0], **nothing, **delta}
     waste = {**rows[1], "bucket": "retry_waste", "nano_gpu_hours": 1_234}
-    refused = {
-        **rows[2],
-        **nothing,
-        "bucket": "rejected",
-        "requests": 3,
-        "nano_gpu_hours": 0,
-        "engine": "",
-        "gpu_type": "",
-    }
+    rejected = {"bucket": "rejected", "requests": 3, "nano_gpu_hours": 0, "engine": "", "gpu_type": ""}
+    refused = {**rows[2], **nothing, **rejected}
     nobody = {**pool, **nothing, "tenant": "", "adapter": "", "version": "", "base_model": "base/llama"}
     rest = [
         {**nobody, "bucket": b, "nano_gpu_hours": rng.randrange(1, 10**9)}

@@ -8,33 +8,34 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import select
 
+from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import Order, export
 from gateway.costs.periods import DAY, month
+from gateway.costs.policies.standing import set_policy
 from gateway.costs.statement.statement_figures import read_statement
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
-from tests.unit.gateway.costs.export.month import MONTH, fill
-from tests.unit.gateway.costs.export.test_focus import rows_of, total
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.export.month import MONTH, fill, total
+from tests.unit.gateway.costs.export.test_focus import rows_of
 
 LATER = month(MONTH).end + DAY
 SHARES = {"acme": 3, "bolt": 1, "echo": 1}
 
 
-@pytest.fixture(params=["none", "proportional", "even", "fixed"])
-def closed(request, tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def fill_and_close(ledger, policy):
     fill(ledger)
-    close(
-        ledger,
-        MONTH,
-        now=LATER,
-        by="test",
-        policy=request.param,
-        shares=SHARES if request.param == "fixed" else None,
-    )
-    yield ledger
-    ledger.close()
+    close(ledger, MONTH, now=LATER, by="test", policy=policy, shares=SHARES if policy == "fixed" else None)
+
+
+@pytest.fixture(params=["none", "proportional", "even", "fixed"])
+def closed(request, ledger_with):
+    return ledger_with(fill_and_close, request.param)
+
+
+def month_totals(ledger):
+    with ledger.read() as connection:
+        return json.loads(connection.execute(select(periods.c.document)).scalar_one())["summary"]["totals"]
 
 
 def documents(ledger) -> dict[str, dict]:
@@ -43,8 +44,15 @@ def documents(ledger) -> dict[str, dict]:
         return {row.tenant: json.loads(row.document) for row in rows}
 
 
-def test_chargeback_sums_to_each_statement(closed, tmp_path):
-    rows = [row for row in rows_of(closed, tmp_path, "1.2", "chargeback") if row["SubAccountId"]]
+def test_chargeback_is_the_infrastructure_and_sums_to_each_statement(closed):
+    charged = rows_of(closed, "1.4", "chargeback")
+    totals = month_totals(closed)
+    left = Decimal(totals["unallocated"]["cost"]) + Decimal(totals["retry_waste"]["cost"])
+    assert total(charged) == total(rows_of(closed, "1.4", "infrastructure")) == Decimal(totals["cost"])
+    assert total(row for row in charged if not row["SubAccountId"]) == left, "nobody is charged for it"
+    rows = [row for row in charged if row["SubAccountId"]]
+    own = rows_of(closed, "1.4", "chargeback", tenants=("bolt",))
+    assert own == [row for row in rows if row["SubAccountId"] == "bolt"]
     found = documents(closed)
     assert {"acme", "bolt", "corgi", "delta"} <= set(found)
     for tenant, document in found.items():
@@ -53,28 +61,11 @@ def test_chargeback_sums_to_each_statement(closed, tmp_path):
     assert {row["SubAccountId"] for row in rows} <= set(found)
 
 
-def test_chargeback_is_the_infrastructure_and_says_what_nobody_is_charged_for(closed, tmp_path):
-    with closed.read() as connection:
-        totals = json.loads(connection.execute(select(periods.c.document)).scalar_one())["summary"]["totals"]
-    left = Decimal(totals["unallocated"]["cost"]) + Decimal(totals["retry_waste"]["cost"])
-    infrastructure = rows_of(closed, tmp_path, "1.4", "infrastructure")
-    charged = rows_of(closed, tmp_path, "1.4", "chargeback")
-    assert total(charged) == total(infrastructure)
-    assert total([row for row in charged if not row["SubAccountId"]]) == left
-    assert total(infrastructure) == Decimal(totals["cost"])
-
-
-def test_a_tenant_s_own_file_has_its_share(closed, tmp_path):
-    everybody = rows_of(closed, tmp_path, "1.2", "chargeback")
-    own = rows_of(closed, tmp_path, "1.2", "chargeback", tenants=("bolt",))
-    assert own == [row for row in everybody if row["SubAccountId"] == "bolt"]
-
-
 def test_statements_divide_what_was_sealed_without_rounding_anew(closed):
     found = documents(closed)
     with closed.read() as connection:
         statements = [read_statement(connection, tenant, MONTH, known=False) for tenant in found]
-        totals = json.loads(connection.execute(select(periods.c.document)).scalar_one())["summary"]["totals"]
+    totals = month_totals(closed)
     for statement in statements:
         document = found[statement.tenant]
         parts = (*statement.usage, *statement.allocated, *statement.corrections)
@@ -84,32 +75,23 @@ def test_statements_divide_what_was_sealed_without_rounding_anew(closed):
     assert sum(statement.cents for statement in statements) == totals["billed"]["amount_cents"]
 
 
-def test_a_file_of_a_closed_month_does_not_change_with_the_price_book(closed, tmp_path):
-    from gateway.costs.prices.price_store import add_price
-
-    before = rows_of(closed, tmp_path, "1.2", "chargeback")
+def test_a_file_of_a_closed_month_does_not_change_with_the_price_book(closed):
+    before = rows_of(closed, "1.2", "chargeback")
     for region in ("eu", "us", ""):  # in the others it would be the list price
-        add_price(
-            closed, gpu_type="H100", rate="9", currency="EUR", purchase="on_demand", region=region,
-            valid_from=month(MONTH).start + DAY, valid_to=None, now=LATER,
-        )  # fmt: skip
-    assert rows_of(closed, tmp_path, "1.2", "chargeback") == before
+        price(closed, "H100", "9", month(MONTH).start + DAY, currency="EUR", region=region, now=LATER)
+    assert rows_of(closed, "1.2", "chargeback") == before
 
 
-def test_nothing_jumps_at_the_close(tmp_path):
+def test_nothing_jumps_at_the_close(ledger_with):
     """The chargeback went from 1,432.14 to 2,948.67."""
-    from gateway.costs.allocation import AllocationPolicy
-    from gateway.costs.policies.standing import set_policy
-
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(ledger)
+    ledger = ledger_with(fill)
     set_policy(ledger, AllocationPolicy("proportional"), by="k", reason="", now=LATER)
     set_policy(ledger, AllocationPolicy(), tenant="corgi", by="k", reason="", now=LATER)
-    before = {v: rows_of(ledger, tmp_path, v, "chargeback") for v in ("1.2", "1.4")}
-    own = rows_of(ledger, tmp_path, "1.2", "chargeback", tenants=("bolt",))
-    assert total(before["1.2"]) == total(rows_of(ledger, tmp_path, "1.2", "infrastructure"))
+    before = {v: rows_of(ledger, v, "chargeback") for v in ("1.2", "1.4")}
+    own = rows_of(ledger, "1.2", "chargeback", tenants=("bolt",))
+    assert total(before["1.2"]) == total(rows_of(ledger, "1.2", "infrastructure"))
     close(ledger, MONTH, now=LATER, by="test")
-    assert before == {v: rows_of(ledger, tmp_path, v, "chargeback") for v in ("1.2", "1.4")}
+    assert before == {v: rows_of(ledger, v, "chargeback") for v in ("1.2", "1.4")}
     assert own == [row for row in before["1.2"] if row["SubAccountId"] == "bolt"]
     shared = {row["SubAccountId"] for row in before["1.2"] if row["x_Bucket"] == "allocated"}
     assert {"acme", "bolt"} <= shared
@@ -117,10 +99,9 @@ def test_nothing_jumps_at_the_close(tmp_path):
     for tenant, document in documents(ledger).items():
         mine = [row for row in before["1.2"] if row["SubAccountId"] == tenant]
         assert total(mine) == Decimal(document["cost"])
-    ledger.close()
 
 
-def test_an_order_that_was_given_up_makes_no_file(closed, tmp_path):
+def test_an_order_that_was_given_up_makes_no_file(ledger_with, tmp_path):
     with pytest.raises(FileNotFoundError):
-        export(closed, Order(MONTH, "focus-1.2", "chargeback", "x"), tmp_path / "gone.csv")
+        export(ledger_with(fill), Order(MONTH, "focus-1.2", "chargeback", "x"), tmp_path / "gone.csv")
     assert not (tmp_path / "gone.csv").exists()

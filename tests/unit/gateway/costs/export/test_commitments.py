@@ -1,7 +1,5 @@
 """Commitments in FOCUS files: billed when bought, their cost spread over what they cover and the unused rest."""
 
-import csv
-import io
 from collections import defaultdict
 from decimal import Decimal
 from itertools import pairwise
@@ -13,26 +11,22 @@ from gateway.costs.commitments.commitment import Commitment
 from gateway.costs.commitments.commitment_store import add_commitment, withdraw_commitment
 from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS
 from gateway.costs.export.committed import amortised, effective, hourly
-from gateway.costs.export.files import Order, write
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.price_store import add_price
-from gateway.metering.ledger.ledger import Ledger
-from tests.unit.gateway.costs.export.month import FIRST, MONTH, fill
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.export.month import FIRST, MONTH, file_rows, fill, total
 
 END = month(MONTH).end
 COSTS = ("BilledCost", "EffectiveCost")
 
 
+def fill_ledger(ledger):
+    fill(ledger)
+    price(ledger, "L40S", "1.25", currency="EUR")
+
+
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(made)
-    add_price(
-        made, gpu_type="L40S", rate="1.25", currency="EUR", purchase="on_demand", region="", valid_from=0,
-        valid_to=None, now=1,
-    )  # fmt: skip  # as the call reads
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 def commit(ledger, **changes):
@@ -47,14 +41,7 @@ def commit(ledger, **changes):
 
 
 def rows_of(ledger, dataset="infrastructure", version="1.2", **options):
-    file = io.BytesIO()
-    with ledger.read() as connection:
-        write(connection, Order(MONTH, f"focus-{version}", dataset, "x", **options), file)
-    return list(csv.DictReader(io.StringIO(file.getvalue().decode())))
-
-
-def total(rows, column):
-    return sum((Decimal(row[column] or 0) for row in rows), Decimal(0))
+    return file_rows(ledger, f"focus-{version}", dataset, **options)
 
 
 def at_close(ledger):
@@ -89,8 +76,8 @@ def test_over_its_term_the_effective_cost_is_what_was_billed(ledger, version, gr
         for row in unused:
             assert (row["ConsumedQuantity"], row["ConsumedUnit"], row["ListCost"]) == ("", "", "0.00")
     for row in rows:
-        for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
-            assert Decimal(row[price]) * Decimal(row["PricingQuantity"]) == Decimal(row[cost])
+        for unit_price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
+            assert Decimal(row[unit_price]) * Decimal(row["PricingQuantity"]) == Decimal(row[cost])
 
 
 @pytest.mark.parametrize("version", FOCUS_VERSIONS)
@@ -111,16 +98,8 @@ def test_nothing_is_lost_and_the_two_datasets_agree(ledger, version):
     # What tenants are charged is the price book's, with or without commitments.
     for tenant in ("acme", "bolt"):
         mine = rows_of(ledger, "chargeback", version, tenants=(tenant,))
-        assert total(mine, "BilledCost") == total(
-            [row for row in before if tenant in (row["SubAccountId"], row["x_Tenant"])], "BilledCost"
-        ) - total(
-            [
-                row
-                for row in before
-                if tenant in (row["SubAccountId"], row["x_Tenant"]) and row["x_Bucket"] == "retry_waste"
-            ],
-            "BilledCost",
-        )
+        earlier = [row for row in before if tenant in (row["SubAccountId"], row["x_Tenant"])]
+        assert total(mine) == total(row for row in earlier if row["x_Bucket"] != "retry_waste")
 
 
 def test_a_tenant_s_part_of_the_infrastructure_is_that_of_the_whole(ledger):

@@ -1,55 +1,45 @@
 """A customer's FOCUS file has its cost centres as tags, and the same sums."""
 
-import csv
-import io
 import json
 from collections import defaultdict
 from decimal import Decimal
 
 import pytest
 
-from gateway.costs.export.files import Order, write
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups.rollup import roll
-from gateway.metering.ledger.ledger import Ledger
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.export.month import file_rows
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import NOW, OCTOBER, attempt, up
 
 CENTRES = ("sales", "care", None)
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    add_price(
-        made, gpu_type="H100", rate="2.718281", currency="USD", purchase="on_demand", region="", valid_from=0,
-        valid_to=None, now=0,
-    )  # fmt: skip  # as the call reads
-    made.insert(
+def fill_ledger(ledger):
+    price(ledger, "H100", "2.718281")
+    ledger.insert(
         [
             attempt(f"{n}-{tenant}", tenant, OCTOBER + n * 600_000_000, cost_centre=CENTRES[n % 3])
             for n in range(10)
             for tenant in ("acme", "bolt")
         ]
     )
-    up(made, OCTOBER)
-    sell(made, "acme", free_input=1_000)
-    roll(made, NOW)
-    yield made
-    made.close()
+    up(ledger, OCTOBER)
+    sell(ledger, "acme", free_input=1_000)
+    roll(ledger, NOW)
+
+
+@pytest.fixture
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 @pytest.mark.parametrize("tenant", ["acme", "bolt"])
 @pytest.mark.parametrize("granularity", ["hourly", "daily"])
 def test_cost_centres_are_tags_and_sum_to_the_whole(ledger, tenant, granularity):
-    file = io.BytesIO()
-    order = Order(
-        "2026-10", "focus-1.2", "chargeback", "x", tenants=(tenant,), granularity=granularity, customer=tenant
-    )
-    with ledger.read() as connection:
-        write(connection, order, file)
+    mine = {"tenants": (tenant,), "customer": tenant, "granularity": granularity}
     requests, costs = defaultdict(int), defaultdict(Decimal)
-    for row in csv.DictReader(io.StringIO(file.getvalue().decode())):
+    for row in file_rows(ledger, "focus-1.2", "chargeback", **mine):
         if row["ChargeCategory"] == "Usage" and row["x_Adapter"]:
             centre = json.loads(row["Tags"]).get("florin/cost_centre")
             requests[centre] += int(row["x_Requests"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import functools
 import json
 import re
 from collections import defaultdict
@@ -14,10 +13,11 @@ import pytest
 from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS, focus
 from gateway.costs.export.files import MissingPriceError, Order, export
 from gateway.costs.periods import month
-from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.ledger import Ledger
+from tests.support.empty_ledgers import put_sqlite
+from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.export.focus_spec import OURS, OURS_1_4, SPECIFICATION
-from tests.unit.gateway.costs.export.month import MONTH, add_prices, fill, make
+from tests.unit.gateway.costs.export.month import MONTH, add_prices, file_rows, fill, make, total
 from tests.unit.gateway.costs.rolled import write
 
 KINDS = {
@@ -29,39 +29,31 @@ KINDS = {
 DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d{1,21}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:00:00Z")
 NANO = Decimal(10) ** -9
+LEDGER_ROWS = make(hours=6, seed=7)
+"""What `fill` writes."""
+
+
+@pytest.fixture(scope="module")
+def month_rows(tmp_path_factory):
+    """A function that gives a file of the month as rows: each file is written once."""
+    ledger = Ledger(f"sqlite:///{put_sqlite(tmp_path_factory.mktemp('month') / 'ledger.db', fill)}")
+    yield functools.cache(functools.partial(rows_of, ledger))
+    ledger.close()
 
 
 @pytest.fixture
-def sqlite(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+def filled(ledger_with):
+    return ledger_with(fill)
 
 
-@pytest.fixture
-def filled(sqlite):
-    return sqlite, fill(sqlite)
-
-
-def text_of(ledger, tmp_path, version, dataset, **options) -> str:
-    path = tmp_path / "out.csv"
-    path.touch()
-    export(ledger, Order(MONTH, f"focus-{version}", dataset, "Nordlicht GmbH", **options), path)
-    return path.read_text("utf-8")
-
-
-def rows_of(ledger, tmp_path, version, dataset, **options) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text_of(ledger, tmp_path, version, dataset, **options))))
+def rows_of(ledger, version, dataset, **options) -> list[dict[str, str]]:
+    return file_rows(ledger, f"focus-{version}", dataset, **options)
 
 
 def true_cost(row) -> Decimal:
     rates = {"H100": {"eu": 3_249_999, "us": 1_100_000}, "L40S": {"": 875_000}}
     rate = row["rate_micros"] if row["rate_micros"] is not None else rates[row["gpu_type"]][row["region"]]
     return Decimal(row["nano_gpu_hours"] * rate).scaleb(-15)
-
-
-def total(rows, column="BilledCost") -> Decimal:
-    return sum((Decimal(row[column]) for row in rows), Decimal(0))
 
 
 @pytest.mark.parametrize("version", FOCUS_VERSIONS)
@@ -93,8 +85,8 @@ class TestColumns:
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("version", FOCUS_VERSIONS)
 class TestCells:
-    def test_types_nullability_and_allowed_values(self, filled, tmp_path, version, dataset):
-        rows = rows_of(filled[0], tmp_path, version, dataset)
+    def test_types_nullability_and_allowed_values(self, month_rows, version, dataset):
+        rows = month_rows(version, dataset)
         assert len(rows) > 100
         for row in rows:
             for column in focus(version):
@@ -114,20 +106,23 @@ class TestCells:
                         int(cell)
         assert {row["BillingAccountName"] for row in rows} == {"Nordlicht GmbH"}
 
-    def test_price_times_quantity_is_the_cost(self, filled, tmp_path, version, dataset):
-        for row in rows_of(filled[0], tmp_path, version, dataset):
-            for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
-                assert Decimal(row[price]) >= 0
-                assert Decimal(row[price]) * Decimal(row["PricingQuantity"]) == Decimal(row[cost])
+    def test_price_times_quantity_is_the_cost(self, month_rows, version, dataset):
+        for row in month_rows(version, dataset):
+            for unit_price, cost in (
+                ("ListUnitPrice", "ListCost"),
+                ("ContractedUnitPrice", "ContractedCost"),
+            ):
+                assert Decimal(row[unit_price]) >= 0
+                assert Decimal(row[unit_price]) * Decimal(row["PricingQuantity"]) == Decimal(row[cost])
 
-    def test_a_price_id_has_one_list_price(self, filled, tmp_path, version, dataset):
+    def test_a_price_id_has_one_list_price(self, month_rows, version, dataset):
         prices = defaultdict(set)
-        for row in rows_of(filled[0], tmp_path, version, dataset):
+        for row in month_rows(version, dataset):
             prices[row["SkuPriceId"]].add((row["SkuId"], row["ListUnitPrice"]))
         assert {len(found) for found in prices.values()} == {1}
 
-    def test_reserved_capacity_is_a_commitment_discount(self, filled, tmp_path, version, dataset):
-        rows = rows_of(filled[0], tmp_path, version, dataset)
+    def test_reserved_capacity_is_a_commitment_discount(self, month_rows, version, dataset):
+        rows = month_rows(version, dataset)
         names = [column.name for column in focus(version) if column.name.startswith("CommitmentDiscount")]
         assert len(names) == 7
         for row in rows:
@@ -137,18 +132,12 @@ class TestCells:
                 assert row["CommitmentDiscountId"] == "reserved/L40S/any"
                 assert row["CommitmentDiscountQuantity"] == row["PricingQuantity"]
 
-    def test_days_sum_to_the_same(self, filled, tmp_path, version, dataset):
-        hourly = rows_of(filled[0], tmp_path, version, dataset)
-        daily = rows_of(filled[0], tmp_path, version, dataset, granularity="daily")
+    def test_days_sum_to_the_same(self, month_rows, version, dataset):
+        hourly = month_rows(version, dataset)
+        daily = month_rows(version, dataset, granularity="daily")
         assert len(daily) < len(hourly)
-        for column in (
-            "BilledCost",
-            "ListCost",
-            "ContractedCost",
-            "PricingQuantity",
-            "x_OutputTokens",
-            "x_Requests",
-        ):
+        costs = ("BilledCost", "ListCost", "ContractedCost")
+        for column in (*costs, "PricingQuantity", "x_OutputTokens", "x_Requests"):
             assert total(daily, column) == total(hourly, column)
         days = {row["ChargePeriodStart"] for row in daily}
         assert days <= {"2026-09-30T00:00:00Z", "2026-09-01T00:00:00Z", "2026-10-01T00:00:00Z"}
@@ -156,8 +145,8 @@ class TestCells:
             assert row["ChargePeriodStart"].endswith("T00:00:00Z")
             assert row["ChargePeriodEnd"].endswith("T00:00:00Z")
 
-    def test_periods(self, filled, tmp_path, version, dataset):
-        for row in rows_of(filled[0], tmp_path, version, dataset):
+    def test_periods(self, month_rows, version, dataset):
+        for row in month_rows(version, dataset):
             assert row["BillingPeriodStart"] == "2026-10-01T00:00:00Z"
             assert row["BillingPeriodEnd"] == "2026-11-01T00:00:00Z"
             earlier = row["ChargePeriodStart"] < row["BillingPeriodStart"]
@@ -167,20 +156,18 @@ class TestCells:
 
 @pytest.mark.parametrize("version", FOCUS_VERSIONS)
 class TestSums:
-    def test_infrastructure_is_gpu_hours_times_rate(self, filled, tmp_path, version):
-        ledger, ledger_rows = filled
-        rows = rows_of(ledger, tmp_path, version, "infrastructure")
-        counted = [row for row in ledger_rows if row["bucket"] != "rejected"]
+    def test_infrastructure_is_gpu_hours_times_rate(self, month_rows, version):
+        rows = month_rows(version, "infrastructure")
+        counted = [row for row in LEDGER_ROWS if row["bucket"] != "rejected"]
         assert total(rows) == sum(map(true_cost, counted))
         assert total(rows, "PricingQuantity") == sum(row["nano_gpu_hours"] for row in counted) * NANO
         for name in ("ListCost", "EffectiveCost", "ContractedCost"):
             assert total(rows, name) == total(rows)  # there is no on-demand price beside spot and reserved
 
-    def test_chargeback_is_the_infrastructure(self, filled, tmp_path, version):
+    def test_chargeback_is_the_infrastructure(self, month_rows, version):
         """Also retries and unused time, which it used to leave out."""
-        ledger, ledger_rows = filled
-        infrastructure = rows_of(ledger, tmp_path, version, "infrastructure")
-        charged = rows_of(ledger, tmp_path, version, "chargeback")
+        infrastructure = month_rows(version, "infrastructure")
+        charged = month_rows(version, "chargeback")
         for column in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "PricingQuantity"):
             assert total(charged, column) == total(infrastructure, column)
         rest = [row for row in infrastructure if row["x_Bucket"] != "usage"]
@@ -189,7 +176,7 @@ class TestSums:
         assert total(nobodys) == total(rest)
         assert {row["x_Bucket"] for row in nobodys} == {"unallocated", "retry_waste"}
         for tenant in ("acme", "bolt", "corgi", "delta"):
-            own = [r for r in ledger_rows if r["tenant"] == tenant and r["bucket"] == "usage"]
+            own = [r for r in LEDGER_ROWS if r["tenant"] == tenant and r["bucket"] == "usage"]
             mine = [row for row in charged if row["SubAccountId"] == tenant]
             assert total(mine) == sum(map(true_cost, own))
             for column, name in (
@@ -201,40 +188,35 @@ class TestSums:
             assert sum(int(row["x_InputTokens"]) for row in mine) == prompts
             assert sum(int(row["x_Requests"]) for row in mine) == sum(row["requests"] for row in own)
 
-    def test_units(self, filled, tmp_path, version):
-        for row in rows_of(filled[0], tmp_path, version, "chargeback"):
+    def test_units(self, month_rows, version):
+        for row in month_rows(version, "chargeback"):
             assert row["PricingUnit"] == "GPU-Hours"
             assert (row["ConsumedUnit"] == "Tokens") == (row["SkuMeter"] != "GPU Time")
 
 
-def test_a_row_of_one_kind_of_token_says_only_its_own(filled, tmp_path):
-    for row in rows_of(filled[0], tmp_path, "1.4", "chargeback"):
+def test_a_row_of_one_kind_of_token_says_only_its_own(month_rows):
+    for row in month_rows("1.4", "chargeback"):
         counts = {name: int(row[name]) for name in ("x_InputTokens", "x_CachedTokens", "x_OutputTokens")}
         if row["ConsumedUnit"] == "Tokens":
             assert sorted(map(bool, counts.values())) == [False, False, True]
             assert Decimal(row["ConsumedQuantity"]) == sum(counts.values())
 
 
-def test_gpu_time_without_tokens_is_charged_in_gpu_hours(filled, tmp_path):
-    rows = [r for r in rows_of(filled[0], tmp_path, "1.2", "chargeback") if r["SubAccountId"] == "delta"]
+def test_gpu_time_without_tokens_is_charged_in_gpu_hours(month_rows):
+    rows = [r for r in month_rows("1.2", "chargeback") if r["SubAccountId"] == "delta"]
     assert rows
     assert {(row["SkuMeter"], row["PricingUnit"]) for row in rows} == {("GPU Time", "GPU-Hours")}
 
 
-def test_the_split_of_an_origin_charge_follows_the_specification(filled, tmp_path):
+def test_the_split_of_an_origin_charge_follows_the_specification(month_rows):
     """Same dimensions and unit prices within it, ratios that sum to 1, nothing allocated where nobody used."""
     origins = defaultdict(list)
-    for row in rows_of(filled[0], tmp_path, "1.4", "infrastructure"):
+    for row in month_rows("1.4", "infrastructure"):
         key = (row["ResourceId"], row["ChargePeriodStart"], row["ListUnitPrice"], row["ChargeClass"])
         origins[key].append(row)
     measures = {
-        "ConsumedQuantity",
-        "PricingQuantity",
-        "BilledCost",
-        "EffectiveCost",
-        "ListCost",
-        "ContractedCost",
-        "CommitmentDiscountQuantity",
+        *("ConsumedQuantity", "PricingQuantity", "CommitmentDiscountQuantity"),
+        *("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"),
     }
     for rows in origins.values():
         for name in rows[0]:
@@ -253,8 +235,8 @@ def test_the_split_of_an_origin_charge_follows_the_specification(filled, tmp_pat
     assert len(origins) > 15
 
 
-def test_an_hour_with_two_rates_is_two_origins(filled, tmp_path):
-    rows = rows_of(filled[0], tmp_path, "1.2", "infrastructure")
+def test_an_hour_with_two_rates_is_two_origins(month_rows):
+    rows = month_rows("1.2", "infrastructure")
     prices = {
         r["ListUnitPrice"]
         for r in rows
@@ -263,17 +245,13 @@ def test_an_hour_with_two_rates_is_two_origins(filled, tmp_path):
     assert prices == {"3.249999", "2.000001"}
 
 
-def test_savings_show_against_the_on_demand_price(filled, tmp_path):
+def test_savings_show_against_the_on_demand_price(filled):
     """A spot price is a contracted one; a reserved one saves by commitment."""
-    ledger, _ = filled
-    for gpu_type, region, rate in (("H100", "us", "3.50"), ("L40S", "", "1.25")):
-        add_price(
-            ledger, gpu_type=gpu_type, rate=rate, currency="EUR", purchase="on_demand", region=region,
-            valid_from=0, valid_to=None, now=1,
-        )  # fmt: skip
+    price(filled, "H100", "3.50", currency="EUR", region="us")
+    price(filled, "L40S", "1.25", currency="EUR")
     prices = {"Dynamic": ("3.50", "1.10", "1.10"), "Committed": ("1.25", "1.25", "0.875")}
     for dataset in DATASETS:
-        rows = [r for r in rows_of(ledger, tmp_path, "1.2", dataset) if r["PricingCategory"] in prices]
+        rows = [r for r in rows_of(filled, "1.2", dataset) if r["PricingCategory"] in prices]
         assert {row["PricingCategory"] for row in rows} == set(prices)
         for row in rows:
             listed, contracted, paid = prices[row["PricingCategory"]]
@@ -282,8 +260,8 @@ def test_savings_show_against_the_on_demand_price(filled, tmp_path):
             assert Decimal(row["EffectiveCost"]) == Decimal(row["BilledCost"]) == hours * Decimal(paid)
 
 
-def test_infrastructure_names_the_tenant_where_focus_knows_no_split_charges(filled, tmp_path):
-    rows = rows_of(filled[0], tmp_path, "1.2", "infrastructure")
+def test_infrastructure_names_the_tenant_where_focus_knows_no_split_charges(month_rows):
+    rows = month_rows("1.2", "infrastructure")
     for row in rows:
         assert row["SubAccountId"] == row["SubAccountName"] == row["x_Tenant"]
         tags = json.loads(row["Tags"])
@@ -291,26 +269,18 @@ def test_infrastructure_names_the_tenant_where_focus_knows_no_split_charges(fill
         assert tags.get("florin/adapter", "") == row["x_Adapter"]
     assert {"", "acme", "bolt", "corgi", "delta"} == {row["SubAccountId"] for row in rows}
     assert all(
-        "florin/tenant" in row["Tags"]
-        for row in rows_of(filled[0], tmp_path, "1.2", "chargeback")
-        if row["SubAccountId"]
+        "florin/tenant" in row["Tags"] for row in month_rows("1.2", "chargeback") if row["SubAccountId"]
     )
 
 
 @pytest.mark.parametrize("version", FOCUS_VERSIONS)
-def test_a_tenant_s_own_file_does_not_tell_what_a_gpu_hour_costs(filled, tmp_path, version):
+def test_a_tenant_s_own_file_does_not_tell_what_a_gpu_hour_costs(month_rows, filled, version):
     mine = {"tenants": ("acme",), "customer": "acme"}
-    rows = rows_of(filled[0], tmp_path, version, "chargeback", **mine)
-    full = rows_of(filled[0], tmp_path, version, "chargeback", tenants=("acme",))
+    rows = month_rows(version, "chargeback", **mine)
+    full = month_rows(version, "chargeback", tenants=("acme",))
     assert total(rows) == total(full)
     shown = json.dumps(rows)
-    for word in (
-        "GPU-Hours",
-        "x_GpuHours",
-        "gpu-0",
-        "3.249999",
-        "CommitmentDiscountId",
-    ):
+    for word in ("GPU-Hours", "x_GpuHours", "gpu-0", "3.249999", "CommitmentDiscountId"):
         assert word not in shown, word
     for row in rows:
         assert not any(value for name, value in row.items() if name.endswith("UnitPrice"))
@@ -318,52 +288,44 @@ def test_a_tenant_s_own_file_does_not_tell_what_a_gpu_hour_costs(filled, tmp_pat
         if row["ConsumedUnit"] == "Tokens":
             assert row["PricingUnit"] == "1000000 Tokens"
             assert Decimal(row["ConsumedQuantity"]) == Decimal(row["PricingQuantity"]) * 1_000_000
-    path = tmp_path / "lines.csv"
-    path.touch()
-    export(filled[0], Order(MONTH, "csv", "chargeback", "x", **mine), path)
-    names = path.read_text().splitlines()[0].split(",")
+    names = file_rows(filled, "csv", "chargeback", **mine)[0].keys()
     assert "cost" in names
-    assert not {"gpu_hours", "rate_per_gpu_hour"} & set(names)
+    assert not {"gpu_hours", "rate_per_gpu_hour"} & names
 
 
-def test_one_tenant_gets_its_own_rows_only(filled, tmp_path):
-    ledger = filled[0]
-    rows = rows_of(ledger, tmp_path, "1.4", "chargeback", tenants=("bolt",))
+def test_one_tenant_gets_its_own_rows_only(month_rows):
+    rows = month_rows("1.4", "chargeback", tenants=("bolt",))
     assert {row["SubAccountId"] for row in rows} == {"bolt"}
-    everybody = rows_of(ledger, tmp_path, "1.4", "chargeback")
-    assert rows == [row for row in everybody if row["SubAccountId"] == "bolt"]
-    assert rows_of(ledger, tmp_path, "1.4", "chargeback", tenants=("bolt", "acme")) == []
+    assert rows == [row for row in month_rows("1.4", "chargeback") if row["SubAccountId"] == "bolt"]
+    assert month_rows("1.4", "chargeback", tenants=("bolt", "acme")) == []
 
 
-def test_without_a_price_the_export_is_refused_with_its_name(sqlite, tmp_path):
-    add_prices(sqlite)
+def test_without_a_price_the_export_is_refused_with_its_name(ledger_with):
+    ledger = ledger_with(add_prices)
     strange = {"gpu_type": "B200", "region": "eu", "purchase": "spot"}
-    write(sqlite, *make(hours=1, seed=1), {**make(hours=1, seed=1)[0], **strange})
+    write(ledger, *make(hours=1, seed=1), {**make(hours=1, seed=1)[0], **strange})
     with pytest.raises(MissingPriceError, match=r"B200 \(spot, eu\) during 2026-10"):
-        text_of(sqlite, tmp_path, "1.2", "infrastructure")
+        rows_of(ledger, "1.2", "infrastructure")
 
 
-def test_a_month_without_anything_is_a_line_of_names(sqlite, tmp_path):
-    text = text_of(sqlite, tmp_path, "1.4", "chargeback")
-    assert text.splitlines() == [",".join(column.name for column in focus("1.4"))]
+def test_a_month_without_anything_is_a_line_of_names(ledger_with, tmp_path):
+    path = tmp_path / "out.csv"
+    path.touch()
+    export(ledger_with(), Order(MONTH, "focus-1.4", "chargeback", "x"), path)
+    assert path.read_text().splitlines() == [",".join(column.name for column in focus("1.4"))]
 
 
-def test_what_a_spreadsheet_would_run_is_text(sqlite, tmp_path):
-    add_prices(sqlite)
-    first = make(hours=1, seed=1)[0]
-    write(
-        sqlite,
-        {**first, "region": "=cmd|' /C calc'!A0", "rate_micros": 1, "base_model": "+1+1", "adapter": ""},
-    )
-    [row] = [r for r in rows_of(sqlite, tmp_path, "1.2", "chargeback") if r["SkuMeter"] == "Input Tokens"]
+def test_what_a_spreadsheet_would_run_is_text(ledger_with):
+    ledger = ledger_with(add_prices)
+    hostile = {"region": "=cmd|' /C calc'!A0", "rate_micros": 1, "base_model": "+1+1", "adapter": ""}
+    write(ledger, {**make(hours=1, seed=1)[0], **hostile})
+    [row] = [r for r in rows_of(ledger, "1.2", "chargeback") if r["SkuMeter"] == "Input Tokens"]
     assert row["RegionId"] == "'=cmd|' /C calc'!A0"
     assert row["ResourceId"] == "'+1+1"
     assert not any(cell.startswith(("=", "+", "@")) for cell in row.values())
 
 
-def test_the_file_is_the_month_asked_for(filled, tmp_path):
-    ledger, rows = filled
-    later = {**rows[0], "posted": "2026-11", "hour": month("2026-11").start, "piece": month("2026-11").start}
-    before = text_of(ledger, tmp_path, "1.2", "infrastructure")
-    write(ledger, later)
-    assert text_of(ledger, tmp_path, "1.2", "infrastructure") == before
+def test_the_file_is_the_month_asked_for(month_rows, filled):
+    november = {"posted": "2026-11", "hour": month("2026-11").start, "piece": month("2026-11").start}
+    write(filled, {**LEDGER_ROWS[0], **november})
+    assert rows_of(filled, "1.2", "infrastructure") == month_rows("1.2", "infrastructure")

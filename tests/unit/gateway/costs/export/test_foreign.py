@@ -3,17 +3,13 @@ the FOCUS file."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from decimal import Decimal
 
 import pytest
 
-from gateway.costs.export.files import Order, write
 from gateway.costs.export.foreign import FOREIGN
-from tests.unit.gateway.costs.export.month import MONTH, fill
+from tests.unit.gateway.costs.export.month import file_rows, fill, total
 
 VANTAGE = {"ChargeCategory", "ChargePeriodStart", "BilledCost", "ServiceName"}
 """Required: https://docs.vantage.sh/connecting_custom_providers"""
@@ -31,20 +27,12 @@ CBF = {
 
 
 @pytest.fixture
-def filled(ledger):
-    fill(ledger)
-    return ledger
+def filled(ledger_with):
+    return ledger_with(fill)
 
 
 def made(ledger, kind, dataset="chargeback", granularity="daily"):
-    file = io.BytesIO()
-    with ledger.read() as connection:
-        write(connection, Order(MONTH, kind, dataset, "Florin", granularity=granularity), file)
-    return list(csv.DictReader(io.StringIO(file.getvalue().decode())))
-
-
-def total(rows, name):
-    return sum(Decimal(row[name]) for row in rows)
+    return file_rows(ledger, kind, dataset, granularity=granularity)
 
 
 @pytest.mark.parametrize("granularity", ["daily", "hourly"])

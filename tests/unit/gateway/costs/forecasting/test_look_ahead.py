@@ -22,9 +22,9 @@ from gateway.costs.forecasting.look_ahead import (
     look_ahead,
 )
 from gateway.costs.periods import DAY, HOUR, PeriodError, month
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.reports.report import Question, read_report
 from gateway.metering.ledger.audit_log import Wanted, read
+from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 
 OCTOBER = month("2026-10")
@@ -35,10 +35,7 @@ NOW = OCTOBER.start + 10 * DAY + 6 * HOUR
 
 @pytest.fixture
 def priced(ledger):
-    add_price(
-        ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    price(ledger)
     return ledger
 
 

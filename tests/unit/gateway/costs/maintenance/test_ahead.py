@@ -9,8 +9,8 @@ from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.maintenance.ahead import EVERY, ahead
 from gateway.costs.maintenance.maintenance_job import maintain, read_figures
 from gateway.costs.periods import DAY, HOUR, month
-from gateway.costs.prices.price_store import add_price
 from gateway.observability.metric_names import LEDGER_METRICS
+from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 
 START = month("2026-10").start
@@ -19,10 +19,7 @@ NOW = START + 10 * DAY + HOUR
 
 @pytest.fixture
 def filled(ledger):
-    add_price(
-        ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    price(ledger)
     first = START // HOUR
     days = [row(first + 24 * n, nano_gpu_hours=(40 if n == 9 else 8) * 10**9) for n in range(10)]
     write(ledger, *days)

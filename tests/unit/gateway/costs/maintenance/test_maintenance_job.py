@@ -19,11 +19,29 @@ from tests.unit.gateway.metering.make import record
 T = 500_000 * HOUR
 
 
+class Store(MemoryStore):
+    """Its clock stands still, so that no lease lapses by itself. Mutable: how often somebody wanted to lead."""
+
+    def __init__(self, now=0):
+        super().__init__(clock=lambda: self.now)
+        self.now, self.looks = now, 0
+
+    async def lead(self, *claim):
+        self.looks += 1
+        return await super().lead(*claim)
+
+    async def looked_at(self):
+        """Wait until the jobs have looked a few times more."""
+        seen = self.looks
+        await until(lambda: self.looks > seen + 3)
+
+
 class LedgerProcessStub:
     """Runs nothing: remembers who asked, and fails as it is told to."""
 
     def __init__(self):
         self.asked = []
+        self.done = 0
         self.noted = []
         self.errors = []
         self.seconds = 0.0
@@ -34,6 +52,7 @@ class LedgerProcessStub:
             raise LedgerUnavailableError("as everything")
         self.asked.append((function, args))
         await asyncio.sleep(self.seconds)
+        self.done += 1
         if self.errors and (error := self.errors.pop(0)):
             raise error
 
@@ -50,7 +69,7 @@ async def stop(task):
 
 
 async def test_one_worker_leads_and_another_takes_over():
-    store, first, second = MemoryStore(), LedgerProcessStub(), LedgerProcessStub()
+    store, first, second = Store(), LedgerProcessStub(), LedgerProcessStub()
     leader = asyncio.create_task(keeper(store, first).run())
     await until(lambda: first.asked)
     other = asyncio.create_task(keeper(store, second, "w2").run())
@@ -67,32 +86,31 @@ async def test_one_worker_leads_and_another_takes_over():
 
 
 async def test_a_leader_that_died_is_followed_when_its_lease_lapses():
-    now = 1_000_000
-    store, ledger_process = MemoryStore(clock=lambda: now), LedgerProcessStub()
+    store, ledger_process = Store(), LedgerProcessStub()
     assert await store.lead(maintenance_job.ROLE, "dead", maintenance_job.LEASE_MS)
     task = asyncio.create_task(keeper(store, ledger_process).run())
-    await asyncio.sleep(0.1)
+    await store.looked_at()
     assert not ledger_process.asked
-    now += maintenance_job.LEASE_MS + 1
+    store.now += maintenance_job.LEASE_MS + 1
     await until(lambda: ledger_process.asked)
     await stop(task)
 
 
 async def test_it_rests_twenty_times_as_long_as_it_worked(monkeypatch):
-    monkeypatch.setattr(maintenance_job, "REST", 1000)
-    store, ledger_process = MemoryStore(), LedgerProcessStub()
+    monkeypatch.setattr(maintenance_job, "REST", 1_000_000_000)
+    store, ledger_process = Store(), LedgerProcessStub()
     ledger_process.seconds = 0.01
     task = asyncio.create_task(keeper(store, ledger_process).run())
-    await until(lambda: ledger_process.asked)
-    await asyncio.sleep(0.3)
+    await until(lambda: ledger_process.done)
+    await store.looked_at()
     assert len(ledger_process.asked) == 1
     await stop(task)
 
 
 async def test_it_does_not_rest_after_waiting_for_a_ledger_that_is_away(monkeypatch):
     """Otherwise a connection that times out after ten seconds delays maintenance by three minutes."""
-    monkeypatch.setattr(maintenance_job, "REST", 1_000_000)
-    store, ledger_process = MemoryStore(), LedgerProcessStub()
+    monkeypatch.setattr(maintenance_job, "REST", 1_000_000_000)
+    store, ledger_process = Store(), LedgerProcessStub()
     ledger_process.seconds, ledger_process.errors = 0.01, [LedgerUnavailableError("away")]
     task = asyncio.create_task(keeper(store, ledger_process).run())
     await until(lambda: len(ledger_process.asked) >= 2)
@@ -100,7 +118,7 @@ async def test_it_does_not_rest_after_waiting_for_a_ledger_that_is_away(monkeypa
 
 
 async def test_trouble_is_said_once_and_survived(caplog):
-    store, ledger_process = MemoryStore(), LedgerProcessStub()
+    store, ledger_process = Store(), LedgerProcessStub()
     away, broken, defect = LedgerUnavailableError("away"), BrokenProcessPool("killed"), ValueError("a defect")
     ledger_process.errors = [away, away, broken, None, defect, defect, None]
     with caplog.at_level(logging.WARNING, "gateway.costs.maintenance.maintenance_job"):
@@ -113,19 +131,15 @@ async def test_trouble_is_said_once_and_survived(caplog):
         "Ledger maintenance failed.",
         "Ledger maintenance recovered.",
     ]
-    assert [text for _, _, text in ledger_process.noted] == [
-        "away",
-        "away",
-        "killed",
-        *["ValueError('a defect')"] * 2,
-    ]
+    defects = ["ValueError('a defect')"] * 2
+    assert [text for _, _, text in ledger_process.noted] == ["away", "away", "killed", *defects]
 
 
 async def test_without_redis_nobody_leads_and_nothing_breaks():
-    store, ledger_process = MemoryStore(), LedgerProcessStub()
+    store, ledger_process = Store(), LedgerProcessStub()
     store.away = True
     task = asyncio.create_task(keeper(store, ledger_process).run())
-    await asyncio.sleep(0.1)
+    await store.looked_at()
     assert not ledger_process.asked
     store.away = False
     await until(lambda: ledger_process.asked)
@@ -172,7 +186,6 @@ def test_an_older_snapshot_does_not_take_the_place_of_a_newer(ledger):
 async def test_every_worker_shows_what_was_found(ledger):
     metrics = [Metrics(), Metrics()]
     tasks = [asyncio.create_task(show(ledger, m, seconds=0.01)) for m in metrics]
-    await asyncio.sleep(0.05)
     series = {"florin_cost_total": [(("acme/support", "h100", "USD", "usage"), 1.25)]}
     await asyncio.to_thread(write_snapshot, ledger, METRICS, 5, LedgerFigures(5, series).document())
     line = 'florin_cost_total{adapter="acme/support",bucket="usage",currency="USD",gpu_type="h100"} 1.25'
@@ -183,13 +196,17 @@ async def test_every_worker_shows_what_was_found(ledger):
 
 async def test_a_ledger_that_is_away_leaves_the_last_figures_standing():
     class Away:
+        reads = 0
+
         def read(self):
+            self.reads += 1
             raise LedgerUnavailableError("away")
 
     metrics = Metrics()
     metrics.show_ledger_figures(LedgerFigures(1, {"florin_ledger_imbalance_nano_gpu_hours": [((), 0.0)]}))
-    task = asyncio.create_task(show(Away(), metrics, seconds=0.001))
-    await asyncio.sleep(0.05)
+    away = Away()
+    task = asyncio.create_task(show(away, metrics, seconds=0.001))
+    await until(lambda: away.reads > 3)
     assert not task.done()
     assert "florin_ledger_imbalance_nano_gpu_hours 0.0" in metrics.render().decode()
     await stop(task)

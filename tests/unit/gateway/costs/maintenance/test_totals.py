@@ -5,9 +5,9 @@ from gateway.costs.maintenance import totals as module
 from gateway.costs.maintenance.snapshot import read_snapshot
 from gateway.costs.maintenance.totals import SETTLED, totals
 from gateway.costs.periods import HOUR, iso, month
-from gateway.costs.prices.price_store import add_price
-from gateway.metering.ledger.schema import engine_hours, periods, rollups
+from gateway.metering.ledger.schema import engine_hours, rollups
 from gateway.observability.metrics import BASE, OTHER
+from tests.support.ledger_rows import engine_hour, mark_closed, price, put
 from tests.unit.gateway.costs.rolled import row, write
 
 OCTOBER, NOVEMBER = (month(m).start // HOUR for m in ("2026-10", "2026-11"))
@@ -17,21 +17,13 @@ NANO = 1_000_000_000
 
 @pytest.fixture
 def priced(ledger):
-    add_price(
-        ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    price(ledger)
     return ledger
 
 
-def whole(ledger, hour, nano=NANO, *, engine="gpu-a", gpu_count=1, provisioned=3600, busy=1800):
-    values = {
-        "hour": hour * HOUR, "engine": engine, "gpu_type": "H100", "gpu_count": gpu_count, "region": "",
-        "purchase": "on_demand", "base_model": "base", "provisioned_us": provisioned * 1_000_000,
-        "startup_us": 0, "busy_us": busy * 1_000_000, "nano_gpu_hours": nano, "records": 1, "calibration": 0,
-    }  # fmt: skip
-    with ledger.write() as connection:
-        connection.execute(engine_hours.insert().values(values))
+def whole(ledger, hour, nano=NANO, *, provisioned=3600, busy=1800, **changes):
+    spent = {"provisioned_us": provisioned * 1_000_000, "busy_us": busy * 1_000_000, "nano_gpu_hours": nano}
+    put(ledger, engine_hours, engine_hour(hour, **spent, **changes))
 
 
 def close(ledger, name):
@@ -40,12 +32,7 @@ def close(ledger, name):
         connection.execute(
             update(rollups).where(rollups.c.posted == name).values(rate_micros=2_000_000, currency="USD")
         )
-        connection.execute(
-            periods.insert().values(
-                month=name, state="closed", first_batch=0, cutoff_batch=1, closing_at=1, closed_by="x",
-                policy="none",
-            )
-        )  # fmt: skip
+    mark_closed(ledger, name)
 
 
 def costs(found):

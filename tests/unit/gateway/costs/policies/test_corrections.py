@@ -20,9 +20,9 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants
-from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, price, records
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, records
 
 NOW = DECEMBER + GRACE
 
@@ -72,22 +72,20 @@ def test_a_refund_reaches_who_paid(ledger):
         AllocationPolicy("fixed", {"acme": 2, "bolt": 1}),
     ],
 )
-def test_late_records_leave_what_closing_later_would_have_billed(ledger, tmp_path, policy):
+def test_late_records_leave_what_closing_later_would_have_billed(ledger, ledger_with, policy):
     """Over both months, each tenant bears of October what it would if the records had been in time: in time to
     the unit, whatever November's policy is."""
-    together = Ledger(f"sqlite:///{tmp_path / 'together.db'}")
+    together = ledger_with(fill, name="together")
     late = records(9, OCTOBER, count=12)
     fill(ledger)
     close(ledger, "2026-10", now=NOW, by="key", policy=policy.name, shares=dict(policy.shares))
     ledger.insert(late)
     roll(ledger, NOW)
     close(ledger, "2026-11", now=NOW, by="key", policy="none")
-    fill(together)
     together.insert(late)
     close(together, "2026-10", now=NOW, by="key", policy=policy.name, shares=dict(policy.shares))
     assert borne(ledger, "2026-10", "2026-11") == borne(together, "2026-10")
     assert all(check.ok for period in verify(ledger) for check in period.checks)
-    together.close()
 
 
 def test_usage_of_a_skipped_month_follows_the_first_month_that_has_it(ledger):

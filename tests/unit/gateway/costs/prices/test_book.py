@@ -1,5 +1,5 @@
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.amounts import decimal_text
@@ -12,7 +12,8 @@ from gateway.costs.prices.book import (
     rate_micros,
 )
 from gateway.costs.prices.price_store import add_price, list_prices
-from gateway.metering.ledger.schema import dirty_hours, engine_hours, ledger_state, periods
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, ledger_state
+from tests.support.ledger_rows import engine_hour, mark_closed, put
 
 
 def price(start, end=None, rate=2_500_000, **changes):
@@ -193,23 +194,12 @@ NOV = month("2026-11").start // HOUR
 
 def rolled(ledger, *hours, gpu_type="H100", region="", engine="e"):
     """Engine-hours that are up to date."""
-    row = {
-        "engine": engine, "gpu_type": gpu_type, "gpu_count": 1, "region": region, "purchase": "on_demand",
-        "base_model": "b", "provisioned_us": 0, "startup_us": 0, "busy_us": 0, "nano_gpu_hours": 0,
-        "records": 0, "calibration": 0,
-    }  # fmt: skip
-    with ledger.write() as connection:
-        connection.execute(insert(engine_hours), [{**row, "hour": hour * HOUR} for hour in hours])
+    pool = {"gpu_type": gpu_type, "region": region, "engine": engine}
+    put(ledger, engine_hours, *(engine_hour(hour, **pool) for hour in hours))
 
 
-def close(ledger, name="2026-11"):
-    with ledger.write() as connection:
-        connection.execute(
-            insert(periods).values(
-                month=name, state="closed", first_batch=0, cutoff_batch=0, closing_at=0, closed_by="x",
-                policy="none",
-            )
-        )  # fmt: skip
+def close(ledger):
+    mark_closed(ledger, "2026-11")
 
 
 def stale(ledger):
@@ -273,8 +263,7 @@ def test_the_first_price_of_a_series_leaves_closed_months_alone(ledger):
 def test_a_price_cannot_change_hours_whose_records_are_gone(ledger):
     rolled(ledger, NOV, NOV + 5)
     close(ledger)
-    with ledger.write() as connection:
-        connection.execute(insert(ledger_state).values(name="pruned_before", value=(NOV + 3) * HOUR))
+    put(ledger, ledger_state, {"name": "pruned_before", "value": (NOV + 3) * HOUR})
     with pytest.raises(PriceConflictError, match="removed"):
         add(ledger, valid_from=0)
     assert list_prices(ledger) == []

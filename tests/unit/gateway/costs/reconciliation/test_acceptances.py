@@ -12,13 +12,7 @@ from gateway.costs.reconciliation.acceptances import (
 )
 from gateway.costs.reconciliation.verdicts import line_id
 from gateway.metering.ledger.schema import audit_log, engine_counters
-from tests.unit.gateway.costs.reconciliation.test_reconcile import (  # noqa: F401  # fixtures
-    NOW,
-    bill,
-    line,
-    november,
-    run,
-)
+from tests.unit.gateway.costs.billed import NOW, line, run
 
 
 def lines_of(found):
@@ -31,7 +25,7 @@ def accepted(ledger, *lines, reason="left over from a trial", **changes):
     )
 
 
-def test_an_accepted_difference_reconciles_and_says_who_when_and_why(november, bill):  # noqa: F811
+def test_an_accepted_difference_reconciles_and_says_who_when_and_why(november, bill):
     bill(line(0), line(1), line(0, 2, engine="stranger"))
     one = lines_of(run(november))["never_registered"]
     assert (one["verdict"], one["accepted"]) == ("identified", None)
@@ -51,7 +45,7 @@ def test_an_accepted_difference_reconciles_and_says_who_when_and_why(november, b
     )  # fmt: skip
 
 
-def test_it_is_in_the_audit_log_and_accepting_it_again_changes_nothing(november, bill):  # noqa: F811
+def test_it_is_in_the_audit_log_and_accepting_it_again_changes_nothing(november, bill):
     bill(line(0), line(1), line(0, 2, engine="stranger"))
     name = lines_of(run(november))["never_registered"]["line"]
     accepted(november, name)
@@ -73,7 +67,7 @@ def test_it_is_in_the_audit_log_and_accepting_it_again_changes_nothing(november,
         unaccept(november, name, reason="again", now=NOW, by="fk2")
 
 
-def test_an_acceptance_holds_for_the_amount_that_was_accepted(november, bill):  # noqa: F811
+def test_an_acceptance_holds_for_the_amount_that_was_accepted(november, bill):
     bill(line(0), line(1), line(0, 2, engine="stranger"))
     accepted(november, lines_of(run(november))["never_registered"]["line"])
     bill(line(2, 1, engine="stranger"))
@@ -83,7 +77,7 @@ def test_an_acceptance_holds_for_the_amount_that_was_accepted(november, bill):  
     assert (one["accepted"]["gpu_hours"], one["accepted"]["current"]) == ("2.00", False)
 
 
-def test_all_lines_of_a_kind_and_none_of_another(november, bill):  # noqa: F811
+def test_all_lines_of_a_kind_and_none_of_another(november, bill):
     bill(line(0, 2, cost="6"), line(0, 2, engine="stranger"), line(0, engine="other"))
     assert [one["engine"] for one in accepted(november, kind="never_registered")] == ["other", "stranger"]
     found = run(november)
@@ -96,7 +90,7 @@ def test_all_lines_of_a_kind_and_none_of_another(november, bill):  # noqa: F811
         accepted(november, kind="tax")
 
 
-def test_tokens_that_nothing_explains_can_be_accepted(november, bill):  # noqa: F811
+def test_tokens_that_nothing_explains_can_be_accepted(november, bill):
     bill(line(0), line(1))
     with november.write() as connection:
         connection.execute(engine_counters.update().values(prompt_tokens=1000))
@@ -109,7 +103,7 @@ def test_tokens_that_nothing_explains_can_be_accepted(november, bill):  # noqa: 
 
 
 @pytest.mark.parametrize("wrong", ["2026-11-00000000", "2026-11", "x", "2026-11-8F3B2C91"])
-def test_a_line_that_is_none(november, bill, wrong):  # noqa: F811
+def test_a_line_that_is_none(november, bill, wrong):
     bill(line(0), line(1))
     with pytest.raises(LineNotFoundError, match="florin cost reconcile"):
         accepted(november, month_of_line(wrong) and wrong)

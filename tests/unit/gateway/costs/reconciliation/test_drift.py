@@ -1,11 +1,11 @@
 """The hourly figure, from a ledger."""
 
 import pytest
-from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciliation.drift import LONGEST, Drift, drift, token_checks, unsampled
 from gateway.metering.ledger.schema import engine_counters, engine_hours, engine_probes
+from tests.support.ledger_rows import engine_hour, put
 from tests.unit.gateway.metering.make import record
 
 NOW = 101 * HOUR + 5
@@ -13,17 +13,12 @@ NOW = 101 * HOUR + 5
 
 def counters(ledger, *rows):
     """(hour number, microseconds into it, prompt, completion, …)"""
-    with ledger.write() as connection:
-        connection.execute(
-            insert(engine_counters),
-            [
-                {
-                    "engine": "gpu-a", "epoch": 90 * HOUR, "hour": hour * HOUR, "at": hour * HOUR + into,
-                    "prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": None, **more,
-                }
-                for hour, into, prompt, completion, more in rows
-            ],
-        )  # fmt: skip  # as they are declared
+    for hour, into, prompt, completion, more in rows:
+        row = {
+            "engine": "gpu-a", "epoch": 90 * HOUR, "hour": hour * HOUR, "at": hour * HOUR + into,
+            "prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": None, **more,
+        }  # fmt: skip  # as they are declared
+        put(ledger, engine_counters, row)
 
 
 def figures(found):
@@ -118,13 +113,7 @@ def test_an_engine_that_was_not_sampled_has_no_drift(ledger):
 
 def test_records_that_have_no_counters_beside_them_are_told(ledger):
     counters(ledger, (99, 7, 1000, 500, {}), (100, 50, 1010, 505, {}))
-    row = {
-        "hour": 100 * HOUR, "gpu_type": "H100", "gpu_count": 1, "region": "", "purchase": "on_demand",
-        "base_model": "base", "provisioned_us": 1, "startup_us": 0, "busy_us": 1, "nano_gpu_hours": 1,
-        "records": 1, "calibration": 0,
-    }  # fmt: skip
-    with ledger.write() as connection:
-        connection.execute(insert(engine_hours), [{**row, "engine": "gpu-a"}, {**row, "engine": "gpu-b"}])
+    put(ledger, engine_hours, *(engine_hour(100, records=1, engine=name) for name in ("gpu-a", "gpu-b")))
     ledger.insert([record("after"), record("other", engine="gpu-b", prompt_tokens=7)])
     with ledger.read() as connection:
         found = unsampled(connection, Period(100 * HOUR, 101 * HOUR))
@@ -143,8 +132,7 @@ def test_probes_of_the_window_and_the_engine_are_accounted_for(ledger):
             "prompt_tokens": 70, "cached_tokens": 0, "completion_tokens": 32,
         }  # fmt: skip
 
-    with ledger.write() as connection:
-        end = 100 * HOUR + 50_000_000
-        rows = [probe("in", "gpu-a", end), probe("before", "gpu-a", 99 * HOUR + 7), probe("other", "b", end)]
-        connection.execute(insert(engine_probes), [*rows, probe("later", "gpu-a", end + 1)])
+    end = 100 * HOUR + 50_000_000
+    rows = [probe("in", "gpu-a", end), probe("before", "gpu-a", 99 * HOUR + 7), probe("other", "b", end)]
+    put(ledger, engine_probes, *rows, probe("later", "gpu-a", end + 1))
     assert {one.unexplained for one in drift(ledger, NOW)} == {0}

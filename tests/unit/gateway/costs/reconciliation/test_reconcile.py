@@ -3,83 +3,17 @@
 from fractions import Fraction
 
 import pytest
-from sqlalchemy import insert
 
-from gateway.costs.periods import HOUR, iso, month
-from gateway.costs.prices.price_store import add_price
-from gateway.costs.reconciliation.bill_files import BillFormat
-from gateway.costs.reconciliation.bills import import_bill
-from gateway.costs.reconciliation.reconcile import reconcile
-from gateway.metering.ledger.schema import engine_counters, engine_hours, ledger_state, quarantine
+from gateway.costs.periods import HOUR, iso
+from gateway.metering.ledger.schema import (
+    engine_counters,
+    ledger_state,
+    quarantine,
+)
+from tests.support.ledger_rows import put
+from tests.unit.gateway.costs.billed import FIRST, NOVEMBER, line, run
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
-
-NOVEMBER = month("2026-11")
-FIRST = NOVEMBER.start // HOUR
-NOW = NOVEMBER.end + 5
-HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
-
-
-def pool(hour, engine="gpu-a", gpu_hours=1, **changes):
-    nano = round(gpu_hours * 10**9)
-    return {
-        "hour": hour * HOUR, "engine": engine, "gpu_type": "H100", "gpu_count": 1, "region": "",
-        "purchase": "on_demand", "base_model": "base", "provisioned_us": round(gpu_hours * HOUR),
-        "startup_us": 0, "busy_us": 0, "nano_gpu_hours": nano, "records": 0, "calibration": 0, **changes,
-    }  # fmt: skip  # one name a line says no more
-
-
-def put(ledger, table, *rows):
-    with ledger.write() as connection:
-        connection.execute(insert(table), list(rows))
-
-
-@pytest.fixture
-def november(ledger):
-    """Two hours of one engine at 2.50: a quarter used, the rest idle; one record, counted alike."""
-    put(ledger, engine_hours, pool(FIRST), pool(FIRST + 1))
-    write(
-        ledger,
-        row(FIRST, nano_gpu_hours=500_000_000),
-        row(FIRST, bucket="idle", nano_gpu_hours=500_000_000),
-        row(FIRST + 1, bucket="idle"),
-    )
-    put(
-        ledger,
-        engine_counters,
-        {
-            "engine": "gpu-a", "epoch": FIRST * HOUR, "hour": FIRST * HOUR, "at": FIRST * HOUR + 60_000_000,
-            "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": None,
-        },
-    )  # fmt: skip
-    ledger.insert([record("one", dispatched=FIRST * HOUR + 1)])
-    add_price(
-        ledger, gpu_type="H100", rate="2.50", currency="USD", purchase="on_demand", region="",
-        valid_from=None, valid_to=None, now=1,
-    )  # fmt: skip
-    return ledger
-
-
-@pytest.fixture
-def bill(november, tmp_path):
-    def run(*lines):
-        path = tmp_path / "bill.csv"
-        path.write_text(HEAD + "".join(f"{line}\n" for line in lines))
-        import_bill(november, str(path), file_name="b", reading=BillFormat(), skip_bad=False, now=1)
-
-    return run
-
-
-def line(hour, hours=1, engine="gpu-a", gpu_hours=None, cost=None):
-    """At 2.50, unless said otherwise."""
-    gpu_hours = hours if gpu_hours is None else gpu_hours
-    cost = gpu_hours * 2.5 if cost is None else cost
-    start, end = iso((FIRST + hour) * HOUR), iso((FIRST + hour + hours) * HOUR)
-    return f"{start},{end},{engine},H100,{gpu_hours},{cost},USD"
-
-
-def run(ledger, tolerance="0.1", now=NOW):
-    return reconcile(ledger, "2026-11", tolerance=Fraction(tolerance), now=now)
 
 
 def test_a_month_in_which_all_agrees(november, bill):

@@ -5,11 +5,9 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete
 
 from gateway.costs.closing.closing import close
 from gateway.costs.periods import DAY, iso
-from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.reconciliation.acceptances import accept
 from gateway.costs.reconciliation.bill_differences import KINDS, BillDifference
 from gateway.costs.reconciliation.bill_files import BillFormat
@@ -18,14 +16,8 @@ from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.costs.reconciliation.true_up import Books, open_books, true_up
 from gateway.costs.reconciliation.true_up_store import TrueUpError, record_true_up, show_true_up
 from gateway.costs.reports.closed_months import previewed
-from gateway.metering.ledger.schema import dirty_hours
-from tests.unit.gateway.costs.reconciliation.test_reconcile import (  # noqa: F401  # fixtures
-    NOVEMBER,
-    NOW,
-    bill,
-    line,
-    november,
-)
+from tests.support.ledger_rows import exchange_rate
+from tests.unit.gateway.costs.billed import NOVEMBER, NOW
 from tests.unit.gateway.costs.rolled import row, write
 
 KINDS_HEAD = "start,end,resource,gpu_type,purchase,gpu_hours,cost,currency,category\n"
@@ -77,14 +69,6 @@ money = st.fractions(-(10**6), 10**6, max_denominator=10**4).map(lambda f: Fract
 def test_it_always_equals_the_invoice(closed, own, differences):
     books = Books(closed=True, cost=closed, cents=round(closed * 100), seal="x")
     made(books, own, [difference(kind, cost) for kind, cost in differences])
-
-
-@pytest.fixture
-def settled(november):  # noqa: F811
-    """Nothing waits for a roll-up any more."""
-    with november.write() as connection:
-        connection.execute(delete(dirty_hours))
-    return november
 
 
 def invoice(ledger, tmp_path, *lines):
@@ -189,7 +173,7 @@ def test_what_cannot_be_trued_up(settled, tmp_path, lines, changes, says):
         recorded(settled, **changes)
 
 
-def test_a_month_whose_usage_still_arrives(november, tmp_path):  # noqa: F811
+def test_a_month_whose_usage_still_arrives(november, tmp_path):
     with pytest.raises(TrueUpError, match="still arriving"):
         recorded(november)
 
@@ -215,9 +199,7 @@ def test_an_invoice_in_another_currency_is_converted_at_the_dated_rate_and_round
     with pytest.raises(TrueUpError, match="exchange rate"):
         recorded(settled)
     for day, rate in ((NOVEMBER.start, "1.1234567"), (NOVEMBER.end, "9")):
-        add_exchange_rate(
-            settled, currency="EUR", target="USD", rate=rate, valid_from=day, source="ECB", reason=None, now=1
-        )
+        exchange_rate(settled, rate, day, currency="EUR", target="USD")
     accept_all(settled)
     with pytest.raises(TrueUpError, match=r"sum to 105.32 EUR, not to 118.32"):
         recorded(settled, invoice=Fraction("118.32"))

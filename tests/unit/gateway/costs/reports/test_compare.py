@@ -13,9 +13,7 @@ from gateway.costs.reports.compare import (
     Used,
     compare,
     demand,
-    effective_cost,
     speed,
-    total_cost,
     work,
 )
 
@@ -28,20 +26,6 @@ def weights(gpu_type, uncached, cached, output, base="base", number=1):
 
 def stated(gpu_type, value, reference, source="a blog"):
     return {gpu_type: Stated(gpu_type, Fraction(value), reference, source)}
-
-
-@pytest.mark.parametrize(
-    ("rate", "hours", "cost"),
-    [("32.77", 10, "327.70"), ("41.04", 4, "164.16"), ("17.50", 20, "350.00")],
-)
-def test_total_cost_of_compute(rate, hours, cost):
-    """8 x A100, 8 x H100, L40."""
-    assert total_cost(Fraction(rate), Fraction(hours)) == Fraction(cost)
-
-
-@pytest.mark.parametrize(("rate", "speedup", "cost"), [("41.04", "2.5", "16.416"), ("17.50", "0.5", "35.00")])
-def test_effective_cost_per_hour_of_an_a100(rate, speedup, cost):
-    assert effective_cost(Fraction(rate), Fraction(speedup)) == Fraction(cost)
 
 
 def test_the_same_figures_as_a_comparison():

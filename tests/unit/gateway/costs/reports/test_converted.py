@@ -7,22 +7,21 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.periods import DAY, month
-from gateway.costs.prices.exchange_rates import ExchangeRateError, add_exchange_rate, rate_nanos
+from gateway.costs.prices.exchange_rates import ExchangeRateError, rate_nanos
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
+from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
 
 
-@pytest.fixture
-def filled(ledger):
+def fill_and_roll(ledger):
     fill(ledger)
     roll(ledger, DECEMBER)
-    return ledger
 
 
-def rate(ledger, text, day, **changes):
-    fields = {"currency": "USD", "target": "EUR", "source": "ECB", "reason": None, "now": 1} | changes
-    return add_exchange_rate(ledger, rate=text, valid_from=day, **fields)
+@pytest.fixture
+def filled(ledger_with):
+    return ledger_with(fill_and_roll)
 
 
 def report(ledger, currency=None, now=DECEMBER, of="2026-10"):
@@ -35,7 +34,7 @@ def amounts(found):
 
 
 def test_every_amount_is_converted_exactly(filled):
-    rate(filled, "0.912345678", OCTOBER)
+    exchange_rate(filled, "0.912345678", OCTOBER)
     before, after = report(filled), report(filled, "EUR")
     factor = Fraction("0.912345678")
     parts, whole = amounts(before)
@@ -57,8 +56,8 @@ def test_every_amount_is_converted_exactly(filled):
 
 def test_the_rate_is_that_of_the_end_of_the_period(filled):
     for text, day in (("0.9", OCTOBER - DAY), ("0.8", OCTOBER + DAY), ("0.7", NOVEMBER)):
-        rate(filled, text, day)
-    rate(filled, "0.85", OCTOBER + DAY, reason="published late", now=2)
+        exchange_rate(filled, text, day)
+    exchange_rate(filled, "0.85", OCTOBER + DAY, reason="published late", now=2)
     whole = report(filled, "EUR")["exchange_rate"]
     assert (whole["rate"], whole["valid_from"], whole["changed_within"]) == ("0.85", "2026-10-02", True)
     early = report(filled, "EUR", now=OCTOBER + 5)["exchange_rate"]
@@ -67,7 +66,7 @@ def test_the_rate_is_that_of_the_end_of_the_period(filled):
 
 
 def test_without_a_rate_the_command_that_adds_it_is_named(filled):
-    rate(filled, "1.1", OCTOBER, currency="EUR", target="USD")  # not inverted
+    exchange_rate(filled, "1.1", OCTOBER, currency="EUR", target="USD")  # not inverted
     with pytest.raises(ExchangeRateError, match="florin exchange-rate add --from USD --to EUR"):
         report(filled, "EUR")
     assert report(filled, "USD") == report(filled)

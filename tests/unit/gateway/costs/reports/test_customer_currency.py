@@ -8,27 +8,25 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.periods import DAY, Period, local_time, month, zone
-from gateway.costs.prices.exchange_rates import ExchangeRateError, add_exchange_rate
+from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.reports.customer_report import customer_file, customer_text
 from gateway.costs.reports.report import Question
-from gateway.metering.ledger.ledger import Ledger
+from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, OCTOBER, RATE, arrive_late, close_october, fill
 
 EURO = Fraction("0.913456789")
 
 
+def fill_ledger(ledger):
+    fill(ledger)
+    exchange_rate(ledger, "0.913456789", OCTOBER)
+    close_october(ledger)
+    arrive_late(ledger)
+
+
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(made)
-    add_exchange_rate(
-        made, currency="USD", target="EUR", rate="0.913456789", valid_from=OCTOBER, source="ECB", reason=None,
-        now=1,
-    )  # fmt: skip  # as the call reads
-    close_october(made)
-    arrive_late(made)
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 def question(tenant, of="2026-11"):

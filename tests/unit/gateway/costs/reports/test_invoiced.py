@@ -2,30 +2,13 @@
 
 from decimal import Decimal
 
-import pytest
-from sqlalchemy import delete
-
 from gateway.costs.commitments.commitment_store import add_commitment
 from gateway.costs.periods import HOUR, Period, month
-from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.reports.report import Question, cost_report
-from gateway.metering.ledger.schema import dirty_hours
-from tests.unit.gateway.costs.reconciliation.test_reconcile import (  # noqa: F401  # fixtures
-    NOVEMBER,
-    NOW,
-    bill,
-    line,
-    november,
-)
+from tests.support.ledger_rows import exchange_rate
+from tests.unit.gateway.costs.billed import NOVEMBER, NOW
 from tests.unit.gateway.costs.reconciliation.test_true_up import INVOICE, accept_all, invoice, recorded
 from tests.unit.gateway.costs.rolled import row, write
-
-
-@pytest.fixture
-def settled(november):  # noqa: F811
-    with november.write() as connection:
-        connection.execute(delete(dirty_hours))
-    return november
 
 
 def report(ledger, **changes):
@@ -94,16 +77,7 @@ def test_only_in_the_whole_month_s_report_of_all_tenants(settled):
 
 def test_in_another_currency_it_still_adds_up(settled):
     reserve(settled)
-    add_exchange_rate(
-        settled,
-        currency="USD",
-        target="EUR",
-        rate="0.913",
-        valid_from=NOVEMBER.start,
-        source="ECB",
-        reason=None,
-        now=1,
-    )
+    exchange_rate(settled, "0.913", NOVEMBER.start)
     found = cost_report(settled, Question(NOVEMBER), now=NOW, currency="EUR")
     made, whole = found["invoice"], found["whole"]
     assert Decimal(whole["cost"]) + sum(Decimal(one["cost"]) for one in made["lines"]) == Decimal(

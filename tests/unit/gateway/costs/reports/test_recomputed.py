@@ -18,9 +18,9 @@ from gateway.costs.rollups.rollup import roll
 from gateway.costs.rollups.set_aside import PLACE, put_set_aside
 from gateway.dataplane.labels import OTHER
 from gateway.metering.ledger.engine_hours import mark_dirty
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
-from tests.unit.gateway.costs.month import OCTOBER, price, span
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.month import OCTOBER, span
 from tests.unit.gateway.costs.rollups.test_parts import LATE, labelled
 from tests.unit.gateway.metering.make import record
 
@@ -28,17 +28,18 @@ HOURS = Period(OCTOBER, OCTOBER + 6 * HOUR)
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "nano_gpu_hours")
 
 
+def fill_ledger(ledger):
+    price(ledger, "H100", "2.49")
+    price(ledger, "L40", "0.7")
+    price(ledger, "H100", "2.191919", OCTOBER + 2 * HOUR + 77_777_777)
+    ledger.insert(labelled(3, OCTOBER))
+    span(ledger, OCTOBER)
+    roll(ledger, LATE)
+
+
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    price(made, "H100", "2.49")
-    price(made, "L40", "0.7")
-    price(made, "H100", "2.191919", OCTOBER + 2 * HOUR + 77_777_777)
-    made.insert(labelled(3, OCTOBER))
-    span(made, OCTOBER)
-    roll(made, LATE)
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 def report(ledger, *by, **changes):

@@ -10,18 +10,16 @@ from gateway.costs.periods import HOUR, Period
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.reports.request_cost import request_cost
 from gateway.costs.rollups.rollup import roll
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state
-from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill, price
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill
 from tests.unit.gateway.metering.make import record
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def ledger(ledger_with):
     """Nothing here depends on the kind of database."""
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+    return ledger_with()
 
 
 def cost_of(ledger, request_id, *, tenant=None, now=NOVEMBER):

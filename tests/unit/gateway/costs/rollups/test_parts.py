@@ -22,7 +22,8 @@ from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import rollup_parts, rollups
-from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, price, span
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, span
 from tests.unit.gateway.costs.month import records as some_records
 from tests.unit.gateway.metering.make import record
 

@@ -9,17 +9,14 @@ from gateway.costs.periods import HOUR, month
 from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill
 from tests.unit.gateway.metering.make import record
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def ledger(ledger_with):
     """Nothing here depends on the kind of database."""
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+    return ledger_with()
 
 
 ENGINES = {"a": ("H100", 2), "b": ("L40", 1)}

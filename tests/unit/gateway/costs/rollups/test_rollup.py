@@ -8,7 +8,6 @@ from sqlalchemy import delete, insert, select, update
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import add_calibration
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups import rollup
 from gateway.costs.rollups.posting import FIGURES
 from gateway.costs.rollups.rollup import Rolled, imbalance, roll
@@ -21,11 +20,12 @@ from gateway.metering.ledger.schema import (
     engine_hours,
     engine_spans,
     ledger_state,
-    periods,
     prices,
     rollups,
     usage_records,
 )
+from tests.support.ledger_rows import calibration as row_of
+from tests.support.ledger_rows import mark_closed, price, put, see_up
 from tests.unit.gateway.metering.make import record
 
 OCTOBER, NOVEMBER, DECEMBER = (month(f"2026-{n}").start for n in (10, 11, 12))
@@ -63,14 +63,6 @@ def write(ledger, statement, *values, dirty=()):
         mark_dirty(connection, [(hour, "gpu-a", "H100", 1) for hour in dirty])
 
 
-def seen(ledger, start, end, phase="up", **changes):
-    row = {
-        "engine": "gpu-a", "worker": "w1", "started": start, "phase": phase, "seen": end, "gpu_type": "H100",
-        "gpu_count": 1, "region": "", "purchase": "on_demand", "base_model": "base", **changes,
-    }  # fmt: skip
-    write(ledger, insert(engine_spans), row, dirty=range(start // HOUR * HOUR, end, HOUR))
-
-
 def priced(ledger, rate, start, *, dirty=()):
     row = {
         "gpu_type": "H100", "region": "", "purchase": "on_demand", "rate_micros": rate, "currency": "USD",
@@ -81,11 +73,7 @@ def priced(ledger, rate, start, *, dirty=()):
 
 def close(ledger, name, rate=None):
     """What closing does: the month is there, and its rows have their final rates."""
-    row = {
-        "month": name, "state": "closed", "first_batch": 0, "cutoff_batch": 1, "closing_at": 0, "closed_by": "me",
-        "policy": "none",
-    }  # fmt: skip
-    write(ledger, insert(periods), row)
+    mark_closed(ledger, name)
     if rate is not None:
         frozen = update(rollups).where(rollups.c.posted == name, rollups.c.rate_micros.is_(None))
         write(ledger, frozen.values(rate_micros=rate, currency="USD"))
@@ -160,8 +148,8 @@ def test_pools_stay_apart(ledger):
 
 
 def test_what_the_engine_was_seen_alive_is_idle_or_starting(ledger):
-    seen(ledger, OCTOBER, OCTOBER + HALF, "startup", region="eu", purchase="spot")
-    seen(ledger, OCTOBER + HALF, OCTOBER + 2 * HOUR, region="eu", purchase="spot")
+    see_up(ledger, OCTOBER, OCTOBER + HALF, phase="startup", region="eu", purchase="spot")
+    see_up(ledger, OCTOBER + HALF, OCTOBER + 2 * HOUR, region="eu", purchase="spot")
     ledger.insert([used("a", OCTOBER + HOUR)])
     assert roll(ledger, LATE).rolled == 2
     assert rows(ledger, "hour", "bucket", "tenant", "nano_gpu_hours", "region", "purchase") == [
@@ -174,42 +162,31 @@ def test_what_the_engine_was_seen_alive_is_idle_or_starting(ledger):
 
 
 def test_another_pool_of_the_same_engine_s_spans_are_not_its(ledger):
-    seen(ledger, OCTOBER, OCTOBER + HOUR, gpu_count=8)
+    see_up(ledger, OCTOBER, OCTOBER + HOUR, gpu_count=8)
     ledger.insert([used("a")])
     roll(ledger, LATE)
-    assert whole(ledger)["nano_gpu_hours"] == GPU_HOUR // 2
+    with ledger.read() as connection:
+        pools = connection.execute(select(engine_hours.c["gpu_count", "nano_gpu_hours"])).all()
+    assert sorted(pools) == [(1, GPU_HOUR // 2), (8, 8 * GPU_HOUR)]
 
 
 def test_an_hour_s_terms_are_the_latest_that_were_seen_in_it(ledger):
-    seen(ledger, OCTOBER, OCTOBER + HALF, region="eu", base_model="old")
-    seen(ledger, OCTOBER + HALF, OCTOBER + HALF + 9, region="us", base_model="new")
-    seen(ledger, OCTOBER + HOUR, OCTOBER + 2 * HOUR, region="asia")
+    see_up(ledger, OCTOBER, OCTOBER + HALF, region="eu", base_model="old")
+    see_up(ledger, OCTOBER + HALF, OCTOBER + HALF + 9, region="us", base_model="new")
+    see_up(ledger, OCTOBER + HOUR, OCTOBER + 2 * HOUR, region="asia")
     roll(ledger, LATE)
     assert (whole(ledger)["region"], whole(ledger)["base_model"]) == ("us", "new")
 
 
 def test_gaps_are_bridged_from_hour_to_hour(ledger):
-    seen(ledger, OCTOBER, OCTOBER + HOUR - 20_000_000)
-    seen(ledger, OCTOBER + HOUR + 20_000_000, OCTOBER + 2 * HOUR)
+    see_up(ledger, OCTOBER, OCTOBER + HOUR - 20_000_000)
+    see_up(ledger, OCTOBER + HOUR + 20_000_000, OCTOBER + 2 * HOUR)
     roll(ledger, LATE)
     assert whole(ledger)["nano_gpu_hours"] == whole(ledger, OCTOBER + HOUR)["nano_gpu_hours"] == GPU_HOUR
 
 
 def test_the_rejected_are_counted(ledger):
-    ledger.insert(
-        [
-            used(
-                "a",
-                engine="",
-                gpu_type="",
-                gpu_count=0,
-                outcome="rejected",
-                prompt_tokens=0,
-                completion_tokens=0,
-                billable=False,
-            )
-        ]
-    )
+    ledger.insert([used("a", engine="", gpu_type="", gpu_count=0, outcome="rejected", billable=False)])
     roll(ledger, LATE)
     assert rows(ledger, "bucket", "tenant", "requests", "nano_gpu_hours") == [("rejected", "acme", 1, 0)]
     assert whole(ledger)["records"] == 1
@@ -218,7 +195,7 @@ def test_the_rejected_are_counted(ledger):
 def test_a_price_change_cuts_the_hour(ledger):
     priced(ledger, 2_000_000, OCTOBER)
     priced(ledger, 3_000_000, OCTOBER + HALF)
-    seen(ledger, OCTOBER, OCTOBER + HOUR)
+    see_up(ledger, OCTOBER, OCTOBER + HOUR)
     ledger.insert([used("a", length=HALF + HALF // 2)])
     roll(ledger, LATE)
     assert rows(ledger, "piece", "bucket", "nano_gpu_hours") == [
@@ -232,14 +209,10 @@ def test_a_price_change_cuts_the_hour(ledger):
     ("valid_from", "calibration"), [(OCTOBER - HOUR, 2), (OCTOBER, 2), (OCTOBER + HOUR, 1)]
 )
 def test_the_calibration_in_force_is_the_latest_before_the_hour(ledger, valid_from, calibration):
-    common = {
-        "gpu_type": "H100", "engine_version": "1", "recorded_at": 0, "document": "{}", "cached_ps": 0,
-        "decode_ps": 0, "kv_ps": 0, "load_ps": 0,
-    }  # fmt: skip
-    early = {"id": 1, "base_model": "base", "valid_from": OCTOBER - 9 * HOUR, "prefill_ps": 36 * 10**12}
-    late = {"id": 2, "base_model": "base", "valid_from": valid_from, "prefill_ps": 90 * 10**12}
+    early = {"id": 1, "valid_from": OCTOBER - 9 * HOUR, "prefill_ps": 36 * 10**12}
+    late = {"id": 2, "valid_from": valid_from, "prefill_ps": 90 * 10**12}
     other = {"id": 3, "base_model": "other", "valid_from": OCTOBER, "prefill_ps": 1}
-    write(ledger, insert(calibrations), [{**common, **row} for row in (early, late, other)])
+    put(ledger, calibrations, *(row_of(**row) for row in (early, late, other)))
     ledger.insert([used("a", prompt_tokens=10)])
     roll(ledger, LATE)
     used_nano = {1: GPU_HOUR // 10, 2: GPU_HOUR // 4}[calibration]
@@ -360,7 +333,7 @@ def test_records_removed_while_it_rolls_are_not_missed(ledger, monkeypatch):
 def closed_october(ledger):
     """Two tenants, one price, the month closed."""
     priced(ledger, 2_000_000, 0)
-    seen(ledger, OCTOBER, OCTOBER + HOUR)
+    see_up(ledger, OCTOBER, OCTOBER + HOUR)
     ledger.insert([used("a", tenant="acme"), used("b", tenant="bolt")])
     roll(ledger, LATE)
     close(ledger, "2026-10", 2_000_000)
@@ -498,7 +471,7 @@ def test_an_imbalance_shows(ledger):
 
 def test_an_engine_that_never_was_leaves_no_hour(ledger):
     """A span taken back (its writer's clock was wrong) takes the hour with it."""
-    seen(ledger, OCTOBER, OCTOBER + HOUR)
+    see_up(ledger, OCTOBER, OCTOBER + HOUR)
     roll(ledger, LATE)
     write(ledger, delete(engine_spans), dirty=[OCTOBER])
     roll(ledger, LATE)
@@ -515,7 +488,7 @@ def _rolls(url, start):
     ledger.close()
 
 
-def test_two_rollers_at_once_come_to_what_one_comes_to(ledger, ledger_url, tmp_path):
+def test_two_rollers_at_once_come_to_what_one_comes_to(ledger, ledger_url, ledger_with):
     """In two processes, while records arrive and a month is closed under them."""
     priced(ledger, 2_000_000, 0)
     first = [used(f"r{n}", OCTOBER + n * HALF // 3, HALF, tenant=f"t{n % 4}") for n in range(150)]
@@ -541,7 +514,7 @@ def test_two_rollers_at_once_come_to_what_one_comes_to(ledger, ledger_url, tmp_p
     assert rows(ledger, posted="2026-10") == closed
     assert imbalance(ledger) == 0
 
-    alone = Ledger(f"sqlite:///{tmp_path / 'alone.db'}")
+    alone = ledger_with(name="alone")
     priced(alone, 2_000_000, 0)
     alone.insert(first)
     roll(alone, LATE)
@@ -549,7 +522,6 @@ def test_two_rollers_at_once_come_to_what_one_comes_to(ledger, ledger_url, tmp_p
     alone.insert(late)
     roll(alone, LATE)
     assert rows(ledger) == rows(alone)
-    alone.close()
 
 
 def test_what_was_rolled_before_an_outage_stays(ledger, monkeypatch):
@@ -582,10 +554,7 @@ def test_what_changes_while_an_hour_is_first_computed_is_not_lost(ledger, change
             weights_ps=dict.fromkeys(TERMS, 1), document={}, now=LATE,
         )  # fmt: skip
     else:
-        add_price(
-            ledger, gpu_type="H100", rate="2", currency="USD", purchase="on_demand", region="",
-            valid_from=OCTOBER + HALF // 2, valid_to=None, now=LATE,
-        )  # fmt: skip
+        price(ledger, "H100", "2", OCTOBER + HALF // 2, now=LATE)
     with ledger.write() as connection:
         rollup._post(connection, found, LATE, [])
     roll(ledger, LATE)

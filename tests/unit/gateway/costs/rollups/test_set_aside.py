@@ -2,12 +2,11 @@
 Florin or a hand in the database can have left there."""
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 
 from gateway.costs.closing.closing import ClosingError, close
 from gateway.costs.maintenance.maintenance_job import maintain, read_figures
 from gateway.costs.periods import HOUR, Period, month
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.reconciliation.reconcile import reconcile
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import Rolled, roll
@@ -16,7 +15,6 @@ from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.audit_log import Wanted
 from gateway.metering.ledger.audit_log import read as read_audit
 from gateway.metering.ledger.engine_hours import mark_dirty
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.quarantine import quarantined
 from gateway.metering.ledger.schema import (
     dirty_hours,
@@ -28,6 +26,7 @@ from gateway.metering.ledger.schema import (
     set_aside_hours,
     usage_records,
 )
+from tests.support.ledger_rows import POOL, engine_hour, price, put
 from tests.unit.gateway.metering.make import record
 
 OCTOBER, NOVEMBER = month("2026-10").start, month("2026-11").start
@@ -59,6 +58,10 @@ def count(ledger, table):
         return len(connection.execute(select(table)).all())
 
 
+def excluded(ledger, engine="gpu-bad", hour=OCTOBER, everything=False):
+    return exclude(ledger, engine=engine, hour=hour, everything=everything, actor="key:k", now=LATE)
+
+
 def report(ledger, **changes):
     question = Question(Period(OCTOBER, NOVEMBER), **{"by": ("tenant", "engine"), **changes})
     return cost_report(ledger, question, now=LATE)
@@ -71,13 +74,8 @@ def tokens(found):
 @pytest.fixture
 def poisoned(ledger):
     """Two tenants on two engines in two hours; one hour of one engine holds what cannot be."""
-    ledger.insert(
-        [
-            used("good"),
-            used("with", engine="gpu-bad"),
-            used("later", OCTOBER + HOUR, engine="gpu-bad"),
-        ]
-    )
+    with_it, later = used("with", engine="gpu-bad"), used("later", OCTOBER + HOUR, engine="gpu-bad")
+    ledger.insert([used("good"), with_it, later])
     poison(ledger)
     return ledger
 
@@ -178,8 +176,8 @@ def test_what_no_sum_is_made_of_stops_nothing_either(ledger):
 
 
 @pytest.mark.parametrize("value", ["ten", 1e30, b"\xff", 1.5])
-def test_whatever_sqlite_takes_for_a_number(tmp_path, value):
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def test_whatever_sqlite_takes_for_a_number(ledger_with, value):
+    ledger = ledger_with()
     ledger.insert([used("good"), used("bad", engine="gpu-bad")])
     with ledger.write() as connection:
         connection.exec_driver_sql(
@@ -190,10 +188,7 @@ def test_whatever_sqlite_takes_for_a_number(tmp_path, value):
     assert tokens(found) == {("acme", "gpu-a"): 5}
     assert [one["engine"] for one in found["set_aside"]] == ["gpu-bad"]
     reconcile(ledger, "2026-10", now=LATE)
-    assert exclude(
-        ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE
-    ).quarantined
-    ledger.close()
+    assert excluded(ledger).quarantined
 
 
 def test_places_that_cannot_be_are_set_aside(ledger):
@@ -203,7 +198,7 @@ def test_places_that_cannot_be_are_set_aside(ledger):
     assert roll(ledger, LATE) == Rolled(3, 0)
     assert [one["engine"] for one in report(ledger)["set_aside"]] == ["gpu-bad", "gpu-bad"]
     for hour in (OCTOBER, OCTOBER + 1):
-        exclude(ledger, engine="gpu-bad", hour=hour, everything=False, actor="key:k", now=LATE)
+        excluded(ledger, hour=hour)
     assert roll(ledger, LATE).pending == 0
     assert list_set_aside(ledger) == []
 
@@ -240,7 +235,7 @@ def test_reconciling_says_so(poisoned):
 def test_a_month_with_such_an_hour_is_not_closed_until_somebody_decides(poisoned):
     with pytest.raises(ClosingError, match="set aside"):
         close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
-    done = exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    done = excluded(poisoned)
     assert (done.quarantined, done.kept) == (1, 0)
     closed = close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
     assert (closed["state"], closed["records"]) == ("closed", 3)
@@ -250,7 +245,7 @@ def test_a_month_with_such_an_hour_is_not_closed_until_somebody_decides(poisoned
 
 def test_excluding_takes_what_cannot_be_and_leaves_the_rest(poisoned):
     roll(poisoned, LATE)
-    exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    excluded(poisoned)
     found = report(poisoned)
     assert found["set_aside"] == []
     assert tokens(found) == {("acme", "gpu-a"): 5, ("acme", "gpu-bad"): 10}
@@ -270,7 +265,7 @@ def test_excluding_takes_what_cannot_be_and_leaves_the_rest(poisoned):
 
 def test_excluding_everything(poisoned):
     roll(poisoned, LATE)
-    done = exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=True, actor="key:k", now=LATE)
+    done = excluded(poisoned, everything=True)
     assert done.quarantined == 2
     assert tokens(report(poisoned)) == {("acme", "gpu-a"): 5, ("acme", "gpu-bad"): 5}
 
@@ -278,7 +273,7 @@ def test_excluding_everything(poisoned):
 def test_excluding_what_is_not_set_aside(poisoned):
     roll(poisoned, LATE)
     with pytest.raises(NotSetAsideError):
-        exclude(poisoned, engine="gpu-a", hour=OCTOBER, everything=True, actor="key:k", now=LATE)
+        excluded(poisoned, "gpu-a", everything=True)
     assert tokens(report(poisoned))[("acme", "gpu-a")] == 5
 
 
@@ -286,9 +281,7 @@ def test_what_is_put_right_is_rolled_up_again(poisoned):
     roll(poisoned, LATE)
     bad = next(r for r in poisoned.usage(start=0, end=2**62) if r.request_id == "bad")
     change(poisoned, bad.id, completion_tokens=3)
-    exclude(
-        poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE
-    )  # tries again
+    excluded(poisoned)  # tries again
     found = report(poisoned)
     assert (found["set_aside"], tokens(found)[("bolt", "gpu-bad")]) == ([], 3)
     assert count(poisoned, set_aside_hours) == 0
@@ -310,7 +303,7 @@ def test_a_closed_month_keeps_what_it_says(ledger):
     roll(ledger, LATE)
     assert tokens(report(ledger)) == before
     assert len(list_set_aside(ledger)) == 1
-    done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    done = excluded(ledger)
     assert (done.quarantined, done.kept) == (1, 0)
     roll(ledger, LATE)
     assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
@@ -326,7 +319,7 @@ def test_a_record_that_a_closed_month_covers_stays_for_its_proofs(ledger):
         mark_dirty(connection, [PLACE])
     roll(ledger, LATE)
     assert len(list_set_aside(ledger)) == 1
-    done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    done = excluded(ledger)
     assert (done.quarantined, done.kept) == (0, 1)
     roll(ledger, LATE)
     assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
@@ -335,21 +328,21 @@ def test_a_record_that_a_closed_month_covers_stays_for_its_proofs(ledger):
 def test_absurd_counters_and_probes_of_one_engine_leave_the_others_drift(ledger):
     ledger.insert([used("good")])
     hour = OCTOBER
-    with ledger.write() as connection:
-        rows = [
-            {"engine": engine, "epoch": epoch, "hour": hour, "at": hour + HALF + 1, "prompt_tokens": n,
-             "cached_tokens": n, "completion_tokens": n}
-            for engine, epoch, n in [
-                ("gpu-a", hour, 10), ("gpu-bad", ABSURD, 5), ("gpu-bad", -ABSURD, 5), ("gpu-bad", hour, ABSURD),
-                ("gpu-bad", hour + 1, -ABSURD), ("gpu-bad", hour + 2, ABSURD),
-            ]
-        ]  # fmt: skip
-        connection.execute(insert(engine_counters), rows)
-        probe = {"engine": "gpu-bad", "at": hour + 9, "prompt_tokens": ABSURD, "cached_tokens": ABSURD}
-        connection.execute(
-            insert(engine_probes),
-            [{**probe, "id": str(n), "completion_tokens": ABSURD} for n in range(4)],
-        )
+    rows = [
+        {"engine": engine, "epoch": epoch, "hour": hour, "at": hour + HALF + 1, "prompt_tokens": n,
+         "cached_tokens": n, "completion_tokens": n}
+        for engine, epoch, n in [
+            ("gpu-a", hour, 10), ("gpu-bad", ABSURD, 5), ("gpu-bad", -ABSURD, 5), ("gpu-bad", hour, ABSURD),
+            ("gpu-bad", hour + 1, -ABSURD), ("gpu-bad", hour + 2, ABSURD),
+        ]
+    ]  # fmt: skip
+    put(ledger, engine_counters, *rows)
+    counts = dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens"), ABSURD)
+    put(
+        ledger,
+        engine_probes,
+        *({"engine": "gpu-bad", "at": hour + 9, "id": str(n), **counts} for n in range(4)),
+    )
     maintain(ledger, OCTOBER + HOUR + 1, 0)
     figures = read_figures(ledger, after=-1)
     drifting = {tuple(labels): value for labels, value in figures.series["florin_token_drift_ratio"]}
@@ -360,13 +353,9 @@ def test_absurd_counters_and_probes_of_one_engine_leave_the_others_drift(ledger)
 def test_absurd_wholes_leave_the_metrics(ledger):
     ledger.insert([used("good")])
     roll(ledger, LATE)
-    whole = {
-        "hour": OCTOBER, "engine": "gpu-bad", "gpu_type": "H100", "region": "", "purchase": "", "base_model": "",
-        "provisioned_us": ABSURD, "startup_us": ABSURD, "busy_us": ABSURD, "nano_gpu_hours": ABSURD, "records": 1,
-        "calibration": 0,
-    }  # fmt: skip
-    with ledger.write() as connection:
-        connection.execute(insert(engine_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
+    absurd = dict.fromkeys(("provisioned_us", "startup_us", "busy_us", "nano_gpu_hours"), ABSURD)
+    whole = engine_hour(OCTOBER // HOUR, engine="gpu-bad", records=1, **absurd)
+    put(ledger, engine_hours, *({**whole, "gpu_count": n} for n in (1, 2, 10**6)))
     maintain(ledger, LATE, 0)
     assert ("gpu-a", "H100") in {
         tuple(k) for k, _ in read_figures(ledger, after=-1).series["florin_gpu_busy_seconds_total"]
@@ -376,12 +365,9 @@ def test_absurd_wholes_leave_the_metrics(ledger):
 
 def test_spans_that_cannot_be_stop_nothing(ledger):
     ledger.insert([used("good")])
-    span = {
-        "engine": "gpu-bad", "worker": "w", "phase": "up", "gpu_type": "H100", "gpu_count": 1, "region": "",
-        "purchase": "on_demand", "base_model": "base",
-    }  # fmt: skip
+    span = {**POOL, "engine": "gpu-bad", "worker": "w", "phase": "up", "started": -ABSURD, "seen": ABSURD}
+    put(ledger, engine_spans, span)
     with ledger.write() as connection:
-        connection.execute(insert(engine_spans), [{**span, "started": -ABSURD, "seen": ABSURD}])
         mark_dirty(connection, [PLACE])
     assert roll(ledger, LATE).pending == 0
     assert tokens(report(ledger)) == {("acme", "gpu-a"): 5}
@@ -389,10 +375,7 @@ def test_spans_that_cannot_be_stop_nothing(ledger):
 
 def test_prices_are_still_added(poisoned):
     roll(poisoned, LATE)
-    add_price(
-        poisoned, gpu_type="H100", rate="2.50", currency="USD", purchase="on_demand", region="",
-        valid_from=OCTOBER + HALF, valid_to=None, now=LATE,
-    )  # fmt: skip
+    price(poisoned, "H100", "2.50", OCTOBER + HALF, now=LATE)
     roll(poisoned, LATE)
     found = report(poisoned)
     assert len(found["set_aside"]) == 1

@@ -22,7 +22,8 @@ from gateway.costs.scheduled_exports.status import EXPORTS, ExportStatus, export
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
 from gateway.metering.ledger.schema import audit_log, scheduled_exports
 from gateway.operations.installation_checks import of_exports
-from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill, price, records
+from tests.support.ledger_rows import price
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill, records
 
 EVERY = 6 * HOUR
 NOW = NOVEMBER + 5 * HOUR

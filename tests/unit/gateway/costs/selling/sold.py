@@ -3,16 +3,12 @@ bolt pays the cost, corgi has a minimum and no usage. October is closed, and the
 
 from __future__ import annotations
 
-from sqlalchemy import insert
-
 from gateway.costs.closing.closing import close
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups.rollup import roll
-from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import engine_spans
 from gateway.metering.records import UsageRecord
+from tests.support.ledger_rows import price, see_up
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.metering.make import record
 
@@ -32,20 +28,11 @@ def attempt(name: str, tenant: str, start: int, **changes: int) -> UsageRecord:
 
 
 def up(ledger: Ledger, start: int) -> None:
-    of = {
-        "engine": ENGINE, "worker": "w", "started": start, "phase": "up", "seen": start + 3 * HOUR,
-        "gpu_type": "H100", "gpu_count": 3, "region": "", "purchase": "on_demand", "base_model": "base",
-    }  # fmt: skip  # as above
-    with ledger.write() as connection:
-        connection.execute(insert(engine_spans), [of])
-        mark_dirty(connection, [(start + hour * HOUR, ENGINE, "H100", 3) for hour in range(3)])
+    see_up(ledger, start, start + 3 * HOUR, engine=ENGINE, gpu_count=3)
 
 
 def fill(ledger: Ledger) -> None:
-    add_price(
-        ledger, gpu_type="H100", rate=RATE, currency="USD", purchase="on_demand", region="", valid_from=0,
-        valid_to=None, now=0,
-    )  # fmt: skip  # as above
+    price(ledger, "H100", RATE)
     for number, start in enumerate((OCTOBER, NOVEMBER)):
         ledger.insert(
             [
@@ -64,6 +51,14 @@ def close_october(ledger: Ledger) -> None:
 
 
 def arrive_late(ledger: Ledger) -> None:
-    ledger.insert([attempt("late", tenant, OCTOBER + HOUR, **LATE) for tenant in ("acme",)])
-    ledger.insert([attempt("late too", "bolt", OCTOBER + HOUR, **LATE)])
+    ledger.insert(
+        [attempt("late", "acme", OCTOBER + HOUR, **LATE), attempt("late too", "bolt", OCTOBER + HOUR, **LATE)]
+    )
     roll(ledger, NOW)
+
+
+def fill_to_the_end(ledger: Ledger) -> None:
+    """All of it."""
+    fill(ledger)
+    close_october(ledger)
+    arrive_late(ledger)

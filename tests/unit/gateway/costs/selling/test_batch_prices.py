@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.statement.page import statement_json
 from gateway.metering.ledger.ledger import Ledger
+from tests.support.ledger_rows import price as list_price
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import NOW, OCTOBER, RATE, attempt, close_october, up
 
@@ -25,12 +25,9 @@ def charges(ledger: Ledger, month: str) -> dict:
     return statement_json(ledger, "acme", month, issuer="Nordlicht", now=NOW, known=True)["charges"]
 
 
-def test_a_month_with_batches(tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    add_price(
-        ledger, gpu_type="H100", rate=RATE, currency="USD", purchase="on_demand", region="", valid_from=0,
-        valid_to=None, now=0,
-    )  # fmt: skip  # one name a line says no more
+def test_a_month_with_batches(ledger_with):
+    ledger = ledger_with()
+    list_price(ledger, "H100", RATE)
     made = [attempt(f"r{n}", "acme", OCTOBER + n) for n in range(5)]
     lines = [replace(attempt(f"b{n}", "acme", OCTOBER + n), service_tier="batch") for n in range(3)]
     waste = replace(attempt("w", "acme", OCTOBER), service_tier="batch", billable=False, outcome="orphaned")
@@ -52,4 +49,3 @@ def test_a_month_with_batches(tmp_path):
     assert Fraction(november["exact"]) == price(1) * 40 / 100 + price(1)
     assert charges(ledger, "2026-10") == october
     assert imbalance(ledger) == 0
-    ledger.close()

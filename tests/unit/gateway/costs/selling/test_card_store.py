@@ -6,7 +6,6 @@ from gateway.costs.closing.closing import close
 from gateway.costs.selling.card_store import add_card, assign, list_cards
 from gateway.costs.selling.cards import Assignment, RateCardConflictError, RateCardError
 from gateway.metering.ledger.audit_log import Wanted, read
-from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.month import DECEMBER, fill
 from tests.unit.gateway.costs.selling.cards import card
 
@@ -14,10 +13,8 @@ NOW = DECEMBER + 3_600_000_000
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with()
 
 
 def add(ledger, default_start=False, **changes):

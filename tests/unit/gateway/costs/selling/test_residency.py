@@ -1,17 +1,14 @@
 """Adapters that are resident: how long, what it costs, and that a closed month keeps it."""
 
-import csv
-import io
 import json
 from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, select, update
 
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import settlement_now
-from gateway.costs.export.files import Order, write
 from gateway.costs.margin import month_margin
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.rollups.rollup import roll
@@ -21,6 +18,8 @@ from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_residency, periods, residency_spans
+from tests.support.ledger_rows import put, residency_span
+from tests.unit.gateway.costs.export.month import file_rows
 from tests.unit.gateway.costs.selling.cards import card, sell
 from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, arrive_late, fill
 
@@ -28,12 +27,7 @@ MINUTE = HOUR // 60
 
 
 def stay(ledger: Ledger, version: str, start: int, end: int, engine: str = "e1") -> None:
-    values = {
-        "engine": engine, "version": version, "started": start, "seen": end, "slots": 4, "gpu_type": "H100",
-        "gpu_count": 1, "region": "", "purchase": "on_demand",
-    }  # fmt: skip  # a row
-    with ledger.write() as connection:
-        connection.execute(insert(residency_spans), [values])
+    put(ledger, residency_spans, residency_span(version, start, end, engine=engine))
 
 
 def statement(ledger, tenant, of="2026-10"):
@@ -44,24 +38,30 @@ def lines(ledger, tenant, of="2026-10"):
     return {line["kind"]: line for line in statement(ledger, tenant, of)["charges"]["lines"]}
 
 
-@pytest.fixture
-def ledger(tmp_path):
+def fill_ledger(ledger):
     """acme/chat is on two engines at once, then away for a while, and stays into November; acme/idle, bolt's
     adapter and corgi's were never called in October."""
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(made)
-    roll(made, NOW)
-    sell(made, "acme", name="resident", free_input=10_000, residency_micros=12_500)
-    sell(made, "delta", name="resident-only", residency_micros=999_999)
-    stay(made, "acme/chat@v1", OCTOBER - HOUR, OCTOBER + 10 * HOUR)
-    stay(made, "acme/chat@v2", OCTOBER + 5 * HOUR, OCTOBER + 12 * HOUR, engine="e2")
-    stay(made, "acme/chat@v2", END - 40 * 24 * HOUR, NOVEMBER + 3 * HOUR)
-    stay(made, "acme/idle@v1", OCTOBER, OCTOBER + 90 * MINUTE + 7_000_000)
-    stay(made, "acme/glimpsed@v1", OCTOBER, OCTOBER + 1_000_000)
-    stay(made, "bolt/x@v1", OCTOBER, NOVEMBER)
-    stay(made, "delta/x@v1", OCTOBER, OCTOBER + 30 * MINUTE)
-    yield made
-    made.close()
+    fill(ledger)
+    roll(ledger, NOW)
+    sell(ledger, "acme", name="resident", free_input=10_000, residency_micros=12_500)
+    sell(ledger, "delta", name="resident-only", residency_micros=999_999)
+    stay(ledger, "acme/chat@v1", OCTOBER - HOUR, OCTOBER + 10 * HOUR)
+    stay(ledger, "acme/chat@v2", OCTOBER + 5 * HOUR, OCTOBER + 12 * HOUR, engine="e2")
+    stay(ledger, "acme/chat@v2", END - 40 * 24 * HOUR, NOVEMBER + 3 * HOUR)
+    stay(ledger, "acme/idle@v1", OCTOBER, OCTOBER + 90 * MINUTE + 7_000_000)
+    stay(ledger, "acme/glimpsed@v1", OCTOBER, OCTOBER + 1_000_000)
+    stay(ledger, "bolt/x@v1", OCTOBER, NOVEMBER)
+    stay(ledger, "delta/x@v1", OCTOBER, OCTOBER + 30 * MINUTE)
+
+
+def fill_and_close(ledger):
+    fill_ledger(ledger)
+    close(ledger, "2026-10", now=NOW, by="test")
+
+
+@pytest.fixture
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,11 @@ def test_nothing_jumps_at_the_close_and_the_hours_are_sealed(ledger):
     assert lines(ledger, "acme", "2026-11")["residency"]["hours"] == "9.00"
 
 
+def residency_holds(ledger):
+    [verified] = verify(ledger, "2026-10", quick=True)
+    return {check.name: check.ok for check in verified.checks}["residency"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -159,12 +164,11 @@ def test_nothing_jumps_at_the_close_and_the_hours_are_sealed(ledger):
         update(period_residency).where(period_residency.c.adapter == "bolt/x").values(adapter="acme/x"),
     ],
 )
-def test_verify_finds_changed_hours(ledger, change):
-    close(ledger, "2026-10", now=NOW, by="test")
+def test_verify_finds_changed_hours(ledger_with, change):
+    ledger = ledger_with(fill_and_close)
     with ledger.write() as connection:
         connection.execute(change)
-    found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
-    assert found["residency"] is False
+    assert residency_holds(ledger) is False
 
 
 def test_a_month_closed_by_force_may_lack_the_end_of_a_stay_and_no_more(ledger):
@@ -174,11 +178,9 @@ def test_a_month_closed_by_force_may_lack_the_end_of_a_stay_and_no_more(ledger):
         with ledger.write() as connection:
             last = residency_spans.c.version == "acme/last@v1"
             connection.execute(update(residency_spans).where(last).values(seen=NOVEMBER - MINUTE + later))
-        found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
-        assert found["residency"] is ok
+        assert residency_holds(ledger) is ok
     stay(ledger, "acme/forged@v1", NOVEMBER - HOUR, NOVEMBER, engine="e4")
-    found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
-    assert found["residency"] is False
+    assert residency_holds(ledger) is False
 
 
 def test_a_month_that_was_closed_before_there_was_such_a_price_is_verified_as_before(ledger):
@@ -187,8 +189,7 @@ def test_a_month_that_was_closed_before_there_was_such_a_price_is_verified_as_be
         document = json.loads(connection.execute(select(periods.c.document)).scalar_one())
         del document["terms"]["residency"]
         connection.execute(update(periods).values(document=json.dumps(document)))
-    found = {check.name: check.ok for check in verify(ledger, "2026-10", quick=True)[0].checks}
-    assert found["residency"] is None
+    assert residency_holds(ledger) is None
 
 
 def test_a_late_record_is_corrected_with_its_month_s_residency(ledger):
@@ -207,14 +208,8 @@ def test_a_late_record_is_corrected_with_its_month_s_residency(ledger):
 @pytest.mark.parametrize("granularity", ["hourly", "daily"])
 def test_the_customer_s_file_sums_to_the_statement(ledger, granularity):
     for tenant in ("acme", "corgi", "delta"):
-        file = io.BytesIO()
-        order = Order(
-            "2026-10", "focus-1.2", "chargeback", "Nordlicht", tenants=(tenant,), granularity=granularity,
-            customer=tenant,
-        )  # fmt: skip  # as the call reads
-        with ledger.read() as connection:
-            write(connection, order, file)
-        rows = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+        mine = {"tenants": (tenant,), "customer": tenant, "granularity": granularity}
+        rows = file_rows(ledger, "focus-1.2", "chargeback", **mine)
         whole = Decimal(statement(ledger, tenant)["charges"]["exact"])
         for cost in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
             assert sum(Decimal(row[cost]) for row in rows) == whole

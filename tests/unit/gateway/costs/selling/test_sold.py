@@ -17,7 +17,6 @@ from gateway.costs.reports.closed_months import covered_page, proof_of
 from gateway.costs.selling.invoices import Invoice, add_invoice
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, usage_records
 from tests.unit.gateway.costs.selling.sold import ENGINE, LATE, NOW, arrive_late, close_october, fill
 
@@ -34,13 +33,14 @@ def statement(ledger, tenant, of):
     return statement_json(ledger, tenant, of, issuer="Nordlicht", now=NOW, known=True)
 
 
+def fill_ledger(ledger):
+    fill(ledger)
+    close_october(ledger)
+
+
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(made)
-    close_october(made)
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 def test_a_statement_is_tokens_times_the_rate_card(ledger):

@@ -6,30 +6,28 @@ import pytest
 
 from gateway.costs.closing.closing import close
 from gateway.costs.periods import month
-from gateway.costs.prices.exchange_rates import ExchangeRateError, add_exchange_rate
+from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.statement.page import statement_json, statement_page
-from gateway.metering.ledger.ledger import Ledger
+from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, fill
 
 RATE = Fraction("0.913456789")
 
 
-@pytest.fixture
-def ledger(tmp_path):
+def fill_ledger(ledger):
     """acme has a rate card, bolt pays the cost, with corrections in November."""
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(made)
-    sell(made, "acme", name="dear", input_micros=600_000_000, minimum_micros=9_000_000)
+    fill(ledger)
+    sell(ledger, "acme", name="dear", input_micros=600_000_000, minimum_micros=9_000_000)
     for day, rate in (("2026-10", "0.913456789"), ("2026-11", "0.8")):
-        add_exchange_rate(
-            made, currency="USD", target="EUR", rate=rate, valid_from=month(day).start, source="ECB", reason=None,
-            now=1,
-        )  # fmt: skip  # as the call reads
-    close(made, "2026-10", now=NOW, by="test", policy="proportional")
-    arrive_late(made)
-    yield made
-    made.close()
+        exchange_rate(ledger, rate, month(day).start)
+    close(ledger, "2026-10", now=NOW, by="test", policy="proportional")
+    arrive_late(ledger)
+
+
+@pytest.fixture
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 def statement(ledger, tenant, of="2026-10", **asked):

@@ -10,13 +10,12 @@ import pytest
 
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.statement.division import DIMENSION_NAMES
 from gateway.costs.statement.page import statement_csv, statement_json, statement_page
-from gateway.metering.ledger.ledger import Ledger
-from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, price, span
+from tests.support.ledger_rows import exchange_rate, price
+from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, span
 from tests.unit.gateway.costs.rollups.test_parts import labelled
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.statement.test_page import Page, cents
@@ -26,24 +25,25 @@ NOW = month("2026-11").end + GRACE
 COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens")
 
 
-@pytest.fixture
-def ledger(tmp_path):
+def fill_ledger(ledger):
     """October is closed, November is open and has a correction of it."""
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    price(made, "H100", "2.49")
-    price(made, "L40", "0.7")
+    price(ledger, "H100", "2.49")
+    price(ledger, "L40", "0.7")
     for seed, start in enumerate((OCTOBER, NOVEMBER)):
-        made.insert(labelled(seed, start))
-        span(made, start)
-    roll(made, NOW)
-    close(made, "2026-10", now=NOW, by="test", policy="proportional")
-    made.insert([
+        ledger.insert(labelled(seed, start))
+        span(ledger, start)
+    roll(ledger, NOW)
+    close(ledger, "2026-10", now=NOW, by="test", policy="proportional")
+    ledger.insert([
         record("late", tenant="acme", engine="a", gpu_type="H100", gpu_count=2, dispatched=OCTOBER + 5,
                ended=OCTOBER + HOUR + 17, completion_tokens=7000, tag="late")
     ])  # fmt: skip  # one argument after the other says no more
-    roll(made, NOW)
-    yield made
-    made.close()
+    roll(ledger, NOW)
+
+
+@pytest.fixture
+def ledger(ledger_with):
+    return ledger_with(fill_ledger)
 
 
 def read(ledger, by, of="2026-11", make=statement_json, **more):
@@ -89,16 +89,7 @@ def test_with_a_rate_card_too(ledger, by):
 
 
 def test_in_another_currency(ledger):
-    add_exchange_rate(
-        ledger,
-        currency="USD",
-        target="EUR",
-        rate="0.917",
-        valid_from=OCTOBER,
-        source="ECB",
-        reason="",
-        now=NOW,
-    )
+    exchange_rate(ledger, "0.917", OCTOBER)
     converted = read(ledger, "tag", currency="EUR")
     assert_adds_up(converted)
     assert converted["amount_cents"] < read(ledger, "tag")["amount_cents"]

@@ -15,7 +15,6 @@ from gateway.costs.statement import plots
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.page import fitting, render, statement_page
 from gateway.costs.statement.statement_figures import read_statement
-from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 
@@ -24,10 +23,8 @@ VOID = {"meta", "br", "line", "rect"}
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 from sqlalchemy import delete, exists, insert, select, text, update
@@ -11,7 +10,6 @@ from sqlalchemy import delete, exists, insert, select, text, update
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.proofs.merkle import canonical, digest, header_hash
 from gateway.costs.verification.verify import NotClosedError, verify
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import (
     ledger_state,
     period_tenants,
@@ -20,33 +18,23 @@ from gateway.metering.ledger.schema import (
     rollups,
     usage_records,
 )
+from tests.support.ledger_rows import put
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
 
 MONTHS = ("2026-10", "2026-11")
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    made = Ledger(f"sqlite:///{path}")
-    two_months(made)
-    made.close()  # the last to close it leaves one file
-    return path
-
-
-@pytest.fixture
-def copied(original, tmp_path):
-    """Two closed months: a copy to tamper with."""
-    shutil.copy(original, tmp_path / "ledger.db")
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+BOLT = (period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
 
 
 def two_months(ledger):
     fill(ledger)
     for of in MONTHS:
         close(ledger, of, now=DECEMBER + GRACE, by="key", policy="proportional")
+
+
+@pytest.fixture
+def copied(ledger_with):
+    """Two closed months: a copy to tamper with."""
+    return ledger_with(two_months)
 
 
 def failed(ledger, of=None):
@@ -58,11 +46,6 @@ def change(ledger, statement):
     with ledger.write() as connection:
         done = connection.execute(statement)
         assert done.rowcount == 1
-
-
-def add(ledger, record):
-    with ledger.write() as connection:
-        connection.execute(insert(usage_records), [record])
 
 
 def first(ledger, table, *where):
@@ -110,11 +93,7 @@ def test_one_token_of_one_record(copied, name):
     column = usage_records.c[name]
     change(copied, update(usage_records).where(usage_records.c.id == row.id).values({name: column + 1}))
     found = failed(copied)
-    assert {(of, n) for of, n in found} >= {
-        ("2026-10", "records"),
-        ("2026-10", "counts"),
-        ("2026-10", "attribution"),
-    }
+    assert found.keys() >= {("2026-10", name) for name in ("records", "counts", "attribution")}
     assert not {n for of, n in found if of == "2026-11"} - {"attribution"}
     assert found["2026-10", "records"].startswith(f"{row.tenant}: {name} ")
     assert row.tenant in found["2026-10", "counts"]
@@ -131,13 +110,8 @@ def test_one_token_of_one_record(copied, name):
     ],
 )
 def test_any_other_field_of_a_record(copied, values, checks):
-    row = first(
-        copied,
-        usage_records,
-        usage_records.c.tenant == "acme",
-        usage_records.c.ended < NOVEMBER,
-        usage_records.c.engine != "",
-    )
+    c = usage_records.c
+    row = first(copied, usage_records, c.tenant == "acme", c.ended < NOVEMBER, c.engine != "")
     change(copied, update(usage_records).where(usage_records.c.id == row.id).values(values))
     assert {name for of, name in failed(copied, "2026-10")} >= checks
 
@@ -146,14 +120,11 @@ def test_a_record_that_is_gone_and_one_that_is_new(copied):
     row = first(copied, usage_records, usage_records.c.ended < NOVEMBER)
     change(copied, delete(usage_records).where(usage_records.c.id == row.id))
     found = failed(copied, "2026-10")
-    assert (
-        "records 1" in found["2026-10", "records"].replace(row.tenant, "")
-        or "records" in found["2026-10", "records"]
-    )
+    assert "records" in found["2026-10", "records"]
     copy = {**row._mapping, "batch": 1}
-    add(copied, copy)
+    put(copied, usage_records, copy)
     assert {name for _, name in failed(copied, "2026-10")} == set()
-    add(copied, {**copy, "id": "0" * 36})
+    put(copied, usage_records, {**copy, "id": "0" * 36})
     assert "requests" in failed(copied, "2026-10")["2026-10", "counts"]
 
 
@@ -186,13 +157,8 @@ def test_gpu_time_moved_from_one_tenant_to_another(copied):
 
 
 def test_a_rate_that_was_frozen(copied):
-    row = first(
-        copied,
-        rollups,
-        rollups.c.posted == "2026-11",
-        rollups.c.bucket == "idle",
-        rollups.c.gpu_type == "L40",
-    )
+    idle = rollups.c.posted == "2026-11", rollups.c.bucket == "idle", rollups.c.gpu_type == "L40"
+    row = first(copied, rollups, *idle)
     change(copied, update(rollups).where(rollups.c.id == row.id).values(rate_micros=1))
     found = failed(copied)
     assert {name for _, name in found} >= {"roll-ups", "rates", "statements"}
@@ -252,41 +218,23 @@ def test_a_root_forged_with_its_header_breaks_the_chain(copied):
 
 @pytest.mark.parametrize("name", ["amount_cents", "cost", "completion_tokens", "records", "root"])
 def test_a_statement(copied, name):
-    row = first(
-        copied, period_tenants, period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"
-    )
+    row = first(copied, period_tenants, *BOLT)
     document = json.loads(row.document)
     document[name] = "1" * 64 if name in {"root", "cost"} else document[name] + 1
-    where = [period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"]
-    change(copied, update(period_tenants).where(*where).values(document=canonical(document).decode()))
+    change(copied, update(period_tenants).where(*BOLT).values(document=canonical(document).decode()))
     found = failed(copied)
     assert "statements is" in found["2026-10", "seal"]
     assert ("tenants_root" in found["2026-10", "seal"]) == (name != "cost")  # which customers do not see
-    named = {
-        "amount_cents": "statements",
-        "cost": "statements",
-        "completion_tokens": "records",
-        "root": "statements",
-        "records": "statements",
-    }
-    assert "bolt" in found["2026-10", named[name]]
+    assert "bolt" in found["2026-10", "records" if name == "completion_tokens" else "statements"]
 
 
 def test_a_statement_s_row(copied):
-    change(
-        copied,
-        update(period_tenants)
-        .where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
-        .values(records=1),
-    )
+    change(copied, update(period_tenants).where(*BOLT).values(records=1))
     assert failed(copied) == {("2026-10", "statements"): "bolt: the row differs from the statement"}
 
 
 def test_a_statement_that_is_gone(copied):
-    change(
-        copied,
-        delete(period_tenants).where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"),
-    )
+    change(copied, delete(period_tenants).where(*BOLT))
     found = failed(copied)
     assert {name for _, name in found} >= {"seal", "statements", "records"}
     assert "bolt has no statement" in found["2026-10", "statements"]

@@ -12,16 +12,13 @@ from gateway.metering.ledger import audit_shipper
 from gateway.metering.ledger.audit_log import Wanted, logged, read
 from gateway.metering.ledger.audit_shipper import AuditShipper, _ship_each, tail
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.ledger import Ledger
 from tests.doubles.memory_store import MemoryStore
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import until
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with()
 
 
 @pytest.fixture
@@ -60,15 +57,14 @@ async def test_all_are_shipped_once_and_the_newest_stay(store, ledger):
     assert [e.subject for e in await tail(store)] == [*MANY[-2:], "acme/x"]
 
 
-async def test_what_the_ledger_s_database_lost_follows_with_the_next_entry(store, ledger, tmp_path):
+async def test_what_the_ledger_s_database_lost_follows_with_the_next_entry(store, ledger, ledger_with):
     shipper = AuditShipper(store, ledger, "w")
     await note(store, *MANY)
     await shipper.ship()
-    shipper.ledger = behind = Ledger(f"sqlite:///{tmp_path / 'behind.db'}")
+    shipper.ledger = behind = ledger_with(name="behind")
     await note(store, "acme/x")
     await shipper.ship()
     assert names(behind) == [*MANY[-3:], "acme/x"]
-    behind.close()
 
 
 async def test_nothing_leaves_the_store_before_the_ledger_has_it(store, ledger, monkeypatch):
@@ -138,17 +134,15 @@ async def test_one_of_several_does_it_and_another_when_it_ends(store, ledger):
     shippers = [AuditShipper(store, ledger, f"w{n}", seconds=0.01) for n in range(2)]
     running = [asyncio.create_task(s.run()) for s in shippers]
     await note(store, *MANY)
-    async with asyncio.timeout(PATIENCE_S):
-        while names(ledger) != MANY or not any(s._shipped for s in shippers):
-            await asyncio.sleep(0.01)  # it notes what it has shipped a moment after the ledger has it
-        at_work = [bool(s._shipped) for s in shippers]
-        assert sorted(at_work) == [False, True]
-        leader = running[at_work.index(True)]
-        leader.cancel()
-        await asyncio.wait([leader])
-        await note(store, "acme/x")
-        while names(ledger) != [*MANY, "acme/x"]:
-            await asyncio.sleep(0.01)
+    # It notes what it has shipped a moment after the ledger has it.
+    await until(lambda: names(ledger) == MANY and any(s._shipped for s in shippers))
+    at_work = [bool(s._shipped) for s in shippers]
+    assert sorted(at_work) == [False, True]
+    leader = running[at_work.index(True)]
+    leader.cancel()
+    await asyncio.wait([leader])
+    await note(store, "acme/x")
+    await until(lambda: names(ledger) == [*MANY, "acme/x"])
     for task in running:
         task.cancel()
     await asyncio.wait(running)

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.costs.closing.coverage import Coverage, record_page
+from gateway.metering.ledger import database
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.ledger.record_rows import engine_hour_records
@@ -218,16 +219,14 @@ def test_the_records_of_a_pool_hour(ledger):
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_a_pool_hour_s_query_uses_an_index_for_each_half(tmp_path, half):
+def test_a_pool_hour_s_query_uses_an_index_for_each_half(ledger_with, half):
     """Without them a month of records would be read for every hour in it."""
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     query = engine_hour_records((100 * HOUR, "gpu-a", "H100", 1), usage_records.c.id)
-    with ledger.read() as connection:
+    with ledger_with().read() as connection:
         sql = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
         plan = [
             row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}") if "SEARCH" in row[3]
         ]
-    ledger.close()
     index = (
         "usage_records_by_engine (engine=? AND ended>? AND ended<?)",
         "usage_records_across_hours (engine=? AND ended>?)",
@@ -235,9 +234,9 @@ def test_a_pool_hour_s_query_uses_an_index_for_each_half(tmp_path, half):
     assert index[half] in plan[half]
 
 
-def test_a_late_page_costs_no_more_than_an_early_one(tmp_path):
+def test_a_late_page_costs_no_more_than_an_early_one(ledger_with):
     """SQLite's own steps are counted: a month is read by pages, and must not be read once for each of them."""
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger = ledger_with()
     ledger.insert([record(f"r{i}", ended=1000 + i) for i in range(4000)])
     steps = []
     with ledger.read() as connection:
@@ -257,7 +256,6 @@ def test_a_late_page_costs_no_more_than_an_early_one(tmp_path):
         lambda after: record_page(ledger, cover, tenant="acme", after=after, limit=20),
     ):
         assert cost(page, (last.ended, last.id)) <= cost(page, None) + 10
-    ledger.close()
 
 
 def test_a_database_that_is_away_says_so_in_one_line():

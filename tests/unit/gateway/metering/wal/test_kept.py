@@ -8,7 +8,6 @@ from sqlalchemy import delete, func, select, update
 
 from gateway.costs.rollups.set_aside import _remove
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from gateway.metering.records import record_id
 from gateway.metering.wal import shipper as module
@@ -16,6 +15,7 @@ from gateway.metering.wal.kept import KeptLog
 from gateway.metering.wal.segments import Cursor, WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
 from gateway.observability.metrics import Metrics
+from tests.support.waiting import PATIENCE_S
 from tests.unit.gateway.metering.make import LogStub, intent, record
 
 
@@ -25,10 +25,8 @@ def _checks_each_time(monkeypatch):
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield made
-    made.close()
+def ledger(ledger_with):
+    return ledger_with()
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ class Worker:
         return self
 
     def ship(self):
-        assert self.shipper.flush_now(60)
+        assert self.shipper.flush_now(PATIENCE_S)
 
     def stop(self):
         self.shipper._stop.set()
