@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 
 from gateway.admission.complexity import warm
 from gateway.admission.overload import AdmissionTicket, Sender
@@ -85,10 +87,7 @@ class Florin:
             redoc_url=None,
         )
         exception_handlers.install(self.api)
-        for router in (health.router, admin.router, prices.router, finance.router):
-            self.api.include_router(router)
-        if settings.api_docs:
-            self.api.include_router(docs_page.router)
+        self.api.router.routes.extend(_routes(docs=settings.api_docs))
         data_plane_openapi.describe(self.api)
         self.gate = Gate(self.api, settings)
         self._framework: Asgi = self.gate
@@ -244,6 +243,17 @@ class AdminPort:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._florin.serve_admin(scope, receive, send)
+
+
+@functools.cache
+def _routes(*, docs: bool) -> list[BaseRoute]:
+    """FastAPI builds each when a request is first compared with it, once for all gateways of a process."""
+    router = APIRouter()
+    for part in (health.router, admin.router, prices.router, finance.router):
+        router.include_router(part)
+    if docs:
+        router.include_router(docs_page.router)
+    return router.routes
 
 
 def _build_routes(api: FastAPI) -> None:

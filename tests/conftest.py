@@ -7,30 +7,25 @@ import functools
 import gc
 import inspect
 import itertools
-import multiprocessing
 import os
-import pkgutil
 import signal
 import ssl
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
+import httpx2
 import pytest
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
-from gateway import costs
-from gateway.costs.maintenance import ledger_process
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.wal import insertion_process
 from loadtests.postgres import Postgres
 from tests.support import forms, search, statements
 from tests.support.empty_ledgers import EmptyLedgers, Fill, put_sqlite
+from tests.support.forking import executed, florin_is_forked  # noqa: F401  # fixtures
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
 from tests.support.promtool import promtool as find_promtool
@@ -78,55 +73,35 @@ def _leaks_show_where_they_are_made(request: pytest.FixtureRequest) -> Iterator[
     yield
     if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
         gc.collect()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _processes_beside_a_gateway_are_forked() -> Iterator[None]:
-    """A gateway that runs in the tests' process starts two beside it. Each imports for half a second, a thousand
-    times in all, unless a server forks them that has imported once. Those of `florin serve` start as ever."""
-    context = multiprocessing.get_context("forkserver")
-    spawning = multiprocessing.get_context("spawn")
-    modules = [module.name for module in pkgutil.walk_packages(costs.__path__, "gateway.costs.")]
-    needed = [name for name in modules if ".maintenance." not in name]  # those run in the gateway itself
-    context.set_forkserver_preload([*needed, insertion_process.__name__])
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (ledger_process, insertion_process):
-            patch.setattr(module, "get_context", lambda _method: context if _server_answers() else spawning)
-        yield
-
-
-def _server_answers() -> bool:
-    """Whether the server that forks is there, or not needed yet. It cannot be reached for ever once its socket's file
-    or the process is removed by another, as whoever tidies /tmp up does."""
-    server = forkserver._forkserver
-    pid, address = server._forkserver_pid, server._forkserver_address
-    return pid is None or (psutil.pid_exists(pid) and Path(address).exists())
+        gc.freeze()  # what lives longer than a test need not be looked through after each that follows
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _authorities_are_read_once() -> Iterator[None]:
-    """Each HTTP client would read the same hundred and fifty certificates, for 20 ms of a processor: half of what many a
-    test takes. Those that trust what they are told to are not concerned."""
-    usual = functools.cache(httpx.create_ssl_context)
+    """Each HTTP client would read the same hundred and fifty certificates, for 20 ms of a processor and more: half of
+    what many a test takes. Those that trust what they are told to are not concerned."""
+    trusted = _named_authorities()
 
-    def context(
-        verify: ssl.SSLContext | str | bool = True, cert: Any = None, trust_env: bool = True
-    ) -> ssl.SSLContext:
-        told = trust_env and (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"))
-        if verify is True and cert is None and not told:
-            return usual()
-        return httpx.create_ssl_context(verify, cert, trust_env)
+    def sharing(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+        usual = functools.cache(create)
+
+        def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+            if verify is True and cert is None and _named_authorities() == trusted:
+                return usual(trust_env=trust_env)
+            return create(verify, cert, trust_env)
+
+        return context
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(httpx._transports.default, "create_ssl_context", context)
+        for library in (httpx, httpx2):  # the second is that of OpenAI's and Anthropic's clients
+            patch.setattr(
+                library._transports.default, "create_ssl_context", sharing(library.create_ssl_context)
+            )
         yield
 
 
-@pytest.fixture
-def spawned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of these processes themselves: they start as in production."""
-    for module in (ledger_process, insertion_process):
-        monkeypatch.setattr(module, "get_context", multiprocessing.get_context)
+def _named_authorities() -> list[str | None]:
+    return [os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
 
 
 @pytest.fixture(scope="session")

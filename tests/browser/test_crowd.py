@@ -27,7 +27,7 @@ async def crowd(
         yield made
 
 
-@pytest.mark.parametrize("who", ["operator", "finance"])
+@pytest.mark.parametrize("who", ["operator", pytest.param("finance", marks=pytest.mark.long)])
 async def test_each_page_is_light(crowd: World, tab: Watched, who: str) -> None:
     await crowd.sign_in(tab, who)
     wrong = []

@@ -19,6 +19,9 @@ from gateway.metering.ledger.schema import batch_results, batches, file_chunks, 
 from gateway.metering.records import Outcome, orphaned
 from tests.unit.gateway.metering.make import intent, record
 
+pytestmark = pytest.mark.both_databases
+"""Claims lock rows, and results are upserted: PostgreSQL does both otherwise."""
+
 ACME, BOLT = Owner("acme", 1), Owner("bolt", 1)
 QUOTAS = BatchQuotas(100, 1000)
 MANY = {"most_files": 100}

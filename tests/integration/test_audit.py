@@ -406,36 +406,31 @@ async def ask(deployment):
         )
 
 
-async def test_attempts_of_a_request(deployment):
-    answer = await ask(deployment)
-    request_id = answer.headers["x-request-id"]
+async def test_each_attempt_of_a_request_is_told(deployment):
+    """The engine that holds the adapter fails from the first answer on; the other one answers."""
+    first = await ask(deployment)
+    holder = first.headers["x-florin-engine"]
+    (deployment.a if holder == "a" else deployment.b).faults.update({"status": 500})
+    second = await ask(deployment)
     await deployment.gateway.shipped()
     async with deployment.gateway.http() as admin:
-        told = (await admin.get(f"/admin/v1/audit/requests/{request_id}")).json()
-    assert (told["request_id"], told["complete"]) == (request_id, True)
-    [attempt] = told["attempts"]
-    assert attempt["engine"] == answer.headers["x-florin-engine"]
-    assert f"{attempt['adapter']}@{attempt['version']}" == answer.headers["x-florin-adapter"]
+        whole, moved = [
+            (await admin.get(f"/admin/v1/audit/requests/{answer.headers['x-request-id']}")).json()
+            for answer in (first, second)
+        ]
+    assert (whole["request_id"], whole["complete"]) == (first.headers["x-request-id"], True)
+    [attempt] = whole["attempts"]
+    assert attempt["engine"] == holder
+    assert f"{attempt['adapter']}@{attempt['version']}" == first.headers["x-florin-adapter"]
     assert (attempt["tenant"], attempt["key_role"], attempt["outcome"]) == ("acme", "tenant", "ok")
     assert attempt["gpu_type"] == {"a": "h100", "b": "l40s"}[attempt["engine"]]
     assert attempt["completion_tokens"] == 5
     assert attempt["dispatched"] < attempt["ended"]
-
-
-async def test_each_attempt_of_a_request_is_told(deployment):
-    """The engine that holds the adapter fails from now on; the other one answers."""
-
-    holder = (await ask(deployment)).headers["x-florin-engine"]
-    (deployment.a if holder == "a" else deployment.b).faults.update({"status": 500})
-    answer = await ask(deployment)
-    await deployment.gateway.shipped()
-    async with deployment.gateway.http() as admin:
-        told = (await admin.get(f"/admin/v1/audit/requests/{answer.headers['x-request-id']}")).json()
-    first, *_, last = told["attempts"]
-    assert (first["engine"], first["outcome"], first["billable"]) == (holder, "failover", False)
-    assert (last["engine"], last["outcome"]) == (answer.headers["x-florin-engine"], "ok")
+    failed, *_, last = moved["attempts"]
+    assert (failed["engine"], failed["outcome"], failed["billable"]) == (holder, "failover", False)
+    assert (last["engine"], last["outcome"]) == (second.headers["x-florin-engine"], "ok")
     assert last["engine"] != holder
-    assert [a["attempt"] for a in told["attempts"]] == sorted(a["attempt"] for a in told["attempts"])
+    assert [a["attempt"] for a in moved["attempts"]] == sorted(a["attempt"] for a in moved["attempts"])
 
 
 async def test_unknown_request(gateway):

@@ -150,6 +150,7 @@ def rows(settings: Settings) -> dict[str, tuple[int, str]]:
     return found
 
 
+@pytest.mark.both_databases
 def test_the_registry_the_files_and_every_row_come_back(made, empty, tmp_path):
     ledger = Ledger(made.settings.ledger)
     fill(ledger)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_metering_under_fire import swept
 from tests.integration.test_outages import Served
+from tests.support.forms import LONG
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import PATIENCE_S, until
 
@@ -60,6 +62,11 @@ async def ended(client: AsyncOpenAI, batch_id: str):
         return batch if batch.status in ENDED else None
 
     return await until(over)
+
+
+async def completed(client: AsyncOpenAI, batch_id: str, count: int) -> bool:
+    """Whether so many lines are answered."""
+    return (await client.batches.retrieve(batch_id)).request_counts.completed >= count
 
 
 async def lines(client: AsyncOpenAI, file_id: str) -> list[dict[str, Any]]:
@@ -173,52 +180,33 @@ async def test_a_key_with_narrow_scopes_sees_its_own_files_only(deployment: Depl
 
 
 async def test_rubbish_is_refused_line_by_line(deployment: Deployment):
+    """`tests/unit/gateway/batches/test_lines.py` has what may be wrong with a line."""
     good = json.loads(jsonl(1))
     wrong = [
         b"{",
-        b"[]",
-        json.dumps(good | {"custom_id": 7}).encode(),
-        json.dumps(good | {"method": "GET"}).encode(),
-        json.dumps(good | {"url": "/v1/completions"}).encode(),
-        json.dumps(good | {"body": "x"}).encode(),
         json.dumps(good | {"body": good["body"] | {"stream": True}}).encode(),
         json.dumps(good | {"custom_id": "m", "body": good["body"] | {"model": "bolt/support"}}).encode(),
         json.dumps(good | {"custom_id": "n", "body": good["body"] | {"model": "nothing"}}).encode(),
-        b"\xff\xfe",
     ]
-    content = b"\n".join([json.dumps(good).encode(), b"", *wrong, json.dumps(good).encode()])
+    content = b"\n".join([json.dumps(good).encode(), b"", *wrong])
     async with deployment.gateway.client("acme") as client:
         batch = await ended(client, (await submitted(client, content)).id)
         assert (batch.status, batch.request_counts.total) == ("failed", 0)
-        found = [(e.line, e.code) for e in batch.errors.data]
-        assert found == [
-            (3, "invalid_json_line"), (4, "invalid_json_line"), (5, "invalid_custom_id"), (6, "invalid_method"),
-            (7, "invalid_url"), (8, "invalid_body"), (9, "stream_not_supported"), (10, "model_not_found"),
-            (11, "model_not_found"), (12, "invalid_json_line"), (13, "duplicate_custom_id"),
+        assert [(e.line, e.code) for e in batch.errors.data] == [
+            (3, "invalid_json_line"), (4, "stream_not_supported"), (5, "model_not_found"), (6, "model_not_found"),
         ]  # fmt: skip
-        foreign, missing = (e.message for e in batch.errors.data[7:9])
+        foreign, missing = (e.message for e in batch.errors.data[2:])
         assert foreign.replace("bolt/support", "X") == missing.replace("nothing", "X")
-        batch = await ended(client, (await submitted(client, b" \n\n")).id)
-        assert [(e.line, e.code) for e in batch.errors.data] == [(None, "empty_file")]
     assert deployment.calls() == []
 
 
 BAD_FORMS = {
     "no form": ({"content-type": "application/json"}, b"{}", 415),
-    "no boundary": ({"content-type": "multipart/form-data"}, b"", 415),
     "truncated": ({"content-type": "multipart/form-data; boundary=x"}, b"--x\r\n", 400),
-    "no purpose": ({}, {"file": ("a", b"{}")}, 400),
     "another purpose": ({}, {"file": ("a", b"{}"), "purpose": (None, b"fine-tune")}, 400),
-    "no file": ({}, {"purpose": (None, b"batch")}, 400),
     "an empty file": ({}, {"file": ("a", b""), "purpose": (None, b"batch")}, 400),
-    "a field of its own": ({}, {"file": ("a", b"{}"), "purpose": (None, b"batch"), "x": (None, b"1")}, 400),
-    "a long purpose": ({}, {"purpose": (None, b"b" * 10_000), "file": ("a", b"{}")}, 400),
-    "an odd expiry": (
-        {},
-        {"purpose": (None, b"batch"), "expires_after[seconds]": (None, b"9"), "file": ("a", b"{}")},
-        400,
-    ),
 }
+"""`tests/unit/gateway/api/test_file_form.py` has more."""
 
 
 async def test_bad_uploads_leave_nothing(deployment: Deployment):
@@ -288,8 +276,7 @@ async def test_a_batch_is_cancelled_in_the_middle(deployment: Deployment):
         engine.faults.update({"event_delay": 0.05})
     async with deployment.gateway.client("acme") as client:
         batch = await submitted(client, jsonl(300, max_tokens=10))
-        while (await client.batches.retrieve(batch.id)).request_counts.completed < 10:
-            await asyncio.sleep(0.02)
+        await until(lambda: completed(client, batch.id, 10))
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
         batch = await ended(client, batch.id)
         assert batch.status == "cancelled"
@@ -376,8 +363,7 @@ async def test_redis_and_the_ledger_away_in_the_middle(tmp_path: Path, monkeypat
         ):
             engine.faults.update({"event_delay": 0.2})  # until both are away
             batch = await submitted(client, jsonl(150))
-            while (await client.batches.retrieve(batch.id)).request_counts.completed < 5:
-                await asyncio.sleep(0.02)
+            await until(lambda: completed(client, batch.id, 5))
             ledger = gateway.state.ledger
             away, write = [True], ledger.write
 
@@ -421,22 +407,18 @@ async def test_those_who_wait_get_the_seats_of_a_batch(gateway: Gateway, tmp_pat
     async with (
         MockEngine(max_num_seqs=8) as engine,
         gateway_client(gateway, engine, tmp_path, seats=8) as client,
-        gateway.client("bolt") as bolt,
+        gateway.client("bolt", timeout=600) as bolt,
     ):
         await bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=1)
-        engine.faults.update({"first_byte_delay": 600.0})
+        engine.faults.update({"first_byte_delay": 600.0})  # those of the batch never end by themselves
         batch = await submitted(client, jsonl(40))
         state = gateway.state.pool.known["a"]
         await until(lambda: state.view.in_flight == state.view.filled)
         assert state.view.filled < state.credit.value  # a seat is left for whoever comes
         engine.faults.update({"first_byte_delay": 0.2})
-        async with asyncio.timeout(PATIENCE_S):  # and not the ten minutes of the batch's lines
-            await asyncio.gather(
-                *(
-                    bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=2)
-                    for _ in range(8)
-                )
-            )
+        await asyncio.gather(
+            *(bolt.chat.completions.create(model="support", messages=HELLO, max_tokens=2) for _ in range(8))
+        )
         engine.faults.update({"first_byte_delay": 0.0})
         await client.batches.cancel(batch.id)
     records = await gateway.usage("acme")
@@ -445,28 +427,29 @@ async def test_those_who_wait_get_the_seats_of_a_batch(gateway: Gateway, tmp_pat
     assert not any(r.billable for r in preempted)
 
 
-async def test_a_batch_survives_three_kills_of_everything(tmp_path: Path, mock: MockEngine):
+KILLS, LINES = (3, 1000) if LONG else (1, 200)
+
+
+async def test_a_batch_survives_kills_of_everything(tmp_path: Path, mock: MockEngine):
     """Each `custom_id` answered once, and billed once, with the ledger as judge."""
-    state, count = tmp_path / "state", 1000
+    state, count = tmp_path / "state", LINES
     batch_id = key = ""
-    for kills in range(4):
+    for kills in range(KILLS + 1):
         served = Served(state, batch_lease=1, batch_concurrency=16)
         try:
             key = key or await asyncio.to_thread(served.register, mock.url, tmp_path)
             client = AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
-            async with client, asyncio.timeout(60):
+            async with client:
                 batch_id = batch_id or (await submitted(client, jsonl(count))).id
-                goal = count * (kills + 1) // 5
-                while True:
-                    batch = await client.batches.retrieve(batch_id)
-                    if batch.status in ENDED or (kills < 3 and batch.request_counts.completed >= goal):
-                        break
-                    await asyncio.sleep(0.01)
-                if kills == 3:
+                goal = count * (kills + 1) // (KILLS + 2)
+                if kills < KILLS:
+                    await until(partial(completed, client, batch_id, goal))
+                else:
+                    batch = await ended(client, batch_id)
                     assert (batch.status, batch.request_counts.completed) == ("completed", count)
                     found = await lines(client, batch.output_file_id)
                     served.process.terminate()
-                    await asyncio.to_thread(served.process.wait, 30)
+                    await asyncio.to_thread(served.process.wait)
         finally:
             served.stop()  # -9, with all of its children's work
     assert sorted(line["custom_id"] for line in found) == sorted(f"line-{n}" for n in range(count))

@@ -8,7 +8,6 @@ import json
 import tracemalloc
 from pathlib import Path
 
-import httpx
 import openai
 import orjson
 import pytest
@@ -142,23 +141,22 @@ async def test_the_worker_as_a_whole_answers_503(house: BoundedGateway):
     await house.until(NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b"{", 400),
-        (body(99_950), 413),
-        (b'{"x":[' + b"[]," * 30_000 + b"[]]}", 400),
-        (orjson.dumps({"model": "nothing", "messages": HELLO}), 404),
-        (orjson.dumps({"model": "support", "messages": HELLO, "max_tokens": 3}), 200),
-        (orjson.dumps({"model": "support", "messages": HELLO, "max_tokens": 3, "stream": True}), 200),
-    ],
-    ids=["rubbish", "too long", "too complex", "no model", "whole", "stream"],
-)
-async def test_no_request_stays_counted_after_its_answer(house: BoundedGateway, content: bytes, status: int):
+async def test_no_request_stays_counted_after_its_answer(house: BoundedGateway, subtests: pytest.Subtests):
+    good = {"model": "support", "messages": HELLO, "max_tokens": 3}
+    cases = {
+        "rubbish": (b"{", 400),
+        "too long": (body(99_950), 413),
+        "too complex": (b'{"x":[' + b"[]," * 30_000 + b"[]]}", 400),
+        "no model": (orjson.dumps(good | {"model": "nothing"}), 404),
+        "whole": (orjson.dumps(good), 200),
+        "stream": (orjson.dumps(good | {"stream": True}), 200),
+    }
     async with house.gateway.http(house.gateway.keys["acme"]) as http:
-        for _ in range(4):
-            assert (await http.post(CHAT, content=content)).status_code == status
-    await house.until(NOTHING)
+        for case, (content, status) in cases.items():
+            with subtests.test(case):
+                for _ in range(4):
+                    assert (await http.post(CHAT, content=content)).status_code == status
+                await house.until(NOTHING)
 
 
 async def test_disconnected_stream_is_no_longer_counted(house: BoundedGateway):
@@ -166,8 +164,8 @@ async def test_disconnected_stream_is_no_longer_counted(house: BoundedGateway):
     wire = await house.wire("acme", len(content))
     await wire.send(content)
     await wire.until(b"data:")
-    assert (
-        house.bounds == "<InFlightLimits 1 requests, 0 bytes, 1 keys, 1 tenants>"
+    await house.until(
+        "<InFlightLimits 1 requests, 0 bytes, 1 keys, 1 tenants>"
     )  # nothing is retried any more
     await wire.close()
     await house.until(NOTHING)
@@ -215,13 +213,3 @@ async def test_the_body_is_not_kept_while_its_answer_streams(
             await wires.close()
     ours = [t for t in traces if "mock_engine" not in str(t.traceback)]
     assert [str(t) for t in ours if t.size > 500_000] == []
-
-
-async def test_a_million_prompts_and_a_million_objects_are_refused_before_they_are_parsed(
-    house: BoundedGateway,
-):
-    async with httpx.AsyncClient(base_url=house.gateway.url, timeout=30) as http:
-        http.headers["authorization"] = f"Bearer {house.gateway.keys['acme']}"
-        for content in (b'{"prompt":[' + b"[1]," * 22_000 + b"[1]]}", b"[" + b"{}," * 25_000 + b"{}]"):
-            answer = await http.post("/v1/completions", content=content)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "body_too_complex")

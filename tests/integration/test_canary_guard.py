@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 from adapters.model import Guard, dump
 from adapters.store.protocol.registry import AuditEntry, Change
@@ -100,11 +99,11 @@ async def test_running_streams_end_on_the_version_that_they_began_with(fleet: Fl
     """The canary's streams run while their canary is rolled back because of errors of other requests."""
     bad = fleet.versions[1]
     for engine in fleet.engines.values():
-        engine.faults.update({"event_delay": 0.03})
+        engine.faults.update({"event_delay": 0.2})
     await fleet.promote("v2", weight=50, guard=GUARD)
     streams = [
         asyncio.create_task(
-            fleet.ask(fleet.workers[n % 2], stream=True, tokens=2000, ignore_eos=True, user=f"long-{n}")
+            fleet.ask(fleet.workers[n % 2], stream=True, tokens=400, ignore_eos=True, user=f"long-{n}")
         )
         for n in range(12)
     ]
@@ -138,17 +137,3 @@ async def test_a_clean_canary_is_made_live_step_by_step(fleet: Fleet):  # noqa: 
     assert said == [("adapter.canary", 60), ("adapter.promote", None)]
     shown = (await fleet.admin("GET", "")).json()
     assert (shown["live"], shown["canary"], shown["outcome"]["verdict"]) == ("v2", None, "promote")
-
-
-MISTAKES: list[dict[str, Any]] = [
-    {"weight": 100, "guard": GUARD}, {"guard": {"action": "no"}}, {"guard": GUARD | {"then": [50, 20]}},
-    {"guard": GUARD | {"max_error_rate": 0}}, {"guard": GUARD | {"window_seconds": 1}}, {"guard": {}},
-    {"guard": GUARD | {"max_latency_ratio": "NaN"}}, {"guard": GUARD | {"more": 1}},
-]  # fmt: skip
-
-
-async def test_a_wrong_guard_changes_nothing(fleet: Fleet):  # noqa: F811
-    for mistake in MISTAKES:
-        refused = await fleet.promote("v2", **{"weight": 10} | mistake)
-        assert refused.status_code in (400, 422), (mistake, refused.text)
-    assert fleet.adapter().canary is None

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import product
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from gateway.dataplane.asgi import AsgiRequest
 from gateway.metering.attempt import AttemptMeter
 from tests.integration.conftest import Deployment
 from tests.integration.test_routing import ask, stream
+from tests.support.forms import LONG
 from tests.support.harness import fake_adapter
 from tests.support.interruption import Interrupted
 from tests.support.waiting import until
@@ -123,13 +125,19 @@ class Request:
         return steps[0].happened
 
 
-@pytest.mark.parametrize("how", ["hung up", "cancelled"])
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("cold", [False, True], ids=["resident", "cold"])
+HOW = ("hung up", "cancelled")
+EVERY_AWAIT = [
+    case for n, case in enumerate(product(HOW, (False, True), (False, True))) if LONG or n in {0, 3, 5, 6}
+]
+"""The short form has each pair of values once."""
+
+
+@pytest.mark.parametrize(("how", "streamed", "cold"), EVERY_AWAIT)
 async def test_at_every_await(
     deployment: Deployment, caplog: pytest.LogCaptureFixture, how: str, streamed: bool, cold: bool
 ):
-    """The client hangs up, or the server cancels what runs when its grace period is over."""
+    """The client hangs up, or the server cancels what runs when its grace period is over. `streamed`: the answer;
+    `cold`: its adapter is not resident."""
     caplog.set_level(logging.ERROR)
     await ask(deployment, "acme")
     state = deployment.gateway.state
@@ -166,7 +174,7 @@ async def test_at_every_await(
     assert await ask(deployment, "acme") == await stream(deployment, "acme")
 
 
-@pytest.mark.parametrize("how", ["hung up", "cancelled"])
+@pytest.mark.parametrize("how", HOW)
 async def test_at_every_await_while_queued(deployment: Deployment, how: str):
     """The only engine has no room, so the request waits for its turn first."""
     await ask(deployment, "acme")
@@ -237,6 +245,7 @@ def text_of(body: bytes, *, streamed: bool) -> str:
     return "".join(c["delta"].get("content") or "" for event in events for c in event.get("choices", ()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_at_every_moment_of_a_request(deployment: Deployment, streamed: bool):
     await ask(deployment, "acme")

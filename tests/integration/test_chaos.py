@@ -22,6 +22,7 @@ async def _chaos(directory: Path) -> Result:
         return await run(world, schedule, seed=SEED, customers=CUSTOMERS, progress=lambda *_: None)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(
     600
 )  # a machine that is busy starts processes slowly; the faults take a quarter of a minute

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -170,6 +171,15 @@ def test_operator_workflow(tmp_path, engine):
             assert answer.choices[0].message.content
         until_now(lambda: "acme/support@v1  resident" in gateway.florin("placement").stdout)
         assert gateway.json("explain", "acme/support")["decision"]["action"] == "serve"
+        with subprocess.Popen(
+            [FLORIN, "placement", "--watch", "--interval", "0.2"],
+            env=environment(FLORIN_URL=gateway.url), stdout=subprocess.PIPE, text=True,
+        ) as watching:  # fmt: skip
+            assert watching.stdout is not None
+            heads = (line.split()[:2] for line in watching.stdout if line.startswith("engine"))
+            assert list(islice(heads, 3)) == [["engine", "gpu"]] * 3
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(PATIENCE) == 0
 
         write_adapter(tmp_path / "v2", config=lora_config(base_model_name_or_path="base"), fill=1)
         second = gateway.florin("adapter", "add", "acme/support", "--source", str(tmp_path / "v2"))
@@ -296,16 +306,13 @@ def test_a_unix_socket_serves_proxies_and_commands(tmp_path, count):
 
 
 def test_connections_are_counted_over_all_workers(tmp_path):
-    with serving(tmp_path / "state", FLORIN_WORKERS="2", FLORIN_HEADER_TIMEOUT="5") as gateway:
+    with serving(tmp_path / "state", FLORIN_WORKERS="2", FLORIN_HEADER_TIMEOUT="600") as gateway:
         port = urlsplit(gateway.url).port
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
         until_now(lambda: metric(gateway, "florin_connections") >= 6)
-        closed = 'florin_connections_closed_total{reason="header_timeout"}'
-        until_now(lambda: metric(gateway, closed) == 6)
-        until_now(lambda: metric(gateway, "florin_connections") <= 2)
         for connection in silent:
-            assert connection.recv(1) == b""
             connection.close()
+        until_now(lambda: metric(gateway, "florin_connections") <= 2)
 
 
 def metric(gateway: Served, name: str) -> float:
@@ -317,6 +324,7 @@ def scraped(gateway) -> str:
     return httpx.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
 
 
+@pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("count", ["1", "2"])
 def test_kill_9_of_the_parent_leaves_no_process(tmp_path, count):
     with serving(tmp_path / "state", FLORIN_WORKERS=count) as gateway:
@@ -343,7 +351,7 @@ def workers(parent: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def test_embedded_valkey_restarts_without_data_loss(tmp_path):
+def test_what_was_acknowledged_survives_restarts_of_valkey_and_of_florin(tmp_path):
     with serving(tmp_path / "state") as gateway:
         gateway.json("tenant", "add", "acme")
         children = psutil.Process(gateway.process.pid).children()
@@ -351,67 +359,11 @@ def test_embedded_valkey_restarts_without_data_loss(tmp_path):
         valkey.kill()
         until_now(lambda: gateway.florin("tenant", "add", "bolt").returncode == 0)
         assert [t["name"] for t in gateway.json("tenant", "list")["data"]] == ["acme", "bolt"]
-
-
-def test_what_was_acknowledged_survives_a_restart(tmp_path):
-    with serving(tmp_path / "state") as gateway:
-        gateway.json("tenant", "add", "acme")
+        family = psutil.Process(gateway.process.pid).children(recursive=True)
         gateway.process.kill()
+        psutil.wait_procs(family, PATIENCE)  # they end when they notice, and then give up the directory
     with serving(tmp_path / "state") as gateway:
-        assert gateway.json("tenant", "show", "acme")["name"] == "acme"
-
-
-def test_a_customer_from_its_first_command_to_its_last(tmp_path, engine):
-    with serving(tmp_path / "state", FLORIN_PRICE_INPUT="1", FLORIN_PRICE_OUTPUT="3") as gateway:
-        terms = ("--requests-per-minute", "600", "--budget-money-month", "99.50", "--max-bytes", "10GB")
-        made = gateway.json("tenant", "add", "acme", *terms)
-        assert (made["budget"]["money_per_month"], made["quotas"]["bytes"]) == ("99.5", 10**10)
-        gateway.json("tenant", "update", "acme", "--requests-per-minute", "none", "--concurrent", "2k")
-        changed = gateway.json("tenant", "update", "acme", "--weight", "2")
-        assert (changed["limits"]["requests_per_minute"], changed["limits"]["concurrent"]) == (None, 2000)
-        add_engine(gateway, engine)
-        source = write_adapter(tmp_path / "first", config=lora_config(base_model_name_or_path="base"))
-        gateway.json("adapter", "add", "acme/support", "--source", str(source))
-        created = ("key", "create", "--tenant", "acme", "--label", "checkout", "--expires", "90d")
-        key = gateway.json(*created, "--adapter", "support", "--endpoint", "chat/completions")
-
-        def call(secret: str) -> int:
-            body = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
-            headers = {"authorization": f"Bearer {secret}"}
-            url = f"{gateway.url}/v1/chat/completions"
-            return httpx.post(url, json=body, headers=headers, timeout=PATIENCE).status_code
-
-        assert call(key["key"]) == 200
-        rotated = gateway.florin("key", "rotate", key["id"], "--overlap", "1h")
-        new = rotated.stdout.strip()
-        assert f"replaces {key['id']}, which is valid until" in rotated.stderr
-        assert [call(key["key"]), call(new)] == [200, 200]
-        again = gateway.florin("key", "rotate", key["id"])
-        assert (again.returncode, again.stdout, "florin key revoke" in again.stderr) == (1, "", True)
-        assert "acme is suspended since" in gateway.florin("tenant", "suspend", "acme").stdout
-        until_now(lambda: call(new) == 403)
-        assert gateway.florin("tenant", "resume", "acme").stdout == "acme is served.\n"
-        until_now(lambda: call(new) == 200)
-        page = gateway.florin("tenant", "show", "acme").stdout
-        for text in (
-            "2,000 at a time",
-            "tenant_suspended",
-            "checkout",
-            "acme/support",
-            "ago",
-            "florin tenant update",
-        ):
-            assert text in page
-        refused = gateway.florin("tenant", "update", "acme", "--weight", "0")
-        assert (refused.returncode, "weight" in refused.stderr) == (1, True)
-        left = gateway.json("tenant", "remove", "acme", "--dry-run")["obstacles"]
-        assert [o["kind"] for o in left] == ["adapter", "key", "key"]
-        assert gateway.florin("tenant", "remove", "acme", "--yes").returncode == 1
-        for obstacle in left:
-            command = obstacle["command"].split()[1:]
-            assert gateway.florin(*command, *(["--yes"] if command[0] == "adapter" else [])).returncode == 0
-        assert gateway.florin("tenant", "remove", "acme", "--yes").stdout == "acme removed.\n"
-        assert "nothing to do" in gateway.florin("tenant", "remove", "acme", "--yes").stdout
+        assert [t["name"] for t in gateway.json("tenant", "list")["data"]] == ["acme", "bolt"]
 
 
 def test_failed_start_says_why(tmp_path):
@@ -461,16 +413,3 @@ def test_invalid_setting_is_named():
     assert (done.returncode, done.stdout) == (2, "")
     assert "FLORIN_PORT" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_watching_the_placement(tmp_path):
-    with serving(tmp_path / "state") as gateway:
-        with subprocess.Popen(
-            [FLORIN, "placement", "--watch", "--interval", "0.2"],
-            env=environment(FLORIN_URL=gateway.url), stdout=subprocess.PIPE, text=True,
-        ) as watching:  # fmt: skip
-            assert watching.stdout is not None
-            pictures = [watching.stdout.readline() for _ in range(3)]
-            watching.send_signal(signal.SIGINT)
-            assert watching.wait(PATIENCE) == 0
-        assert all(p.split()[:2] == ["engine", "gpu"] for p in pictures)

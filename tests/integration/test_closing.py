@@ -1,11 +1,11 @@
 """Closing a month under `kill -9`: whenever it dies, closing again leads to the same root."""
 
+import multiprocessing
 import random
 import signal
-import subprocess
-import sys
-import textwrap
 import time
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import pytest
 from sqlalchemy import func, select
@@ -15,49 +15,24 @@ from gateway.costs.rollups.rollup import imbalance
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
+from tests.integration.closing_process import close_month
+from tests.support.forms import LONG
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
 NOW = DECEMBER + GRACE
-CLOSER = textwrap.dedent("""
-    import os, signal, sys
-    from gateway.costs.closing import closing
-    from gateway.metering.ledger.ledger import Ledger
-
-    url, of, now, die_at = sys.argv[1:]
-
-    def die(*_):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def dying(name, after):
-        whole = getattr(closing, name)
-
-        def run(*args, **kwargs):
-            if not after:
-                die()
-            whole(*args, **kwargs)
-            die()
-
-        setattr(closing, name, run)
-
-    if "." in die_at:
-        name, when = die_at.split(".")
-        dying(name, when == "after")
-    told = []
-    def progress(doing, *_):
-        told.append(doing)
-        if die_at == doing:
-            die()
-
-    print("begun", flush=True)
-    made = closing.close(Ledger(url), of, now=int(now), by="key", policy="even", progress=progress)
-    print(made["root"], flush=True)
-""")
+PHASES = ("_flush.after", "freeze.after", "_sum.before", "records", "compute_hash.after", "_commit.after")
+DEADLY = PHASES if LONG else ("freeze.after", "_commit.after")
 
 
-def start(url, of, die_at):
-    return subprocess.Popen(
-        [sys.executable, "-c", CLOSER, url, of, str(NOW), die_at], stdout=subprocess.PIPE, text=True
-    )
+def start(url: str, month: str, die_at: str = "") -> tuple[BaseProcess, Connection]:
+    """A process that closes the month. It sends `begun`, and the root, unless it dies as `die_at` says."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=close_month, args=(theirs, url, month, NOW, die_at))
+    process.start()
+    theirs.close()
+    assert ours.recv() == "begun"
+    return process, ours
 
 
 @pytest.fixture(scope="module")
@@ -70,37 +45,43 @@ def expected(tmp_path_factory):
     return roots
 
 
-def test_killed_in_every_phase_and_at_random_moments(ledger, ledger_url, expected):
+@pytest.mark.both_databases
+def test_killed_in_several_phases(ledger, ledger_url, expected):
     fill(ledger)
-    phases = ("_flush.after", "freeze.after", "_sum.before", "records", "compute_hash.after", "_commit.after")
-    for phase in phases:
-        process = start(ledger_url, "2026-10", phase)
-        process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL, phase
+    for phase in DEADLY:
+        process, _ = start(ledger_url, "2026-10", phase)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, phase
         with ledger.read() as connection:
             states = list(connection.execute(select(periods.c.state)).scalars())
             sealed = connection.execute(select(func.count()).select_from(period_tenants)).scalar_one()
-        assert states == ([] if phases.index(phase) < 2 else ["closing"])
+        assert states == ([] if phase in PHASES[:2] else ["closing"])
         assert sealed == 0
     assert close(ledger, "2026-10", now=NOW, by="key", policy="even")["root"] == expected[0]
-
-    rng = random.Random(7)
-    for _ in range(3):
-        process = start(ledger_url, "2026-11", "")
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(rng.uniform(0, 0.8))
-        process.kill()
-        process.communicate(timeout=60)
-    process = start(ledger_url, "2026-11", "")
-    out, _ = process.communicate(timeout=60)
-    assert out.split() == ["begun", expected[1]]
     assert all(check.ok for v in verify(ledger) for check in v.checks)
     assert imbalance(ledger) == 0
 
 
+@pytest.mark.long
+def test_killed_at_random_moments(ledger, ledger_url, expected):
+    fill(ledger)
+    rng = random.Random(7)
+    for _ in range(3):
+        process, _ = start(ledger_url, "2026-11")
+        time.sleep(rng.uniform(0, 0.8))
+        process.kill()
+        process.join()
+    _, told = start(ledger_url, "2026-11")
+    assert told.recv() == expected[1]
+    assert all(check.ok for v in verify(ledger) for check in v.checks)
+    assert imbalance(ledger) == 0
+
+
+@pytest.mark.both_databases
 def test_two_processes_at_once(ledger, ledger_url, expected):
     fill(ledger)
-    processes = [start(ledger_url, "2026-10", "") for _ in range(2)]
-    outs = [process.communicate(timeout=60)[0].split() for process in processes]
-    assert outs == [["begun", expected[0]]] * 2
+    running = [start(ledger_url, "2026-10") for _ in range(2)]
+    assert [told.recv() for _, told in running] == [expected[0]] * 2
+    for process, _ in running:
+        process.join()
     assert all(check.ok for v in verify(ledger) for check in v.checks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -15,8 +14,7 @@ import pytest
 
 from adapters.model import Adapter, BaseModel, dump
 from adapters.store.protocol.registry import Change
-from gateway.tenants import directory
-from gateway.tenants.directory import Role, evaluation_key_id
+from gateway.tenants.directory import evaluation_key_id
 from tests.integration.conftest import Deployment
 from tests.integration.test_console import sign_in
 from tests.integration.uploading import adapter_files, tar_of
@@ -70,12 +68,6 @@ async def browser(gateway: Gateway) -> AsyncIterator[Browser]:
         found = Browser(client)
         await found.sign_in(OPERATOR_KEY)
         yield found
-
-
-async def key_of(gateway: Gateway, tenant: str, role: Role = Role.TENANT_ADMIN) -> str:
-    key, text = directory.mint(tenant, role, time.time_ns() // 1000)
-    await gateway.commit(Change("key", key.id, directory.dump(key)))
-    return text
 
 
 async def second_version(deployment: Deployment) -> None:
@@ -203,44 +195,15 @@ async def test_a_chat_needs_its_proof_and_a_sane_body(deployment, browser):
     assert deployment.calls() == []
 
 
-async def test_each_sees_and_changes_only_its_own(deployment, browser):
+async def test_a_key_of_role_tenant_has_models_and_manages_nothing(deployment, browser):
     gateway = deployment.gateway
-    await browser.sign_in(await key_of(gateway, "acme"))
-    listed = await browser.get("/console/adapters")
-    assert "acme/support" in listed
-    assert "bolt" not in listed
-    assert "Resident on" not in listed  # nor what only operators know
-    own = await browser.get(ONE)
-    assert "/console/fleet" not in own
-    assert "Where a request" not in own
-    assert "metered as your usage" in await browser.get(f"{ONE}/try")
-    for path in ("", "/try", "/settings", "/versions/v1", "/promote", "/evaluations", "/evaluations/new"):
-        found = await browser.client.get(f"/console/adapters/bolt/support{path}")
-        assert found.status_code == 404, path
-    absent = await browser.client.get("/console/live/adapters/bolt/support")
-    assert absent.status_code == 404
-    assert (await browser.chat("/console/adapters/bolt/support", version="v1")).status_code == 404
-    for action in ("rollback", "remove", "cost-centre"):
-        status, _ = await browser.refused(f"/console/adapters/bolt/support/{action}", confirm="bolt/support")
-        assert status == 404, action
-    assert "bolt/support" in gateway.state.catalog.adapters
-    for action in ("pin", "replicas", "evaluation-policy", "versions/v1/release"):
-        assert (await browser.refused(f"{ONE}/{action}"))[0] == 403, action
-    assert (await browser.chat(version="v1")).status_code == 200
-
-    await browser.sign_in(gateway.keys["acme"])  # which manages nothing
+    await browser.sign_in(gateway.keys["acme"])
     models = await browser.get("/console/adapters")
     assert "acme/support" in models
     assert "bolt" not in models
     assert (await browser.client.get(ONE)).headers["location"] == f"{ONE}/try"
     assert (await browser.chat()).status_code == 200
-    assert (await browser.client.get("/console/adapters/bolt/support/try")).status_code == 404
-    for path in (f"{ONE}/settings", f"{ONE}/promote", "/console/adapters/new", "/console/bases"):
-        assert (await browser.client.get(path)).status_code == 403, path
     assert {r.key_id for r in await gateway.usage("acme")} <= set(gateway.state.directory.keys)
-
-    await browser.sign_in(await key_of(gateway, "", Role.FINANCE))
-    assert (await browser.client.get("/console/adapters")).status_code == 403
 
 
 async def test_files_are_uploaded_and_what_is_wrong_with_them_is_told(gateway, browser, engine, tmp_path):

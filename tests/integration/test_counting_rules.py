@@ -3,6 +3,7 @@ partial where it said a part, estimated where it said nothing and may have worke
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import openai
@@ -13,7 +14,6 @@ from tests.integration.test_data_plane import HELLO
 from tests.support.waiting import until
 
 SEVERAL = {"model": "support", "prompt": ["one two three", "four five"], "n": 2}
-LONG = [{"role": "user", "content": "why " * 400}]
 
 
 async def records(deployment: Deployment, count: int) -> list[Any]:
@@ -39,26 +39,23 @@ async def streamed(deployment: Deployment, **options: Any) -> Any:
         return [chunk.usage async for chunk in events][-1]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("n", [1, 3])
-async def test_what_came_from_the_cache_and_every_choice_is_counted(
-    deployment: Deployment, stream: bool, n: int
-):
-    async def ask() -> Any:
-        if stream:
-            return await streamed(deployment, messages=LONG, n=n)
-        return (await whole(deployment, messages=LONG, n=n)).usage
-
-    usages = [await ask() for _ in range(2)]
-    assert usages[1].prompt_tokens_details.cached_tokens > 0
-    for record, usage in zip(await records(deployment, 2), usages, strict=True):
-        assert (record.prompt_tokens, record.completion_tokens) == (
-            usage.prompt_tokens,
-            usage.completion_tokens,
-        )
-        assert record.cached_tokens == usage.prompt_tokens_details.cached_tokens
-        assert (record.n, record.outcome, record.usage_source) == (n, "ok", "engine_final")
-        assert record.billable
+async def test_what_came_from_the_cache_and_every_choice_is_counted(deployment: Deployment):
+    for turn, (stream, n) in enumerate(product((False, True), (1, 3))):
+        messages = [{"role": "user", "content": f"{turn} why" * 400}]
+        usages = []
+        for _ in range(2):
+            if stream:
+                usages.append(await streamed(deployment, messages=messages, n=n))
+            else:
+                usages.append((await whole(deployment, messages=messages, n=n)).usage)
+        assert usages[1].prompt_tokens_details.cached_tokens > 0
+        latest = (await records(deployment, 2 * turn + 2))[-2:]
+        for record, usage in zip(latest, usages, strict=True):
+            counts = (usage.prompt_tokens, usage.completion_tokens)
+            assert (record.prompt_tokens, record.completion_tokens) == counts
+            assert record.cached_tokens == usage.prompt_tokens_details.cached_tokens
+            assert (record.n, record.outcome, record.usage_source) == (n, "ok", "engine_final")
+            assert record.billable
 
 
 async def test_several_prompts_on_a_stream_that_breaks_count_as_far_as_they_came(deployment: Deployment):
@@ -83,29 +80,30 @@ async def asked_for(deployment: Deployment) -> Any:
         return (await client.completions.create(**SEVERAL)).usage
 
 
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"status": 500}, "estimated"),
+    ({"stop_at": "headers"}, "estimated"),
+    ({"stop_at": "first_event"}, "estimated"),
+    ({"status": 503}, "none"),  # too busy to have begun
+]
+
+
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("fault", "source"),
-    [
-        ({"status": 500}, "estimated"),
-        ({"stop_at": "headers"}, "estimated"),
-        ({"stop_at": "first_event"}, "estimated"),
-        ({"status": 503}, "none"),  # too busy to have begun
-    ],
-)
-async def test_an_attempt_that_went_elsewhere_is_not_billable(
-    deployment: Deployment, fault: dict[str, Any], source: str, stream: bool
-):
-    for engine in deployment.engines:
-        engine.faults.update({"times": 1, **fault})
-    usage = await streamed(deployment) if stream else (await whole(deployment)).usage
-    *failed, delivered = await records(deployment, 2)
-    for record in failed:
-        assert (record.outcome, record.usage_source, record.billable) == ("failover", source, False)
-        assert (record.prompt_tokens > 0, record.completion_tokens) == (source == "estimated", 0)
-    assert (delivered.outcome, delivered.usage_source, delivered.billable) == ("ok", "engine_final", True)
-    assert delivered.prompt_tokens == usage.prompt_tokens
-    assert len({r.id for r in [*failed, delivered]}) == len(deployment.calls()) == len(failed) + 1
+async def test_an_attempt_that_went_elsewhere_is_not_billable(deployment: Deployment, stream: bool):
+    seen = 0
+    for fault, source in FAULTS:
+        for engine in deployment.engines:
+            engine.faults.reset()
+            engine.faults.update({"times": 1, **fault})
+        usage = await streamed(deployment) if stream else (await whole(deployment)).usage
+        *failed, delivered = (await records(deployment, seen + 2))[seen:]
+        for record in failed:
+            assert (record.outcome, record.usage_source, record.billable) == ("failover", source, False)
+            assert (record.prompt_tokens > 0, record.completion_tokens) == (source == "estimated", 0)
+        assert (delivered.outcome, delivered.usage_source, delivered.billable) == ("ok", "engine_final", True)
+        assert delivered.prompt_tokens == usage.prompt_tokens
+        seen += len(failed) + 1
+        assert len(deployment.calls()) == seen
 
 
 async def test_unreached_engine_has_no_tokens(deployment: Deployment):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,25 +154,6 @@ async def test_applying_a_file_does_not_get_around_the_policy(deployment: Deploy
         assert (await http.get("/admin/v1/adapters/acme/support")).json()["live"] == "v1"
 
 
-async def test_every_format_and_check(deployment: Deployment):
-    gateway = deployment.gateway
-    text = await said(gateway, "support")
-    first = text.split()[0]
-    schema = json.dumps({"type": "object", "required": ["id"]})
-    cases = [
-        (data(text, kind="messages"), {"metric": "exact"}, 1.0),
-        (data(text, kind="prompt"), {"metric": "exact"}, 1.0),
-        (data(None, kind="messages"), {"metric": "regex", "pattern": f"^{first}"}, 1.0),
-        (data(None), {"metric": "regex", "pattern": "(x+)+$"}, 0.0),
-        (data(None), {"metric": "json-schema", "json_schema": schema}, 0.0),
-    ]
-    async with gateway.http() as http:
-        for content, fields, score in cases:
-            found = await evaluated(http, content, "acme/support@v1", threshold=0.5, **fields)
-            assert (found["status"], found["result"]["score"]) == ("completed", score), (fields, found)
-            assert found["passed"] is (score >= 0.5)
-
-
 async def test_the_base_is_compared_for_operators_only(deployment: Deployment):
     gateway = deployment.gateway
     gateway.keys["admin"] = await administrator(gateway)
@@ -255,20 +237,16 @@ async def test_what_is_another_tenants_is_absent(deployment: Deployment):
 
 
 async def test_rubbish_is_refused_before_anything_runs(deployment: Deployment):
+    """`tests/unit/gateway/evaluations/` has the rules of data, patterns and schemas."""
     path = "/admin/v1/adapters/acme/support/versions/v1/evaluations"
     good = data("x")
     bad: list[tuple[dict[str, Any], int, str, str]] = [
-        ({"data": good + "{\n[]\n"}, 400, "data", "line 2: not valid JSON"),
         ({"data": good + "{}\n"}, 400, "data", "line 2: needs exactly one of"),
-        ({"data": data(None)}, 400, "data", "line 1: has no expected answer"),
-        ({"data": "\n \n"}, 400, "data", "no cases"),
         ({"data": good, "against": "v1"}, 400, "against", "with itself"),
         ({"data": good, "no_worse_than": 0.1}, 400, "no_worse_than", "with what"),
         ({"data": good, "metric": "regex"}, 400, "pattern", "needs it"),
         ({"data": good, "pattern": "x"}, 400, "pattern", "belongs to metric `regex`"),
-        ({"data": good, "metric": "regex", "pattern": "(?=x)"}, 400, "pattern", "look-around"),
         ({"data": good, "metric": "json-schema", "json_schema": "{"}, 400, "json_schema", "cannot be used"),
-        ({"data": good, "metric": "perplexity"}, 400, "metric", "`prompt` and `completion`"),
         ({"data": data("x", kind="prompt"), "metric": "perplexity"}, 400, "metric", "can crash an engine"),
         ({"data": good, "metric": "judge", "judge": "support"}, 400, "judge_prompt", "1 to"),
     ]
@@ -334,8 +312,15 @@ async def test_an_evaluation_without_answers_fails(deployment: Deployment):
         assert refused.status_code == 409
 
 
+async def begun(http: httpx.AsyncClient, evaluation: dict[str, Any]) -> dict[str, Any] | None:
+    """What is shown of it, once some cases are answered."""
+    path = f"/admin/v1/adapters/acme/support/evaluations/{evaluation['id']}"
+    shown: dict[str, Any] = (await http.get(path)).json()
+    return shown if (shown["progress"] or {"completed": 0})["completed"] >= 10 else None
+
+
 async def test_a_killed_gateway_goes_on_and_counts_each_case_once(tmp_path: Path, mock: MockEngine):
-    state, count = tmp_path / "state", 150
+    state, count = tmp_path / "state", 50
     found: dict[str, Any] = {}
     evaluation: dict[str, Any] = {}
     for last in (False, True):
@@ -345,24 +330,17 @@ async def test_a_killed_gateway_goes_on_and_counts_each_case_once(tmp_path: Path
                 await asyncio.to_thread(served.register, mock.url, tmp_path)
             mock.faults.update({"event_delay": 0.0 if last else 0.05})
             headers = {"authorization": f"Bearer {OPERATOR_KEY}"}
-            async with (
-                httpx.AsyncClient(base_url=served.url, headers=headers, timeout=60) as http,
-                asyncio.timeout(90),
-            ):
+            async with httpx.AsyncClient(base_url=served.url, headers=headers, timeout=60) as http:
                 path = "/admin/v1/adapters/acme/support"
                 if not last:
                     body = {"data": data(*["x"] * count), "against": "base", "max_tokens": 3}
                     evaluation = (await http.post(f"{path}/versions/v1/evaluations", json=body)).json()
-                    while True:
-                        found = (await http.get(f"{path}/evaluations/{evaluation['id']}")).json()
-                        if (found["progress"] or {"completed": 0})["completed"] >= 20:
-                            break
-                        await asyncio.sleep(0.01)
+                    found = await until(partial(begun, http, evaluation))
                     assert found["status"] == "answering"
                 else:
                     found = await ended(http, evaluation)
                     served.process.terminate()
-                    await asyncio.to_thread(served.process.wait, 30)
+                    await asyncio.to_thread(served.process.wait)
         finally:
             served.stop()  # -9
     assert (found["status"], found["result"]["scored"], found["progress"]["total"]) == (

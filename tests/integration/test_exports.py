@@ -6,21 +6,19 @@ import asyncio
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
+from itertools import product
 from pathlib import Path
 
 import httpx
 import pytest
 from pyarrow import parquet
+from typer.testing import CliRunner, Result
 
+from gateway.commands.tree import tree
 from gateway.costs.export.files import Order, export
 from tests.support.harness import OPERATOR_KEY
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
-
-FLORIN = str(Path(sys.executable).parent / "florin")
 
 
 @pytest.fixture
@@ -39,19 +37,16 @@ async def get(gateway, path: str, key: str | None = None, **params: str) -> http
         return await http.get(f"/finance/v1/{path}", params=params)
 
 
-async def florin(gateway, *args: str, cwd: Path, key: str = OPERATOR_KEY) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("FLORIN_")}
-    env |= {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": key}
-    return await asyncio.to_thread(
-        subprocess.run,
-        [FLORIN, *args],
-        env=env,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture
+def florin(billed, tmp_path, monkeypatch):
+    """Runs the command in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    async def run(*args: str, key: str = OPERATOR_KEY) -> Result:
+        env = {"FLORIN_URL": billed.url, "FLORIN_OPERATOR_KEY": key}
+        return await asyncio.to_thread(CliRunner().invoke, tree(), args, env=env)
+
+    return run
 
 
 def rows(answer: httpx.Response) -> list[dict[str, str]]:
@@ -65,15 +60,16 @@ def of_ledger(gateway, tmp_path: Path, kind: str, dataset: str) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["focus-1.2", "focus-1.4", "csv"])
-@pytest.mark.parametrize("dataset", ["infrastructure", "chargeback"])
-async def test_the_api_sends_the_file(billed, tmp_path, kind, dataset):
-    answer = await get(billed, "export", month=MONTH, format=kind, dataset=dataset)
-    assert answer.status_code == 200
-    assert answer.content == of_ledger(billed, tmp_path, kind, dataset)
-    assert int(answer.headers["x-florin-rows"]) == len(rows(answer))
-    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert f"florin-{MONTH}-{dataset}-" in answer.headers["content-disposition"]
+async def test_the_api_sends_the_file_and_leaves_none(billed, tmp_path, subtests):
+    for kind, dataset in product(("focus-1.2", "focus-1.4", "csv"), ("infrastructure", "chargeback")):
+        with subtests.test(kind=kind, dataset=dataset):
+            answer = await get(billed, "export", month=MONTH, format=kind, dataset=dataset)
+            assert answer.status_code == 200
+            assert answer.content == of_ledger(billed, tmp_path, kind, dataset)
+            assert int(answer.headers["x-florin-rows"]) == len(rows(answer))
+            assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+            assert f"florin-{MONTH}-{dataset}-" in answer.headers["content-disposition"]
+            assert list(billed.state.spool.folder.iterdir()) == []
 
 
 async def test_a_tenant_gets_its_own_chargeback_and_nothing_else(billed):
@@ -94,17 +90,15 @@ async def test_a_missing_price_refuses_and_leaves_no_file(billed):
     assert list(billed.state.spool.folder.iterdir()) == []
 
 
-async def test_no_file_is_left_after_an_export(billed):
-    assert (await get(billed, "export", month=MONTH)).status_code == 200
-    assert list(billed.state.spool.folder.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "params", [{"month": "2026-13"}, {"month": MONTH, "format": "xls"}, {"month": MONTH, "dataset": "x"}, {}]
-)
-async def test_what_cannot_be_exported_is_said(billed, params):
-    answer = await get(billed, "export", **params)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+async def test_what_cannot_be_exported_is_said(billed):
+    for params in (
+        {"month": "2026-13"},
+        {"month": MONTH, "format": "xls"},
+        {"month": MONTH, "dataset": "x"},
+        {},
+    ):
+        answer = await get(billed, "export", **params)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value"), params
 
 
 async def test_a_statement_is_its_tenant_s(billed):
@@ -168,57 +162,41 @@ async def test_a_known_tenant_without_usage_gets_an_empty_statement(billed):
     assert "No usage." in answer.text
 
 
-class TestCommands:
-    async def test_export_writes_the_file_whole(self, billed, tmp_path):
-        done = await florin(
-            billed, "cost", "export", "--month", MONTH, "--dataset", "infrastructure", "--output", "o.csv",
-            "--json", cwd=tmp_path,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        written = (tmp_path / "o.csv").read_bytes()
-        assert written == of_ledger(billed, tmp_path, "focus-1.2", "infrastructure")
-        body = json.loads(done.stdout)
-        assert body["file"] == "o.csv"
-        assert body["bytes"] == len(written)
-        assert body["rows"] == len(list(csv.reader(io.StringIO(written.decode())))) - 1
+async def test_commands_write_files_whole(billed, florin, tmp_path):
+    done = await florin(
+        "cost", "export", "--month", MONTH, "--dataset", "infrastructure", "--output", "o.csv", "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    written = (tmp_path / "o.csv").read_bytes()
+    assert written == of_ledger(billed, tmp_path, "focus-1.2", "infrastructure")
+    body = json.loads(done.stdout)
+    assert body["file"] == "o.csv"
+    assert body["bytes"] == len(written)
+    assert body["rows"] == len(list(csv.reader(io.StringIO(written.decode())))) - 1
+    packed = ("cost", "export", "--month", MONTH, "--format", "focus-1.4", "--parquet", "-o", "o.parquet")
+    done = await florin(*packed)
+    assert done.exit_code == 0, done.stderr
+    assert "AllocatedMethodId" in parquet.read_table(tmp_path / "o.parquet").column_names
+    statement = ("cost", "statement", "--tenant", "acme", "--month", MONTH)
+    done = await florin(*statement)
+    assert done.exit_code == 0, done.stderr
+    assert "<h1>acme</h1>" in (tmp_path / f"acme-{MONTH}.html").read_text("utf-8")
+    done = await florin(*statement, key=billed.keys["bolt"])
+    assert done.exit_code == 1
+    assert "No statement for 'acme'." in done.stderr
 
-    async def test_parquet(self, billed, tmp_path):
-        done = await florin(
-            billed, "cost", "export", "--month", MONTH, "--format", "focus-1.4", "--parquet", "-o", "o.parquet",
-            cwd=tmp_path,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "AllocatedMethodId" in parquet.read_table(tmp_path / "o.parquet").column_names
 
-    async def test_a_refusal_leaves_the_old_file(self, billed, tmp_path):
-        (tmp_path / "o.csv").write_text("old")
-        args = ("cost", "export", "--month", "2026-13", "--output", "o.csv")
-        done = await florin(billed, *args, cwd=tmp_path)
-        assert done.returncode == 1
-        assert "is not a month like 2026-11" in done.stderr
+async def test_a_command_that_is_refused_leaves_the_old_file(florin, tmp_path):
+    (tmp_path / "o.csv").write_text("old")
+    export_to = ("cost", "export", "-o")
+    for args, status, words in (
+        (("o.csv", "--month", "2026-13"), 1, "is not a month like 2026-11"),
+        (("o.csv", "--month", MONTH, "--format", "x"), 2, "--format 'x' is not one of"),
+        (("no/such/place.csv", "--month", MONTH), 2, "Cannot write"),
+    ):
+        done = await florin(*export_to, *args)
+        assert (done.exit_code, done.stdout) == (status, ""), args
+        assert words in done.stderr
         assert (tmp_path / "o.csv").read_text() == "old"
         assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["o.csv"]
-
-    async def test_wrong_usage_is_said(self, billed, tmp_path):
-        done = await florin(
-            billed, "cost", "export", "--month", MONTH, "--format", "x", "-o", "o", cwd=tmp_path
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "--format 'x' is not one of" in done.stderr
-        nowhere = ("cost", "export", "--month", MONTH, "-o", "no/such/place.csv")
-        done = await florin(billed, *nowhere, cwd=tmp_path)
-        assert done.returncode == 2
-        assert "Cannot write" in done.stderr
-        assert "no/such/place.csv" in done.stderr
-
-    async def test_statement(self, billed, tmp_path):
-        args = ("cost", "statement", "--tenant", "acme", "--month", MONTH)
-        done = await florin(billed, *args, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "<h1>acme</h1>" in (tmp_path / f"acme-{MONTH}.html").read_text("utf-8")
-
-    async def test_a_tenant_s_key_works_too(self, billed, tmp_path):
-        args = ("cost", "statement", "--tenant", "acme", "--month", MONTH)
-        done = await florin(billed, *args, cwd=tmp_path, key=billed.keys["bolt"])
-        assert done.returncode == 1
-        assert "No statement for 'acme'." in done.stderr
+    assert "no/such/place.csv" in done.stderr

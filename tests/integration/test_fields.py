@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import openai
 import orjson
-import pytest
 
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
@@ -76,33 +74,6 @@ async def test_an_engine_gets_what_was_checked_and_nothing_else(deployment: Depl
     metrics = deployment.gateway.state.metrics.render().decode()
     # brand_new, unknown, cache_control, the text's image_url, and three times extra
     assert "\nflorin_unknown_fields_total 7.0\n" in metrics
-
-
-async def test_what_is_refused_reaches_no_engine(deployment: Deployment):
-    refused = {
-        "use_beam_search": True, "prompt_logprobs": 1, "echo": True, "chat_template": "{{ 1 }}",
-        "modalities": ["audio"], "functions": [{"name": "f"}], "guided_json": {}, "logprob_token_ids": [1],
-        "web_search_options": {}, "mm_processor_kwargs": {"a": 1},
-    }  # fmt: skip
-    async with deployment.gateway.client("acme") as client:
-        for name, value in refused.items():
-            with pytest.raises(openai.BadRequestError) as caught:
-                await client.chat.completions.create(
-                    model="support", messages=HELLO, extra_body={name: value}
-                )
-            assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
-        look = [
-            {
-                "role": "user",
-                "content": [{"type": "image_url", "image_url": {"url": f"{deployment.a.url}/x.png"}}],
-            }
-        ]
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="support", messages=look)
-        assert caught.value.code == "media_not_allowed"
-    assert deployment.calls() == []
-    metrics = deployment.gateway.state.metrics.render().decode()
-    assert f'florin_errors_total{{code="unsupported_parameter"}} {len(refused)}.0' in metrics
 
 
 async def test_a_key_said_twice_is_judged_as_it_is_sent(deployment: Deployment):

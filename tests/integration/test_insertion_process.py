@@ -29,8 +29,6 @@ from tests.unit.gateway.metering.make import record
 
 SHUT_LOG = cast("LiveLog", SimpleNamespace(synced_segment=1, flush=lambda: True))
 
-pytestmark = pytest.mark.usefixtures("spawned")
-
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:

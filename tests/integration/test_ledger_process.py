@@ -25,8 +25,6 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import snapshots
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.usefixtures("spawned")
-
 
 @pytest.fixture
 async def ledger_process(tmp_path: Path):

@@ -167,15 +167,15 @@ async def test_tokens_are_reserved_and_then_settled(pair: Pair):
         await asyncio.sleep(0.5)  # each spends some, too
         return answer if left >= 6000 - spent - 100 else None
 
-    second = await until(given_back, 20)  # time alone would give that much back in 34 seconds
+    second = await until(given_back, 30)  # time alone would give that much back in 34 seconds
     assert second is not None
     assert second.headers["x-ratelimit-limit-tokens"] == "6000"
     assert second.headers["x-ratelimit-reset-tokens"].endswith("s")
 
 
 async def test_the_keys_limit_applies_besides_the_tenants(pair: Pair):
-    await pair.grant(Limits(requests_per_minute=100), key=Limits(requests_per_minute=3))
-    assert await pair.outcomes(8) == {"ok": 3, "rate_limit_exceeded": 5}
+    await pair.grant(Limits(requests_per_minute=100), key=Limits(requests_per_minute=1))
+    assert await pair.outcomes(4) == {"ok": 1, "rate_limit_exceeded": 3}
     assert "This key" in (await pair.response()).json()["error"]["message"]
 
 

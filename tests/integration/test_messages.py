@@ -18,7 +18,8 @@ from gateway.tenants.terms import Limits
 from loadtests.mock_engine import text
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
-from tests.integration.test_responses import chat, quiet
+from tests.integration.test_malformed_answers import quiet
+from tests.integration.test_responses import chat
 from tests.support.waiting import until
 
 PATH = "/v1/messages"
@@ -80,50 +81,6 @@ async def test_whole_streamed_and_chat_say_the_same_and_count_the_same(
     assert sorted((r.tag or "", r.end_user or "") for r in records) == [("", ""), ("", ""), ("spring", "eve")]
     assert len({json.dumps(c.body["messages"]) for c in deployment.calls()}) == 1
     assert {c.path for c in deployment.calls()} == {"/v1/chat/completions"}
-
-
-async def test_a_synchronous_client(deployment: Deployment):
-    def ask() -> str:
-        with anthropic.Anthropic(
-            base_url=deployment.gateway.url, auth_token=deployment.gateway.keys["acme"]
-        ) as client:
-            whole = client.messages.create(**BODY | {"max_tokens": 100})
-            assert whole.stop_reason == "end_turn"
-            with client.messages.stream(**BODY | {"max_tokens": 100}) as stream:
-                assert stream.get_final_text() == whole.content[0].text
-            return whole.content[0].text
-
-    assert await asyncio.to_thread(ask) == said(deployment, 8, "stop")
-
-
-async def test_a_tool_is_called_and_answered(deployment: Deployment, acme: anthropic.AsyncAnthropic):
-    engine = await serving(deployment, acme)
-    function = {"name": "days_left", "arguments": '{"product": "card"}'}
-    called = {"id": "call_1", "type": "function", "function": function}
-    engine.faults.update(chat(role="assistant", content=None, reasoning="Look.", tool_calls=[called]))
-    turns = [{"role": "user", "content": "When will my card arrive?"}]
-    first = await acme.messages.create(**BODY | {"messages": turns}, tools=[TOOL], system="Be brief.")
-    assert first.stop_reason == "tool_use"
-    thought, use = first.content
-    assert (thought.type, use.type, use.name) == ("thinking", "tool_use", "days_left")
-    assert use.input == {"product": "card"}
-    turns.append(first.to_param())
-    turns.append(
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "3"}]}
-    )
-    second = await acme.messages.create(
-        **BODY | {"messages": turns}, tools=[TOOL], tool_choice={"type": "none"}, system="Be brief."
-    )
-    assert second.content[0].type == "text"
-    sent = engine.state.calls[-1].body
-    function = function | {"arguments": '{"product":"card"}'}
-    assert sent["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "When will my card arrive?"},
-        {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": [called | {"function": function}]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
-    ]  # fmt: skip
-    assert sent["tool_choice"] == "none"
 
 
 async def test_tokens_are_counted_as_the_engine_then_counts_them(
@@ -259,8 +216,7 @@ async def test_foreign_models_equal_unknown_ones(deployment: Deployment):
     assert deployment.calls() == []
 
 
-@pytest.mark.parametrize("path", [PATH, PATH + "/count_tokens"])
-async def test_bad_bodies(deployment: Deployment, path: str):
+async def test_bad_bodies(deployment: Deployment):
     deep = b"[" * 300 + b"]" * 300
     opening = b'{"model":"support","max_tokens":5,"messages":[{"role":"user","content":'
     async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
@@ -270,10 +226,11 @@ async def test_bad_bodies(deployment: Deployment, path: str):
             opening + b'[{"type":"tool_result","tool_use_id":"t","content":' + deep + b"}]}]}",
             opening[:-29] + b'[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"a":' + deep + b"}}]}]}",
         ):  # fmt: skip
-            answer = await http.post(path, content=content)
-            assert answer.status_code == 400, answer.text
-            assert answer.json()["error"]["type"] == "invalid_request_error"
-            assert len(answer.content) < 1000
+            for path in (PATH, PATH + "/count_tokens"):
+                answer = await http.post(path, content=content)
+                assert answer.status_code == 400, answer.text
+                assert answer.json()["error"]["type"] == "invalid_request_error"
+                assert len(answer.content) < 1000
     assert deployment.calls() == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,8 @@ from gateway.tenants.terms import Limits
 from loadtests.mock_engine import text
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
-from tests.support.waiting import PATIENCE_S, until
+from tests.integration.test_malformed_answers import quiet
+from tests.support.waiting import until
 
 PATH = "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -38,12 +38,6 @@ def chat(**message: Any) -> dict[str, Any]:
     usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     return {"rubbish": json.dumps({"id": "x", "choices": [choice], "usage": usage}), "times": 1}
-
-
-async def quiet(deployment: Deployment) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
-            await asyncio.sleep(0.01)
 
 
 async def test_whole_streamed_and_chat_say_the_same_and_count_the_same(deployment: Deployment):
@@ -93,70 +87,6 @@ async def test_the_clients_helpers(deployment: Deployment):
     *_, sent = [call.body for call in engine.state.calls]
     assert sent["response_format"]["json_schema"]["schema"]["required"] == ["days", "product"]
     assert sent["response_format"]["json_schema"]["name"] == "Arrival"
-
-
-async def test_a_synchronous_client(deployment: Deployment):
-    def ask() -> str:
-        with openai.OpenAI(
-            base_url=f"{deployment.gateway.url}/v1", api_key=deployment.gateway.keys["acme"]
-        ) as client:
-            whole = client.responses.create(model="support", input="Hello")
-            with client.responses.stream(model="support", input="Hello") as stream:
-                assert stream.get_final_response().output_text == whole.output_text
-            return whole.output_text
-
-    assert await asyncio.to_thread(ask) == said(deployment, 8, "stop")
-
-
-async def test_a_tool_is_called_and_answered(deployment: Deployment):
-    tools = [
-        {
-            "type": "function", "name": "days_left", "description": "Days until it arrives.", "strict": False,
-            "parameters": {"type": "object", "properties": {"product": {"type": "string"}}},
-        },
-        {"type": "custom", "name": "shell", "description": "Runs a command."},
-    ]  # fmt: skip
-    called = [
-        {
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "days_left", "arguments": '{"product": "card"}'},
-        },
-        {"id": "call_2", "type": "function", "function": {"name": "shell", "arguments": '{"input": "ls"}'}},
-    ]
-    async with deployment.gateway.client("acme") as client:
-        await client.responses.create(model="support", input="Hello")
-        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
-        engine.faults.update(chat(role="assistant", content=None, reasoning="Look.", tool_calls=called))
-        items: list[Any] = [{"role": "user", "content": "When will my card arrive?"}]
-        first = await client.responses.create(
-            model="support",
-            input=items,
-            tools=tools,
-            instructions="Be brief.",
-            include=["reasoning.encrypted_content"],
-        )
-        assert [item.type for item in first.output] == ["reasoning", "function_call", "custom_tool_call"]
-        assert first.output[2].input == "ls"
-        items += first.output
-        items += [
-            {"type": "function_call_output", "call_id": "call_1", "output": "3"},
-            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "a b"},
-        ]
-        second = await client.responses.create(
-            model="support", input=items, tools=tools, instructions="Be brief.", store=False
-        )
-        assert second.output_text
-    *_, sent = [call.body for call in engine.state.calls]
-    assert sent["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "When will my card arrive?"},
-        {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": [called[0], called[1] | {"function": {"name": "shell", "arguments": '{"input":"ls"}'}}]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
-        {"role": "tool", "tool_call_id": "call_2", "content": "a b"},
-    ]  # fmt: skip
-    assert [tool["function"]["name"] for tool in sent["tools"]] == ["days_left", "shell"]
-    assert all(tool["type"] == "function" for tool in sent["tools"])
 
 
 # -- what is refused
@@ -223,88 +153,7 @@ async def test_foreign_models_and_ids_equal_unknown_ones(deployment: Deployment)
         assert (await acme.get(PATH)).status_code == 405
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{", b'{"model":"support","input":' + b"[" * 300 + b"]" * 300 + b"}"]
-)
-async def test_bad_bodies(deployment: Deployment, content: bytes):
-    deep = b"[" * 300 + b"]" * 300
-    tools = (
-        b'{"model":"support","input":"Hi","tools":[{"type":"function","name":"f","parameters":{"a":%b}}]}'
-        % deep
-    )
-    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
-        for body in (content, tools):
-            answer = await http.post(PATH, content=body)
-            assert answer.status_code == 400, answer.text
-            assert answer.json()["error"]["code"] in {"invalid_json", "invalid_value"}
-        assert deployment.calls() == []
-
-
-# -- counts of what does not end well
-
-
-async def test_an_aborted_stream_is_counted_like_a_chats(deployment: Deployment):
-    for engine in deployment.engines:
-        engine.faults.update({"event_delay": 0.02})
-    records = []
-    for path, body, delta in (
-        (
-            PATH,
-            {"input": "Hello", "max_output_tokens": 500, "ignore_eos": True},
-            '"response.output_text.delta"',
-        ),
-        (
-            "/v1/chat/completions",
-            {"messages": HELLO, "max_tokens": 500, "ignore_eos": True},
-            '"finish_reason":null',
-        ),
-    ):
-        async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
-            count = 0
-            async with http.stream("POST", path, json={"model": "support", "stream": True} | body) as answer:
-                async for line in answer.aiter_lines():
-                    count += line.startswith("data:") and delta in line
-                    if count >= 5:
-                        break
-        await quiet(deployment)
-        (record,) = [
-            r for r in await deployment.gateway.usage("acme") if r.id not in {one.id for one in records}
-        ]
-        records.append(record)
-        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
-        assert (record.outcome, record.usage_source, record.billable) == (
-            "client_abort",
-            "engine_partial",
-            True,
-        )
-        assert 4 <= record.completion_tokens < 100
-        assert engine.state.calls[-1].outcome == "aborted"
-        assert record.completion_tokens <= engine.state.calls[-1].sent
-    assert len({record.prompt_tokens for record in records}) == 1
-
-
-async def test_an_aborted_whole_answer_is_estimated_like_a_chats(deployment: Deployment):
-    for engine in deployment.engines:
-        engine.faults.update({"first_byte_delay": 5.0})
-    async with deployment.gateway.client("acme") as client:
-        for number, ask in enumerate(
-            (
-                client.responses.create(model="support", input="x" * 4000),
-                client.chat.completions.create(
-                    model="support", messages=[{"role": "user", "content": "x" * 4000}]
-                ),
-            ),
-            1,
-        ):
-            request = asyncio.ensure_future(ask)
-            while len(deployment.calls()) < number:
-                await asyncio.sleep(0.01)
-            request.cancel()
-            await asyncio.gather(request, return_exceptions=True)
-            await quiet(deployment)
-    one, other = await deployment.gateway.usage("acme")
-    assert (one.outcome, one.usage_source, one.billable) == ("client_abort", "estimated", True)
-    assert (one.prompt_tokens, one.completion_tokens) == (other.prompt_tokens, other.completion_tokens)
+# -- what does not end well
 
 
 async def test_a_stream_that_breaks_goes_on_elsewhere(deployment: Deployment):

@@ -187,7 +187,6 @@ def test_a_store_that_is_away_for_a_moment(bucket, tmp_path, monkeypatch):
         assert asked == [0, 1, 2]
 
 
-@pytest.mark.usefixtures("spawned")  # a process that is forked has an earlier test's environment
 async def test_killed_in_the_middle_of_an_upload(bucket, endpoint, filled, tmp_path, monkeypatch):
     begun = threading.Event()
 

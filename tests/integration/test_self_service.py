@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,14 +25,6 @@ from tests.support.waiting import until
 
 SECRETS = ("engine-of-the-fleet", "gpu-of-the-fleet", "host-of-the-fleet")
 BASE = BaseModel("base", ("/path-of-the-fleet/base",), LLAMA.config)
-
-
-async def admin_key(gateway: Gateway, tenant: str, **fields) -> str:
-    """The text of a key of role tenant-admin."""
-    key, text = directory.mint(tenant, Role.TENANT_ADMIN, time.time_ns() // 1000)
-    key = replace(key, **fields)
-    await gateway.commit(Change("key", key.id, directory.dump(key)))
-    return text
 
 
 async def grant(gateway: Gateway, tenant: str, **quotas) -> None:
@@ -67,13 +58,13 @@ async def gateway(tmp_path, valkey_url, prefix):
 
 @pytest.fixture
 async def acme(gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.http(await admin_key(gateway, "acme")) as client:
+    async with gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "acme")) as client:
         yield client
 
 
 @pytest.fixture
 async def bolt(gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.http(await admin_key(gateway, "bolt")) as client:
+    async with gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "bolt")) as client:
         yield client
 
 
@@ -169,11 +160,11 @@ async def test_what_stays_with_the_operator(acme, tmp_path):
 async def test_a_read_only_key_and_one_for_some_adapters(gateway, acme, tmp_path):
     for name in ("acme/support", "acme/sales"):
         assert (await upload(acme, tmp_path, name=name)).status_code == 201
-    reading = await admin_key(gateway, "acme", scopes=Scopes(read_only=True))
+    reading = await gateway.add_key(Role.TENANT_ADMIN, "acme", scopes=Scopes(read_only=True))
     async with gateway.http(reading) as client:
         assert len((await client.get("/admin/v1/adapters")).json()["data"]) == 2
         assert code_of(await client.delete("/admin/v1/adapters/acme/sales")) == (403, "insufficient_scope")
-    some = await admin_key(gateway, "acme", scopes=Scopes(adapters=("sup*",)))
+    some = await gateway.add_key(Role.TENANT_ADMIN, "acme", scopes=Scopes(adapters=("sup*",)))
     async with gateway.http(some) as client:
         assert [a["adapter"] for a in (await client.get("/admin/v1/adapters")).json()["data"]] == [
             "acme/support"
@@ -209,11 +200,12 @@ async def test_a_customer_manages_its_own_keys(gateway, acme):
     assert actions == ["key.revoke", "key.rotate", "key.update", "key.create"]
 
 
-@pytest.mark.parametrize("role", [role for role in Role if role not in directory.TENANT_ROLES])
-async def test_a_customer_makes_no_key_of_another_role(acme, role):
-    body = {"role": role} | ({"engine": "a1", "tenant": ""} if role is Role.ENGINE else {})
-    answer = await acme.post("/admin/v1/keys", json=body)
-    assert answer.status_code in (400, 403), answer.text
+async def test_a_customer_makes_no_key_of_another_role(acme, subtests):
+    for role in set(Role) - directory.TENANT_ROLES:
+        with subtests.test(role=role):
+            body = {"role": role} | ({"engine": "a1", "tenant": ""} if role is Role.ENGINE else {})
+            answer = await acme.post("/admin/v1/keys", json=body)
+            assert answer.status_code in (400, 403), answer.text
     assert len((await acme.get("/admin/v1/keys")).json()["data"]) == 2
 
 
@@ -224,7 +216,7 @@ async def test_the_keys_that_an_administrator_makes_reach_no_further_than_its_ow
         "budget": Budget(tokens_per_day=1000),
         "priority": Priority.LOW,
     }
-    async with gateway.http(await admin_key(gateway, "acme", **bounds)) as client:
+    async with gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "acme", **bounds)) as client:
 
         async def made(**terms) -> httpx.Response:
             return await client.post("/admin/v1/keys", json=terms)
@@ -273,7 +265,7 @@ async def test_the_quota_of_keys_holds_through_rotation_and_revival(gateway, acm
     assert code_of(await acme.post(f"/admin/v1/keys/{ids[-1]}/rotate", json={})) == (403, "quota_exceeded")
     async with gateway.http() as operator:
         expired = (await operator.post("/admin/v1/keys", json={"tenant": "acme", "expires": "1s"})).json()
-    await asyncio.sleep(1.1)
+    await until(lambda: gateway.state.clock.now() > expired["expires"])
     revived = await acme.patch(f"/admin/v1/keys/{expired['id']}", json={"expires": None})
     assert code_of(revived) == (403, "quota_exceeded")
 
@@ -284,25 +276,24 @@ async def test_keys_made_at_once_do_not_exceed_the_quota(gateway, acme):
     assert [a.status_code for a in answers].count(201) == 3
 
 
-@pytest.mark.parametrize("call", ["GET", "PATCH", "POST /rotate", "DELETE"])
+KEYS_OWN = [("GET", "", None), ("PATCH", "", {}), ("POST", "/rotate", {}), ("DELETE", "", None)]
+
+
 @pytest.mark.parametrize("who", ["acme", "bolt"])
-async def test_anothers_key_and_an_absent_one_are_one_answer(gateway, clients, monkeypatch, who, call):
+async def test_anothers_key_and_an_absent_one_are_one_answer(gateway, clients, store_calls, subtests, who):
     keys = gateway.state.directory.keys.values()
     other = next(k for k in keys if k.own_tenant != who and k.role is Role.TENANT)
-    method, _, rest = call.partition(" ")
-    calls: list[str] = []
-    for name in ("_run", "snapshot"):
-        monkeypatch.setattr(type(gateway.state.store), name, spied(type(gateway.state.store), name, calls))
-    found = []
-    for id_ in (other.id, "0" * len(other.id)):
-        del calls[:]
-        body = None if method in ("GET", "DELETE") else {}
-        answer = await clients[who].request(method, f"/admin/v1/keys/{id_}{rest}", json=body)
-        asked = [c for c in calls if c not in BACKGROUND]
-        found.append((answer.status_code, answer.text.replace(id_, "ID"), asked))
-    assert found[0] == found[1]
-    assert found[0][0] == 404
-    assert gateway.state.directory.keys[other.id] == other
+    for method, rest, body in KEYS_OWN:
+        with subtests.test(method=method, rest=rest):
+            seen = []
+            for id_ in (other.id, "0" * len(other.id)):
+                store_calls.clear()
+                answer = await clients[who].request(method, f"/admin/v1/keys/{id_}{rest}", json=body)
+                asked = [c for c in store_calls if c not in BACKGROUND]
+                seen.append((answer.status_code, answer.text.replace(id_, "ID"), asked))
+            assert seen[0] == seen[1]
+            assert seen[0][0] == 404
+            assert gateway.state.directory.keys[other.id] == other
 
 
 # -- quotas
@@ -361,7 +352,7 @@ async def test_registrations_at_once_on_two_workers_do_not_exceed_a_quota(
         ) as two,
     ):
         await grant(one, "acme", **{quota: 3})
-        key = await admin_key(one, "acme")
+        key = await one.add_key(Role.TENANT_ADMIN, "acme")
         await two.state.follower.wait_for(one.state.follower.seq, 30)
         async with one.http(key) as first, two.http(key) as second:
             answers = await asyncio.gather(
@@ -375,20 +366,19 @@ async def test_registrations_at_once_on_two_workers_do_not_exceed_a_quota(
 # -- the sources that a customer may use
 
 
-@pytest.mark.parametrize(
-    "source", ["/etc", "file:///etc", "s3://bucket/key", "http://example.com/a.tar", "gopher://x"]
-)
-async def test_sources_that_would_use_what_is_the_gateway_s(acme, source):
-    answer = await acme.post("/admin/v1/adapters", json={"adapter": "acme/support", "source": source})
-    assert code_of(answer) == (403, "source_not_allowed")
-    assert answer.json()["error"]["param"] == "source"
+async def test_sources_that_would_use_what_is_the_gateway_s(acme, subtests):
+    for source in ("/etc", "file:///etc", "s3://bucket/key", "http://example.com/a.tar", "gopher://x"):
+        with subtests.test(source=source):
+            answer = await acme.post("/admin/v1/adapters", json={"adapter": "acme/support", "source": source})
+            assert code_of(answer) == (403, "source_not_allowed")
+            assert answer.json()["error"]["param"] == "source"
 
 
 async def test_a_customer_cannot_tell_which_private_names_there_are(tmp_path, valkey_url, prefix):
     """A name that leads to a private address and one that does not exist get the same answer."""
     async with (
         fleet(tmp_path, valkey_url, prefix, tenant_sources="http") as gateway,
-        gateway.http(await admin_key(gateway, "acme")) as client,
+        gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "acme")) as client,
     ):
         answers = []
         for host in ("localhost", "none.invalid"):
@@ -403,7 +393,7 @@ async def test_a_public_source_does_not_lead_into_the_gateway_s_network(tmp_path
     settings = {"tenant_sources": "http", "source_private": "127.0.0.1,localhost"}
     async with (
         fleet(tmp_path, valkey_url, prefix, **settings) as gateway,
-        gateway.http(await admin_key(gateway, "acme")) as client,
+        gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "acme")) as client,
     ):
         body = {"adapter": "acme/support", "source": "http://localhost:9/a.tar"}
         answer = await client.post("/admin/v1/adapters", json=body)
@@ -454,43 +444,51 @@ def filled(value, tenant: str, name: str):
     return {key: filled(v, tenant, name) if isinstance(v, str) else v for key, v in value.items()}
 
 
-@pytest.mark.parametrize("call", OWN, ids=lambda call: f"{call[0]} {call[1]}")
 @pytest.mark.parametrize("who", ["acme", "bolt"])
-async def test_anothers_and_absent_are_one_answer(clients, gateway, tmp_path, monkeypatch, who, call):
+async def test_anothers_and_absent_are_one_answer(clients, gateway, tmp_path, store_calls, subtests, who):
     """Byte for byte; and Florin asks its store the same for both."""
-    method, path, body = call
     for tenant, client in clients.items():
         assert (await upload(client, tmp_path, name=f"{tenant}/support")).status_code == 201
     other = next(tenant for tenant in clients if tenant != who)
-    calls: list[str] = []
-    for name in ("_run", "snapshot"):
-        monkeypatch.setattr(type(gateway.state.store), name, spied(type(gateway.state.store), name, calls))
-    found = []
-    for tenant in (other, "nobo"):  # as long, so that the answers' lengths can be compared, too
-        del calls[:]
-        given = filled(body, tenant, f"{tenant}/support")
-        url = path.format(tenant=tenant, name=f"{tenant}/support")
-        how = {"content": given} if isinstance(given, bytes) else {"json": given}
-        answer = await clients[who].request(method, url, **how)
-        text = answer.text.replace(tenant, "TENANT")
-        shown = {k: v for k, v in answer.headers.items() if k not in ("date", "x-request-id", "etag")}
-        found.append((answer.status_code, _timeless(text), shown, [c for c in calls if c not in BACKGROUND]))
-    assert found[0] == found[1]
-    assert gateway.state.catalog.adapters[f"{other}/support"].live == 1
+    for method, path, body in OWN:
+        with subtests.test(method=method, path=path):
+            seen = []
+            for tenant in (other, "nobo"):  # as long, so that the answers' lengths can be compared, too
+                store_calls.clear()
+                given = filled(body, tenant, f"{tenant}/support")
+                url = path.format(tenant=tenant, name=f"{tenant}/support")
+                how = {"content": given} if isinstance(given, bytes) else {"json": given}
+                answer = await clients[who].request(method, url, **how)
+                text = answer.text.replace(tenant, "TENANT")
+                shown = {k: v for k, v in answer.headers.items() if k not in ("date", "x-request-id", "etag")}
+                asked = [c for c in store_calls if c not in BACKGROUND]
+                seen.append((answer.status_code, _timeless(text), shown, asked))
+            assert seen[0] == seen[1]
+            assert gateway.state.catalog.adapters[f"{other}/support"].live == 1
 
 
 BACKGROUND = ("lead", "touch", "heartbeats")
 """What workers ask all the time, whatever is asked of them."""
 
 
-def spied(store: type, name: str, calls: list[str]):
-    real = getattr(store, name)
+@pytest.fixture
+def store_calls(gateway, monkeypatch) -> list[str]:
+    """What the gateway has asked its store."""
+    calls: list[str] = []
+    store = type(gateway.state.store)
 
-    def called(self, *args):
-        calls.append(args[0] if name == "_run" else name)
-        return real(self, *args)
+    def spied(name: str):
+        real = getattr(store, name)
 
-    return called
+        def called(self, *args):
+            calls.append(args[0] if name == "_run" else name)
+            return real(self, *args)
+
+        return called
+
+    for name in ("_run", "snapshot"):
+        monkeypatch.setattr(store, name, spied(name))
+    return calls
 
 
 def _timeless(text: str) -> str:

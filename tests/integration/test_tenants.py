@@ -126,58 +126,29 @@ async def test_terms_are_kept_updated_in_part_and_audited(admin):
     assert (await admin.patch("tenants/none", json=TERMS)).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"limits": {"requests_per_minute": 0}}, "limits.requests_per_minute"),
-        ({"limits": {"request_per_minute": 5}}, "limits.request_per_minute"),
-        ({"limits": {"concurrent": "many"}}, "limits.concurrent"),
-        ({"budget": {"money_per_day": -1}}, "budget.money_per_day"),
-        ({"budget": {"warn_percent": 101}}, "budget.warn_percent"),
-        ({"weight": 0}, "weight"),
-        ({"quotas": {"bytes": "10GB"}}, "quotas.bytes"),
-        ({"policy": {"media_hosts": ["https://a.com"]}}, "policy.media_hosts"),
-        ({"policy": {"pass_fields": ["model"]}}, "policy.pass_fields"),
-        ({"cache_group": "Not a name"}, "cache_group"),
-        ({"cost_centre": "x" * 65}, "cost_centre"),
-        ({"cost_centre": "a\nb"}, "cost_centre"),
-        ({"cost_centre": "__other__"}, "cost_centre"),
-        ({"suspended": "maybe"}, "suspended"),
-        ({"limit": {}}, "limit"),
-    ],
-)
-async def test_bad_terms_of_a_tenant_are_refused_with_the_field(admin, body, param):
+async def test_bad_terms_are_refused_with_the_field(admin, subtests):
+    """`tests/unit/gateway/operations/test_terms.py` has the rules of each field."""
     await admin.post("tenants", json={"name": "acme"})
-    refused = await admin.patch("tenants/acme", json=body)
-    assert (refused.status_code, error(refused)["code"]) == (400, "invalid_value")
-    assert error(refused)["param"].startswith(param)
-    message = error(refused)["message"]
-    assert "Value error" not in message
-    assert not message.endswith("..")
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"label": "a\nb"}, "label"),
-        ({"expires": "soon"}, "expires"),
-        ({"expires": "2020-01-01"}, "expires"),
-        ({"scopes": {"adapters": ["a/b/c"]}}, "scopes.adapters"),
-        ({"scopes": {"endpoints": ["/metrics"]}}, "scopes.endpoints"),
-        ({"priority": "urgent"}, "priority"),
-        ({"limits": {"queued": -1}}, "limits.queued"),
-        ({"role": "finance", "priority": "high"}, "priority"),
-        ({"role": "finance", "cost_centre": "R&D"}, "cost_centre"),
-        ({"role": "operator", "scopes": {"read_only": True}}, "scopes"),
-        ({"role": "tenant-admin", "tenant": ""}, "tenant"),
-        ({"role": "enrolment"}, "role"),
-    ],
-)
-async def test_bad_terms_of_a_key_are_refused_with_the_field(admin, body, param):
-    await admin.post("tenants", json={"name": "acme"})
-    refused = await admin.post("keys", json={"tenant": "acme"} | body)
-    assert (refused.status_code, error(refused)["code"]) == (400, "invalid_value")
-    assert error(refused)["param"].startswith(param)
+    for method, path, body, param in (
+        ("PATCH", "tenants/acme", {"limits": {"request_per_minute": 5}}, "limits.request_per_minute"),
+        ("PATCH", "tenants/acme", {"budget": {"warn_percent": 101}}, "budget.warn_percent"),
+        ("PATCH", "tenants/acme", {"policy": {"media_hosts": ["https://a.com"]}}, "policy.media_hosts"),
+        ("PATCH", "tenants/acme", {"cost_centre": "__other__"}, "cost_centre"),
+        ("POST", "keys", {"expires": "2020-01-01"}, "expires"),
+        ("POST", "keys", {"scopes": {"endpoints": ["/metrics"]}}, "scopes.endpoints"),
+        ("POST", "keys", {"role": "finance", "priority": "high"}, "priority"),
+        ("POST", "keys", {"role": "finance", "cost_centre": "R&D"}, "cost_centre"),
+        ("POST", "keys", {"role": "operator", "scopes": {"read_only": True}}, "scopes"),
+        ("POST", "keys", {"role": "tenant-admin", "tenant": ""}, "tenant"),
+        ("POST", "keys", {"role": "enrolment"}, "role"),
+    ):
+        with subtests.test(path=path, body=body):
+            whose = {"tenant": "acme"} if path == "keys" else {}
+            refused = await admin.request(method, path, json=whose | body)
+            assert (refused.status_code, error(refused)["code"]) == (400, "invalid_value")
+            assert error(refused)["param"].startswith(param)
+            assert "Value error" not in error(refused)["message"]
+            assert not error(refused)["message"].endswith("..")
     assert (await admin.get("keys")).json()["data"] == []
 
 
@@ -424,16 +395,13 @@ async def test_a_key_is_replaced_once_until_its_successor_is_revoked(gateway, se
     assert (await admin.post(f"keys/{old['id']}/rotate", json={})).status_code == 201
 
 
-@pytest.mark.parametrize("overlap", ["soon", "31d", "-1h", "2027-01-01", ""])
-async def test_a_bad_overlap_is_refused(admin, overlap):
+async def test_what_cannot_be_rotated_says_what_to_do(admin, subtests):
     await admin.post("tenants", json={"name": "acme"})
     key = await new_key(admin)
-    refused = await admin.post(f"keys/{key['id']}/rotate", json={"overlap": overlap})
-    assert (refused.status_code, error(refused)["param"]) == (400, "overlap")
-
-
-async def test_what_cannot_be_rotated_says_what_to_do(admin):
-    await admin.post("tenants", json={"name": "acme"})
+    for overlap in ("soon", "31d", "-1h", "2027-01-01", ""):
+        with subtests.test(overlap=overlap):
+            refused = await admin.post(f"keys/{key['id']}/rotate", json={"overlap": overlap})
+            assert (refused.status_code, error(refused)["param"]) == (400, "overlap")
     host = (await admin.post("keys", json={"role": "engine", "engine": "a1"})).json()
     refused = await admin.post(f"keys/{host['id']}/rotate", json={})
     assert (refused.status_code, "florin engine token create --name a1" in refused.text) == (400, True)

@@ -73,6 +73,12 @@ class Gateway:
         self.keys[name] = text
         return text
 
+    async def add_key(self, role: directory.Role, tenant: str = "", **fields: Any) -> str:
+        """Its text. `fields`: of the key."""
+        key, text = directory.mint(tenant, role, time.time_ns() // 1000)
+        await self.commit(Change("key", key.id, directory.dump(replace(key, **fields))))
+        return text
+
     async def engine_key(self, engine: str) -> str:
         """The key of that engine's host: always the same."""
         name = f"engine {engine}"

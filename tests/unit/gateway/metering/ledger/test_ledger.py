@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import select
 
 from gateway.costs.closing.coverage import Coverage, record_page
-from gateway.metering.ledger import database
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.ledger.record_rows import engine_hour_records

@@ -39,6 +39,7 @@ def person(claims: dict[str, Any], **settings: Any):
         ),
         ({"https://a.b/roles": ["ops"]}, {"oidc_roles_claim": "https://a.b/roles"}, ("oidc:u", "operator", "")),
         ({"groups": ["ops"], "email": "j@x.y"}, {"oidc_person_claim": "email"}, ("oidc:j@x.y", "operator", "")),
+        ({"roles": ["ops"], "oid": "b7"}, {"oidc_roles_claim": "roles", "oidc_person_claim": "oid"}, ("oidc:b7", "operator", "")),
         # A tenant's person whose first role leads to no tenant has the next one.
         ({"groups": ["admins", "bolts"], "org": "gone"}, {"oidc_tenant_claim": "org"}, ("oidc@bolt:u", "tenant", "bolt")),
     ],

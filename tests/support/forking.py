@@ -1,0 +1,145 @@
+"""Florin's processes and mock engines that tests start are forked from a server that has imported them once
+(fork_server.py): a start costs a hundredth of a second of a processor instead of a fifth, or two for a gateway.
+
+It takes the place of the one function through which `subprocess`, `asyncio` and `multiprocessing` execute
+programs. All that they offer works as ever, since what is forked is a child of this process. Whatever the server
+does not know how to start is executed; `executed` has everything executed, for tests of the start itself.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import contextlib
+import functools
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fork_server import ANSWER, ENTRY, SUPPORTED, Job, pair
+
+ROOT = Path(__file__).parents[2]
+_MODULES = {ENTRY, "loadtests.mock_engine", "loadtests.mock_engine.vllm"}
+_FLORIN = Path(sys.executable).with_name("florin")
+_SPAWNED = ("from multiprocessing.spawn ", "from multiprocessing.resource_tracker ")
+"""How the programs begin that `multiprocessing` starts."""
+_fork_exec = _posixsubprocess.fork_exec
+
+
+class Forking:
+    """The client of a server. It serves only the process that made it: a forked child executes."""
+
+    def __init__(self, connection: Callable[[], socket.socket]) -> None:
+        self._connection = functools.cache(connection)
+        self._owner = os.getpid()
+
+    def install(self) -> None:
+        subprocess._fork_exec = _posixsubprocess.fork_exec = self.fork_exec  # type: ignore[attr-defined, assignment]
+
+    def fork_exec(self, args: Sequence[Any], *rest: Any) -> int:
+        """In place of `_posixsubprocess.fork_exec`, whose arguments these are."""
+        job = None if os.getpid() != self._owner else _job(args, rest)
+        if job is None:
+            return _fork_exec(args, *rest)
+        fds = [fd if fd >= 0 else number for number, fd in enumerate(_streams(rest))] + list(job.fds[3:])
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(self._connection(), [pickle.dumps(job)], [theirs.fileno(), *fds])
+            theirs.close()
+            pid: int = ANSWER.unpack(ours.recv(ANSWER.size))[0]
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return pid
+
+
+def _streams(rest: Sequence[Any]) -> tuple[int, int, int]:
+    """What becomes the standard streams; negative: this process's."""
+    return rest[5], rest[8], rest[10]
+
+
+def _job(args: Sequence[Any], rest: Sequence[Any]) -> Job | None:
+    """What the server is to run; None if it cannot."""
+    close_fds, kept, folder, variables = rest[1:5]
+    error_pipe, _, new_session, group, gid, gids, uid, umask, preparation = rest[12:21]
+    words = _words([os.fsdecode(word) for word in args])
+    given = [group != -1, gid, gids, uid, umask != -1, preparation, not close_fds]
+    if words is None or any(given):
+        return None
+    pairs = (
+        [variable.split(b"=", 1) for variable in variables] if variables is not None else os.environb.items()
+    )
+    environ = {bytes(name): bytes(value) for name, value in pairs}
+    if _of_the_interpreter(environ) != _of_the_interpreter(dict(os.environb)):
+        return None
+    return Job(
+        words=words,
+        environ=environ,
+        folder=os.fsdecode(folder) if folder is not None else os.getcwd(),  # noqa: PTH109  # as `exec` would
+        umask=_umask(),
+        new_session=bool(new_session),
+        fds=(0, 1, 2, *(fd for fd in kept if fd > 2 and fd != error_pipe)),
+    )
+
+
+def _words(command: list[str]) -> tuple[str, ...] | None:
+    """The command's words after `python`, if it is one that is forked."""
+    if command[0] == str(_FLORIN):
+        return "-m", ENTRY, *command[1:]
+    if command[0] != sys.executable:
+        return None
+    match words := [word for word in command[1:] if word != "-B"]:
+        case ["-m", module, *_] if module in _MODULES:
+            return tuple(words)
+        case ["-c", program, *_] if program.startswith(_SPAWNED):
+            return tuple(words)
+    return None
+
+
+def _of_the_interpreter(environ: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Variables that are read before the first import."""
+    prefixes = (b"PYTHON", b"LD_", b"MALLOC_", b"GLIBC_")
+    return {k: v for k, v in environ.items() if k.startswith(prefixes) and k != b"PYTHONWARNINGS"}
+
+
+def _umask() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
+
+
+def _start(stack: contextlib.ExitStack) -> socket.socket:
+    """A connection to a server that runs until the end of the stack."""
+    ours, theirs = pair()
+    program = f"from tests.support.fork_server import main; main({theirs.fileno()})"
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # it would start threads, which no fork could copy
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=ROOT, env=environ, pass_fds=[theirs.fileno()]
+        )
+    stack.enter_context(server)
+    return stack.enter_context(ours)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def florin_is_forked() -> Iterator[None]:
+    """The server starts with the first test that needs it."""
+    if not SUPPORTED:
+        yield
+        return
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "_fork_exec", _fork_exec)  # so that they are put back
+        patch.setattr(_posixsubprocess, "fork_exec", _fork_exec)
+        Forking(lambda: _start(stack)).install()
+        yield
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the start itself: programs start as in production."""
+    monkeypatch.setattr(subprocess, "_fork_exec", _fork_exec)
+    monkeypatch.setattr(_posixsubprocess, "fork_exec", _fork_exec)
