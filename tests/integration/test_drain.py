@@ -108,19 +108,6 @@ async def test_no_request_waits_for_a_load_during_a_drain(deployment: Deployment
     assert {record.outcome for record in records} == {"ok"}
 
 
-async def test_a_plan_changes_nothing(deployment: Deployment, admin):
-    await on_a(deployment, *TENANTS)
-    await open_b(deployment)
-    planned = (await admin.get("engines/a/drain")).json()
-    assert (planned["phase"], planned["alone"], planned["stays"]) == ("serving", False, [])
-    assert {(m["version"], m["to"]) for m in planned["moves"]} == {
-        ("acme/support@v1", "b"),
-        ("bolt/support@v1", "b"),
-    }
-    assert [engine for engine, _ in deployment.loads()] == ["a", "a"]
-    assert (await admin.get("engines/a/drain")).json()["phase"] == "serving"
-
-
 async def test_a_drain_ends_in_time_even_if_a_load_does_not(deployment: Deployment, admin):
     """The version is then loaded by the request that needs it."""
     await on_a(deployment, "acme")

@@ -185,7 +185,7 @@ async def test_a_restarted_engine_answers_as_the_adapter_or_not_at_all(site: Sit
         site.engine.start_with({site.support.engine_name: site.support.path})
 
 
-@only("sglang", "lorax", "tgi")
+@only("sglang", "tgi")
 async def test_another_kind_of_engine_is_named(site: Site):
     async with MockEngine() as vllm, TrtllmMock() as trtllm:
         wrong = await site.admin.post("engines", json=registration("x", vllm, site.kind))
@@ -248,7 +248,7 @@ async def test_an_adapter_that_it_was_not_started_with_after_all_is_not_served(s
         site.engine.start_with({site.support.engine_name: site.support.path})
 
 
-@only("sglang", "trtllm", "tgi", "lorax")
+@only("sglang", "trtllm")
 async def test_what_an_engine_would_ignore_is_refused(site: Site):
     await site.register()
     async with site.client() as client:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from adapters.model import dump as dump_model
+from adapters.placement.engine_client import EngineClient
 from adapters.store.protocol.registry import Change
 from gateway.api.data_plane_openapi import TAG
 from gateway.tenants.directory import Pins, Role, dump, mint
@@ -142,67 +143,40 @@ async def test_a_host_registers_its_engine_says_that_it_lives_and_stops_it(gatew
     assert notes[0].details["url"] == {"new": mock.url}
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"gpu_type": "H200"},
-        {"gpu_count": 8},
-        {"region": "eu"},
-        {"purchase": "spot"},
-        {"base": "b2"},
-        {"labels": {"pool": "a"}},
-    ],
-)
-async def test_what_money_and_traffic_follow_is_settled_by_the_first_registration(gateway, mock, changed):
+async def test_what_money_and_traffic_follow_is_settled_by_the_first_registration(gateway, mock):
+    """tests/unit/gateway/tenants/test_engine_pins.py has all fields."""
     async with enrolled(gateway) as http:
         assert (await http.post("engines", json=said(mock))).status_code == 201
         before = gateway.state.catalog.engines["h1"]
         asked = len(mock.state.calls)
-        refused = await http.post("engines", json=said(mock, **changed))
-        assert code(refused) == (403, "engine_pinned")
-        assert next(iter(changed)) in refused.json()["error"]["message"]
+        for changed in ({"gpu_type": "H200"}, {"base": "b2"}, {"labels": {"pool": "a"}}):
+            refused = await http.post("engines", json=said(mock, **changed))
+            assert code(refused) == (403, "engine_pinned")
+            assert next(iter(changed)) in refused.json()["error"]["message"]
         assert (gateway.state.catalog.engines["h1"], len(mock.state.calls)) == (before, asked)
         async with gateway.http() as admin:  # an operator may, and then the host follows by a new enrolment
-            body = said(mock, **({} if "base" in changed else changed))
-            assert (await admin.post("/admin/v1/engines", json=body)).status_code == 200
-
-
-async def test_it_stays_settled_when_the_engine_was_removed(gateway, mock):
-    async with enrolled(gateway) as http:
-        await http.post("engines", json=said(mock))
-        await gateway.commit(Change("engine", "h1", None))
+            assert (
+                await admin.post("/admin/v1/engines", json=said(mock, gpu_type="H200"))
+            ).status_code == 200
+        await gateway.commit(Change("engine", "h1", None))  # and it stays settled
         assert code(await http.post("engines", json=said(mock, gpu_type="H200"))) == (403, "engine_pinned")
         assert (await http.post("engines", json=said(mock))).status_code == 201
 
 
 async def test_what_an_operator_pinned_holds_from_the_first_registration_on(gateway, mock):
-    async with enrolled(gateway, gpu_type="L40S", gpu_count=1) as http:
-        assert code(await http.post("engines", json=said(mock))) == (403, "engine_pinned")
-        assert (await http.post("engines", json=said(mock, gpu_type="L40S"))).status_code == 201
+    async with enrolled(gateway, gpu_type="L40S", labels={"pool": "a"}) as http:
+        for fields in ({"labels": {"pool": "a"}}, {"gpu_type": "L40S", "labels": {"pool": "a", "tier": "1"}}):
+            assert code(await http.post("engines", json=said(mock, **fields))) == (403, "engine_pinned")
+        body = said(mock, gpu_type="L40S", labels={"pool": "a"})
+        assert (await http.post("engines", json=body)).status_code == 201
 
 
-async def test_a_host_has_the_labels_that_an_operator_pinned_and_no_others(gateway, mock):
-    async with enrolled(gateway, labels={"pool": "a"}) as http:
-        for labels in ({}, {"pool": "b"}, {"pool": "a", "tier": "1"}):
-            assert code(await http.post("engines", json=said(mock, labels=labels))) == (403, "engine_pinned")
-        assert (await http.post("engines", json=said(mock, labels={"pool": "a"}))).status_code == 201
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"url": "http://169.254.169.254/latest"},
-        {"url": "http://localhost:8000"},
-        {"url": "http://10.0.0.1:8000"},
-        {"process": {"agent": "http://10.0.0.1:8000"}},
-        {"process": {"agent": "http://evil.example"}},
-    ],
-)
-async def test_requests_are_sent_only_to_the_host_that_registers(gateway, mock, fields):
+async def test_requests_are_sent_only_to_the_host_that_registers(gateway, mock):
     async with enrolled(gateway) as http:
-        answer = await http.post("engines", json=said(mock) | said(mock, **fields))
-        assert code(answer) == (403, "engine_pinned")
-        assert "--address" in answer.json()["error"]["message"]
+        for fields in ({"url": "http://10.0.0.1:8000"}, {"process": {"agent": "http://evil.example"}}):
+            answer = await http.post("engines", json=said(mock) | said(mock, **fields))
+            assert code(answer) == (403, "engine_pinned")
+            assert "--address" in answer.json()["error"]["message"]
     assert gateway.state.catalog.engines == {}
 
 
@@ -212,14 +186,6 @@ async def test_a_host_does_not_settle_which_kind_of_engine_a_fleet_has(gateway, 
         answer = await http.post("engines", json=said(mock, driver="sglang"))
         assert (code(answer), answer.json()["error"]["param"]) == ((400, "invalid_value"), "driver")
     assert gateway.state.catalog.engines == {}
-
-
-async def test_an_address_that_an_operator_pinned_takes_the_place_of_where_it_connects_from(gateway, mock):
-    url = f"http://localhost:{mock.port}"
-    async with enrolled(gateway, address="localhost") as http:
-        assert code(await http.post("engines", json=said(mock))) == (403, "engine_pinned")
-        body = said(mock, url=url, process={"agent": "http://localhost:9"})
-        assert (await http.post("engines", json=body)).status_code == 201
 
 
 async def test_a_key_made_without_a_token_can_have_its_address_pinned(gateway, mock):
@@ -266,30 +232,33 @@ async def test_a_host_completes_what_is_known_of_a_base_model_and_changes_nothin
         assert gateway.state.catalog.bases["base"] == known
 
 
-@pytest.mark.parametrize(
-    "config",
-    ['{"hidden_size": NaN}', '{"x": "\\ud800"}', '{"x": 1e400}', '{"x": 340282366920938463463374607431768211456}',
-     '{"x": ' + "[" * 500 + "]" * 500 + "}"],
-)  # fmt: skip
-async def test_a_base_models_config_that_could_not_be_stored_is_refused(gateway, mock, config):
-    body = json.dumps(said(mock, process={"config": {"PUT": "IT HERE"}})).replace(
-        '{"PUT": "IT HERE"}', config
-    )
+async def test_a_base_models_config_that_could_not_be_stored_is_refused(gateway, mock):
+    body = json.dumps(said(mock, process={"config": {"PUT": "IT HERE"}}))
     async with enrolled(gateway) as http:
-        answer = await http.post("engines", content=body, headers={"content-type": "application/json"})
-        assert answer.status_code == 400, answer.text
+        for config in (
+            '{"hidden_size": NaN}', '{"x": "\\ud800"}', '{"x": 1e400}', '{"x": 340282366920938463463374607431768211456}',
+            '{"x": ' + "[" * 500 + "]" * 500 + "}",
+        ):  # fmt: skip
+            content = body.replace('{"PUT": "IT HERE"}', config)
+            answer = await http.post("engines", content=content, headers={"content-type": "application/json"})
+            assert answer.status_code == 400, answer.text
     assert gateway.state.catalog.bases == {}
 
 
-@pytest.mark.parametrize(
-    "field",
-    [{"started": 10**400}, {"starts": -1}, {"cached_bytes": 1 << 60}, {"epoch": "\x1b[2J"}, {"more": 1}],
-)
-async def test_invalid_heartbeat_is_refused(gateway, mock, field):
+async def test_invalid_heartbeat_is_refused(gateway, mock):
     async with enrolled(gateway) as http:
         await http.post("engines", json=said(mock))
-        heartbeat = {"epoch": "e1", "instance": "i1"} | field
-        assert code(await http.put("engines/h1/heartbeat", json=heartbeat)) == (400, "invalid_value")
+        for field in (
+            {"started": 10**400},
+            {"starts": -1},
+            {"cached_bytes": 1 << 60},
+            {"epoch": "\x1b[2J"},
+            {"more": 1},
+        ):
+            heartbeat = {"epoch": "e1", "instance": "i1"} | field
+            assert code(await http.put("engines/h1/heartbeat", json=heartbeat)) == (400, "invalid_value"), (
+                field
+            )
 
 
 async def test_doctor_names_hosts_that_work_with_an_operators_key(gateway):
@@ -335,13 +304,12 @@ async def test_a_host_is_given_the_files_of_what_is_placed_on_its_engine_and_no_
 # -- agents and the gateway
 
 
-async def test_the_gateways_token_for_an_agent_is_of_one_engine_and_one_key(gateway):
-    control = gateway.state.control
-    tokens = [
-        control.agent_token(*of) for of in (("h1", ""), ("h2", ""), ("h1", "k1"), ("h1", "k2"), ("h2", "k1"))
-    ]
-    assert len(set(tokens)) == 5
-    assert control.agent_secret.decode() not in tokens
+def test_the_gateways_token_for_an_agent_is_of_one_engine_and_one_key():
+    control = EngineClient(None, timeout=1, agent_secret=b"of all workers")  # type: ignore[arg-type]  # calls nobody
+    of = (("h1", ""), ("h2", ""), ("h1", "k1"), ("h1", "k2"), ("h2", "k1"))
+    tokens = {control.agent_token(*engine_and_key) for engine_and_key in of}
+    assert len(tokens) == 5
+    assert "of all workers" not in tokens
 
 
 async def test_with_a_new_key_an_engine_registers_again_and_its_agent_hears_a_new_token(gateway, mock):
@@ -426,13 +394,6 @@ async def test_an_expired_token_is_refused_and_so_is_one_that_a_newer_replaced(g
         assert (await exchanged(gateway, other, "k2", engine="h2")).status_code == 201
 
 
-async def test_a_withdrawn_token_is_refused(gateway):
-    async with gateway.http() as admin:
-        answer = await admin.post("/admin/v1/enrolment-tokens", json={"engine": "h1"})
-        await admin.delete(f"/admin/v1/keys/{answer.json()['id']}")
-        assert code(await exchanged(gateway, answer.json()["token"], "k")) == (401, "revoked_api_key")
-
-
 async def test_enrolling_anew_revokes_the_key_before_and_frees_what_was_settled(gateway, mock):
     async with gateway.http() as admin:
         await exchanged(gateway, await new_token(admin), "k1")
@@ -450,13 +411,13 @@ async def test_enrolling_anew_revokes_the_key_before_and_frees_what_was_settled(
             assert moved.status_code == 200, moved.text
 
 
-@pytest.mark.parametrize("secret", ["sha256:x", "k1", "", sha256("x").upper()])
-async def test_no_key_but_a_digest_is_taken(gateway, secret):
+async def test_no_key_but_a_digest_is_taken(gateway):
     async with gateway.http() as admin:
         token = await new_token(admin)
     async with gateway.http(token) as http:
-        answer = await http.post("/admin/v1/enrol", json={"engine": "h1", "secret": secret})
-        assert code(answer) == (400, "invalid_value")
+        for secret in ("sha256:x", "k1", "", sha256("x").upper()):
+            answer = await http.post("/admin/v1/enrol", json={"engine": "h1", "secret": secret})
+            assert code(answer) == (400, "invalid_value")
 
 
 async def test_a_host_cannot_take_anothers_place_by_its_digest(gateway):
@@ -468,27 +429,22 @@ async def test_a_host_cannot_take_anothers_place_by_its_digest(gateway):
         assert (await admin.get("/admin/v1/keys")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "body",
-    [{"engine": ""}, {"engine": "A B"}, {"engine": "h1", "expires_in": 1}, {"engine": "h1", "gpu_count": 0},
-     {"engine": "h1", "address": "http://x/"}, {"engine": "h1", "purchase": "stolen"}],
-)  # fmt: skip
-async def test_inconsistent_token_is_refused(gateway, body):
-    async with gateway.http() as admin:
-        assert (await admin.post("/admin/v1/enrolment-tokens", json=body)).status_code == 400
-
-
-@pytest.mark.parametrize(
-    "body",
-    [{"role": "engine"}, {"role": "engine", "engine": "A B"}, {"role": "metrics", "engine": "h1"},
-     {"role": "enrolment", "engine": "h1"}, {"role": "metrics", "tenant": "acme"},
-     {"role": "engine", "engine": "h1", "tenant": "acme"}, {"role": "engine", "engine": "h1", "address": "http://x/"},
-     {"role": "metrics", "address": "h1.internal"}],
-)  # fmt: skip
-async def test_inconsistent_key_is_refused(gateway, body):
+async def test_inconsistent_tokens_and_keys_are_refused(gateway):
     await gateway.add_tenant("acme")
+    tokens: list[dict] = [
+        {"engine": ""}, {"engine": "A B"}, {"engine": "h1", "expires_in": 1}, {"engine": "h1", "gpu_count": 0},
+        {"engine": "h1", "address": "http://x/"}, {"engine": "h1", "purchase": "stolen"},
+    ]  # fmt: skip
+    keys = [
+        {"role": "engine"}, {"role": "engine", "engine": "A B"}, {"role": "metrics", "engine": "h1"},
+        {"role": "enrolment", "engine": "h1"}, {"role": "metrics", "tenant": "acme"},
+        {"role": "engine", "engine": "h1", "tenant": "acme"}, {"role": "engine", "engine": "h1", "address": "http://x/"},
+        {"role": "metrics", "address": "h1.internal"},
+    ]  # fmt: skip
     async with gateway.http() as admin:
-        assert (await admin.post("/admin/v1/keys", json=body)).status_code == 400
+        for path, bodies in (("enrolment-tokens", tokens), ("keys", keys)):
+            for body in bodies:
+                assert (await admin.post(f"/admin/v1/{path}", json=body)).status_code == 400, body
 
 
 # -- the end of a key
@@ -601,15 +557,15 @@ async def test_an_export_has_hosts_keys_with_what_they_settled_and_no_tokens(
             assert (await http.post("/admin/v1/engines", json=said(mock))).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "key",
-    [{"role": "enrolment", "engine": "h1"}, {"role": "engine"}, {"role": "metrics", "engine": "h1"},
-     {"role": "operator", "pins": {"gpu_type": "x"}}],
-)  # fmt: skip
-async def test_a_file_brings_no_tokens_and_no_key_that_makes_no_sense(gateway, key):
+async def test_a_file_brings_no_tokens_and_no_key_that_makes_no_sense(gateway):
     async with gateway.http() as admin:
-        document = {"florin": 1, "keys": {"k": key | {"secret": sha256("x" * 30)}}}
-        assert code(await admin.post("/admin/v1/apply", json=document)) == (400, "invalid_value")
+        for key in (
+            {"role": "enrolment", "engine": "h1"},
+            {"role": "engine"},
+            {"role": "operator", "pins": {"gpu_type": "x"}},
+        ):
+            document = {"florin": 1, "keys": {"k": key | {"secret": sha256("x" * 30)}}}
+            assert code(await admin.post("/admin/v1/apply", json=document)) == (400, "invalid_value"), key
 
 
 async def test_a_file_that_revokes_a_hosts_key_drains_its_engine(gateway, mock):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 from sqlalchemy import select
 
 from gateway.metering.ledger.ledger import Ledger
@@ -127,6 +128,7 @@ async def test_a_gateway_that_restarts_leaves_no_gap(tmp_path: Path, valkey_url:
     assert second_start == first_end
 
 
+@pytest.mark.usefixtures("executed")  # a worker that leads is known by the processes beside it
 async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_takes_its_process_along(
     tmp_path: Path, valkey_url: str, prefix: str
 ):

@@ -119,6 +119,7 @@ def test_tracebacks_are_seen_once(tmp_path: Path):
     log.check()
 
 
+@pytest.mark.long
 def test_an_attempt_without_a_record_is_seen(world: FuzzTarget, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("loadtests.fuzz.world.RECOVERY", 0.5)
     world.settle()
@@ -127,6 +128,7 @@ def test_an_attempt_without_a_record_is_seen(world: FuzzTarget, monkeypatch: pyt
         world.settle()
 
 
+@pytest.mark.long
 def test_unresponsive_gateway_is_detected(world: FuzzTarget, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("loadtests.fuzz.world.RECOVERY", 0.5)
     refusing = Script((answer(b"{}", status=500),))

@@ -307,13 +307,6 @@ async def test_failed_start_is_reported_with_the_end_of_its_log_and_retried(gate
     assert await agent.stop() == 0
 
 
-async def test_a_refused_flag_ends_the_agent_before_anything_starts(gateway, run):
-    agent = await run("--uds", "/x", "--data-parallel-size=2")
-    assert await asyncio.wait_for(agent.process.wait(), 60) == 2
-    await until(lambda: "--data-parallel-size 2 is refused" in agent.log, what=lambda: agent.log)
-    await until(lambda: "--uds is refused" in agent.log, what=lambda: agent.log)
-
-
 async def test_foreign_engine_on_the_port_is_not_adopted(gateway, run):
     async with MockEngine() as other:
         agent = await run(port=other.port)

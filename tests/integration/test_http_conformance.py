@@ -56,27 +56,6 @@ async def test_pipelined_requests_are_answered_in_order_whoever_serves_them(
     assert found[2].body == found[5].body
 
 
-async def test_a_body_byte_by_byte(deployment: Deployment, wire: Client):
-    await wire.drip(chat(deployment))
-    assert (await wire.response()).status == 200
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_http_1_0(deployment: Deployment, wire: Client, stream: bool):
-    await wire.send(chat(deployment, "connection: keep-alive", version="1.0", stream=stream))
-    head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head
-    assert b"connection: close" in head
-    assert body.startswith(b"data: {") and body.endswith(b"data: [DONE]\n\n") if stream else json.loads(body)
-
-
-async def test_http_1_0_on_the_admin_api(deployment: Deployment, wire: Client):
-    await wire.send(get(deployment, "/finance/v1/export?month=2020-01&format=csv", version="1.0"))
-    head, _, _ = (await wire.rest()).partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head
-    assert b"connection: close" in head
-
-
 async def test_a_stream_and_what_follows_it_on_the_connection(deployment: Deployment, wire: Client):
     await wire.send(chat(deployment, stream=True) + get(deployment, "/v1/models", "connection: close"))
     async with asyncio.timeout(60):
@@ -86,24 +65,10 @@ async def test_a_stream_and_what_follows_it_on_the_connection(deployment: Deploy
     assert [r.status for r in await wire.responses()] == [200]
 
 
-@pytest.mark.parametrize("path", [CHAT, "/admin/v1/tenants"])
-async def test_expect_100_continue(deployment: Deployment, wire: Client, path: str):
-    body = b"{}"
-    head = ("expect: 100-continue", "content-length: 2", "content-type: application/json")
-    await wire.send(get(deployment, path, *head, method="POST"))
-    assert (await wire.response()).status == 100
-    await wire.send(body)
-    assert (await wire.response()).status == 400
-    await wire.send(get(deployment, path, *head, "authorization: Bearer wrong", method="POST"))
-    assert (await wire.response()).status in {100, 401}
-
-
 @pytest.mark.parametrize(
     "raw",
     [
-        b"content-length: 3\r\ncontent-length: 4\r\n\r\nabc",
         b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
         b"transfer-encoding: chunked\r\n\r\n10000000000000000\r\n\r\n",
     ],
 )

@@ -10,8 +10,12 @@ import sys
 import pytest
 
 from tests.support.archives import adapter_files, tar_bytes
+from tests.support.forking import FORKED
+from tests.support.forms import some_of
 
-DRIVER = r"""
+DRIVER = (
+    FORKED
+    + r"""
 import errno, json, os, resource, signal, sys
 from pathlib import Path
 
@@ -91,11 +95,16 @@ while True:
     ended += 1
 print(json.dumps({"ended": ended, "whole": whole}))
 """
+)
 
 
-@pytest.mark.parametrize("kind", ["directory", "archive"])
-@pytest.mark.parametrize(("end", "step"), [("killed", 5), ("full", 11), ("read-only", 11), ("limited", 300)])
-def test_wherever_it_ends(tmp_path, kind, end, step):
+STEPS = {"killed": 5, "full": 11, "read-only": 11, "limited": 300}
+CASES = [f"{end}, {kind}" for end in STEPS for kind in ("directory", "archive")]
+
+
+@pytest.mark.parametrize("case", some_of(CASES, "killed, archive", "limited, directory"))
+def test_wherever_it_ends(tmp_path, case):
+    end, kind = case.split(", ")
     files = adapter_files(tmp_path)
     source = tmp_path / "packed-0"
     if kind == "archive":
@@ -104,7 +113,7 @@ def test_wherever_it_ends(tmp_path, kind, end, step):
     base = tmp_path / "roots"
     base.mkdir()
     driver = subprocess.run(
-        [sys.executable, "-c", DRIVER, base, source, end, str(step)],
+        [sys.executable, "-c", DRIVER, base, source, end, str(STEPS[end])],
         capture_output=True,
         text=True,
         timeout=150,

@@ -210,7 +210,7 @@ async def test_a_process_that_cannot_start_is_started_with_the_next_call(ledger_
     assert await ledger_process.run(names) == []
 
 
-@pytest.mark.parametrize("turns", [0, 1, 3, 300])
+@pytest.mark.parametrize("turns", [0, 3])
 async def test_a_worker_that_stops_while_the_process_starts_leaves_none_behind(tmp_path: Path, turns: int):
     others = {
         *multiprocessing.active_children()

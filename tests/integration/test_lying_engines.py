@@ -7,7 +7,6 @@ import json
 import time
 from pathlib import Path
 
-import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
@@ -46,16 +45,8 @@ async def text_of(gateway: Gateway) -> str:
         return (await client.get("/metrics")).text
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        "vllm:prompt_tokens_total 1e30\nvllm:generation_tokens_total 1\n",
-        "vllm:num_requests_running inf\nvllm:prompt_tokens_total 1\nvllm:generation_tokens_total 1\n",
-    ],
-    ids=["1e30", "inf"],
-)
 async def test_the_metrics_of_one_engine_stop_the_accounting_of_no_other(
-    tmp_path: Path, valkey_url: str, prefix: str, lie: str
+    tmp_path: Path, valkey_url: str, prefix: str
 ):
     state_dir = tmp_path / "state"
     async with (
@@ -63,7 +54,7 @@ async def test_the_metrics_of_one_engine_stop_the_accounting_of_no_other(
         MockEngine() as bad,
         running_gateway(state_dir, valkey_url, prefix, **QUICK) as gateway,
     ):
-        bad.faults.metrics = lie
+        bad.faults.metrics = "vllm:prompt_tokens_total 1e30\nvllm:generation_tokens_total 1\n"
         await gateway.add_engine("bad", bad.url, registered=time.time_ns() // 1000)
         await gateway.add_engine("good", good.url, registered=time.time_ns() // 1000)
         await gateway.add_tenant("acme")

@@ -14,22 +14,11 @@ from tests.integration.test_routing import ask, stream
 from tests.support.waiting import PATIENCE_S
 
 RUBBISH = {
-    "usage is a list": '{"choices": [], "usage": [1, 2]}',
     "choices hold null": '{"choices": [null]}',
-    "choices are an object": '{"choices": {}}',
-    "no index": '{"choices": [{"delta": {"content": "x"}, "message": {}, "finish_reason": null}]}',
     "an index out of range": '{"choices": [{"index": 7, "delta": {}, "message": {}, "finish_reason": null}]}',
-    "a finish reason of a wrong type": '{"choices": [{"index": 0, "delta": {}, "message": {}, "finish_reason": {}}]}',
-    "a list": "[1, 2]",
-    "null": "null",
     "not JSON": "\u0000\u0001",
-    "nested too deeply": '{"choices": [{"index": 0, "delta": {}, "message": {}}], "x": '
-    + "[" * 300
-    + "]" * 300
-    + "}",
-    "an early end": "[DONE]",
 }
-SOUND_IN_A_STREAM = {"usage is a list"}
+"""tests/unit/gateway/routing/test_engine_answers.py and test_sse.py have all kinds of it."""
 
 
 async def quiet(deployment: Deployment) -> None:
@@ -54,21 +43,20 @@ async def test_a_malformed_answer_goes_elsewhere(deployment: Deployment, rubbish
     assert b'florin_failovers_total{reason="malformed"} 1.0' in deployment.gateway.state.metrics.render()
 
 
-@pytest.mark.parametrize("name", [n for n in RUBBISH if n not in SOUND_IN_A_STREAM])
-async def test_a_malformed_event_before_the_first_byte_goes_elsewhere(deployment: Deployment, name: str):
+async def test_a_malformed_event_before_the_first_byte_goes_elsewhere(deployment: Deployment):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
-    holder.faults.update({"rubbish": RUBBISH[name], "events": 0, "times": 1})
+    holder.faults.update({"rubbish": RUBBISH["not JSON"], "events": 0, "times": 1})
     assert voice(deployment, "acme/support") in await stream(deployment, "acme")
     await quiet(deployment)
     assert await outcomes(deployment) == ["failover", "ok", "ok"]
 
 
-@pytest.mark.parametrize("name", [n for n in RUBBISH if n not in SOUND_IN_A_STREAM])
-async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment: Deployment, name: str):
+@pytest.mark.parametrize("rubbish", [*RUBBISH.values(), "[DONE]"], ids=[*RUBBISH, "an early end"])
+async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment: Deployment, rubbish: str):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
-    holder.faults.update({"rubbish": RUBBISH[name], "events": 3, "event_delay": 0.02, "times": 1})
+    holder.faults.update({"rubbish": rubbish, "events": 3, "event_delay": 0.02, "times": 1})
     with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await stream(deployment, "acme")
     await quiet(deployment)
@@ -79,7 +67,7 @@ async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
     "usage",
-    ["[1, 2]", '"7"', '{"prompt_tokens": "7,\\"tenant\\":\\"bolt\\""}', '{"completion_tokens": 9e18}', "{}"],
+    ['{"prompt_tokens": "7,\\"tenant\\":\\"bolt\\""}', '{"completion_tokens": 9e18}'],
 )
 async def test_impossible_counts_punish_no_customer_and_bill_none(
     deployment: Deployment, usage: str, streamed: bool

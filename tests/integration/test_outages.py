@@ -232,35 +232,6 @@ async def start_streams(served: Served, key: str, count: int, tokens: int) -> li
     return [asyncio.ensure_future(one()) for _ in range(count)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_sigterm_lets_streams_finish_and_leaves_nothing(tmp_path: Path, mock: MockEngine, workers: int):
-    mock.faults.update({"event_delay": 0.1})
-    served = Served(tmp_path / "state", workers=workers, shutdown_grace=20)
-    try:
-        key = await asyncio.to_thread(served.register, mock.url, tmp_path)
-        tasks = await start_streams(served, key, 6, tokens=8)
-        await mock.until(lambda state: len(state.calls) == 6)
-        family = served.family()
-        served.process.send_signal(signal.SIGTERM)
-        texts = await asyncio.gather(*tasks)
-        assert all(texts)
-        assert await asyncio.to_thread(served.process.wait, PATIENCE_S) == 0
-        with pytest.raises(httpx.ConnectError):
-            served.http.get("/healthz")
-        await asyncio.to_thread(
-            psutil.wait_procs, family, PATIENCE_S
-        )  # Python's own helper ends after its parent
-        assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
-        assert not list((tmp_path / "state").rglob("*.sock"))
-        again = Served(tmp_path / "state")  # no lock is left, and nothing metered was lost
-        try:
-            assert [r["outcome"] for r in await usage(again, 6)] == ["ok"] * 6
-        finally:
-            again.stop()
-    finally:
-        assert "Traceback" not in served.stop()
-
-
 async def test_after_the_grace_period_streams_end_with_an_error_event(tmp_path: Path, mock: MockEngine):
     mock.faults.update({"event_delay": 0.2})
     served = Served(tmp_path / "state", shutdown_grace=1)

@@ -17,6 +17,7 @@ from loadtests.overhead.contestants import Contestant, ThinMockProcess
 from loadtests.overhead.loadgen import BENCH_CORE
 from loadtests.overhead.loads import LOADS
 from loadtests.overhead.report import ratios
+from tests.support.forms import some_of
 
 STATED = {"plain": 2.0, "streams": 1.4}
 """Florin's CPU time to the raw relay's; rounds of the bench gave 1.5 to 1.9 and 0.9 to 1.3. Lower these when Florin
@@ -53,7 +54,7 @@ def _ratio(name: str, engine: ThinMockProcess, field: list[Contestant]) -> float
     )
 
 
-@pytest.mark.parametrize("name", ["plain", "streams"])
+@pytest.mark.parametrize("name", some_of(["plain", "streams"], "plain"))
 def test_florin_costs_about_what_is_stated(field: Field, name: str):
     """Noise can raise a ratio, but not three times in a row."""
     engine, gateways = field

@@ -114,9 +114,8 @@ async def test_overloaded_worker_refuses_before_reading_the_body(tmp_path, valke
         assert (await client.post(CHAT, content=b"{")).status_code == 403
 
 
-@pytest.mark.parametrize("access_log", [False, True])
-async def test_connection_stays_open_after_an_early_refusal(tmp_path, valkey_url, prefix, access_log):
-    async with overloaded_gateway(tmp_path, valkey_url, prefix, access_log=access_log) as (gateway, _):
+async def test_connection_stays_open_after_an_early_refusal(tmp_path, valkey_url, prefix):
+    async with overloaded_gateway(tmp_path, valkey_url, prefix, access_log=True) as (gateway, _):
         key = f"authorization: Bearer {gateway.keys['acme']}"
         async with connected(gateway) as (reader, writer):
             for _ in range(2):
@@ -160,11 +159,9 @@ async def test_stopping_gateway_closes_connections_of_refused_requests(tmp_path,
 @pytest.mark.parametrize(
     "request_",
     [
-        head("connection: close") + BODY_BYTES,
         head("expect: 100-continue", length=4_000_000),
         head(length=30_000_000) + b"x" * 3_000_000,
         head("transfer-encoding: chunked", length=None) + b"5\r\nhello\r\n",
-        head(version="1.0") + BODY_BYTES,
     ],
 )
 async def test_a_connection_that_cannot_go_on_is_closed_after_the_refusal(

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from adapters.model import SlotState
@@ -114,23 +113,6 @@ async def test_unobserved_engine_restart_is_detected(deployment: Deployment):
     await holder.until(lambda state: voice(deployment, "acme/support") in state.adapters)
     residency = deployment.gateway.state.residency
     await until(lambda: len(residency.holders(voice(deployment, "acme/support"))) == 1)
-
-
-async def test_unplaced_own_adapters_are_unloaded_and_foreign_ones_kept(deployment: Deployment):
-    await ask(deployment, "acme")
-    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
-    held = voice(deployment, "acme/support")
-    async with httpx.AsyncClient(base_url=holder.url) as client:
-        for name in ("fl-0123456789abcdef0123", "by-hand"):
-            body = {"lora_name": name, "lora_path": str(deployment.tmp / "bolt")}
-            (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
-    await holder.until(lambda state: set(state.adapters) == {held, "by-hand"})
-    for _ in range(5):  # more looks
-        await ask(deployment, "acme")
-        await asyncio.sleep(0.2)
-    assert set(holder.state.adapters) == {held, "by-hand"}
-    unloads = [(call.name, call.status) for call in holder.state.admin if call.action == "unload"]
-    assert unloads == [("fl-0123456789abcdef0123", 200)]
 
 
 async def test_hung_engine_does_not_delay_repairs_of_others(deployment: Deployment):

@@ -127,7 +127,7 @@ async def test_wherever_an_engine_fails_the_client_does_not_notice(pair: Pair, c
     assert (whole.finish, whole.error, whole.counts[-1][:2]) == ("stop", None, (2 if chat else 1, TEXTS + 1))
     for events in range(first + 1, first + TEXTS + 3, 1 if chat else 3):
         if chat and events == first + 2:
-            continue  # see the next test
+            continue  # white space at the seam: see the unit tests
         name, holder, other = await pair.adapter()
         before = {result: pair.metric(result) for result in ("resumed", "completed")}
         merge = 2 if events % 2 and events < first + TEXTS else 1
@@ -177,15 +177,6 @@ async def test_what_cannot_be_resumed_ends_with_the_error_of_before(pair: Pair):
     assert pair.metric("not_resumable") == 3
 
 
-async def test_white_space_at_the_seam_is_not_trusted_to_a_chat_template(pair: Pair):
-    name, holder, _ = await pair.adapter()
-    cut(holder, ROLE + 2)
-    assert (await ask(pair, name)).error == "stream_interrupted"
-    cut(holder, 2)
-    heard = await ask(pair, name, chat=False)
-    assert (heard.error, heard.finish) == (None, "stop")
-
-
 async def test_text_that_is_read_as_other_tokens_is_not_continued(pair: Pair):
     """Nothing of what the second engine says reaches the client, and all of it is waste."""
     name, holder, other = await pair.adapter()
@@ -199,45 +190,15 @@ async def test_text_that_is_read_as_other_tokens_is_not_continued(pair: Pair):
     assert pair.metric("refused") == 1
 
 
-@pytest.mark.parametrize(
-    "words", [{"max_tokens": 6}, {"max_completion_tokens": 6}, {"max_tokens": 3}], ids=str
-)
-async def test_limits_count_what_was_delivered(pair: Pair, words: dict[str, int]):
+async def test_limits_count_what_was_delivered(pair: Pair):
     name, holder, other = await pair.adapter()
-    whole = await ask(pair, name, **words)
+    whole = await ask(pair, name, max_completion_tokens=6)
     cut(holder, ROLE + 3)
-    heard = await ask(pair, name, **words)
+    heard = await ask(pair, name, max_completion_tokens=6)
     assert (heard.said, heard.finish) == (whole.said, "length")
-    if 6 in words.values():
-        (call,) = other.state.calls
-        assert [call.body[name] for name in words] == [3]
-        assert call.body["messages"][-1]["role"] == "assistant"
-
-
-async def test_a_completion_has_what_is_left_of_the_engines_own_limit(pair: Pair):
-    for engine in (pair.a, pair.b):
-        engine.state.spec = Spec(max_loras=64, max_cpu_loras=64, answer_tokens=40)
-    name, holder, _ = await pair.adapter()
-    whole = await ask(pair, name, chat=False)
-    cut(holder, 5)
-    heard = await ask(pair, name, chat=False)
-    assert (heard.said, heard.finish, heard.counts[-1][1]) == (whole.said, "length", 16)
-
-
-async def test_a_message_that_the_client_wants_continued_is_continued_further(pair: Pair):
-    name, holder, other = await pair.adapter()
-    version = pair.gateway.state.catalog.versions[f"acme/{name}@v1"].engine_name
-    begun = f"I am {version}\nCards"
-    options = {
-        "messages": [*HELLO, {"role": "assistant", "content": begun}],
-        "extra_body": {"continue_final_message": True, "add_generation_prompt": False},
-    }
-    whole = await ask(pair, name, **options)
-    cut(holder, ROLE + 2)
-    heard = await ask(pair, name, **options)
-    assert (heard.text, heard.counts, heard.error) == (whole.text, whole.counts, None)
     (call,) = other.state.calls
-    assert call.body["messages"][-1]["content"] == begun + " arrive in"
+    assert call.body["max_completion_tokens"] == 3
+    assert call.body["messages"][-1]["role"] == "assistant"
 
 
 async def test_an_engine_that_stops_hands_its_streams_over(pair: Pair):

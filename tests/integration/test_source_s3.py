@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import logging
 import os
 import socket
@@ -130,17 +129,14 @@ def test_checksums_that_the_store_keeps(bucket, fetch, files, algorithm):
     assert fetch(f"s3://{bucket.name}/v").codes == []
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
+def test_invalid_uri(fetch):
+    for uri in (
         "s3://", "s3:///key", "s3://b?x=y/k", "s3://bucket/k?versionId=1", "s3://bucket/k#x",
         f"s3://AKIAEXAMPLE:{SECRET}@bucket/key", "s3:bucket/key", "s3://bucket/a\nb",
-    ],
-)  # fmt: skip
-def test_invalid_uri(fetch, uri):
-    fetched = fetch(uri)
-    assert fetched.codes == ["source_unsupported"]
-    assert SECRET not in fetched.said + fetched.public
+    ):  # fmt: skip
+        fetched = fetch(uri)
+        assert fetched.codes == ["source_unsupported"], uri
+        assert SECRET not in fetched.said + fetched.public
 
 
 def test_unreachable_object_store(fetch, monkeypatch):
@@ -335,9 +331,3 @@ def test_public_buckets_need_no_credentials(store, fetch, files, monkeypatch):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert fetch("s3://bucket/v/").landed == files
     assert not [r for r in store.server.requests if "authorization" in r.headers]
-
-
-def test_the_config_is_what_was_put(bucket, fetch, files):
-    """What these tests stand on: moto gives what it got."""
-    bucket.put(f"v/{CONFIG}", json.dumps({"x": 1}).encode())
-    assert bucket.client.get_object(Bucket=bucket.name, Key=f"v/{CONFIG}")["Body"].read() == b'{"x": 1}'

@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -30,13 +29,12 @@ def test_every_file_is_private_under_an_open_umask_in_an_open_directory(tmp_path
     (state / "usage").mkdir(parents=True)
     (state / "usage").chmod(0o777)
     state.chmod(0o777)
-    command = [sys.executable, "-c", "import os, sys; os.umask(0); os.execv(sys.argv[1], sys.argv[1:])"]
     env = {"FLORIN_PORT": "0", "FLORIN_STATE_DIR": str(state), "FLORIN_WORKERS": "2"}
     with (
         MockProcess() as engine,
         subprocess.Popen(
-            [*command, FLORIN, "serve"], env=environment(**env), stdout=subprocess.PIPE, text=True,
-            stderr=subprocess.DEVNULL,
+            [FLORIN, "serve"], env=environment(**env), stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL, umask=0,
         ) as process,
         httpx.Client(headers={"authorization": f"Bearer {KEY}"}, timeout=30, trust_env=False) as http,
     ):  # fmt: skip

@@ -28,6 +28,7 @@ from adapters.store.embedded import EmbeddedValkey
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import Served, serving
 from tests.integration.uploading import path_of, tar_of
+from tests.support.forms import some_of
 from tests.support.harness import OPERATOR_KEY
 from tests.support.lora import LLAMA, Family, lora_config, lora_tensors, safetensors_bytes
 
@@ -227,7 +228,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", some_of(STEPS, "in the middle of the body", "after it is published"))
 def test_kill_9(installation, name):
     for _ in range(TRIES):
         parcel, adapter = installation.parcel(STEPS[name].rank)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.harness import OPERATOR_KEY
 from tests.support.waiting import until
 
@@ -80,11 +78,3 @@ async def test_changes_of_the_placement_are_told_as_they_happen(deployment):
         ] == []
         [shown] = [e for e in (await admin.get("/admin/v1/engines")).json()["data"] if e["name"] == engine]
         assert shown["reason"] is None
-
-
-@pytest.mark.parametrize(
-    "path", ["/admin/v1/placement/changes?limit=0", "/admin/v1/placement/changes?limit=9999"]
-)
-async def test_bad_limits_are_refused(gateway, path):
-    async with gateway.http() as admin:
-        assert (await admin.get(path)).status_code == 400

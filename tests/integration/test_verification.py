@@ -221,55 +221,6 @@ async def test_an_engine_at_fault_is_left_for_another_and_shown(deployment: Depl
     assert deployment.gateway.state.catalog.fingerprints["base"].engine == _name(deployment, other)
 
 
-async def test_what_cannot_be_loaded_is_told_at_once_by_every_worker(
-    deployment: Deployment, second: Deployment
-):
-    for engine in deployment.engines:
-        engine.faults.update({"load_status": 500})
-    name = voice(deployment, "acme/support")
-    serving_statuses = second.gateway.state.catalog.serving_statuses
-    while name not in serving_statuses:
-        assert (await refused(deployment)).code == "load_failed"
-        await asyncio.sleep(0.2)
-    tried = sum(len(engine.state.admin) for engine in deployment.engines)
-    for each in (deployment, second):
-        error = await refused(each)
-        assert error.code == "load_failed"
-        assert "acme/support@v1 could not be loaded" in error.message
-    assert sum(len(engine.state.admin) for engine in deployment.engines) == tried
-    version = await shown(second.gateway)
-    assert (version["state"], version["serving_status"]["attempts"]) == ("failed", 3)
-
-    for engine in deployment.engines:
-        engine.faults.reset()
-    await release(second.gateway)  # else the reconciler in a minute
-    await until(lambda: name not in deployment.gateway.state.catalog.serving_statuses)
-    assert name in await ask(second, "acme")
-    assert (await shown(second.gateway))["trusted"] is False
-
-
-@pytest.mark.parametrize("fault", [{"probe_status": 500}, {"probe_delay": 60.0}], ids=["500", "stalled"])
-async def test_a_probe_that_fails_on_one_engine_sends_the_load_to_another(
-    tmp_path: Path, valkey_url: str, prefix: str, fault: dict
-):
-    settings = {"load_timeout": 2.5} if "probe_delay" in fault else {}
-    async with (
-        running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway,
-        MockEngine() as a,
-        MockEngine() as b,
-    ):
-        await gateway.add_engine("a", a.url)
-        await gateway.add_engine("b", b.url)
-        await gateway.add_tenant("acme")
-        version = await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
-        deployment = Deployment(gateway, a, b, tmp_path)
-        a.faults.update(fault)
-        assert version.engine_name in await ask(deployment, "acme")
-        (call,) = deployment.calls()
-        assert call in b.state.calls
-        assert gateway.state.catalog.serving_statuses == {}
-
-
 async def test_redis_that_goes_away_while_a_version_is_verified_confirms_nothing(tmp_path: Path):
     async with AsyncExitStack() as stack:
         valkey = stack.enter_context(EmbeddedValkey(tmp_path / "redis"))
@@ -302,40 +253,6 @@ async def eventually_refused(deployment: Deployment, code: str) -> str:
         return code if (await refused(deployment)).code == code else ""
 
     return await until(said)
-
-
-async def test_a_worker_killed_between_load_and_confirmation_is_succeeded(
-    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
-):
-    """Its claim lapses; who takes over finds the name loaded, and verifies it all the same."""
-    for engine in deployment.engines:
-        engine.faults.update({"probe_as": "base", "probe_delay": 60.0})
-    name = voice(deployment, "acme/support")
-    async with running_gateway(tmp_path / "second", valkey_url, prefix) as doomed:
-        doomed.keys = deployment.gateway.keys
-        task = asyncio.create_task(ask(Deployment(doomed, deployment.a, deployment.b, tmp_path), "acme"))
-        await until(lambda: sum(e.state.verifications["base"] for e in deployment.engines) == 1)
-        task.cancel()
-        await doomed.state.router._loader._loads.close()
-        await asyncio.gather(task, return_exceptions=True)
-    assert any(name in engine.state.adapters for engine in deployment.engines)
-    for engine in deployment.engines:
-        engine.faults.update({"probe_delay": 0.0})
-    assert await eventually_refused(deployment, "version_quarantined") == "version_quarantined"
-    await until(lambda: not any(name in engine.state.adapters for engine in deployment.engines))
-
-
-async def test_loads_are_trusted_without_verification(tmp_path: Path, valkey_url: str, prefix: str):
-    async with (
-        running_gateway(tmp_path / "state", valkey_url, prefix, verify_loads=False) as gateway,
-        MockEngine() as a,
-    ):
-        await gateway.add_engine("a", a.url)
-        await gateway.add_tenant("acme")
-        version = await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
-        a.faults.update({"probe_as": "base"})
-        assert version.engine_name in await ask(Deployment(gateway, a, a, tmp_path), "acme")
-        assert a.state.verifications.total() == 0
 
 
 async def test_results_are_counted(deployment: Deployment):

@@ -30,7 +30,7 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 _CLONE_PARENT: Final = 0x8000
 _PR_SET_PDEATHSIG: Final = 1
@@ -132,7 +132,8 @@ def _become(job: Job, fds: list[int]) -> None:
     sys.stdin, sys.stdout, sys.stderr = _streams()
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     sys.orig_argv = [sys.executable, *job.words]
-    sys.argv = [*job.words[1:]]
+    option, program, *arguments = job.words
+    sys.argv = ["-c" if option == "-c" else program, *arguments]
     if sys.argv == [ENTRY, "serve"]:
         _serve_what_it_spawns()
 
@@ -151,12 +152,16 @@ def _run(option: str, program: str) -> NoReturn:
             sys.stderr.write(f"{end.code}\n")
         else:
             code = end.code or 0
-    except BaseException:  # noqa: BLE001  # as the interpreter does
+    except BaseException as error:  # noqa: BLE001  # as the interpreter does
         traceback.print_exc()
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     os._exit(code)
 
 
@@ -179,7 +184,9 @@ def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
 
 
 def _serve_what_it_spawns() -> None:
-    """Fork a server that is a child of this process, and have what this process spawns forked there."""
+    """Fork a server that is a child of this process, and have what this process spawns forked there. The same
+    for each worker that this process will fork."""
+    from gateway.serving import workers
     from tests.support.forking import Forking  # imports this module
 
     parent = os.getpid()
@@ -187,6 +194,14 @@ def _serve_what_it_spawns() -> None:
     if os.fork():
         theirs.close()
         Forking(lambda: ours).install()
+        run_child = workers.WorkerGroup._run_child
+
+        def with_server(group: workers.WorkerGroup, name: str, *rest: Any) -> None:
+            if name == workers.WORKER:
+                _serve_what_it_spawns()
+            run_child(group, name, *rest)
+
+        workers.WorkerGroup._run_child = with_server  # type: ignore[method-assign, assignment]
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -29,6 +29,8 @@ _MODULES = {ENTRY, "loadtests.mock_engine", "loadtests.mock_engine.vllm"}
 _FLORIN = Path(sys.executable).with_name("florin")
 _SPAWNED = ("from multiprocessing.spawn ", "from multiprocessing.resource_tracker ")
 """How the programs begin that `multiprocessing` starts."""
+FORKED = "# What this imports has been imported.\n"
+"""The first line of a program for `python -c` that is to be forked."""
 _fork_exec = _posixsubprocess.fork_exec
 
 
@@ -68,7 +70,7 @@ def _job(args: Sequence[Any], rest: Sequence[Any]) -> Job | None:
     close_fds, kept, folder, variables = rest[1:5]
     error_pipe, _, new_session, group, gid, gids, uid, umask, preparation = rest[12:21]
     words = _words([os.fsdecode(word) for word in args])
-    given = [group != -1, gid, gids, uid, umask != -1, preparation, not close_fds]
+    given = [group != -1, gid, gids, uid, preparation, not close_fds]
     if words is None or any(given):
         return None
     pairs = (
@@ -81,7 +83,7 @@ def _job(args: Sequence[Any], rest: Sequence[Any]) -> Job | None:
         words=words,
         environ=environ,
         folder=os.fsdecode(folder) if folder is not None else os.getcwd(),  # noqa: PTH109  # as `exec` would
-        umask=_umask(),
+        umask=umask if umask >= 0 else _umask(),
         new_session=bool(new_session),
         fds=(0, 1, 2, *(fd for fd in kept if fd > 2 and fd != error_pipe)),
     )
@@ -96,7 +98,7 @@ def _words(command: list[str]) -> tuple[str, ...] | None:
     match words := [word for word in command[1:] if word != "-B"]:
         case ["-m", module, *_] if module in _MODULES:
             return tuple(words)
-        case ["-c", program, *_] if program.startswith(_SPAWNED):
+        case ["-c", program, *_] if program.startswith((*_SPAWNED, FORKED)):
             return tuple(words)
     return None
 

@@ -4,12 +4,15 @@
 - `@pytest.mark.long`: only in the long form.
 - A test on `ledger_url` or `blank_url` runs on SQLite, and in the long form on PostgreSQL, too. Where the SQL differs
   (locks, upserts, JSON, sums, migrations), `@pytest.mark.both_databases` has the short form run both.
+- `some_of`: for matrices of which the short form runs a few cases.
 - `LONG`: for tests whose cases are counted or drawn.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,11 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not _only_long(item)]
+
+
+def some_of(names: Iterable[str], *short: str) -> list[Any]:
+    """Cases of a matrix, for `parametrize`: those named `short` in both forms, all others in the long one."""
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 def _only_long(item: pytest.Item) -> bool:
