@@ -1,9 +1,15 @@
-# `make demo` and `make test` do all of their own set-up; all they need is Python 3.11.
-# Florin lives in .venv here. The engines' environment (3.5 GB) is made once in the user's cache.
+# `make demo` and `make test` do all of their own set-up; all they need is a Python from 3.11 to 3.14.
+# Florin lives in .venv here, with the newest of these for which everything is to be had. The engines' environment
+# (3.5 GB) is made once in the user's cache.
 
-BIN := .venv/bin
-READY := .venv/.ready
-FAST := tests/unit tests/contract tests/property tests/integration tests/browser
+PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+FAST := tests/unit tests/contract tests/property tests/integration tests/browser tests/tools
+# What a second Python is most likely to do otherwise, and cheap: the judgements and parsers, and no process.
+ON_A_SECOND_PYTHON := $(addprefix tests/unit/adapters/,checks engine_agent reconcile security sources) \
+  $(addprefix tests/unit/gateway/,dataplane dialects fields routing tenants)
 # Most fast tests wait for most of their time: more of them than processors run at once. What is left of a worker's
 # tests when another has none goes to that one, so that the slow ones at the end are shared.
 WORKERS ?= 4
@@ -16,7 +22,7 @@ IN_PAIRS = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long check lint $(LINTERS) compiled-tests engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
+.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,7 +30,9 @@ help:
 	@echo 'make demo ARGS="--exit"   the same, played once'
 	@echo 'make test                 every test, real engines included'
 	@echo 'make test-long            the same with both databases, whole crash matrices and random search; takes hours'
-	@echo 'make check                lint, types, layers, documentation and the fast tests'
+	@echo 'make tools-verified       the tests of tools (tests/tools/), which other commands leave out until a tool changes'
+	@echo 'make check                lint, types, layers, documentation and the fast tests; some on a second Python, too'
+	@echo 'make check-python PYTHON=python3.12   types and all fast tests on that Python'
 	@echo 'make lint                 the same without the tests'
 	@echo 'make docs                 the documentation as a site, in site/; strict about links'
 	@echo 'make bench                what Florin costs per request, beside relays that do nothing else'
@@ -64,8 +72,26 @@ engine-tests-fleet engine-tests-rest:
 test-long:
 	@FLORIN_TESTS=long $(MAKE) --no-print-directory test
 
+tools-verified: $(READY)
+	FLORIN_TESTS=long $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/tools $(ARGS)
+	@$(BIN)/python -m tests.support.verified
+
 check: $(READY)
-	@$(IN_PAIRS) $(LINTERS) compiled-tests
+	@$(IN_PAIRS) $(LINTERS) compiled
+	$(PYTEST_FAST) $(ARGS)
+	@$(MAKE) --no-print-directory check-second-python
+
+check-second-python: $(READY)
+	@python=$$($(BIN)/python -m deploy.second_python); \
+	if [ -z "$$python" ]; then echo 'No second Python from 3.11 to 3.14 is installed here.'; exit; fi; \
+	echo "With $$("$$python" --version):"; "$$python" -m pytest -q $(ON_A_SECOND_PYTHON)
+
+# In an environment of its own. The types that mypy knows of Python's own modules are that version's, too.
+check-python:
+	@$(MAKE) --no-print-directory types-and-fast-tests VENV=.venv-$(notdir $(firstword $(PYTHON))) PYTHON="$(PYTHON)"
+
+types-and-fast-tests: $(READY)
+	$(BIN)/mypy --python-version $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	$(PYTEST_FAST) $(ARGS)
 
 lint: $(READY)
@@ -74,10 +100,9 @@ lint: $(READY)
 lint-types:
 	$(BIN)/mypy
 
-# pytest compiles tests in a way of its own. The workers, which begin together, would do it all over again each.
-compiled-tests:
-	@echo 'Compiling the tests…'
-	@said=$$($(BIN)/python -m pytest --collect-only -qqq $(FAST) 2>&1) || { echo "$$said"; exit 1; }
+# Workers begin together, and each would compile everything.
+compiled:
+	@$(BIN)/python -m pytest --noconftest -p tests.support.compiled
 
 lint-style:
 	$(BIN)/ruff check .
@@ -124,29 +149,16 @@ soak: $(READY)
 
 # Needs no .venv: after a merge, the lock file may be the very thing that cannot be installed.
 lock:
-	@for python in python3.11 python3 python; do \
+	@for python in $(PYTHON); do \
 	  "$$python" -c '' 2>/dev/null && exec "$$python" deploy/lock.py $(ARGS); \
 	done; echo 'No Python is found.' >&2; exit 1
 
 clean:
-	rm -rf .venv site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .venv-* site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
 	@echo "The engines' environment and the demo's models stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/florin."
 
 # Anew when the pins or the project's own description change. The mark is written last: an interrupted
 # installation is gone through again.
 $(READY): requirements.lock pyproject.toml
-	@set -e; \
-	.venv/bin/python -c '' 2>/dev/null || rm -rf .venv; \
-	for python in python3.11 python3 python; do \
-	  "$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break; python=; \
-	done; \
-	if [ -z "$$python" ]; then \
-	  echo 'Florin needs Python 3.11: none of python3.11, python3 and python is that.' >&2; exit 1; \
-	fi; \
-	echo "Installing Florin in .venv with $$("$$python" --version)…"; \
-	"$$python" -m venv .venv || { \
-	  echo "$$python cannot make virtual environments: install its venv module (python3.11-venv)." >&2; exit 1; }; \
-	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-	.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock; \
-	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
-	touch $@
+	@deploy/install.sh $(VENV) $(PYTHON)
+	@touch $@

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from adapters.model import Engine
 from adapters.reconcile.diagnosis import SHOWN, Diagnosis
-from adapters.security import state_directory
+from adapters.security import ip_addresses, state_directory
+from adapters.security.ip_addresses import parse_address
 from adapters.security.renewal import Identity, day
 
 SOON_DAYS = 14
@@ -21,10 +21,7 @@ def is_loopback(host: str) -> bool:
     """Whether `host`, an address or a name, is reachable from this machine only. Names count only if reserved
     for loopback."""
     name = host.strip("[]").partition("%")[0].rstrip(".").lower()
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
+    return name == "localhost" or name.endswith(".localhost") or ip_addresses.is_loopback(parse_address(name))
 
 
 def of_listener(host: str, *, tls: bool, behind_proxy: bool, what: str, remedy: str) -> Diagnosis:

@@ -42,17 +42,27 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def built(name: str, build: Callable[[Path], None], on_wait: Callable[[], None] = lambda: None) -> Path:
-    """Return the cache directory `name`, calling `build(directory)` if it does not exist yet.
+def built(
+    name: str,
+    build: Callable[[Path], None],
+    on_wait: Callable[[], None] = lambda: None,
+    *,
+    usable: Callable[[Path], bool] = lambda _: True,
+) -> Path:
+    """Return the cache directory `name`, calling `build(directory)` if it does not exist or is not `usable`.
 
     Concurrent callers wait for the one that builds. Exceptions of `build` propagate, and the next call starts
     over. Built in place, because virtual environments cannot be moved.
     """
     directory = cache_home() / name
-    if (directory / COMPLETE).exists():
+
+    def ready() -> bool:
+        return (directory / COMPLETE).exists() and usable(directory)
+
+    if ready():
         return directory
     with locked(directory.with_name(f"{name}.lock"), on_wait):
-        if not (directory / COMPLETE).exists():
+        if not ready():
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
             build(directory)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from deploy.demo.cache import built, cache_home, digest
+from deploy.pythons import NEWEST, pythons
 
 REQUIREMENTS = Path(__file__).parents[1] / "engine-requirements.txt"
 TORCH = Path(__file__).parents[1] / "torch-requirements.txt"
 """Listed separately, because its file hashes differ between package sources."""
 SITE = Path(__file__).with_name("child_site")
 NEEDED_GB = 8
-ADVICE = (
-    "If pip finds no torch version with '+cpu', it does not know PyTorch's CPU wheels: set "
-    "PIP_EXTRA_INDEX_URL to PyTorch's CPU index and run the command again."
-)
+OLDEST_PYTHON = 11
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of CPU builds, taken where pip's indexes have none for this machine."""
+NOT_FOUND = ("No matching distribution found", "ResolutionImpossible")
+"""In pip's output: its indexes do not have the package. The second, where a constraint names it, too."""
 IMPORTS = (
     "peft",
     "transformers.models.llama.modeling_llama",
@@ -53,6 +54,10 @@ patched here."""
 
 class EngineEnvError(Exception):
     """The engines' environment is unavailable; the message says how to fix it."""
+
+
+class _NotFoundError(EngineEnvError):
+    """pip's indexes do not have a package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +102,23 @@ def _python_of(script: Path) -> Path:
 
 
 def _cpu_env(console: Console) -> Path:
-    requirements = REQUIREMENTS.read_bytes()
-    version = ".".join(map(str, sys.version_info[:3]))
-    name = f"engine-{digest(requirements, TORCH.read_bytes(), version, sys.base_prefix, *BASE_ROWS)}"
     return built(
-        name,
+        f"engine-{digest(REQUIREMENTS.read_bytes(), TORCH.read_bytes(), *BASE_ROWS)}",
         lambda directory: _install(directory, console),
         lambda: console.print("Waiting for another process that is building the engines' environment…"),
+        usable=_runs,
     )
 
 
+def _runs(directory: Path) -> bool:
+    """Whether the environment's Python is still on this machine."""
+    try:
+        return subprocess.run([directory / "bin" / "python", "-c", ""], check=False).returncode == 0  # noqa: S603 - made here
+    except OSError:
+        return False
+
+
 def _install(directory: Path, console: Console) -> None:
-    if sys.version_info[:2] != (3, 11):
-        raise EngineEnvError(f"The engines need Python 3.11; this is {sys.version.split()[0]}.")
     free = shutil.disk_usage(directory).free / 1e9
     if free < NEEDED_GB:
         raise EngineEnvError(
@@ -117,18 +126,37 @@ def _install(directory: Path, console: Console) -> None:
             "Set XDG_CACHE_HOME to a directory with more space."
         )
     console.print(f"Installing vLLM for engines without a GPU (3.5 GB, once per machine) in {directory}")
-    # `sys.executable` may belong to a venv itself; only its base installation has ensurepip.
-    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    subprocess.run([str(base if base.exists() else sys.executable), "-m", "venv", str(directory)], check=True)  # noqa: S603 - our own interpreter
-    _pip_install(directory, TORCH, console)
+    install_torch(directory, console, list(pythons(OLDEST_PYTHON)))
     _pip_install(directory, REQUIREMENTS, console, "--require-hashes")
     _patch(directory)
     _compile(directory, console)
 
 
+def install_torch(directory: Path, console: Console, interpreters: list[str], index: str = CPU_INDEX) -> None:
+    """Make the environment with the first Python for which pip's own indexes have the pinned CPU build. Where
+    they have it for none, take PyTorch's index. Raises EngineEnvError."""
+    if not interpreters:
+        raise EngineEnvError(
+            f"The engines need Python 3.{OLDEST_PYTHON} to 3.{NEWEST} with its venv module; none is here."
+        )
+    attempts: list[tuple[str, tuple[str, ...]]] = [(python, ()) for python in interpreters]
+    attempts.append((interpreters[0], ("--index-url", index, "--timeout", "15")))
+    for python, options in attempts:
+        if (directory / "bin" / "python").resolve() != Path(python).resolve():
+            subprocess.run([python, "-m", "venv", "--clear", str(directory)], check=True)  # noqa: S603 - found above
+        try:
+            return _pip_install(directory, TORCH, console, *options)
+        except _NotFoundError as error:
+            output = error
+    raise EngineEnvError(
+        f"{output}\n\nNeither pip's own indexes nor {index} have PyTorch's CPU build for this machine. If "
+        "another index has it, set PIP_EXTRA_INDEX_URL to that one and run the command again."
+    )
+
+
 def _patch(directory: Path) -> None:
     name, old, new = BASE_ROWS
-    file = directory / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages" / name
+    [file] = directory.glob(f"lib/python3.*/site-packages/{name}")
     text = file.read_text()
     if text.count(old) != 1:
         raise EngineEnvError(f"{file} differs from vLLM 0.32: update BASE_ROWS in {__file__}.")
@@ -190,4 +218,5 @@ def _pip_install(directory: Path, requirements: Path, console: Console, *options
             raise
     if process.returncode:
         text = "\n".join(tail)
-        raise EngineEnvError(f"pip could not install the engines' environment:\n{text}\n\n{ADVICE}")
+        failure = _NotFoundError if any(phrase in text for phrase in NOT_FOUND) else EngineEnvError
+        raise failure(f"pip could not install the engines' environment:\n{text}")

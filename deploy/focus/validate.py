@@ -8,20 +8,19 @@ always exits with 0.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.demo.cache import built, digest
+from deploy.pythons import pythons
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-OLDEST, NEWEST = 12, 14
+OLDEST = 12
 
 CRITERIA = (
     "ACCOUNT_NAMING_SUPPORTED",
@@ -123,28 +122,12 @@ def build() -> Path:
 
 
 def _install(directory: Path) -> None:
-    _run([find_python(), "-m", "venv", str(directory)])
+    python = next(pythons(OLDEST), None)
+    if python is None:
+        raise ValidatorUnavailableError(f"No Python 3.{OLDEST} or newer on this machine.")
+    _run([python, "-m", "venv", str(directory)])
     pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
     _run([*pip, "-r", str(REQUIREMENTS)])
-
-
-def find_python() -> str:
-    """A Python interpreter recent enough for the validator. Raises ValidatorUnavailableError."""
-    for candidate in _pythons():
-        probe = [candidate, "-c", f"import sys; sys.exit(not (3, {OLDEST}) <= sys.version_info)"]
-        with suppress(OSError):
-            if subprocess.run(probe, capture_output=True, check=False).returncode == 0:  # noqa: S603  # found on the path
-                return candidate
-    raise ValidatorUnavailableError(f"No Python 3.{OLDEST} or newer on this machine.")
-
-
-def _pythons() -> Iterator[str]:
-    yield sys.executable
-    for minor in range(OLDEST, NEWEST + 1):
-        if found := shutil.which(f"python3.{minor}"):
-            yield found
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from sorted(str(path) for path in pyenv.glob("versions/3.1[2-9].*/bin/python"))
 
 
 def _run(command: list[str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, NonNegativeFloat, SecretStr, ValidationInfo, field_validator
 
+from adapters.security.ip_addresses import is_loopback, parse_address
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
 PERSON_ROLES: Final = ("operator", "finance", "tenant-admin", "tenant")
@@ -170,7 +170,4 @@ def safe_url(text: str) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost" or is_loopback(parse_address(host))

@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import ip_network
 from typing import Final, Literal, Self
+
+from adapters.security.ip_addresses import Address, Network, parse_address
 
 UNIX: Final = "unix"
 _MOST_HOPS: Final = 32
@@ -26,7 +28,6 @@ _PAIR: Final = re.compile(r'\s*+([A-Za-z]++)=(?:"((?:[^"\\]|\\.)*+)"|([^\s;,"]*+
 
 Headers = list[tuple[bytes, bytes]]
 HeaderName = Literal["x-forwarded-for", "forwarded"]
-Address = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class ForwardedClient:
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
-    networks: tuple[IPv4Network | IPv6Network, ...]
+    networks: tuple[Network, ...]
     unix: bool
     """Whether who connects over the Unix socket is one."""
     header: HeaderName = "x-forwarded-for"
@@ -136,9 +137,4 @@ def _address(text: str) -> Address | None:
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
-    try:
-        found = ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+    return parse_address(text.partition("%")[0])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from adapters.security.ip_addresses import parse_address
 from gateway.tenants.directory import Pins
 
 FACTS = ("base", "gpu_type", "gpu_count", "region", "purchase", "labels")
@@ -35,18 +35,9 @@ def may_claim(pins: Pins, url: str, peer: str | None) -> bool:
     host = urlsplit(url).hostname or ""
     if pins.address is not None:
         return _same(host, pins.address)
-    return peer is not None and _address(host) is not None and _same(host, peer)
+    return peer is not None and parse_address(host) is not None and _same(host, peer)
 
 
 def _same(one: str, other: str) -> bool:
-    first, second = _address(one), _address(other)
+    first, second = parse_address(one), parse_address(other)
     return one.lower() == other.lower() if first is None or second is None else first == second
-
-
-def _address(text: str) -> IPv4Address | IPv6Address | None:
-    try:
-        found = ip_address(text.strip("[]"))
-    except ValueError:
-        return None
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import Final
+
+from adapters.security.ip_addresses import parse_address
 
 MOST_ADDRESSES: Final = 10_000
 """Addresses that are remembered; then those that failed longest ago are forgotten."""
@@ -54,10 +56,7 @@ class FailedKeys:
 
 def _client(address: str) -> str:
     """The address, or the network of an IPv6 address, of which one client has as many as it likes."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, IPv6Address):
-        return str(found.ipv4_mapped or ip_network((found.packed, _NETWORK_BITS), strict=False))
-    return address
+    parsed = parse_address(address)
+    if isinstance(parsed, IPv6Address):
+        return str(ip_network((parsed.packed, _NETWORK_BITS), strict=False))
+    return address if parsed is None else str(parsed)

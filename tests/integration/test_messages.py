@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 
@@ -20,8 +19,10 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_malformed_answers import quiet
 from tests.integration.test_responses import chat
+from tests.support.lazily import ImportedWhenUsed
 from tests.support.waiting import until
 
+anthropic = ImportedWhenUsed("anthropic")
 PATH = "/v1/messages"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 BODY = {"model": "support", "max_tokens": 5, "messages": HELLO}

@@ -38,7 +38,7 @@ def begin() -> None:
 
 def forget_constants() -> None:
     """Hypothesis tries the constants that it reads in the project's modules that happen to be imported: which
-    examples a test gets would depend on what ran before it. There is no setting for it; tests/unit/support/test_search.py
+    examples a test gets would depend on what ran before it. There is no setting for it; tests/tools/suite/test_search.py
     fails when this no longer helps."""
     nothing = providers._local_constants
     providers._get_local_constants = lambda: nothing

@@ -53,6 +53,6 @@ def test_the_lock_holds_what_the_project_asks_for():
 
 
 def test_what_installs_the_locks_requires_the_hashes():
-    recipe = (ROOT / "Makefile").read_text()
+    recipe = (ROOT / "deploy" / "install.sh").read_text()
     assert "--require-hashes -r requirements.lock" in recipe
     assert "--no-build-isolation -e ." in recipe  # hatchling is the lock's, not one fetched on the way

@@ -26,7 +26,7 @@ DAY = 86_400.0
     ("host", "ours"),
     [
         ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("[::1]", True), ("localhost", True),
-        ("LOCALHOST.", True), ("gpu.localhost", True), ("::ffff:127.0.0.1", False), ("0.0.0.0", False),
+        ("LOCALHOST.", True), ("gpu.localhost", True), ("::ffff:127.0.0.1", True), ("0.0.0.0", False),
         ("::", False), ("", False), ("10.0.0.7", False), ("localhost.example", False), ("127.0.0.1.nip.io", False),
         ("fe80::1%eth0", False), ("2130706433", False),
     ],

@@ -42,6 +42,12 @@ def test_an_interrupted_build_starts_over_from_nothing(home: Path):
     assert {p.name for p in directory.iterdir()} == {"whole", cache.COMPLETE}
 
 
+def test_what_is_no_longer_usable_is_built_anew():
+    cache.built("thing", lambda directory: (directory / "python3.11").touch())
+    path = cache.built("thing", lambda directory: (directory / "python3.13").touch(), usable=lambda _: False)
+    assert {p.name for p in path.iterdir()} == {"python3.13", cache.COMPLETE}
+
+
 def test_parallel_callers_wait_for_the_one_that_builds():
     builds, waits = [], []
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import orjson
 import pytest
-from anthropic.types import ErrorResponse, ModelInfo
 
 from gateway.dialects.messages.errors import DIALECT, error_body, headers_at
 from gateway.dialects.messages.models import asks, page
 from gateway.errors import CODES, FlorinError
 from gateway.tenants.limits.wording import duration
 from gateway.transport.http_request import STATUS_LINES
+from tests.support.lazily import ImportedWhenUsed
+
+anthropic = ImportedWhenUsed("anthropic")
 
 RETRIED = {429, 500, 502, 503, 529}
 """What that API's clients retry, of the statuses that we have."""
@@ -24,7 +26,7 @@ def test_every_error_is_one_of_that_apis(code: str):
     error = FlorinError(code, "Why.", param="messages")
     body = orjson.loads(error_body(error, "req-1"))
     if body["error"]["type"] != "request_too_large":  # the SDK has the status only
-        ErrorResponse.model_validate(body)
+        anthropic.types.ErrorResponse.model_validate(body)
     assert body["request_id"] == "req-1"
     kind, status = body["error"]["type"], DIALECT.status(error)
     assert body["error"]["message"] == "Why."
@@ -87,7 +89,7 @@ CARDS: list[dict[str, Any]] = [
 def ids(query: str) -> tuple[list[str], bool]:
     found = page(CARDS, query.encode())
     for one in found["data"]:
-        ModelInfo.model_validate(one)
+        anthropic.types.ModelInfo.model_validate(one)
     listed = [one["id"] for one in found["data"]]
     assert (found["first_id"], found["last_id"]) == ((listed[0], listed[-1]) if listed else (None, None))
     return listed, found["has_more"]

@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
-import anthropic.types
 import orjson
 import pytest
-from anthropic.types.message_create_params import (
-    MessageCreateParamsNonStreaming,
-    MessageCreateParamsStreaming,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +15,11 @@ from gateway.dialects.messages.endpoint import MESSAGES
 from gateway.errors import FlorinError
 from gateway.fields import anthropic_messages as fields
 from gateway.fields.rule import FieldAction, FieldPolicy
+from tests.support.lazily import ImportedWhenUsed
 from tests.support.search import examples
 from tests.unit.gateway.dialects.messages import samples
+
+anthropic = ImportedWhenUsed("anthropic")
 
 BODY = {"model": "support", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -89,7 +87,10 @@ def typed(union: Any) -> list[Any]:
 
 
 def test_no_field_of_the_sdk_is_without_a_rule():
-    asked = MessageCreateParamsStreaming.__annotations__ | MessageCreateParamsNonStreaming.__annotations__
+    asked = (
+        anthropic.types.message_create_params.MessageCreateParamsStreaming.__annotations__
+        | anthropic.types.message_create_params.MessageCreateParamsNonStreaming.__annotations__
+    )
     assert asked.keys() - fields.MESSAGES.keys() == set()
     counted = anthropic.types.MessageCountTokensParams.__annotations__.keys()
     assert counted - fields.PROMPT.keys() == set()

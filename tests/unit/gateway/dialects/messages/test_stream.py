@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import orjson
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -17,9 +17,15 @@ from gateway.dialects.messages.stream import MessagesReply
 from gateway.errors import FlorinError
 from gateway.routing.sse import StreamError, Usage
 from gateway.routing.translation import TranslatingRewriter, translated
+from tests.support.lazily import ImportedWhenUsed
 
+anthropic = ImportedWhenUsed("anthropic")
 USAGE = ReplyUsage(prompt=12, completion=5, cached=8, reasoning=0)
-EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
+@functools.cache
+def event_type() -> TypeAdapter[Any]:
+    return TypeAdapter(anthropic.types.RawMessageStreamEvent)
 
 
 def chunk(delta: dict[str, Any], completion: int, reason: str | None = None, **choice: Any) -> bytes:
@@ -73,7 +79,7 @@ def read(out: bytes) -> list[dict[str, Any]]:
         body = orjson.loads(payload.removeprefix(b"data: "))
         assert name == b"event: " + body["type"].encode()
         if body["type"] not in ("ping", "error"):
-            EVENT.validate_python(body)
+            event_type().validate_python(body)
         if body["type"] != "ping":
             events.append(body)
     return events
@@ -184,7 +190,7 @@ def test_a_whole_answer():
     }
     usage = ReplyUsage(prompt=12, completion=5, cached=8, reasoning=2)
     body = orjson.loads(MessagesReply("support").whole(answer, usage))
-    Message.model_validate(body)
+    anthropic.types.Message.model_validate(body)
     assert body.pop("id").startswith("msg_")
     assert body == {
         "type": "message", "role": "assistant", "model": "support",

@@ -50,7 +50,7 @@ def test_examples_do_not_depend_on_what_has_been_imported(tmp_path):
 
 
 def test_examples_do_not_depend_on_the_process():
-    code = "from tests.support import search; search.begin(); from tests.unit.support.test_search import drawn; print(drawn())"
+    code = "from tests.support import search; search.begin(); from tests.tools.suite.test_search import drawn; print(drawn())"
     shown = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
