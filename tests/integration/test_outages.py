@@ -79,6 +79,23 @@ async def test_redis_failure_is_not_an_outage(town_and_valkey: tuple[Deployment,
     assert [record.outcome for record in records] == ["ok"] * 6
 
 
+async def test_what_is_resident_is_served_without_a_round_trip_to_redis(
+    town_and_valkey: tuple[Deployment, EmbeddedValkey],
+):
+    """Redis hangs: whoever asked it would wait for longer than this test does."""
+    deployment, valkey = town_and_valkey
+    speaker = voice(deployment, "acme/support")
+    assert speaker in await ask(deployment, "acme")
+    await until(lambda: deployment.gateway.state.residency.holders(speaker))
+    os.kill(valkey.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert speaker in await ask(deployment, "acme")
+            assert speaker in await stream(deployment, "acme")
+    finally:
+        os.kill(valkey.pid, signal.SIGCONT)
+
+
 async def answered(deployment: Deployment, tenant: str) -> bool:
     """Three seconds for a load may be too few on a busy machine."""
     with suppress(openai.InternalServerError):
