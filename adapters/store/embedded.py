@@ -28,7 +28,9 @@ LONGEST_SOCKET_PATH: Final = 100
 """Maximum length of a socket path in bytes; the kernel allows 107 on Linux and 103 on macOS."""
 PR_SET_PDEATHSIG: Final = 1
 LOCK_TIMEOUT_S: Final = 3.0
-"""How long to wait for the lock: the server of a killed predecessor may still be shutting down."""
+"""How long to wait for the lock, in case its holder is about to end."""
+ORPHAN_TIMEOUT_S: Final = 60.0
+"""Likewise if its holder is dead: then its server has the lock until it has shut down."""
 
 Fsync = Literal["always", "everysec"]
 
@@ -229,13 +231,13 @@ def _private(directory: Path) -> None:
 def _acquire(path: Path, timeout: float) -> int:
     """A descriptor that holds the lock. The server inherits it, so the lock lasts as long as the server."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
-                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            if time.monotonic() > begun + (timeout if _lives(holder) else max(timeout, ORPHAN_TIMEOUT_S)):
                 os.close(descriptor)
                 raise EmbeddedError(
                     f"Another Florin (process {holder or 'unknown'}) uses the state directory {path.parent}. "
@@ -246,6 +248,17 @@ def _acquire(path: Path, timeout: float) -> int:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             return descriptor
+
+
+def _lives(holder: str) -> bool:
+    """Whether there is a process with this number; an unknown holder counts as one."""
+    try:
+        os.kill(int(holder), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OSError):
+        return True
+    return True
 
 
 def _die_with_parent(parent: int) -> Callable[[], None] | None:

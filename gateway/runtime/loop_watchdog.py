@@ -36,7 +36,7 @@ class Beat(NamedTuple):
     at: float
     """Monotonic seconds."""
     processor: float
-    """Processor seconds that the loop's thread has used."""
+    """Processor seconds that this process has used."""
 
 
 class Block(NamedTuple):
@@ -74,13 +74,13 @@ class LoopWatchdog:
         """Until cancelled."""
         stop = threading.Event()
         ident = threading.get_ident()
-        self._beat = Beat(self._clock(), time.thread_time())
+        self._beat = Beat(self._clock(), time.process_time())
         thread = threading.Thread(target=self._watch, args=(ident, stop), name="loop watchdog", daemon=True)
         thread.start()
         try:
             while True:
                 await asyncio.sleep(BEAT_SECONDS)
-                self._beat = Beat(self._clock(), time.thread_time())
+                self._beat = Beat(self._clock(), time.process_time())
         finally:
             stop.set()
             thread.join()  # it is about to end
@@ -98,10 +98,9 @@ class LoopWatchdog:
             yield Condition("loop_blocked", message=message)
 
     def _watch(self, ident: int, stop: threading.Event) -> None:
-        processor = time.pthread_getcpuclockid(ident)
         reported, looked = None, self._clock()
         while not stop.wait(BEAT_SECONDS):
-            last, now = self._beat, Beat(self._clock(), time.clock_gettime(processor))
+            last, now = self._beat, Beat(self._clock(), time.process_time())
             if last is not reported and is_blocked(last, now, looked):
                 reported = last
                 frames = sys._current_frames()  # noqa: SLF001  # there is no other way to another thread's stack

@@ -28,7 +28,7 @@ or its tests set them."""
 _OTHERS = re.compile(
     # The demo's, which it writes to its --env-file, and those of tests and load tests;
     "FLORIN_(BASE_URL|BROWSER|FINANCE_KEY|BASE_MODEL|ENGINE_URLS|ENGINE_PIDS|ENGINE_CPU|KEY_.*|MODEL_.*"
-    "|LOADTEST_.*|FIRE_.*|TEST_.*"
+    "|LOADTEST_.*|TESTS|TEST_.*"
     # and those that Kubernetes sets in every pod for a Service named florin-….
     "|([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT_[0-9]+_TCP.*))"
 )

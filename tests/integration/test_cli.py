@@ -86,7 +86,12 @@ def florin(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Comple
 @contextmanager
 def serving(state_dir: Path, **env: str) -> Iterator[Served]:
     errors = state_dir.parent / f"{state_dir.name}.err"
-    env = {"FLORIN_PORT": "0", "FLORIN_STATE_DIR": str(state_dir), "FLORIN_PROBE_INTERVAL": "0.2"} | env
+    env = {
+        "FLORIN_PORT": "0",
+        "FLORIN_STATE_DIR": str(state_dir),
+        "FLORIN_PROBE_INTERVAL": "0.2",
+        "FLORIN_BASE_MODEL_DIRS": str(state_dir.parent),
+    } | env
     with (
         errors.open("w") as stderr,
         subprocess.Popen(

@@ -138,7 +138,8 @@ async def test_bad_terms_are_refused_with_the_field(admin, subtests):
         ("POST", "keys", {"scopes": {"endpoints": ["/metrics"]}}, "scopes.endpoints"),
         ("POST", "keys", {"role": "finance", "priority": "high"}, "priority"),
         ("POST", "keys", {"role": "finance", "cost_centre": "R&D"}, "cost_centre"),
-        ("POST", "keys", {"role": "operator", "scopes": {"read_only": True}}, "scopes"),
+        ("POST", "keys", {"role": "operator", "tenant": "", "scopes": {"read_only": True}}, "scopes"),
+        ("POST", "keys", {"role": "operator"}, "tenant"),
         ("POST", "keys", {"role": "tenant-admin", "tenant": ""}, "tenant"),
         ("POST", "keys", {"role": "enrolment"}, "role"),
     ):

@@ -2,8 +2,8 @@
 
     python -m pytest -p tests.tools.stops tests/integration/test_limits.py
 
-`FLORIN_STOPS_WITHIN` (2.0): the stop comes within so many seconds of a test's beginning, if it lasts as long.
-`FLORIN_STOPS_SEED`: another number stops at other lines. What fails, and passes without, depends on time.
+`FLORIN_TEST_STOPS_WITHIN` (2.0): the stop comes within so many seconds of a test's beginning, if it lasts as long.
+`FLORIN_TEST_STOPS_SEED`: another number stops at other lines. What fails, and passes without, depends on time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ STOP_SECONDS = 10.0
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    within = float(os.environ.get("FLORIN_STOPS_WITHIN", "2.0"))
-    after = random.Random(f"{item.nodeid} {os.environ.get('FLORIN_STOPS_SEED')}").uniform(0, within)
+    within = float(os.environ.get("FLORIN_TEST_STOPS_WITHIN", "2.0"))
+    after = random.Random(f"{item.nodeid} {os.environ.get('FLORIN_TEST_STOPS_SEED')}").uniform(0, within)
     command = [sys.executable, "-m", __name__, str(os.getpid()), str(after)]
     # In a session of its own: whoever ends the tests must not leave processes that are stopped.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as stopper:

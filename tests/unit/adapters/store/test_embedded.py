@@ -17,7 +17,7 @@ from redis import Redis
 
 from adapters.store import embedded
 from adapters.store.embedded import EmbeddedError, EmbeddedValkey
-from tests.support.waiting import PATIENCE_S, until_now
+from tests.support.waiting import until_now
 
 
 def socket_of(server):
@@ -87,9 +87,7 @@ def test_it_ends_with_its_parent_however_that_ended(tmp_path):
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as starter:
         pid = int(starter.stdout.readline())
         starter.kill()
-    with EmbeddedValkey(
-        tmp_path, lock_timeout=PATIENCE_S
-    ) as successor:  # at once: it waits for the predecessor's server to end
+    with EmbeddedValkey(tmp_path) as successor:  # at once: it waits for the predecessor's server to end
         assert successor.alive
         until_now(lambda: gone(pid))  # its files are closed a moment earlier
 

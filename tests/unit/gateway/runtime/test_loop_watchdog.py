@@ -23,7 +23,10 @@ from tests.support.waiting import until_now
         (9.0, 0.1, 9.25, False),  # the whole process was stopped
     ],
 )
-def test_a_loop_that_stands_still_is_told_from_a_process_that_does(late, processor, looked_before, blocked):
+def test_a_loop_that_stands_still_is_told_from_a_process_that_does(
+    monkeypatch: pytest.MonkeyPatch, late, processor, looked_before, blocked
+):
+    monkeypatch.setattr(loop_watchdog, "BLOCKED_SECONDS", 1.0)  # other tests' gateways are never blocked
     last, now = Beat(100.0, 5.0), Beat(100.25 + late, 5.0 + processor)
     assert is_blocked(last, now, now.at - looked_before) is blocked
 
