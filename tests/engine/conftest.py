@@ -29,7 +29,10 @@ from tests.support.waiting import PATIENCE_S
 HERE = Path(__file__).parent
 CUSTOMERS = ("acme", "bolt", "corgi")
 ALL = (*CUSTOMERS, "delta")
-SETTINGS = {"placement_timeout": 120.0, "probe_interval": 0.5, "probe_timeout": PATIENCE_S}
+SETTINGS = {
+    "placement_timeout": 120.0, "probe_interval": 0.5, "probe_timeout": PATIENCE_S,
+    "base_model_dirs": "/",  # wherever the engines have their models from
+}  # fmt: skip
 """Of gateways: a busy engine is slow to answer, and not dead."""
 FLAGS = (
     "--enable-log-requests",

@@ -171,6 +171,7 @@ def gateway(
         "FLORIN_PROBE_INTERVAL": "0.5",
         "FLORIN_LEDGER_MAINTENANCE_INTERVAL": "1",  # so that what verifications cost is written as often
         "FLORIN_PROBE_TIMEOUT": "5",
+        "FLORIN_BASE_MODEL_DIRS": "/",
     }
     with Gateway(tmp_path / "state", tmp_path / "gateway.log", settings=settings) as started:
         started.launch()
