@@ -86,6 +86,9 @@ class RejectedError(AdaptersError):
             f"{adapter} was refused: {first.message} Found {first.found}; expected {first.expected}.{more}"
         )
 
+    def __reduce__(self) -> tuple[type[RejectedError], tuple[str, tuple[Finding, ...]]]:
+        return type(self), (self.adapter, self.findings)
+
 
 class StoreUnavailableError(AdaptersError):
     pass

@@ -215,6 +215,16 @@ CODES: dict[str, FindingCode] = {
     "header_invalid": FindingCode(
         "The safetensors header is corrupt or does not match the file's length.", _COMPLETE
     ),
+    "too_many_tensors": FindingCode(
+        "The safetensors file has more than 50,000 tensors.",
+        "Train fewer modules; of an adapter's experts, `target_parameters` stores those of a layer together.",
+    ),
+    "tensor_name_too_long": FindingCode("A tensor's name has more than 512 characters.", _SAVE_ANEW),
+    "checks_unfinished": FindingCode(
+        "The checks ran into their limit of time or of memory. They normally take seconds.",
+        "Leave out what is unusual, such as very many tensors or patterns. If the gateway's host is "
+        "overloaded or its artifact disk slow, try again later.",
+    ),
     "no_tensors": FindingCode(
         "The file contains no LoRA weights.", "Save the adapter itself, not the merged model."
     ),

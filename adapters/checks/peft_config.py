@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from adapters.checks.finding_codes import CONVERT
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import no_constants, unique_pairs
+from adapters.checks.suffixes import Suffix, SuffixIndex
 
 T = TypeVar("T")
 
@@ -54,10 +56,13 @@ _RESAVE = (
     "before training."
 )
 
-_PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.|(?:\\d|\[0-9\])\+){1,300}\$?", re.ASCII)
-_CHOICE = re.compile(r"([^()|]*)\((?:\?:)?([^()]*)\)([^()|]*)")
+_PATTERN_KEY = re.compile(
+    r"(?:\^|\.\*(?=\\?\.))?(?:[A-Za-z0-9_]|\\?\.|(?:\\d|\[0-9\])\+){1,300}\$?", re.ASCII
+)
+_CHOICE = re.compile(r"([^()|]{0,2000})\((?:\?:)?([^()]*)\)([^()|]{0,2000})")
 """PEFT and vLLM treat pattern keys as regular expressions, and an untrusted one can hang a process. Accepted
-are module names with `\\d+`, and choices (`a|b`, `x.(a|b).y`), which are written out: these cannot."""
+are module names with `\\d+`, and choices (`a|b`, `x.(a|b).y`), which are written out: `SuffixIndex` matches
+all of them at once."""
 
 
 def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
@@ -114,27 +119,24 @@ def check_config(
         return None
     return LoraConfig(
         rank=rank,
-        rank_patterns=_compiled(rank_pattern),
+        rank_patterns=_index(rank_pattern),
         targets=targets,
         all_linear=config.get("target_modules") == "all-linear",
         layers=_layers(config),
         excluded=_excluded(config.get("exclude_modules")),
         alpha=alpha,
-        alpha_patterns=_compiled(alpha_pattern),
+        alpha_patterns=_index(alpha_pattern),
         rslora=config.get("use_rslora") is True,
-        parameters=tuple(config.get("target_parameters") or ()),
+        parameters=SuffixIndex.of_names(
+            name.rpartition(".")[0] for name in config.get("target_parameters") or ()
+        ),
     )
 
 
-def _compiled(pattern: Mapping[str, T]) -> tuple[tuple[re.Pattern[str], T], ...]:
+def _index(pattern: Mapping[str, T]) -> SuffixIndex[T]:
     """PEFT's rule: a key matches a module whose path ends with it, at a dot; the first match wins."""
-    return tuple(
-        (
-            re.compile(rf"(.*\.)?({name.replace('+', '++')})$"),
-            value,
-        )  # possessive: digits are never given back
-        for key, value in pattern.items()
-        for name in _written_out(key)
+    return SuffixIndex(
+        (Suffix.of_pattern(name), value) for key, value in pattern.items() for name in _written_out(key)
     )
 
 
@@ -244,7 +246,7 @@ def _check_ranks(ranks: Sequence[int], max_rank: int, fleet_ranks: Sequence[int]
         )
 
 
-def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple[str, ...] | None]:
+def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, SuffixIndex[str] | None]:
     targets, parameters = config.get("target_modules"), config.get("target_parameters")
     if parameters and not _are_names(parameters):
         findings.add(
@@ -257,7 +259,7 @@ def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple
     if isinstance(targets, str) and targets:
         return True, None
     if _are_names(targets) or (parameters and not targets):
-        return True, tuple(targets or ())
+        return True, SuffixIndex.of_names(targets or ())
     findings.add(
         "target_modules_invalid",
         "`target_modules`, the modules that the adapter changes, is missing or invalid.",
@@ -267,18 +269,18 @@ def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple
     return False, None
 
 
-def _excluded(excluded: Any) -> tuple[str, ...] | None:
+def _excluded(excluded: Any) -> SuffixIndex[str] | None:
     if _are_names(excluded):
-        return tuple(excluded)
-    return None if excluded else ()
+        return SuffixIndex.of_names(excluded)
+    return None if excluded else SuffixIndex()
 
 
-def _layers(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _layers(config: Mapping[str, Any]) -> frozenset[int] | None:
     layers = config.get("layers_to_transform")
     given: list[Any] = layers if isinstance(layers, list) else [layers]
     # With `layers_pattern`, "layer" may mean something else.
     usable = given and all(type(layer) is int for layer in given) and not config.get("layers_pattern")
-    return tuple(given) if usable else None
+    return frozenset(given) if usable else None
 
 
 def _are_names(value: Any) -> bool:
@@ -300,13 +302,13 @@ def _is_positive(value: Any) -> bool:
 def _is_pattern(pattern: Any, accepts: Any) -> bool:
     if not isinstance(pattern, dict) or not all(accepts(value) for value in pattern.values()):
         return False
-    names = [name for key in pattern for name in _written_out(key)]
-    return len(names) <= _MAX_ENTRIES and all(_PATTERN_KEY.fullmatch(name) for name in names)
+    every = (name for key in pattern for name in _written_out(key))
+    written = list(islice(every, _MAX_ENTRIES + 1))
+    return len(written) <= _MAX_ENTRIES and all(_PATTERN_KEY.fullmatch(name) for name in written)
 
 
-def _written_out(key: str) -> list[str]:
-    """`layers.(0|1).q_proj` → `layers.0.q_proj`, `layers.1.q_proj`. A `.*` and dot in front add nothing."""
-    rest = key.removeprefix(r".*\.").removeprefix(".*.")
-    if choice := _CHOICE.fullmatch(rest):
-        return [f"{choice[1]}{part}{choice[3]}" for part in choice[2].split("|")]
-    return rest.split("|")
+def _written_out(key: str) -> Iterator[str]:
+    """`layers.(0|1).q_proj` → `layers.0.q_proj`, `layers.1.q_proj`."""
+    if choice := _CHOICE.fullmatch(key):
+        return (f"{choice[1]}{part}{choice[3]}" for part in choice[2].split("|"))
+    return iter(key.split("|"))

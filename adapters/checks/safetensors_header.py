@@ -26,11 +26,27 @@ DTYPE_BYTES = {
     "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
 
+MAX_TENSORS = 50_000
+MAX_NAME = 512
+"""Characters. What is checked of an adapter takes time for each tensor and for each character of its name."""
 _MAX_DIMENSIONS = 8
 
 
 class HeaderError(Exception):
     """The file is not a valid safetensors file; the message says why, in a sentence."""
+
+    code = "header_invalid"
+    expected = "a complete file written by the safetensors library"
+
+
+class TooManyTensorsError(HeaderError):
+    code = "too_many_tensors"
+    expected = f"at most {MAX_TENSORS:,} tensors"
+
+
+class NameTooLongError(HeaderError):
+    code = "tensor_name_too_long"
+    expected = f"names of at most {MAX_NAME} characters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,10 @@ def _parse(raw: bytes) -> dict[str, Any]:
 
 def _tensors(entries: dict[str, Any], data_begin: int, total: int) -> dict[str, Tensor]:
     """Check every entry, then that together they fill the file without gaps or overlaps."""
+    if len(entries) > MAX_TENSORS:
+        raise TooManyTensorsError(f"The header has {len(entries):,} tensors.")
+    if (longest := max(entries, key=len, default="")) and len(longest) > MAX_NAME:
+        raise NameTooLongError(f"Tensor {longest[:40]!r}… has a name of {len(longest):,} characters.")
     data_bytes = total - data_begin
     tensors = {}
     spans = []

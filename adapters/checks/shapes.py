@@ -26,6 +26,9 @@ _SUFFIX = ".lora_A.weight"
 InOut = tuple[int, int]
 """(in, out)"""
 
+Place = tuple[str, int, str]
+"""Where a module's layers are, `model.layers`; its layer; its kind, a key of `BaseShapes.modules`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -89,9 +92,9 @@ class BaseShapes:
         """The engine's name of the module that an adapter calls `path`."""
         return _renamed(path, self.renames)
 
-    def locate(self, path: str) -> tuple[str, int, str] | None:
-        """`model.layers.3.mlp.up_proj` → where its layers are, its layer, and its kind of module, a key of
-        `modules`; None if the base model has no such path. The numbers are not checked."""
+    def locate(self, path: str) -> Place | None:
+        """The place of `model.layers.3.mlp.up_proj`, or None if the base model has no such path. Does not
+        check the numbers."""
         known = self._located(self.engine_path(path))
         if known is None:
             return None

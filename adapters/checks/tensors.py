@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
-from adapters.checks.shapes import BaseShapes, Module
+from adapters.checks.shapes import BaseShapes, Module, Place
 from adapters.checks.trainer_output import tensor_remedy
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
@@ -92,14 +92,18 @@ def refuse_no_tensors(pairs: Sized, tensors: Sized, findings: Findings) -> None:
 def check_tensors(
     tensors: Mapping[str, Tensor], *, lora: LoraConfig, shapes: BaseShapes, findings: Findings
 ) -> tuple[str, ...]:
-    """Check the tensors, and return the paths of the modules that the adapter changes."""
+    """Check the tensors, and return the paths of the base model's modules that the adapter changes."""
     pairs = _pairs(tensors, shapes, findings)
     refuse_no_tensors(pairs, tensors, findings)
+    places = {path: shapes.locate(path) for path in pairs}
     lacking: dict[str, set[int]] = {}
-    for path, halves in pairs.items():
-        _check_module(path, halves, lora, shapes, lacking, findings)
+    existing = tuple(
+        path
+        for path, halves in pairs.items()
+        if _check_module(path, halves, places[path], lora, shapes, lacking=lacking, findings=findings)
+    )
     _refuse_lacking(lacking, shapes, findings)
-    roots = {located[0] for path in pairs if (located := shapes.locate(path))}
+    roots = {place[0] for place in places.values() if place}
     if len(roots) > 1:
         findings.add(
             "tensor_name_invalid",
@@ -107,9 +111,9 @@ def check_tensors(
             found=" and ".join(sorted(roots)),
             expected="a single prefix",
         )
-    _check_experts(tuple(pairs), shapes, findings)
+    _check_experts(places, shapes, findings)
     _check_targets(tuple(pairs), lora, shapes, findings)
-    return tuple(pairs)
+    return existing
 
 
 def _pairs(
@@ -163,12 +167,15 @@ def _check_saved_base(name: str, tensor: Tensor, shapes: BaseShapes, path: str, 
 def _check_module(
     path: str,
     halves: Mapping[str, Tensor],
+    located: Place | None,
     lora: LoraConfig,
     shapes: BaseShapes,
+    *,
     lacking: dict[str, set[int]],
     findings: Findings,
-) -> None:
-    """Adds to `lacking`, by kind of module, the layer if it has none of that kind."""
+) -> bool:
+    """Whether the base model has the module. If a layer lacks it, adds the layer to `lacking`, by kind of
+    module."""
     missing = {"A", "B"} - halves.keys()
     if missing:
         present, absent = halves.keys() - missing, missing
@@ -178,15 +185,14 @@ def _check_module(
             found=f"lora_{present.pop()} alone",
             expected=f"lora_{absent.pop()} too",
         )
-    located = shapes.locate(path)
     module = _module(path, located, shapes, findings)
     if module is None:
-        return
+        return False
     sizes = module.sizes_in(located[1]) if located else module.sizes
     if not sizes:
         assert located
         lacking.setdefault(located[2], set()).add(located[1])
-        return
+        return False
     if not lora.targets_module(path, located[1] if located else None):
         findings.add(
             "module_not_targeted",
@@ -198,11 +204,10 @@ def _check_module(
     for half, tensor in halves.items():
         expected = [(rank, size_in) if half == "A" else (size_out, rank) for size_in, size_out in sizes]
         _expect_shape(f"{path}.lora_{half}", tensor, expected, findings)
+    return True
 
 
-def _module(
-    path: str, located: tuple[str, int, str] | None, shapes: BaseShapes, findings: Findings
-) -> Module | None:
+def _module(path: str, located: Place | None, shapes: BaseShapes, findings: Findings) -> Module | None:
     engine_path = shapes.engine_path(path)
     if engine_path in shapes.outside:
         return Module((shapes.outside[engine_path],))
@@ -265,13 +270,13 @@ def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]]
         )
 
 
-def _check_experts(paths: tuple[str, ...], shapes: BaseShapes, findings: Findings) -> None:
+def _check_experts(places: Mapping[str, Place | None], shapes: BaseShapes, findings: Findings) -> None:
     """The engine packs a layer's experts into one tensor and refuses an adapter that lacks one of them."""
     given: dict[tuple[str, str], int] = {}
-    for path in paths if shapes.experts else ():
-        engine_path, located = shapes.engine_path(path), shapes.locate(path)
+    for path, located in places.items() if shapes.experts else ():
         for place, kinds in shapes.experts.items():
             if located and located[2] in kinds:
+                engine_path = shapes.engine_path(path)
                 layer = engine_path[: engine_path.index(".experts")]
                 given[layer, place] = given.get((layer, place), 0) + 1
     for (layer, place), number in given.items():
@@ -293,9 +298,9 @@ def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes,
     if lora.targets is None or not paths:
         return
     leaves = shapes.leaves()
-    for target in lora.targets:
-        known = target.rpartition(".")[2] in leaves and not lora.excludes(target)
-        if known and not any(path == target or path.endswith(f".{target}") for path in paths):
+    accounted = lora.excluded_targets().union(*(lora.targets.each(path) for path in paths))
+    for target in lora.targets.values:
+        if target.rpartition(".")[2] in leaves and target not in accounted:
             findings.add(
                 "target_without_tensors",
                 f"`target_modules` names {shown(target)}, but it has no weights.",

@@ -140,7 +140,7 @@ def _check(
     elif lora is not None and unverified:
         paths = check_pairs(tensors, lora=lora, vocabulary=vocabulary, findings=findings)
     weights = magnitudes(directory / WEIGHTS_FILE, tensors, progress)
-    check_weights(weights, lora=lora, base_config=base.config, findings=findings)
+    check_weights(weights, lora=lora, paths=paths, base_config=base.config, findings=findings)
     if config is None or lora is None:
         return None
     named = config.get("base_model_name_or_path")
@@ -256,9 +256,9 @@ def _read_tensors(path: Path, findings: Findings) -> dict[str, Tensor] | None:
         return read_header(path)
     except HeaderError as error:
         findings.add(
-            "header_invalid",
-            "The weight file is not a valid safetensors file.",
+            error.code,
+            "The weight file is not a safetensors file that Florin accepts.",
             found=shown(str(error)),
-            expected="a complete file written by the safetensors library",
+            expected=error.expected,
         )
         return None

@@ -9,7 +9,7 @@ therefore enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +68,12 @@ def check_weights(
     weights: Mapping[str, float],
     *,
     lora: LoraConfig | None,
+    paths: Collection[str],
     base_config: Mapping[str, Any] | None,
     findings: Findings,
 ) -> None:
-    """Check the result of `magnitudes`. Without `lora`, check only that the weights are finite."""
+    """Check the result of `magnitudes`. Without `lora`, check only that the weights are finite. `paths`: the
+    modules that the base model has."""
     for name, largest in weights.items():
         if not math.isfinite(largest):
             findings.add(
@@ -86,8 +88,9 @@ def check_weights(
     for name, largest in weights.items():
         if (located := module_of(name)) is not None:
             modules.setdefault(located[0], {})[located[1]] = largest
-    _check_scalings({lora.scaling_of(path) for path in modules}, findings)
-    _check_range(modules, lora, _largest(base_config), findings)
+    existing = {path: modules[path] for path in paths if path in modules}
+    _check_scalings({lora.scaling_of(path) for path in existing}, findings)
+    _check_range(existing, lora, _largest(base_config), findings)
     _check_effect(modules, findings)
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from adapters import sources
 from adapters.checks.findings import Findings, shown
-from adapters.checks.validate import AdapterFacts, validate
+from adapters.checks.validate import AdapterFacts
+from adapters.checks.weights import CHECKING
 from adapters.model import Version
+from adapters.registry import bounded_checks
 from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
 from adapters.registry.change_context import ChangeContext, FleetLimits
 from adapters.sources import archive
@@ -84,16 +86,14 @@ class Ingest:
             return facts, self.artifacts.publish(staged), found
 
     def _check(self, directory: Path, fleet: FleetLimits) -> AdapterFacts:
-        self.options.progress("check", 0, None)
-        facts = validate(
+        self.options.progress(CHECKING, 0, None)
+        facts = bounded_checks.check(
             directory,
-            base=fleet.base,
-            max_rank=fleet.ranks[-1],
+            fleet,
             max_bytes=self.options.max_bytes,
             assume_base=self.assume_base,
             unverified_shapes=self.unverified_shapes,
             adapter=self.adapter,
-            fleet_ranks=fleet.ranks,
             progress=self.options.progress,
         )
         self.terms.check_facts(facts)

@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from adapters.checks.validate import validate
+from adapters.errors import AdaptersError
 from gateway.admission.complexity import check
 from gateway.batches.lines import BadLineError, read_line
 from gateway.composition.reconfigure import complexity
@@ -30,6 +34,7 @@ from gateway.routing.prefixes import prefix_of
 from gateway.tenants.request_policy import RequestPolicies
 from gateway.tenants.terms import DEFAULT_POLICY
 from tests.support.forms import LONG
+from tests.support.lora import LLAMA, lora_config
 
 SETTINGS = Settings()
 POLICY = RequestPolicies(policy(SETTINGS)).of(DEFAULT_POLICY)
@@ -160,7 +165,9 @@ def cost(work: Callable[[Any], object], value: Any) -> float:
     least = float("inf")
     for _ in range(3):
         begun = time.process_time()
-        with contextlib.suppress(FlorinError, BadLineError, BadPlanError):  # a refusal costs, too
+        with contextlib.suppress(
+            AdaptersError, FlorinError, BadLineError, BadPlanError
+        ):  # a refusal costs, too
             work(value)
         least = min(least, time.process_time() - begun)
         if least < NOISE_SECONDS / 10:
@@ -224,3 +231,82 @@ def test_a_line_of_a_batch_and_a_schema_of_an_evaluation():
     for name, make in schemas.items():
         text = lambda n, make=make: orjson.dumps(make(n)).decode()  # noqa: E731
         assert disproportionate(json_schema, text, 60_000) == "", name
+
+
+LAYERS = 4096
+"""As many as a base model's config may claim."""
+KINDS = [f"{part}_proj" for part in "qkvo"]
+
+
+def existing(n: int) -> list[str]:
+    """Modules that the base model has."""
+    return [f"model.layers.{i % LAYERS}.self_attn.{KINDS[i // LAYERS % 4]}" for i in range(n)]
+
+
+PATHS: dict[str, Make] = {
+    "existing modules": lambda n: existing(n // 250),
+    "unknown modules": lambda n: [f"model.x{i}.q_proj" for i in range(n // 220)],
+    "numbers": lambda n: [f"model.layers.{'1' * 300}{i}.mlp" for i in range(n // 900)],
+    "long names": lambda n: [f"{'a.' * 230}x{i}" for i in range(n // 1200)],
+    "names that are too long": lambda n: ["a." * (n // 8)] * 2,
+}
+HEADERS: dict[str, Make] = {
+    "metadata": lambda n: {"__metadata__": {f"k{i}": "v" for i in range(n // 12)}},
+    "a long value": lambda n: {"__metadata__": {"k": ASTRAL * (n // 4)}},
+    "lists": lambda n: {"a": [[]] * (n // 3)},
+    "objects": lambda n: {"a": [{}] * (n // 3)},
+    "depth": lambda n: {"a": 0} | {"b" * n: []},
+}
+KEYS: dict[str, Make] = {
+    "the same last component": lambda n: {f"layers.{i}.self_attn.q_proj": 4 for i in range(n // 34)},
+    "a choice": lambda n: {f"layers.({'|'.join(map(str, range(n // 5)))}).self_attn.q_proj": 4},
+    "choices": lambda n: {f"layers.({i}|1{i}|2{i}).q_proj": 4 for i in range(n // 100)},
+    "a choice with much beside it": lambda n: {f"{'a' * (n // 2)}({'|' * (n // 2)})": 4},
+    "any digits": lambda n: {rf"layers.\d+{'.' * (i % 9)}{i}\d+.q_proj": 4 for i in range(n // 40)},
+    "any characters": lambda n: {f"{i:08b}self_attn.q_proj".replace("0", "."): 4 for i in range(n // 34)},
+    "long keys": lambda n: {f"{'a.' * 140}{i}.q_proj": 4 for i in range(n // 300)},
+    "brackets": lambda n: {"(" * n: 4},
+    "alternatives": lambda n: {"|" * n: 4},
+}
+CONFIGS: dict[str, Make] = {
+    **{f"ranks: {k}": lambda n, make=make: {"rank_pattern": make(n)} for k, make in KEYS.items()},
+    "alphas": lambda n: {"alpha_pattern": {f"layers.{i}.self_attn.q_proj": 8 for i in range(n // 34)}},
+    "targets": lambda n: {"target_modules": [f"a{i}.q_proj" for i in range(n // 12)] + KINDS},
+    "exclusions": lambda n: {"exclude_modules": [f"a{i}.q_proj" for i in range(n // 12)]},
+    "parameters": lambda n: {"target_parameters": [f"mlp.e{i}.w" for i in range(n // 12)]},
+    "layers": lambda n: {"layers_to_transform": list(range(n // 6))},
+}
+
+
+def test_an_adapters_checks(tmp_path: Path):
+    """Most of an adapter's files is compared with something else in them: modules with patterns."""
+    config = {"num_hidden_layers": LAYERS, "num_key_value_heads": 4}
+    base = replace(LLAMA.base, config=LLAMA.config | config)
+
+    def directory(header: dict[str, Any], **changes: Any) -> Path:
+        data, raw = len(header) * 128, orjson.dumps(header)
+        weights = len(raw).to_bytes(8, "little") + raw + b"\1" * data
+        (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+        (tmp_path / "adapter_config.json").write_bytes(orjson.dumps(lora_config(kinds=KINDS, **changes)))
+        return tmp_path
+
+    def tensors(paths: list[str]) -> dict[str, Any]:
+        names = [f"base_model.model.{path}.lora_{half}.weight" for path in paths for half in "AB"]
+        return {
+            name: {"dtype": "F16", "shape": [4, 16] if "A" in name else [16, 4], "data_offsets": [at, at + 128]}
+            for at, name in zip(range(0, len(names) * 128, 128), names, strict=True)
+        }  # fmt: skip
+
+    few = tensors(existing(1000))
+    shapes: dict[str, Make] = {
+        **{f"paths: {k}": lambda n, make=make: directory(tensors(make(n))) for k, make in PATHS.items()},
+        **{f"header: {k}": lambda n, make=make: directory(make(n)) for k, make in HEADERS.items()},
+        **{k: lambda n, make=make: directory(few, **make(n // 4)) for k, make in CONFIGS.items()},
+        "paths and patterns": lambda n: directory(
+            tensors(existing(n // 250)), rank_pattern={f"layers.{i}.q_proj": 4 for i in range(1024)}
+        ),
+    }
+    work = lambda path: validate(path, base=base, max_rank=8, max_bytes=1 << 30)  # noqa: E731
+    size = BYTES if LONG else 128 * 1024
+    failures = {k: trouble for k, make in shapes.items() if (trouble := disproportionate(work, make, size))}
+    assert failures == {}

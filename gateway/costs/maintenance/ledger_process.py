@@ -7,23 +7,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from adapters.child_process import settle
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_NICENESS = 10
 
 
 class LedgerProcess:
@@ -134,10 +130,7 @@ _ledger: Ledger | None = None
 
 def _prepare(url: str) -> None:
     global _ledger  # noqa: PLW0603  # set by the pool's initializer
-    # Ctrl-C in a terminal signals the whole group; only the worker decides when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    settle()
     # Millions of rows without reference cycles: the default threshold costs a sixth of the time.
     gc.set_threshold(50_000, 20, 50)
     _ledger = Ledger(url)
@@ -146,11 +139,3 @@ def _prepare(url: str) -> None:
 def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     assert _ledger is not None
     return function(_ledger, *args, **kwargs)
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent was killed; otherwise a pool's process would wait for work forever."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

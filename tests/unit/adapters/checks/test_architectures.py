@@ -10,7 +10,7 @@ import pytest
 
 from adapters.checks.architectures import table
 from adapters.checks.findings import Findings
-from adapters.checks.lora_config import LoraConfig
+from adapters.checks.peft_config import check_config
 from adapters.checks.safetensors_header import Tensor
 from adapters.checks.shapes import BaseShapes, base_shapes
 from adapters.checks.tensors import check_tensors
@@ -350,7 +350,13 @@ def findings_of(config: dict[str, Any], paths: list[tuple[str, int, int, int]]) 
     for path, size_in, size_out, rank in paths:
         tensors[f"base_model.model.{path}.lora_A.weight"] = Tensor("F32", (rank, size_in))
         tensors[f"base_model.model.{path}.lora_B.weight"] = Tensor("F32", (size_out, rank))
-    lora = LoraConfig(4, (), None, False, None, (), 8.0, (), False)
+    lora = check_config(
+        {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ".*"},
+        max_rank=8,
+        fleet_ranks=(),
+        findings=Findings(),
+    )
+    assert lora
     findings = Findings()
     check_tensors(tensors, lora=lora, shapes=shapes_of(config), findings=findings)
     return findings.all()

@@ -467,6 +467,18 @@ def test_a_corrupt_weight_file_is_refused(tmp_path, raw):
     assert set(refusal(directory)) == {"header_invalid"}
 
 
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ((str(i) for i in range(50_001)), "too_many_tensors"),
+        (["base_model.model." + "a." * 250], "tensor_name_too_long"),
+    ],
+)
+def test_the_names_of_tensors_are_bounded(tmp_path, names, code):
+    directory = write_adapter(tmp_path / "a", tensors=dict.fromkeys(names, ("F16", (1, 1))))
+    assert set(refusal(directory)) == {code}
+
+
 def test_the_header_is_read_without_the_weights(tmp_path):
     path = tmp_path / "sparse"
     shape = (2**14, 2**14)

@@ -14,6 +14,7 @@ from adapters.checks.findings import Findings
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.peft_config import check_config
 from adapters.checks.safetensors_header import read_header
+from adapters.checks.tensors import module_of
 from adapters.checks.weights import check_weights, magnitudes
 from tests.support.lora import LLAMA, lora_config, lora_tensors, safetensors_bytes, with_value
 
@@ -29,7 +30,8 @@ def lora(**changes) -> LoraConfig:
 
 def found(largest: dict[str, float], config: LoraConfig | None = None, base=LLAMA.config) -> set[str]:
     findings = Findings()
-    check_weights(largest, lora=config or lora(), base_config=base, findings=findings)
+    paths = {module[0] for name in largest if (module := module_of(name))}
+    check_weights(largest, lora=config or lora(), paths=paths, base_config=base, findings=findings)
     return {finding.code for finding in findings.all()}
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapters.errors import ConflictError, NotFoundError, RejectedError
 from adapters.model import Adapter, AdapterName, BaseModel, Engine, Version, dump, load
+from adapters.progress import Progress
+from adapters.registry import bounded_checks
 from adapters.store.protocol.registry import Change
 from tests.support.lora import LLAMA, lora_config, lora_tensors
 from tests.unit.adapters.installation import NAME, NOW, Installation
@@ -115,6 +119,61 @@ async def test_an_adapter_that_fails_its_checks_leaves_nothing(site, worker):
     assert await site.documents("adapter") == {}
     assert names(site.tmp_path / "artifacts") == [".staging"]
     assert names(site.tmp_path / "artifacts" / ".staging") == []
+
+
+def large() -> dict[str, Any]:
+    """An adapter that is not checked in the worker's own process."""
+    return {"config": lora_config(comment="x" * 20_000)}
+
+
+async def test_a_large_adapter_is_checked_in_a_process_of_its_own(site, worker):
+    steps = []
+    added = await worker.registrar.register(
+        NAME, site.source(**large()), progress=lambda *step: steps.append(step)
+    )
+    assert (added.version.rank, added.version.warnings) == (4, ())
+    weights = sum(4 * math.prod(shape) for _, shape in lora_tensors().values())
+    assert ("check", weights, weights) in steps
+    config = large()["config"] | {"lora_alpha": -1}
+    with pytest.raises(RejectedError) as caught:
+        await worker.registrar.register(NAME, site.source(1, config=config))
+    assert [finding.code for finding in caught.value.findings] == ["alpha_invalid"]
+
+
+def never_ends(directory: Path, *, progress: Progress, **more: Any) -> None:
+    while True:
+        pass
+
+
+async def test_checks_that_do_not_end_give_their_places_to_others(site, worker, monkeypatch):
+    sources = [site.source(fill, **large()) for fill in range(6)]
+    with monkeypatch.context() as patch:
+        patch.setattr(bounded_checks, "validate", never_ends)
+        patch.setattr(bounded_checks, "_SECONDS", 0.2)
+        results = await asyncio.gather(
+            *(worker.registrar.register(NAME, source) for source in sources), return_exceptions=True
+        )
+    for refusal in results:
+        assert isinstance(refusal, RejectedError)
+        assert [finding.code for finding in refusal.findings] == ["checks_unfinished"]
+    assert (await worker.registrar.register(NAME, sources[0])).created
+    assert names(site.tmp_path / "artifacts" / ".staging") == []
+
+
+async def test_checks_end_when_nobody_waits_any_more(site, worker, monkeypatch):
+    class LeftError(Exception):
+        pass
+
+    steps = []
+
+    def leave(step: str, done: int, total: int | None) -> None:
+        steps.append(step)
+        if steps.count("check") == 3:  # the first comes before there is a process
+            raise LeftError
+
+    monkeypatch.setattr(bounded_checks, "validate", never_ends)
+    with pytest.raises(LeftError):
+        await worker.registrar.register(NAME, site.source(**large()), progress=leave)
 
 
 async def test_the_rank_must_fit_one_engine_of_the_fleet(site, worker):
