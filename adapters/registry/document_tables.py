@@ -39,6 +39,9 @@ class ParsedOnUse(Mapping[str, D], Generic[D]):
     def keys(self) -> KeysView[str]:
         return self.texts.keys()
 
+    def copy(self) -> ParsedOnUse[D]:
+        return ParsedOnUse(self._kind, self.texts)
+
     def put(self, key: str, text: str | None) -> None:
         """Raises ValueError for a text that cannot be parsed."""
         if text is not None:

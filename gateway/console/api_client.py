@@ -67,7 +67,9 @@ class ApiClient:
 
     async def get(self, path: str, **query: Any) -> Any:
         """The JSON of the answer. Parameters that are None are left out; lists are repeated."""
-        return (await self.call("GET", path, query=query)).json()
+        answer = await self.call("GET", path, query=query)
+        await asyncio.sleep(0)  # a long one has taken its time to arrive, and takes as much to be parsed
+        return answer.json()
 
     async def post(self, path: str, body: object = None, **query: Any) -> Any:
         return (await self.call("POST", path, body, query=query)).json()

@@ -177,7 +177,8 @@ CODES: dict[str, Code] = {
     "engine_pinned": Code(
         403,
         "permission_error",
-        "A GPU host reports a value that differs from the one pinned to its key.",
+        "A GPU host reports a value that differs from the one pinned to its key, or fetches adapters from "
+        "another address than its engine's.",
         "Restore the value, or enrol the host again with `florin engine token create`.",
     ),
     # limits
@@ -185,8 +186,8 @@ CODES: dict[str, Code] = {
         503,
         _SERVER,
         "The worker has FLORIN_MAX_CONNECTIONS connections, or FLORIN_MAX_CONNECTIONS_PER_ADDRESS from the "
-        "client's address.",
-        "Use fewer connections, or raise the setting.",
+        "client's address, or too much memory goes to headers that have not all arrived.",
+        "Use fewer connections, or raise the setting; send all headers at once.",
     ),
     "too_many_requests": Code(
         429,

@@ -36,7 +36,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_connections": "Open connections of clients, idle ones included.",
     "florin_connections_closed_total": "Connections of clients that Florin closed because of a limit, by "
     "reason: `header_timeout`, `body_timeout`, `write_timeout`, `idle`, `too_many`, `too_many_from_address`, "
-    "`headers_too_large`, `invalid_http`, `pipelining`.",
+    "`headers_too_large`, `heads` (more unfinished headers than a worker has room for), `invalid_http`, "
+    "`pipelining`.",
     "florin_requests_waiting": "Requests that are not on an engine: being read, queued, or between two "
     "attempts.",
     "florin_queue_waiting": "Requests that wait for an engine with room, by base model and the priority of "

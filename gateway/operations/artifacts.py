@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 from adapters.checks.validate import FILES
 from adapters.errors import NotFoundError
+from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
+from gateway.tenants.engine_pins import fetches_from
 
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def find(state: State, key: Key, digest: str, file: str) -> Path:
+_RESOLVE_SECONDS: Final = 5.0
+
+
+async def find(state: State, key: Key, digest: str, file: str, peer: str | None) -> Path:
     """The path of one of the two files of the version with the digest `sha256:<digest>`. An engine's key may
-    only fetch versions placed on its engine, and cannot tell whether others exist. Raises NotFoundError."""
+    only fetch versions placed on its engine, and cannot tell whether others exist; it may fetch them only
+    from the engine's address. Raises NotFoundError, FlorinError."""
     if not _HEX.fullmatch(digest) or file not in FILES:
         raise NotFoundError("There is no such file: a version's digest in hex, and one of its two names.")
+    if key.role is Role.ENGINE:
+        await _check_address(state, key.engine, peer)
     if not _may_fetch(state, key, f"sha256:{digest}"):
         raise NotFoundError(f"No version of sha256:{digest} is placed on engine {key.engine}.")
     path = state.artifacts.root / digest / file
@@ -27,6 +38,28 @@ def find(state: State, key: Key, digest: str, file: str) -> Path:
             "gateways on several hosts need a FLORIN_ARTIFACT_DIR that all of them see."
         )
     return path
+
+
+async def _check_address(state: State, name: str, peer: str | None) -> None:
+    """A stolen key is of no use elsewhere. The engine's URL is at the address pinned to its key. Raises
+    FlorinError."""
+    engine = state.catalog.engines.get(name)
+    host = urlsplit(engine.url).hostname if engine else None
+    if host and not fetches_from(host, await _addresses(host), peer):
+        raise FlorinError(
+            "engine_pinned",
+            f"Engine {name} fetches adapters from {peer}, but that is not the address of its URL, nor one to "
+            "which its name resolves here.",
+        )
+
+
+async def _addresses(host: str) -> list[str]:
+    try:
+        async with asyncio.timeout(_RESOLVE_SECONDS):
+            resolved = await asyncio.get_running_loop().getaddrinfo(host, None)
+    except (OSError, UnicodeError):  # TimeoutError is an OSError
+        return []
+    return [str(address[0]) for *_, address in resolved]
 
 
 def _may_fetch(state: State, key: Key, digest: str) -> bool:

@@ -148,8 +148,11 @@ def run_app(
     server = _Server(config, app, stop, ready, peers)
     try:
         server.run(sockets=list(listeners))
-    except SystemExit:  # uvicorn exits like this if the app did not start, and has logged why
+    except SystemExit as error:  # uvicorn exits like this if the app did not start, and has logged why
+        if server.started:
+            log.critical("The event loop was ended by SystemExit", exc_info=error)
         return FAILED
+    log.info("Stopped")
     return 0
 
 
@@ -238,6 +241,7 @@ class _Server(uvicorn.Server):
         while self._heard < self._stop.count:
             self._heard += 1
             if self._leaves_at is None:
+                log.info("Stopping on %s", signal.Signals(self._stop.first).name)
                 self._app.stop()
                 waits = self._stop.first == signal.SIGTERM and self._app.balanced
                 self._leaves_at = time.monotonic() + (self._app.settings.lame_duck if waits else 0.0)

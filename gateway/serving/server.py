@@ -6,9 +6,11 @@ A single worker runs in this process (`runner`); several run in child processes 
 from __future__ import annotations
 
 import errno
+import faulthandler
 import logging
 import os
 import resource
+import signal
 import socket
 import sys
 import threading
@@ -50,6 +52,7 @@ def serve() -> int:
     os.umask(state_directory.UMASK)  # inherited by all workers and the embedded Valkey
     quiet_children(os.environ)
     log_to_stderr()
+    faulthandler.enable(2)  # also for the workers: a crash in native code says where, and nothing else does
     try:
         with ExitStack() as stack:
             export_others(os.environ)
@@ -79,6 +82,7 @@ def serve() -> int:
     except ServerStartError as error:
         return _report(error, FAILED)
     except StopRequested:
+        log.info("Stopped on %s while starting", signal.Signals(stop.first).name)
         return 0
 
 

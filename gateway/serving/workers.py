@@ -130,7 +130,10 @@ def supervise(
     with closing(WorkerWatch(settings.workers)) as watch:
         group = WorkerGroup(settings, listeners, stop, detach, watch)
         try:
-            return group.supervise(announce, maintain)
+            code = group.supervise(announce, maintain)
+            if stop.first:
+                log.info("Stopping on %s", signal.Signals(stop.first).name)
+            return code
         finally:
             group.fallback.stop()
             for listener in listeners:
@@ -297,8 +300,11 @@ def _listen(channel: socket.socket, app: App) -> None:
     with channel.makefile("rb") as lines, suppress(OSError, RuntimeError):  # the event loop may have ended
         for line in lines:
             app.apply(received(app.settings, json.loads(line)))
+    log.info("The parent process has stopped or died: this worker stops")
     os.kill(os.getpid(), signal.SIGINT)  # not SIGTERM: the next parent needs the port
     time.sleep(patience(app.settings))
+    log.error("This worker did not stop in time; ending it")
+    logging.shutdown()  # lines are written by a thread, for which nobody would wait
     os._exit(FAILED)
 
 

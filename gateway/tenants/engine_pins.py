@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +36,12 @@ def may_claim(pins: Pins, url: str, peer: str | None) -> bool:
     if pins.address is not None:
         return _same(host, pins.address)
     return peer is not None and parse_address(host) is not None and _same(host, peer)
+
+
+def fetches_from(host: str, addresses: Iterable[str], peer: str | None) -> bool:
+    """Whether who connects from `peer` may have the files of the engine at `host`, a name or an address.
+    `addresses`: what the name resolves to."""
+    return peer is not None and any(_same(address, peer) for address in (host, *addresses))
 
 
 def _same(one: str, other: str) -> bool:

@@ -126,6 +126,8 @@ class ClientConnection(asyncio.Protocol):
         self._written = 0
         self._requests = 0
         """Requests that have begun."""
+        self._head_counts = False
+        """Its unfinished head is among `Connections.heads`."""
         self._repeated: RepeatedHead | None = None
         """The head of the last request that arrived in one piece."""
         self._current: HttpRequest | AsgiCycle | _Refused | None = None
@@ -198,6 +200,12 @@ class ClientConnection(asyncio.Protocol):
                 self.request_complete()
                 return
         reader.feed(data)
+        if unfinished := reader.unfinished:
+            self._head_counts = True
+            self._connections.head_grows(self, unfinished)
+        elif self._head_counts:
+            self._head_counts = False
+            self._connections.heads.finish(self)
         arrived = self._current
         if idle and self._requests == requests + 1 and isinstance(arrived, HttpRequest) and not arrived.more:
             self._repeated = repeatable(data, arrived.head)
@@ -240,6 +248,12 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()  # what it has not read is lost
         else:
             self._transport.close()
+
+    def refuse_head(self) -> None:
+        """See `unfinished_heads.Holder`."""
+        self._connections.on_close("heads")
+        self._refuse("too_many_connections", "Too many requests whose headers have not all arrived.")
+        self._reader.discard()
 
     # -- what the reader calls
 

@@ -17,11 +17,12 @@ from typing import Final, Protocol
 
 from gateway.config import Settings
 from gateway.config.trusted_proxies import TrustedProxies
+from gateway.transport.unfinished_heads import UnfinishedHeads
 
 SWEEP_SECONDS: Final = 1.0
 CLOSE_REASONS: Final = (
     "header_timeout", "body_timeout", "write_timeout", "idle", "too_many", "too_many_from_address",
-    "invalid_http", "headers_too_large", "pipelining",
+    "invalid_http", "headers_too_large", "heads", "pipelining",
 )  # fmt: skip
 """Why a connection is closed because of a limit."""
 
@@ -115,6 +116,9 @@ class Connection(Protocol):
     def expire(self, phase: Phase) -> None:
         """Close the connection: its client has taken too long."""
 
+    def refuse_head(self) -> None:
+        """See `unfinished_heads.Holder`."""
+
 
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 """Prefix of IPv4 addresses on an IPv6 socket."""
@@ -144,6 +148,7 @@ class Connections:
     on_change: Callable[[int], object] = lambda _count: None
     """Called with the number of connections when it changes, those being set up included."""
     open: set[Connection] = field(default_factory=set)
+    heads: UnfinishedHeads = field(default_factory=UnfinishedHeads)
     _by_network: Counter[str | bytes] = field(default_factory=Counter)
     _setting_up: Counter[str | bytes] = field(default_factory=Counter)
     _arriving: int = 0
@@ -183,8 +188,15 @@ class Connections:
         """Stop counting a connection that was lost. Idempotent."""
         if connection in self.open:
             self.open.discard(connection)
+            self.heads.finish(connection)
             _decrease(self._by_network, network_of(connection.address))
             self._changed()
+
+    def head_grows(self, connection: Connection, size: int) -> None:
+        """The headers of a request have begun to arrive: `size` bytes of them so far."""
+        proxies, network = self.limits.proxies, network_of(connection.address)
+        shared = not network or (proxies is not None and proxies.trusts(connection.address))
+        self.heads.note(connection, connection if shared else network, size)
 
     def _excessive(self, address: str, network: str | bytes, others: int, others_of_network: int) -> bool:
         if len(self.open) + others >= self.limits.connections:

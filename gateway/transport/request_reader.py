@@ -71,6 +71,17 @@ class RequestReader:
         self._overhead = 0
         """Bytes since the last part of a body, or since the last request: headers, chunk sizes, trailers."""
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a request's headers that have not all arrived."""
+        return max(self._overhead, self._head_bytes) if self.in_head and not self.stopped else 0
+
+    def discard(self) -> None:
+        """Stop, and drop the headers that have arrived. Not in a callback of the parser."""
+        self.stopped = True
+        self._url, self._headers = b"", []
+        self._parser = httptools.HttpRequestParser(self)
+
     def feed(self, data: bytes) -> None:
         self._overhead += len(data)
         try:

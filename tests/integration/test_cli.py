@@ -244,7 +244,9 @@ def test_first_signal_lets_streams_finish(tmp_path, engine, workers):
         assert not left
         assert not list((tmp_path / "state").glob("metrics-*"))
         assert not list((tmp_path / "state").rglob("*.sock"))
-        assert "Traceback" not in gateway.errors.read_text()
+        errors = gateway.errors.read_text()
+        assert "Stopping on SIGTERM" in errors
+        assert "Traceback" not in errors
 
 
 def refuses(url: str) -> bool:
@@ -285,6 +287,10 @@ def test_workers_share_the_port_and_are_replaced(tmp_path):
         until_now(lambda: gateway.florin("tenant", "list").returncode == 0)
         until_now(lambda: "died with exit code -9; restarting" in gateway.errors.read_text())
         until_now(lambda: "florin_feed_connected 1.0" in scraped(gateway))  # the new worker says so last
+        crashed = workers(parent)[0]
+        crashed.send_signal(signal.SIGSEGV)
+        until_now(lambda: f"Worker {crashed.pid} died with exit code -11" in gateway.errors.read_text())
+        assert "Fatal Python error: Segmentation fault" in gateway.errors.read_text()
         assert gateway.stop() == 0
 
 
@@ -345,6 +351,7 @@ def test_kill_9_of_the_parent_leaves_no_process(tmp_path, count):
         gateway.process.wait()
         _, alive = psutil.wait_procs(family, PATIENCE)
         assert not alive
+        assert count == "1" or "The parent process has stopped or died" in gateway.errors.read_text()
 
 
 def workers(parent: psutil.Process) -> list[psutil.Process]:

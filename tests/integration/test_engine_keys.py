@@ -301,6 +301,21 @@ async def test_a_host_is_given_the_files_of_what_is_placed_on_its_engine_and_no_
         assert (await http.get(path(mine))).status_code == 404
 
 
+async def test_a_host_is_given_files_at_its_engines_address_alone(gateway):
+    await gateway.add_tenant("acme")
+    answers = []
+    for name, url in (("h1", "http://192.0.2.7:8000"), ("h2", "http://localhost:9")):
+        await gateway.add_engine(name, url)
+        version = await add_version(gateway, f"acme/{name}")
+        await gateway.state.store.claim(version.engine_name, name, slots=2, owner="w", ttl_ms=60_000)
+        async with enrolled(gateway, name) as http:
+            digest = version.digest.removeprefix("sha256:")
+            answers.append(await http.get(f"artifacts/{digest}/adapter_config.json"))
+    elsewhere, there = answers
+    assert code(elsewhere) == (403, "engine_pinned")
+    assert there.status_code == 200
+
+
 # -- agents and the gateway
 
 

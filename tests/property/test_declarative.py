@@ -15,7 +15,7 @@ from gateway.commands import fleet_file
 from gateway.costs.periods import iso
 from gateway.errors import FlorinError
 from gateway.operations.declarative.actions import ApplyPlan, PlannedAction
-from gateway.operations.declarative.current import Current, export, read
+from gateway.operations.declarative.current import Current, Snapshot, export, read
 from gateway.operations.declarative.document import Document, parse
 from gateway.operations.declarative.plan import plan
 from gateway.operations.declarative.specs import AdapterSpec, BaseSpec, RemovedSpec
@@ -26,7 +26,7 @@ from tests.support.search import examples
 NOW = 1_795_000_000_000_000
 LATER = NOW + 1_000_000
 """When each plan is made: after all that was begun."""
-EMPTY = read(Catalog(), Directory(), ())
+EMPTY = read(Snapshot.take(Catalog(), Directory()), ())
 SECTIONS = {"base": "bases", "engine": "engines", "tenant": "tenants", "key": "keys", "adapter": "adapters"}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import Field, StringConstraints, model_validator
 
 from adapters.model import Adapter, AdapterName, Version
 from adapters.registry.changes.live_version import CanaryTerms
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
-from gateway.api.admin.common import Managed, Operator
+from gateway.api.admin.common import Managed, Operator, listed
 from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.operations import adapters, canaries, evaluations
 from gateway.operations.authorization import Authority
@@ -84,15 +84,15 @@ class NewReplicas(StrictBody):
         return self
 
 
-@router.get("")
+@router.get("", response_model=None)
 async def list_adapters(
     state: StateDep, authority: Manager, tenant: Annotated[str | None, Query()] = None
-) -> Json:
+) -> Response:
     """All adapters that the key may see, or one tenant's, by name. A key of role `tenant-admin` sees its own
     tenant's, without the fields that describe the fleet."""
     found = [a for name, a in sorted(state.catalog.adapters.items()) if authority.sees(name)]
     shown = [a for a in found if tenant in (None, a.name.partition("/")[0])]
-    return {"data": [adapter_json(state, a, authority) for a in shown]}
+    return await listed(shown, lambda adapter: adapter_json(state, adapter, authority))
 
 
 @router.get("/{tenant}/{name}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from gateway.api.admin.common import Operator
+from gateway.api.admin.common import Operator, as_it_is
 from gateway.api.admin.progress import answer
 from gateway.api.dependencies import Actor, StateDep
 from gateway.operations.declarative import execute
@@ -19,11 +19,11 @@ from gateway.operations.transaction import Json
 router = APIRouter(tags=["declarative"], dependencies=[Operator])
 
 
-@router.get("/export", responses={200: {"model": Document}})
-async def export(state: StateDep) -> Json:
+@router.get("/export", response_model=None, responses={200: {"model": Document}})
+async def export(state: StateDep) -> Response:
     """The registry as a document for `apply`: tenants, keys (as digests), base models, engines, adapters with
     their versions, prices."""
-    return await export_registry(state)
+    return as_it_is(await export_registry(state))
 
 
 @router.post("/apply", response_model=None, openapi_extra={"requestBody": {"required": True}})

@@ -75,7 +75,7 @@ async def search(visit: Visit) -> Response:
     )
     groups = [
         group("Requests", request),
-        group("Adapters", adapter_hits(adapters, text)),
+        group("Adapters", await asyncio.to_thread(adapter_hits, adapters, text)),
         group("Engines", engine_hits(engines, text)),
         group("Tenants", tenant_hits(tenants, text)),
         group("Keys", key_hits(keys, text)),

@@ -19,7 +19,7 @@ from gateway.operations.transaction import Json
 
 
 async def export_registry(state: State) -> Json:
-    return current.export(await _current(state))
+    return await asyncio.to_thread(current.export, await _current(state))
 
 
 async def plan_apply(
@@ -38,8 +38,10 @@ async def plan_apply(
 
 
 async def _current(state: State) -> current.Current:
+    """In a thread: of 10,000 adapters, it takes tenths of a second."""
     book, selling = await asyncio.to_thread(_read, state.ledger)
-    return current.read(state.catalog, state.directory, book, selling)
+    registry = current.Snapshot.take(state.catalog, state.directory)
+    return await asyncio.to_thread(current.read, registry, book, selling)
 
 
 def _read(ledger: Ledger) -> tuple[list[Price], Selling]:

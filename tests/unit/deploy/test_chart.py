@@ -125,9 +125,10 @@ def test_an_engine_is_called_as_its_pod_and_has_its_pod_s_key():
     for engine in ENGINES:
         assert options(engine)["--name"] == "$(POD_NAME)"
         assert options(engine)["--host"] == "$(NODE_NAME)"
-        assert environment(engine)["FLORIN_ENGINE_KEY_FILE"] == "/etc/florin/keys/$(POD_NAME)"
-        names = list(environment(engine))
-        assert names.index("POD_NAME") < names.index("FLORIN_ENGINE_KEY_FILE")  # else it is not expanded
+        [mount] = [m for m in container(engine)["volumeMounts"] if m["name"] == "keys"]
+        assert mount["subPathExpr"] == "$(POD_NAME)"  # of the Secret's keys, no other pod's
+        assert mount["mountPath"] == environment(engine)["FLORIN_ENGINE_KEY_FILE"]
+        assert "POD_NAME" in environment(engine)  # else it is not expanded
 
 
 def probes(workload: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -188,31 +189,37 @@ def mounted(workload: dict[str, Any]) -> dict[str, str]:
     return {m["mountPath"]: secrets[m["name"]] for m in mounts if m["name"] in secrets}
 
 
+def certificate(workload: dict[str, Any]) -> dict[str, Any]:
+    """The one in the Secret that is mounted there."""
+    secrets = mounted(workload).values()
+    [only] = [c for c in of("Certificate") if c["spec"]["secretName"] in secrets]
+    return only
+
+
 def test_gateways_and_engines_speak_mutual_tls_with_certificates_of_one_issuer():
-    client, served = of("Certificate")
-    assert client["spec"]["issuerRef"] == served["spec"]["issuerRef"]
-    assert client["spec"]["usages"] == ["client auth"]
-    assert set(served["spec"]["usages"]) == {"server auth", "client auth"}  # an agent calls its engine
-    ways = [(GATEWAY, client, "FLORIN_ENGINE_"), *((engine, served, "FLORIN_ENGINE_") for engine in ENGINES)]
-    ways += [(engine, served, "FLORIN_TLS_") for engine in ENGINES]
-    for workload, certificate, variables in ways:
+    assert len({json.dumps(one["spec"]["issuerRef"]) for one in of("Certificate")}) == 1
+    assert certificate(GATEWAY)["spec"]["usages"] == ["client auth"]
+    ways = [(workload, "FLORIN_ENGINE_") for workload in WORKLOADS]
+    ways += [(engine, "FLORIN_TLS_") for engine in ENGINES]
+    for workload, variables in ways:
         files = {Path(environment(workload)[f"{variables}{part}"]) for part in ("CERT", "KEY")}
         ca = environment(workload)[f"{variables}{'CLIENT_' * (variables == 'FLORIN_TLS_')}CA"]
         assert {path.name for path in files} | {Path(ca).name} == {"tls.crt", "tls.key", "ca.crt"}
         [directory] = {path.parent for path in files} | {Path(ca).parent}
-        assert mounted(workload)[str(directory)] == certificate["spec"]["secretName"]
+        assert mounted(workload)[str(directory)] == certificate(workload)["spec"]["secretName"]
 
 
-def test_an_engine_is_called_at_a_name_that_its_certificate_covers():
-    [names] = [one["spec"]["dnsNames"] for one in of("Certificate") if "server auth" in one["spec"]["usages"]]
+def test_an_engine_is_called_at_a_name_that_its_certificate_alone_covers():
     services = {one["metadata"]["name"]: one["spec"] for one in of("Service")}
     for engine in ENGINES:
         service = engine["spec"]["serviceName"]
         assert services[service]["publishNotReadyAddresses"] is True  # it registers before it is ready
         url = urlsplit(options(engine)["--advertise"].replace("$(POD_NAME)", f"{service}-0"))
         assert url.hostname == f"{service}-0.{service}.serving.svc"
-        assert f"*.{url.hostname.partition('.')[2]}" in names
         assert (url.scheme, url.port) == ("https", services[service]["ports"][0]["port"])
+        own = certificate(engine)["spec"]
+        assert own["dnsNames"] == [f"*.{url.hostname.partition('.')[2]}"]
+        assert set(own["usages"]) == {"server auth", "client auth"}  # an agent calls its engine
 
 
 def test_an_engine_asks_its_clients_for_certificates():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from gateway.console.api_client import Json
 from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.common import VISITORS, command
-from gateway.console.tables import Cell, Column
+from gateway.console.tables import Cell, Column, TableView
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
 from gateway.tenants.directory import Role
 
@@ -29,19 +29,38 @@ async def adapters(visit: Visit) -> Response:
     every = found["data"]
     used = rows.last_used(placed["data"], visit.now)
     by_name = {row["adapter"]: row for row in costs["rows"]} if costly else None
-    shown = rows.narrowed(every, visit.query)
-    table = visit.table(rows.columns(operator=operator, used=used, costs=by_name), shown, sort="adapter")
+    columns = rows.columns(operator=operator, used=used, costs=by_name)
+    # In a thread: of 10,000 adapters, it takes tenths of a second.
+    listing = await asyncio.to_thread(_listing, visit, columns, every)
     tenant = visit.query.get("tenant", "")
-    return visit.export(table, "adapters") or visit.page(
+    return listing.file or visit.page(
         "adapters.html.j2",
-        table=table,
+        table=listing.table,
         any=bool(every),
-        tenants=_options(map(rows.tenant_of, every), "All tenants"),
-        bases=_options((a["base_model"] for a in every), "All base models"),
+        tenants=listing.tenants,
+        bases=listing.bases,
         shown=rows.SHOWN,
         costly=costly,
         currency=costs.get("currency", ""),
         cli=command("adapter", "list", *(("--tenant", tenant) if tenant else ())),
+    )
+
+
+class _Listing(NamedTuple):
+    table: TableView
+    file: Response | None
+    """The table, if the URL asks for a file."""
+    tenants: list[tuple[str, str]]
+    bases: list[tuple[str, str]]
+
+
+def _listing(visit: Visit, columns: list[Column], every: list[Json]) -> _Listing:
+    table = visit.table(columns, rows.narrowed(every, visit.query), sort="adapter")
+    return _Listing(
+        table,
+        visit.export(table, "adapters"),
+        _options(map(rows.tenant_of, every), "All tenants"),
+        _options((a["base_model"] for a in every), "All base models"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.tenants.directory import Pins
-from gateway.tenants.engine_pins import contradiction, may_claim, settle
+from gateway.tenants.engine_pins import contradiction, fetches_from, may_claim, settle
 
 SAID = {
     "base": "llama", "gpu_type": "H100", "gpu_count": 2, "region": "", "purchase": "spot", "slots": 4,
@@ -65,3 +65,19 @@ def test_what_contradicts_is_named(pins, words):
 )
 def test_requests_go_only_where_the_host_connects_from_or_an_operator_says(address, url, peer, may):
     assert may_claim(Pins(address=address), url, peer) is may
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses", "peer", "may"),
+    [
+        ("10.0.0.7", [], "10.0.0.7", True),
+        ("10.0.0.7", [], "::ffff:10.0.0.7", True),
+        ("10.0.0.7", ["10.0.0.7"], "10.0.0.8", False),
+        ("gpu7", ["10.0.0.6", "fd00:0::7"], "fd00::7", True),
+        ("gpu7", ["10.0.0.7"], "10.0.0.8", False),
+        ("gpu7", [], "10.0.0.7", False),
+        ("10.0.0.7", [], None, False),
+    ],
+)
+def test_files_are_fetched_from_the_engine_s_address_alone(host, addresses, peer, may):
+    assert fetches_from(host, addresses, peer) is may

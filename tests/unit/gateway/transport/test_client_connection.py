@@ -15,6 +15,7 @@ import pytest
 from gateway.config import Settings
 from gateway.transport import client_connection
 from gateway.transport.connection_limits import connection_limits
+from gateway.transport.unfinished_heads import UnfinishedHeads
 from tests.support.certificates import Authority
 from tests.support.waiting import until
 from tests.unit.gateway.transport.serving import PATIENCE, App, Client, client, serving
@@ -445,6 +446,21 @@ async def test_endless_chunk_headers_and_trailers_are_refused(endless: bytes):
         await wire.send(endless)
         assert [(r.status, r.code) for r in await wire.responses()] == [(400, "invalid_http")]
     assert app.closed == ["invalid_http"]
+
+
+async def test_the_largest_unfinished_head_goes_when_there_is_no_room():
+    app = limited(header_bytes=8192)
+    app.connections.heads = UnfinishedHeads(4096, 4096)
+    async with serving(app) as address, client(address) as large, client(address) as small:
+        await large.send(b"GET /v1/x HTTP/1.1\r\nhost: x\r\npadding: " + b"x" * 3000)
+        await until(lambda: app.connections.heads._held)
+        await small.send(b"GET /v1/x HTTP/1.1\r\nhost: x\r\npadding: " + b"x" * 2000)
+        [refused] = await large.responses()
+        assert (refused.status, refused.code) == (503, "too_many_connections")
+        await small.send(b"\r\n\r\n")
+        assert (await small.response()).status == 200
+        assert not app.connections.heads._held
+    assert app.closed == ["heads"]
 
 
 async def test_caps_on_connections():

@@ -9,13 +9,13 @@ import pytest
 from adapters.registry.catalog import Catalog
 from gateway.errors import FlorinError
 from gateway.operations.declarative.actions import ApplyPlan
-from gateway.operations.declarative.current import Current, read
+from gateway.operations.declarative.current import Current, Snapshot, read
 from gateway.operations.declarative.document import Document, parse
 from gateway.operations.declarative.plan import plan
 from gateway.tenants.directory import Directory
 
 NOW = 1_795_000_000_000_000
-EMPTY = read(Catalog(), Directory(), ()).document
+EMPTY = read(Snapshot.take(Catalog(), Directory()), ()).document
 SHA = [f"sha256:{n:064x}" for n in range(10)]
 
 

@@ -11,7 +11,7 @@ from adapters.registry.catalog import Catalog
 from gateway.commands import fleet_file
 from gateway.costs.periods import instant
 from gateway.costs.selling.cards import RateCards
-from gateway.operations.declarative.current import export, read
+from gateway.operations.declarative.current import Snapshot, export, read
 from gateway.operations.declarative.document import parse
 from gateway.operations.declarative.plan import plan
 from gateway.operations.declarative.selling import Selling
@@ -29,7 +29,7 @@ def there(cards: list[dict[str, Any]] = (), assigned: list[dict[str, Any]] = (),
     )
     directory = Directory()
     directory.tenants = {n: Tenant(n, base_access=True, created=0) for n in ("acme", "bolt")}
-    return read(Catalog(), directory, (), Selling(made, opened))
+    return read(Snapshot.take(Catalog(), directory), (), Selling(made, opened))
 
 
 def planned(current, **wanted: Any):
@@ -130,7 +130,7 @@ def test_an_export_is_a_file_that_changes_nothing_and_restores_an_empty_installa
     assert text.count("monthly_minimum") == 0, "the version with one was replaced"
     assert text.count("residency_per_adapter_hour") == 1
     assert len(sections["rate_cards"]) == 3
-    restored = planned(read(Catalog(), Directory(), ()), **sections)
+    restored = planned(read(Snapshot.take(Catalog(), Directory()), ()), **sections)
     assert not [action for action in restored.actions if action.verb == "refuse"]
     goals = [action.goal for action in restored.actions]
     again = RateCards(
