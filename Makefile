@@ -22,7 +22,7 @@ IN_PAIRS = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
+.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz bystander chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-fairness       a flood on two real engines, with and without the fair queue'
 	@echo 'make loadtest             a steady mixed load on the demo'
 	@echo 'make fuzz                 rubbish from every side for a minute (ARGS="--seconds 3600" for longer)'
+	@echo 'make bystander            how long a customer waits while each small attack runs (ARGS="--workers 1")'
 	@echo 'make chaos                50 kills and other faults under load, and what must hold (ARGS="--seed N")'
 	@echo 'make soak                 ten minutes of steady load, and what grows (ARGS="--hours N" for longer)'
 	@echo 'make lock                 write the lock files anew; ARGS=--upgrade takes newer versions'
@@ -140,6 +141,9 @@ loadtest: $(READY)
 
 fuzz: $(READY)
 	@$(BIN)/python -m loadtests.fuzz $(ARGS)
+
+bystander: $(READY)
+	@$(BIN)/python -m loadtests.fuzz.bystander $(ARGS)
 
 chaos: $(READY)
 	@$(BIN)/python -m loadtests.chaos $(ARGS)
