@@ -49,9 +49,16 @@ class LimitParts:
         whose, _, name = subject.partition(":")
         key = self.directory.keys.get(name) if whose == "key" else None
         tenant = key.tenant if key else name
+        known = self.directory.tenants.get(tenant)
         try:
             counts = await asyncio.to_thread(
-                tokens_used, self.ledger, tenant, start, end, key=key.id if key else ""
+                tokens_used,
+                self.ledger,
+                tenant,
+                start,
+                end,
+                key=key.id if key else "",
+                since=known.created if known else 0,
             )
         except LedgerUnavailableError as error:
             raise StoreUnavailableError(f"The ledger cannot be read: {error}") from error

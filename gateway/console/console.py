@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COOKIE: Final = "florin_session"
+HOST_COOKIE: Final = f"__Host-{COOKIE}"
+"""Over HTTPS. Browsers accept it only over HTTPS, for this very host and with the path /, so that neither a
+neighbouring subdomain nor somebody in the network can plant a session."""
 PREFIX: Final = "/console"
 _FORM_BYTES: Final = 1024 * 1024
 _POLICY: Final = (
@@ -119,7 +122,8 @@ class Console:
             await self._read_form(visit)
             await self.sessions.end(session)
             response = RedirectResponse(f"{PREFIX}/sign-in", 303)
-            response.delete_cookie(COOKIE, path=PREFIX)
+            name, path = self._cookie(request)
+            response.delete_cookie(name, path=path, secure=self._secure(request), httponly=True)
             return response
         return await self._page(visit)
 
@@ -197,7 +201,8 @@ class Console:
     async def _session(self, request: Request) -> tuple[Session, Key] | None:
         """The session and its key as it is now. None: not signed in, or no longer. Raises
         StoreUnavailableError."""
-        secret = request.cookies.get(COOKIE, "")
+        name, _ = self._cookie(request)
+        secret = request.cookies.get(name, "")
         session = await self.sessions.find(secret) if secret else None
         key = self.sessions.key_of(session) if session else None
         if session is None or key is None or key.role not in ALL or not self._holds(key):
@@ -270,11 +275,12 @@ class Console:
             raise ApiError(error.status, error.code, error.message) from error
         log.info("console: key %s signed in", key.id)
         response = RedirectResponse(_inside(next_path), 303)
+        name, path = self._cookie(request)
         response.set_cookie(
-            COOKIE,
+            name,
             secret,
             max_age=max(1, (session.expires - self._clock()) // 1_000_000),
-            path=PREFIX,
+            path=path,
             httponly=True,
             samesite="lax",  # strict would lose it on the way back from an identity provider
             secure=self._secure(request),
@@ -303,6 +309,10 @@ class Console:
         if self._state.people is None:
             raise ApiError(404, "not_found", "This gateway has no issuer to sign in with.")
         return self._state.people
+
+    def _cookie(self, request: Request) -> tuple[str, str]:
+        """Name and path of the session's cookie."""
+        return (HOST_COOKIE, "/") if self._secure(request) else (COOKIE, PREFIX)
 
     def _secure(self, request: Request) -> bool:
         return request.url.scheme == "https" or self._settings.behind_proxy

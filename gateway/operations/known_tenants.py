@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from sqlalchemy import select
 
 from gateway.errors import FlorinError
+from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups, usage_records
 from gateway.operations.state import State
@@ -24,6 +25,15 @@ async def require_tenant(state: State, name: str) -> None:
         f"There is no tenant {name[:100]!r}, and none of that name has any usage.{advice}",
         param="tenant",
     )
+
+
+async def used_before(state: State, name: str) -> bool | None:
+    """Whether an earlier tenant of a new one's name has usage in the ledger; None: it cannot be asked."""
+    try:
+        await state.meter.flush()
+        return await asyncio.to_thread(has_usage, state.ledger, name)
+    except LedgerUnavailableError:
+        return None
 
 
 def has_usage(ledger: Ledger, tenant: str) -> bool:

@@ -11,6 +11,7 @@ from adapters.placement.requirements import shown
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
+from gateway.errors import FlorinError
 from gateway.operations.limits import check_money
 from gateway.operations.state import State
 from gateway.operations.terms import TenantTerms, updated
@@ -36,11 +37,18 @@ class Obstacle:
 
 
 async def put(
-    state: State, name: str, terms: TenantTerms, *, actor: str, update: bool = False, exact: bool = False
+    state: State,
+    name: str,
+    terms: TenantTerms,
+    *,
+    actor: str,
+    update: bool = False,
+    exact: bool = False,
+    new_only: bool = False,
 ) -> tuple[Tenant, bool]:
     """Add or change a tenant; return it, and whether it is new. Only the fields that `terms` sets change, or,
     with `exact`, all but `suspended`. Raises InvalidNameError; FlorinError for a budget in money without
-    token prices; with `update`, NotFoundError if it is new."""
+    token prices, and with `new_only` if there is one; with `update`, NotFoundError if it is new."""
     check_name("tenant", name)
     now = state.clock.now()
 
@@ -48,6 +56,8 @@ async def put(
         old = reading.directory.tenants.get(name)
         if old is None and update:
             raise _not_found(name)
+        if old is not None and new_only:
+            raise FlorinError("conflict", f"There is a tenant {name!r} already.", param="name")
         bare = Tenant(name, base_access=False, created=old.created if old else now)
         if old is not None and exact:
             bare = replace(bare, suspended=old.suspended)

@@ -98,6 +98,8 @@ class Stop:
 
 HEADERS: Final = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
 """Of all responses. They are rendered once a second, with the date."""
+TLS_HEADERS: Final = [*HEADERS, ("strict-transport-security", "max-age=31536000")]
+"""Where Florin terminates TLS itself; behind a proxy, that is the proxy's to say."""
 
 
 class Side(Interface):
@@ -167,7 +169,7 @@ def server_config(side: Side, tls: ssl.SSLContext | None = None) -> uvicorn.Conf
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        headers=HEADERS,
+        headers=HEADERS if tls is None else TLS_HEADERS,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     config.load()

@@ -111,7 +111,7 @@ async def lived_in_world(
     put_ledger(ledger, tmp / "state")
     async with bare_world(valkey, prefix, tmp) as world:
         for tenant, adapters in sample.CUSTOMERS.items():
-            await world.admin("POST", "tenants", {"name": tenant})
+            await world.gateway.add_tenant(tenant, since=0)  # the sample month is its own
             world.gateway.keys[tenant] = await world.add_key(f"{tenant}-tenant", "tenant", tenant)
             await world.add_key(tenant, "tenant-admin", tenant)
             for name, _ in adapters:

@@ -48,6 +48,28 @@ async def test_a_key_signs_in_and_out(gateway, browser):
     ).status_code == 303  # the session is over, not only the cookie
 
 
+async def test_over_https_the_sessions_cookie_is_this_hosts_alone(gateway, browser):
+    await browser.get("/console/sign-in")  # builds the console
+    gateway.app._console._settings = gateway.state.settings.model_copy(update={"behind_proxy": True})
+    began = await sign_in(browser)
+    [cookie] = began.headers.get_list("set-cookie")
+    secret = cookie.partition(";")[0].removeprefix("__Host-florin_session=")
+    assert {"HttpOnly", "SameSite=lax", "Path=/", "Secure"} <= set(cookie.split("; "))
+    assert "Domain" not in cookie
+
+    async def fleet(name):
+        return await browser.get("/console/fleet", headers={"cookie": f"{name}={secret}"})
+
+    page = await fleet("__Host-florin_session")
+    assert page.status_code == 200
+    assert (await fleet("florin_session")).status_code == 303  # which a neighbouring host could have set
+    token = re.search(r'name="csrf" value="([^"]+)"', page.text)[1]
+    headers = {"cookie": f"__Host-florin_session={secret}"}
+    out = await browser.post("/console/sign-out", data={"csrf": token}, headers=headers)
+    assert out.headers["set-cookie"].startswith('__Host-florin_session=""')
+    assert {"Path=/", "Secure", "Max-Age=0"} <= set(out.headers["set-cookie"].split("; "))
+
+
 async def test_a_wrong_key_is_told_what_to_do(browser):
     for key, status, word in (
         ("", 401, "begins with fl_"),

@@ -125,7 +125,7 @@ async def test_prices_and_budgets_are_set_in_forms(gateway):
 
 
 async def test_a_customer_sees_its_own_costs_and_no_more(gateway):
-    await gateway.add_tenant("acme")
+    await gateway.add_tenant("acme", since=0)
     async with signed_in(gateway, Role.TENANT_ADMIN, "acme") as customer:
         page = await customer.get(f"/console/money?month={MONTH}")
         assert page.status_code == 200

@@ -66,7 +66,7 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str):
     folder.mkdir()
     settings = {"export_dir": folder, "issuer": "x" * 100}
     async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
-        await gateway.add_tenant("acme")
+        await gateway.add_tenant("acme", since=0)
         await asyncio.to_thread(fill, gateway.state.ledger)
         rows = (row(hour=0, adapter=f"acme/{n:060}") for n in range(ROWS))
         where = {"posted": MONTH, "region": "eu", "hour": 494_520 * 3_600_000_000}

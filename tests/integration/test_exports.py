@@ -27,7 +27,7 @@ async def billed(gateway, tmp_path):
     gateway.state.spool.folder = tmp_path / "exports"
     gateway.state.spool.folder.mkdir()
     for tenant in ("acme", "bolt", "corgi"):
-        await gateway.add_tenant(tenant)
+        await gateway.add_tenant(tenant, since=0)
     await asyncio.to_thread(fill, gateway.state.ledger)
     return gateway
 
@@ -156,7 +156,7 @@ async def test_another_s_statement_and_none_are_alike(billed):
 
 
 async def test_a_known_tenant_without_usage_gets_an_empty_statement(billed):
-    await billed.add_tenant("echo")
+    await billed.add_tenant("echo", since=0)
     answer = await get(billed, "statements/echo", month=MONTH)
     assert answer.status_code == 200
     assert "No usage." in answer.text

@@ -29,7 +29,7 @@ def hold(ledger: Ledger, begun: str, end: str) -> None:
 async def busy(gateway: Gateway, tmp_path: Path):
     """A gateway whose process for tenants' questions is busy until the event is set."""
     for tenant in ("acme", "bolt"):
-        await gateway.add_tenant(tenant)
+        await gateway.add_tenant(tenant, since=0)
     begun, end = tmp_path / "begun", tmp_path / "end"
     holding = asyncio.create_task(gateway.state.ledger_process.for_tenants().run(hold, str(begun), str(end)))
     await until(begun.exists)

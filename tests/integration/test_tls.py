@@ -76,7 +76,8 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
         # A new certificate reaches new connections to every worker, and no open one is dropped.
         first = shown(gateway.url, ca)
         with httpx.Client(base_url=gateway.url, verify=client_context(ca.file), trust_env=False) as kept:
-            assert kept.get("/healthz").status_code == 200
+            for path in ("/healthz", "/admin/v1/tenants", "/console/sign-in", "/v1/models"):
+                assert kept.get(path).headers["strict-transport-security"] == "max-age=31536000"
             [connection] = kept._transport._pool.connections
             pair.put(ca.leaf(days=60))
             until_now(lambda: all(shown(gateway.url, ca) != first for _ in range(8)))

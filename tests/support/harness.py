@@ -63,9 +63,10 @@ class Gateway:
     async def commit(self, *changes: Change) -> None:
         await change(self.state, lambda _: Proposal(list(changes), None))
 
-    async def add_tenant(self, name: str, *, base_access: bool = False) -> str:
+    async def add_tenant(self, name: str, *, base_access: bool = False, since: int | None = None) -> str:
+        """`since`: what the ledger has of the name from then on is its own. None: now."""
         now = time.time_ns() // 1000
-        tenant = directory.Tenant(name, base_access, now)
+        tenant = directory.Tenant(name, base_access, now if since is None else since)
         key, text = directory.mint(name, directory.Role.TENANT, now)
         await self.commit(
             Change("tenant", name, directory.dump(tenant)), Change("key", key.id, directory.dump(key))

@@ -15,6 +15,7 @@ from gateway.api.admin.keys import keys_json
 from gateway.api.dependencies import Actor, StateDep
 from gateway.operations import limits, quotas, tenants
 from gateway.operations.authorization import READER
+from gateway.operations.known_tenants import used_before
 from gateway.operations.queues import queue_of
 from gateway.operations.state import State
 from gateway.operations.terms import TenantTerms
@@ -24,17 +25,36 @@ from gateway.tenants.directory import Key, Tenant, as_json
 router = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Operator])
 
 
+_USED_BEFORE = (
+    "The name {name} was an earlier tenant's. The keys of the new one see usage from now on; reports for "
+    "finance, and this month's statement if both have usage in it, cover both."
+)
+
+
 class NewTenant(TenantTerms):
     name: str = Field(description="1 to 63 of a-z, 0-9, '-' and '_'.", examples=["acme"])
 
 
 @router.post("", status_code=201)
-async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: Response) -> Json:
-    """Add a tenant (201) or change an existing one (200), as PATCH does. `warnings`: fleets in which no
-    engine meets its requirements."""
-    tenant, created = await tenants.put(state, body.name, body, actor=actor)
+async def add_tenant(
+    *,
+    body: NewTenant,
+    state: StateDep,
+    actor: Actor,
+    response: Response,
+    new_only: Annotated[bool, Query(description="Refuse to change an existing tenant.")] = False,
+) -> Json:
+    """Add a tenant (201) or change an existing one (200), as PATCH does; with `new_only`, 409 `conflict` if
+    it exists. `warnings`: fleets in which no engine meets its requirements, and that the name was an earlier
+    tenant's. `name_used_before`: whether the ledger has usage of an earlier tenant of a new one's name; null
+    if it could not be asked, or if the tenant is not new."""
+    tenant, created = await tenants.put(state, body.name, body, actor=actor, new_only=new_only)
     response.status_code = 201 if created else 200
-    return _changed(state, tenant)
+    used = await used_before(state, tenant.name) if created else None
+    shown = _changed(state, tenant)
+    if used:
+        shown["warnings"] = [*shown["warnings"], _USED_BEFORE.format(name=tenant.name)]
+    return {**shown, "name_used_before": used}
 
 
 @router.patch("/{name}")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
-from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of, tenants_of
-from gateway.costs.forecasting.alerts import list_alerts
+from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of, owner_of, tenants_of
+from gateway.costs.forecasting.alerts import list_alerts, own_alerts
 from gateway.costs.forecasting.anomalies import Bounds
 from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
 from gateway.costs.periods import PeriodError, instant, iso
@@ -39,7 +39,9 @@ async def forecast(
     """Cost of a month (default: this month) so far, and expected at its end with an interval (`low`, `high`),
     for the installation and by tenant. `method`: `weekday` means, `daily` means (less than two weeks are
     known), `none` (too little is known), or `actual` (the month is over). Tenants' costs exclude unused time,
-    unless the month's `policy` shares it."""
+    unless the month's `policy` shares it. A tenant's key sees what it is charged: with a rate card
+    (`priced_by`), the price of the tokens, before free allowance, minimum and discounts, and no budget;
+    `note` says why."""
     now, process = state.clock.now(), ledger_process_of(state, key)
     complete = await refresh(state, process)
     try:
@@ -50,6 +52,7 @@ async def forecast(
             tenants=tenants_of(key, tenant),
             confidence=80 if confidence == "80" else 95,
             as_of=None if as_of is None else instant("as_of", as_of),
+            owner=owner_of(state, key),
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
@@ -94,6 +97,9 @@ async def alerts(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> dict[str, Any]:
     """Alerts about budgets and anomalies, newest first. Each is raised once; the webhook gets the same
-    object. `delivered_at` is null until the webhook has accepted it."""
-    process = ledger_process_of(state, key)
-    return {"data": await process.run(list_alerts, tenants=tenants_of(key, tenant), limit=limit)}
+    object. `delivered_at` is null until the webhook has accepted it. A tenant's key does not see those about
+    days for which it is charged by a rate card; `note` says so if any are left out."""
+    process, owner, tenants = ledger_process_of(state, key), owner_of(state, key), tenants_of(key, tenant)
+    if owner is not None:
+        return await process.run(own_alerts, owner, tenants=tenants, limit=limit)
+    return {"data": await process.run(list_alerts, tenants=tenants, limit=limit)}

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
-from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of, tenants_of
+from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of, owner_of, tenants_of
 from gateway.costs.forecasting.look_ahead import budget_report
 from gateway.costs.periods import PeriodError, iso
 from gateway.errors import FlorinError
@@ -23,12 +23,17 @@ async def show(
     key: FinanceKey, state: StateDep, month: Month = None, tenant: Tenant = None
 ) -> dict[str, Any]:
     """The budgets of a month (default: this month), and how it stands against them. `status` is `within`,
-    `warning` (`warn_percent` is used), `forecast_over` (the forecast exceeds the amount) or `reached`."""
+    `warning` (`warn_percent` is used), `forecast_over` (the forecast exceeds the amount) or `reached`. A
+    tenant's key sees none for months in which a rate card sets what it is charged; `note` says so."""
     now, process = state.clock.now(), ledger_process_of(state, key)
     complete = await refresh(state, process)
     try:
         found = await process.run(
-            budget_report, month or iso(now)[:7], now=now, tenants=tenants_of(key, tenant)
+            budget_report,
+            month or iso(now)[:7],
+            now=now,
+            tenants=tenants_of(key, tenant),
+            owner=owner_of(state, key),
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error

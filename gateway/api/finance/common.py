@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.owner import Owner, names_reused, owns
 from gateway.costs.periods import LocalTime, Period, PeriodError, iso, local_time, period, zone
 from gateway.costs.periods import month as whole_month
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
@@ -153,6 +154,37 @@ def month_of(value: str) -> str:
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     return value
+
+
+def owner_of(state: State, key: Key) -> Owner | None:
+    """The tenant that a tenant's key may see, from when it was added; None for staff."""
+    if key.own_tenant is None:
+        return None
+    known = state.directory.tenants.get(key.own_tenant)
+    return Owner(key.own_tenant, state.clock.now() if known is None else known.created)
+
+
+async def names_reused_in(state: State, within: Period) -> dict[str, str]:
+    """For staff: see `names_reused`. Raises LedgerUnavailableError."""
+    added = {t.name: t.created for t in state.directory.tenants.values() if t.created > within.start}
+    return await state.ledger_process.run(names_reused, added, within) if added else {}
+
+
+async def is_own_month(state: State, key: Key, name: str) -> bool:
+    """Whether the key may see what exists of a month as a whole. Raises LedgerUnavailableError."""
+    owner = owner_of(state, key)
+    return owner is None or await ledger_process_of(state, key).run(owns, owner, name)
+
+
+async def require_own_month(state: State, key: Key, name: str) -> None:
+    """Raises FlorinError unless `is_own_month`."""
+    if not await is_own_month(state, key, name):
+        raise FlorinError(
+            "not_found",
+            f"{key.own_tenant} has no statement and no export of {name}: it was added later, or within that "
+            "month. Usage and costs show what it used.",
+            param="month",
+        )
 
 
 def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:

@@ -22,7 +22,9 @@ from gateway.api.finance.common import (
     known_tenants_of,
     ledger_process_of,
     local_time_of,
+    names_reused_in,
     only_staff,
+    owner_of,
     period_of,
     position,
     preferred,
@@ -105,9 +107,11 @@ async def costs(
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
     those. A whole month of UTC shows what is posted to it; any other time range, and every range in a
     `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. By key,
-    `key_labels` has the names that their owners gave them. `complete` is false while records are still
-    arriving in the ledger. A tenant's key sees its own rows, without GPU time and engines; with a rate card,
-    `cost` is the price of the tokens (`priced_by`)."""
+    `key_labels` has the names that their owners gave them. `names_reused` has the tenants whose names were
+    earlier tenants' within the period, and since when they are theirs: ask for the times before and after to
+    tell them apart. `complete` is false while records are still
+    arriving in the ledger. A tenant's key sees its own rows since it was added, without GPU time and engines;
+    with a rate card, `cost` is the price of the tokens (`priced_by`)."""
     dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
@@ -126,12 +130,15 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        make = report_text if key.own_tenant is None else partial(customer_text, tenant=key.own_tenant)
+        owner = owner_of(state, key)
+        make = report_text if owner is None else partial(customer_text, owner=owner)
         text, beside = await _run(state, key, make, question, currency=currency)
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         if (keys := beside.pop("keys", None)) is not None:
             beside["key_labels"] = _labels(state, keys)
+        if owner is None:
+            beside["names_reused"] = await names_reused_in(state, question.period)
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
@@ -162,7 +169,8 @@ async def _file(
     state: State, key: Key, question: Question, kind: FileFormat, currency: str | None, *, flushed: bool
 ) -> Response:
     make: Callable[..., tuple[bytes, dict[str, Any]]]
-    make = report_file if key.own_tenant is None else partial(customer_file, tenant=key.own_tenant)
+    owner = owner_of(state, key)
+    make = report_file if owner is None else partial(customer_file, owner=owner)
     try:
         content, beside = await _run(state, key, make, question, kind, currency=currency)
     except ParquetMissingError as error:

@@ -15,6 +15,7 @@ from gateway.api.finance.common import (
     missing_price,
     month_of,
     only_staff,
+    require_own_month,
     tenants_of,
 )
 from gateway.costs.export.columns import Dataset, Format, Granularity
@@ -100,6 +101,7 @@ class _Download(Response):
     async def _make(self, path: Path, most: int) -> int:
         ledger_process = ledger_process_of(self._state, self._key)
         complete = await refresh(self._state, ledger_process)
+        await require_own_month(self._state, self._key, self._order.month)
         self.headers["x-florin-complete"] = "true" if complete else "false"
         try:
             return await ledger_process.run(export, self._order, path, most)

@@ -29,6 +29,13 @@ class StatementSums(BaseModel):
     ]
     charged_cents: Annotated[int | None, Field(description="What the tenant is charged; for staff.")] = None
     rate_card: Annotated[str | None, Field(description="By which it is charged; null: the cost.")] = None
+    name_reused_at: Annotated[
+        str | None,
+        Field(
+            description="For staff: when the present tenant was added, if the statement also covers an "
+            "earlier tenant of its name. Ask /finance/v1/costs for the times before and after."
+        ),
+    ] = None
 
 
 class PeriodModel(BaseModel):

@@ -11,7 +11,16 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
-from gateway.api.finance.common import After, Tagged, ledger_process_of, month_of, rendered
+from gateway.api.finance.common import (
+    After,
+    Tagged,
+    is_own_month,
+    ledger_process_of,
+    month_of,
+    names_reused_in,
+    owner_of,
+    rendered,
+)
 from gateway.api.finance.period_models import (
     ClosingPreview,
     PeriodModel,
@@ -21,6 +30,7 @@ from gateway.api.finance.period_models import (
     Verification,
 )
 from gateway.api.finance.usage import position_of, token_of
+from gateway.costs.periods import month as whole_month
 from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
@@ -36,18 +46,27 @@ Tenant = Annotated[str | None, Query(description="The tenant; a tenant's key see
 
 @router.get("", response_model_exclude_unset=True)
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
-    """List the months with usage, oldest first."""
+    """List the months with usage, oldest first. A tenant's key sees those since its tenant was added."""
     await state.meter.flush()
     shown = await ledger_process_of(state, key).run(overview, state.clock.now(), key.own_tenant)
+    if (owner := owner_of(state, key)) is not None:
+        shown = [period for period in shown if whole_month(period["month"]).end > owner.since]
     return Periods(data=[PeriodModel.model_validate(period) for period in shown])
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
 async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
-    """One month, with its statements if it is closed."""
-    return PeriodModel.model_validate(
-        await ledger_process_of(state, key).run(one, month_of(month), state.clock.now(), key.own_tenant)
-    )
+    """One month, with its statements if it is closed. A tenant's key does not see that of a month that covers
+    an earlier tenant of the same name, too."""
+    shown = await ledger_process_of(state, key).run(one, month_of(month), state.clock.now(), key.own_tenant)
+    if key.own_tenant is None:
+        reused = await names_reused_in(state, whole_month(month))
+        for statement in shown["statements"]:
+            if statement["tenant"] in reused:
+                statement["name_reused_at"] = reused[statement["tenant"]]
+    elif not await is_own_month(state, key, month):
+        shown["statements"] = []
+    return PeriodModel.model_validate(shown)
 
 
 @router.post(
@@ -110,7 +129,8 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
     if whose is None:
         raise FlorinError("invalid_value", "tenant is required.", param="tenant")
     with closing.period_errors():
-        if key.own_tenant not in {None, whose}:  # not yours: as if there were none
+        if key.own_tenant not in {None, whose} or not await is_own_month(state, key, month_of(month)):
+            # not yours: as if there were none
             raise NotClosedError(no_statement(month_of(month), whose))
         own = key.own_tenant is not None
         made = await ledger_process_of(state, key).run(proof_of, month_of(month), whose, for_tenant=own)
@@ -131,7 +151,8 @@ async def records(
     its proof covers, which do not include the engine."""
     position = None if after is None else position_of(after)
     whose = tenant or key.own_tenant
-    if key.own_tenant not in {None, whose}:  # not yours: as if there were none
+    if key.own_tenant not in {None, whose} or not await is_own_month(state, key, month_of(month)):
+        # not yours: as if there were none
         return rendered(b"[]", next=None)
     with closing.period_errors():
         page, last = await ledger_process_of(state, key).run(

@@ -7,9 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
-from gateway.api.finance.common import Tagged, ledger_process_of, month_of
+from gateway.api.finance.common import Tagged, ledger_process_of, month_of, owner_of
 from gateway.api.finance.period_models import PolicyInForce
+from gateway.costs.periods import month as whole_month
 from gateway.costs.policies.terms import policies_at
+from gateway.errors import FlorinError
 from gateway.operations import policies
 from gateway.operations.finance_inputs import NewPolicy
 
@@ -25,7 +27,9 @@ async def policy(
     """Who pays for unused GPU time in a month: as it was closed, or by the standing policy, which holds when
     the month is closed. A tenant's key sees its own policy."""
     of = None if month is None else month_of(month)
-    process = ledger_process_of(state, key)
+    process, owner = ledger_process_of(state, key), owner_of(state, key)
+    if owner is not None and of is not None and whole_month(of).end <= owner.since:
+        raise FlorinError("not_found", f"{owner.tenant} was added after {of}.", param="month")
     return PolicyInForce.model_validate(await process.run(policies_at, of, state.clock.now(), key.own_tenant))
 
 

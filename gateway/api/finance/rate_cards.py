@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
-from gateway.api.finance.common import Tagged, Tenant, month_of, tenants_of
+from gateway.api.finance.common import Tagged, Tenant, is_own_month, month_of, owner_of, tenants_of
 from gateway.costs.periods import iso
 from gateway.costs.selling.card_store import assignments_of, list_cards
+from gateway.costs.selling.cards import in_force_since
 from gateway.costs.selling.invoices import list_invoices
 from gateway.operations import rate_cards
 from gateway.operations.authorization import actor_of
@@ -40,8 +41,10 @@ async def show(
 ) -> dict[str, Any]:
     """List every version of every rate card (`data`) and the `assignments`, in the order in which they were
     recorded; of two for the same month, the later counts. A tenant's key sees the cards that were assigned
-    to it."""
+    to it since it was added."""
     cards = await asyncio.to_thread(list_cards, state.ledger)
+    if (owner := owner_of(state, key)) is not None:
+        cards = in_force_since(cards, owner.tenant, iso(owner.since)[:7])
     asked = set(tenants_of(key, tenant))
     if len(asked) > 1:  # not yours: as if there were none
         return {"data": [], "assignments": []}
@@ -91,4 +94,6 @@ async def show_invoices(
     if len(asked) > 1:
         return {"data": []}
     whose = next(iter(asked), None)
-    return {"data": [i.document() for i in await asyncio.to_thread(list_invoices, state.ledger, of, whose)]}
+    invoices = await asyncio.to_thread(list_invoices, state.ledger, of, whose)
+    own = {name for name in {i.month for i in invoices} if await is_own_month(state, key, name)}
+    return {"data": [invoice.document() for invoice in invoices if invoice.month in own]}

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, ledger_process_of, missing_price, month_of
+from gateway.api.finance.common import Tagged, ledger_process_of, missing_price, month_of, require_own_month
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.rollups.parts import DIMENSIONS
@@ -70,6 +70,7 @@ async def statement(
         )
     process = ledger_process_of(state, key)
     complete = await refresh(state, process)
+    await require_own_month(state, key, month)
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
         page = await process.run(

@@ -20,6 +20,7 @@ from gateway.api.finance.common import (
     Zone,
     known_tenants_of,
     ledger_process_of,
+    owner_of,
     period_of,
     position,
     rendered,
@@ -59,7 +60,8 @@ async def usage(
     after: After = None,
 ) -> Response:
     """List usage records by the time at which they ended. `next` is null on the last page.
-    `complete` is false while records are still arriving in the ledger."""
+    `complete` is false while records are still arriving in the ledger. A tenant's key sees the requests that
+    began after its tenant was added."""
     within = period_of(start, to, month, state.clock.now(), zone_of(timezone))
     complete = await state.meter.flush()
     [*one] = set(await known_tenants_of(state, key, tenant))
@@ -74,7 +76,7 @@ async def usage(
         adapter=adapter,
         outcomes=None if outcome is None else frozenset(outcome),
         newest_first=order == "newest",
-        for_tenant=key.own_tenant is not None,
+        owner=owner_of(state, key),
     )
     if key.own_tenant is not None:
         page, last = await state.ledger_process.for_tenants().run(asked)
@@ -99,9 +101,9 @@ async def request_usage(
     requests what it hears of those that never were. `complete` is false while records are still arriving in
     the ledger, which takes a second or two."""
     complete = await state.meter.flush()
-    own = key.own_tenant
-    asked = partial(request_page, request_id=request_id, tenant=own, for_tenant=own is not None)
-    if own is not None:
+    owner = owner_of(state, key)
+    asked = partial(request_page, request_id=request_id, owner=owner)
+    if owner is not None:
         page, count = await state.ledger_process.for_tenants().run(asked)
     else:
         page, count = await asyncio.to_thread(asked, state.ledger)
@@ -123,14 +125,12 @@ async def cost_of_request(
     cannot be computed, and is left out), `records_removed` (others' records of an hour are past retention; it
     is left out for good). `retry_waste` is what attempts cost that were not delivered. `cost` is null if a
     price is missing, or nothing is left. A tenant's key hears of its own requests, without GPU time; with a
-    rate card, `cost` is the price of the tokens, before the month's free allowance, minimum and discounts.
-    `complete` is false while records are still arriving."""
+    rate card, `cost` is the price of the tokens, before the month's free allowance, minimum and discounts; it
+    is null if a card applies to only a part of the request. `complete` is false while records are still
+    arriving."""
     complete = await state.meter.flush()
-    own = key.own_tenant
     process = ledger_process_of(state, key)
-    found = await process.run(
-        request_cost, request_id, tenant=own, now=state.clock.now(), for_tenant=own is not None
-    )
+    found = await process.run(request_cost, request_id, owner=owner_of(state, key), now=state.clock.now())
     if found is None:
         raise FlorinError("not_found", unknown_request(request_id))
     return {**found, "complete": complete}

@@ -242,6 +242,11 @@ def _remarks(body: Json) -> Iterator[str]:
         yield f"Converted at {said} ({clean(rate['source'])}, {clean(rate['valid_from'])}{changed})."
     for series in body["missing_prices"]:
         yield _missing(series)
+    for name, since in body.get("names_reused", {}).items():
+        yield (
+            f"{clean(name)} was an earlier tenant's name until {clean(since)}; its rows cover both. --to and "
+            "--from tell them apart."
+        )
     for one in body.get("set_aside", ()):
         why = f": {one['reason']}" if "reason" in one else ", because its usage is implausible"
         what = f"{one['engine']} at {one['hour']}"

@@ -16,11 +16,14 @@ from sqlalchemy import Connection, and_, select, true, update
 
 from gateway.costs.forecasting.anomalies import Anomaly
 from gateway.costs.forecasting.budgets import ENOUGH_DAYS, Budget
-from gateway.costs.forecasting.daily_costs import PLACES
-from gateway.costs.forecasting.forecast import Forecast
-from gateway.costs.forecasting.look_ahead import LookAhead, anomaly_document, estimate
-from gateway.costs.periods import iso
+from gateway.costs.forecasting.daily_costs import PLACES, months_of
+from gateway.costs.forecasting.forecast import HISTORY_DAYS, Forecast
+from gateway.costs.forecasting.look_ahead import NO_BUDGETS, LookAhead, anomaly_document, estimate
+from gateway.costs.owner import Owner, has_predecessor
+from gateway.costs.periods import DAY, Period, iso, month
 from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.selling.card_store import read_cards
+from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_alerts as table
@@ -80,10 +83,37 @@ def list_alerts(ledger: Ledger, *, tenants: Sequence[str] = (), limit: int = 100
     where = [table.c.tenant == tenant for tenant in set(tenants)]
     query = select(table).where(and_(true(), *where)).order_by(table.c.at.desc(), table.c.id).limit(limit)
     with ledger.read() as connection:
-        found = [_alert(row) for row in connection.execute(query).mappings()]
-    return [
-        {**a.json(), "delivered_at": None if a.delivered_at is None else iso(a.delivered_at)} for a in found
-    ]
+        return [_listed(_alert(row)) for row in connection.execute(query).mappings()]
+
+
+def _listed(alert: Alert) -> dict[str, Any]:
+    return {**alert.json(), "delivered_at": None if alert.delivered_at is None else iso(alert.delivered_at)}
+
+
+def own_alerts(
+    ledger: Ledger, owner: Owner, *, tenants: Sequence[str] = (), limit: int = 100
+) -> dict[str, Any]:
+    """As `list_alerts`, what the owner's key may see: no alert that rests on days for which it is charged by
+    a rate card, or on those of an earlier tenant of its name. Raises LedgerUnavailableError."""
+    where = [table.c.tenant == tenant for tenant in {owner.tenant, *tenants}]
+    query = select(table).where(*where, table.c.at >= owner.since).order_by(table.c.at.desc(), table.c.id)
+    with ledger.read() as connection:
+        cards, reused = read_cards(connection), has_predecessor(connection, owner)
+        alerts = [_alert(row) for row in connection.execute(query).mappings()]
+    by_cost = [alert for alert in alerts if not _by_card(cards, owner, alert)]
+    shown = [alert for alert in by_cost if not reused or _basis(alert).start >= owner.since]
+    left_out = {"note": NO_BUDGETS} if len(by_cost) < len(alerts) else {}
+    return {"data": [_listed(alert) for alert in shown[:limit]], **left_out}
+
+
+def _by_card(cards: RateCards, owner: Owner, alert: Alert) -> bool:
+    return any(cards.card(owner.tenant, name) is not None for name in months_of(_basis(alert)))
+
+
+def _basis(alert: Alert) -> Period:
+    """The days that an alert's figures rest on: the month, and the history of a forecast or an anomaly."""
+    begun = alert.at if "month" not in alert.document else min(alert.at, month(alert.document["month"]).start)
+    return Period(max(0, min(begun, alert.at - alert.at % DAY - HISTORY_DAYS * DAY)), alert.at + 1)
 
 
 def undelivered(ledger: Ledger, *, now: int, limit: int = 20) -> list[Alert]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from gateway.costs.owner import Owner
 from gateway.costs.periods import DAY, Period, instant, iso, month
+from gateway.costs.reports.customer_report import read_charged
 from gateway.costs.reports.report import Question, read_report
 
 PLACES = 15
@@ -44,13 +46,19 @@ class DailyCosts:
                 del days[day]
 
 
-def read_daily_costs(connection: Connection, period: Period, *, tenants: tuple[str, ...] = ()) -> DailyCosts:
+def read_daily_costs(
+    connection: Connection, period: Period, *, tenants: tuple[str, ...] = (), owner: Owner | None = None
+) -> DailyCosts:
     """Of each month that the period touches, as posted and without corrections of earlier months. `tenants`:
-    only of these, and nothing in `whole`."""
+    only of these, and nothing in `whole`. `owner`: as its own reports show them, by rate card if it has
+    one."""
     found = DailyCosts()
     for name in months_of(period):
         whole = month(name)
-        report = read_report(connection, Question(whole, ("tenant", "day"), tenants))
+        question = Question(whole, ("tenant", "day"), tenants)
+        report = (
+            read_report(connection, question) if owner is None else read_charged(connection, question, owner)
+        )
         found.currency = found.currency or report["currency"]
         found.missing_prices += [p for p in report["missing_prices"] if p not in found.missing_prices]
         found.policies[name] = report["policy"]

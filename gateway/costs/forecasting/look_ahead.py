@@ -17,13 +17,17 @@ from gateway.costs.forecasting.anomalies import HABIT_DAYS, Anomaly, Bounds, idl
 from gateway.costs.forecasting.budgets import Budget, read_budgets, status, used_percent
 from gateway.costs.forecasting.daily_costs import PLACES, DailyCosts, read_daily_costs
 from gateway.costs.forecasting.forecast import HISTORY_DAYS, Confidence, Forecast, forecast
+from gateway.costs.owner import Owner
 from gateway.costs.periods import DAY, Period, PeriodError, instant, iso, month
 from gateway.costs.prices.amounts import decimal_of, decimal_text
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.card_store import read_cards
 from gateway.metering.ledger.ledger import Ledger
 
 _UNUSED_OF_AN_ENGINE = ("idle", "startup")
+NO_BUDGETS = "Budgets and alerts are about the cost; a rate card sets what you are charged."
+"""Why a tenant with a rate card sees neither: its share of a budget would tell the cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class LookAhead:
     tenants: Mapping[str, Forecast]
     budgets: Mapping[str, Budget]
     """By tenant; "" is the whole installation's."""
+    by_card: bool = False
+    """Whether its reader is charged by a rate card in this month."""
 
     def of(self, tenant: str) -> Forecast:
         """The tenant's forecast, or the whole installation's for ""."""
@@ -52,9 +58,10 @@ def look_ahead(
     tenants: tuple[str, ...] = (),
     confidence: Confidence = 80,
     as_of: int | None = None,
+    owner: Owner | None = None,
 ) -> LookAhead:
-    """A month and its budgets. `tenants`: see `read_daily_costs`. `as_of`: as if only the days before it were
-    known. Raises PeriodError for a month that has not begun."""
+    """A month and its budgets. `tenants`, `owner`: see `read_daily_costs`. `as_of`: as if only the days
+    before it were known. Raises PeriodError for a month that has not begun."""
     whole = month(name)
     if whole.start > now:
         raise PeriodError("month", f"month: {name} has not begun; there is nothing to forecast from.")
@@ -65,10 +72,13 @@ def look_ahead(
     read = Period(max(0, min(whole.start, today - HISTORY_DAYS * DAY)), whole.end)
     if today == whole.end:  # nothing is to come, so no history is needed
         read = whole
-    daily = read_daily_costs(connection, read, tenants=tenants)
+    daily = read_daily_costs(connection, read, tenants=tenants, owner=owner)
     if as_of is not None:
         daily.forget(today)
-    budgets = read_budgets(connection, name)
+    by_card = owner is not None and read_cards(connection).card(owner.tenant, name) is not None
+    budgets = {} if by_card else read_budgets(connection, name)
+    if owner is not None:
+        budgets = {tenant: one for tenant, one in budgets.items() if one.recorded_at >= owner.since}
     shown = {t for t, days in daily.tenants.items() if any(whole.start <= d < whole.end for d in days)}
     shown |= {tenant for tenant in budgets if tenant}
     if tenants:
@@ -81,6 +91,7 @@ def look_ahead(
         whole=forecast(daily.whole, whole, today, confidence),
         tenants={t: forecast(daily.tenants.get(t, {}), whole, today, confidence) for t in sorted(shown)},
         budgets=budgets,
+        by_card=by_card,
     )
 
 
@@ -117,11 +128,14 @@ def forecast_report(
     tenants: tuple[str, ...] = (),
     confidence: Confidence = 80,
     as_of: int | None = None,
+    owner: Owner | None = None,
 ) -> dict[str, Any]:
-    """As a document. `tenants`: of these alone, without the whole. `as_of`: see `look_ahead`. Raises
+    """As a document. `tenants`: of these alone, without the whole. `as_of`, `owner`: see `look_ahead`. Raises
     PeriodError, LedgerUnavailableError."""
     with ledger.read() as connection:
-        found = look_ahead(connection, name, now=now, tenants=tenants, confidence=confidence, as_of=as_of)
+        found = look_ahead(
+            connection, name, now=now, tenants=tenants, confidence=confidence, as_of=as_of, owner=owner
+        )
     days = (month(name).end - month(name).start) // DAY
     return {
         "month": name,
@@ -134,14 +148,17 @@ def forecast_report(
         "missing_prices": found.daily.missing_prices,
         **({} if tenants else {"whole": {**_figures(found.whole), **_against(found, "")}}),
         "rows": [{"tenant": t, **_figures(f), **_against(found, t)} for t, f in found.tenants.items()],
+        **({} if owner is None else _priced_by(found)),
     }
 
 
-def budget_report(ledger: Ledger, name: str, *, now: int, tenants: tuple[str, ...] = ()) -> dict[str, Any]:
+def budget_report(
+    ledger: Ledger, name: str, *, now: int, tenants: tuple[str, ...] = (), owner: Owner | None = None
+) -> dict[str, Any]:
     """The budgets of a month and how it stands against them, the whole installation's first. Raises
     PeriodError, LedgerUnavailableError."""
     with ledger.read() as connection:
-        found = look_ahead(connection, name, now=now, tenants=tenants)
+        found = look_ahead(connection, name, now=now, tenants=tenants, owner=owner)
     return {
         "month": name,
         "currency": found.daily.currency,
@@ -151,7 +168,13 @@ def budget_report(ledger: Ledger, name: str, *, now: int, tenants: tuple[str, ..
             {**budget.document(), **_figures(found.of(tenant)), **_against(found, tenant)}
             for tenant, budget in found.budgets.items()
         ],
+        **({} if owner is None else _priced_by(found)),
     }
+
+
+def _priced_by(found: LookAhead) -> dict[str, Any]:
+    priced = {"priced_by": "rate_card" if found.by_card else "cost"}
+    return {**priced, "note": NO_BUDGETS} if found.by_card else priced
 
 
 def anomaly_report(ledger: Ledger, *, now: int, bounds: Bounds) -> dict[str, Any]:

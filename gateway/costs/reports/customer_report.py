@@ -3,7 +3,8 @@ GPU costs.
 
 Without a rate card, costs are as in the operator's report, without the GPU time that they are for. With one,
 `cost` is the price of the row's tokens, before the month's free allowance and minimum, which are on the
-statement; `priced_by` says which of both it is.
+statement; `priced_by` says which of both it is. Nothing of an earlier tenant of the same name is in it: a
+report over hours that were that one's begins later, and shows its hours as known now.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -18,14 +20,16 @@ from sqlalchemy import Connection
 from gateway.costs.closing.charging import units
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.writers import write_csv, write_parquet
-from gateway.costs.periods import month, months
+from gateway.costs.owner import Owner, report_start
+from gateway.costs.periods import HOUR, LocalTime, Period, local_time, month, zone
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
-from gateway.costs.reports.recomputed import is_pair, own_lines
-from gateway.costs.reports.report import Question, cost_report, set_apart
+from gateway.costs.reports.recomputed import own_lines
+from gateway.costs.reports.report import ROLL_SECONDS, Question, read_report, set_apart
+from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import Tokens, list_price
@@ -49,10 +53,10 @@ _AT_COST = frozenset(
 
 
 def customer_text(
-    ledger: Ledger, question: Question, *, now: int, tenant: str, currency: str | None = None
+    ledger: Ledger, question: Question, *, now: int, owner: Owner, currency: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Like `report_text`, for the tenant."""
-    report = without_gpu_time(_report(ledger, question, now=now, tenant=tenant, currency=currency))
+    report = without_gpu_time(_report(ledger, question, now=now, owner=owner, currency=currency))
     beside = set_apart(report)
     return json.dumps(report, ensure_ascii=False, separators=(",", ":")), beside
 
@@ -63,11 +67,11 @@ def customer_file(
     kind: FileFormat,
     *,
     now: int,
-    tenant: str,
+    owner: Owner,
     currency: str | None = None,
 ) -> tuple[bytes, dict[str, Any]]:
     """Like `report_file`, for the tenant."""
-    report = _report(ledger, question, now=now, tenant=tenant, currency=currency)
+    report = _report(ledger, question, now=now, owner=owner, currency=currency)
     file = io.BytesIO()
     write = write_csv if kind == "csv" else write_parquet
     shown = [column for column in columns(report) if column.name not in _HIDDEN]
@@ -85,16 +89,45 @@ def without_gpu_time(value: Any) -> Any:
 
 
 def _report(
-    ledger: Ledger, question: Question, *, now: int, tenant: str, currency: str | None
+    ledger: Ledger, question: Question, *, now: int, owner: Owner, currency: str | None
 ) -> dict[str, Any]:
-    report = cost_report(ledger, question, now=now)
+    rolled = roll(ledger, now, patience=ROLL_SECONDS)
     with ledger.read() as connection:
-        cards = read_cards(connection)
-        if _has_card(cards, tenant, question):
-            report = _priced(connection, cards, tenant, question, report)
-        else:
-            report |= {"priced_by": "cost"}
-        return report if currency is None else in_currency(connection, report, currency, now, tenant=tenant)
+        report = read_charged(connection, question, owner)
+        if currency is not None:
+            report = in_currency(connection, report, currency, now, tenant=owner.tenant)
+    return {**report, "complete": rolled.pending == 0}
+
+
+def read_charged(connection: Connection, question: Question, owner: Owner) -> dict[str, Any]:
+    """`read_report` for the tenant."""
+    question = _begun(connection, question, owner)
+    report = read_report(connection, question)
+    cards = read_cards(connection)
+    if _has_card(cards, owner.tenant, question):
+        return _priced(connection, cards, owner.tenant, question, report)
+    return report | {"priced_by": "cost"}
+
+
+def _begun(connection: Connection, question: Question, owner: Owner) -> Question:
+    """The question without what an earlier tenant of the name used."""
+    start = report_start(connection, owner, question.period, question.months)
+    if start is None:
+        return question
+    rest = Period(start, max(start, question.period.end))
+    local = question.local and _local(rest, question.local)
+    period = local.within if local is not None and local.cuts else rest
+    return replace(question, period=period, local=local, as_posted=False)
+
+
+def _local(rest: Period, local: LocalTime) -> LocalTime | None:
+    """The same timezone in the rest of the period. Its whole hours begin no earlier."""
+    at = zone(local.timezone)
+    begun = local_time(rest, at)
+    if begun is None or begun.within.start >= rest.start:
+        return begun
+    start = begun.within.start + HOUR
+    return local_time(Period(start, max(start, rest.end)), at)
 
 
 def _has_card(cards: RateCards, tenant: str, question: Question) -> bool:
@@ -108,7 +141,7 @@ def _priced(
 ) -> dict[str, Any]:
     """The report with prices instead of costs. Rows are read again by time, because cards change by month."""
     book = PriceBook(read_prices(connection))
-    posted = None if is_pair(question.by) or question.local else months(question.period)
+    posted = question.months
     # Cards change with months of UTC, and days may be local ones.
     at = "day" if question.local is None else "hour"
     costs: defaultdict[tuple[str, ...], int | None] = defaultdict(int)

@@ -41,7 +41,7 @@ DEFAULT_BY = ("tenant", "adapter", "gpu_type")
 POSTED, AS_KNOWN_NOW = "posted", "as known now"
 _TENANTS = {"tenant", "adapter", "version", *PART_DIMENSIONS}
 """Dimensions that unused time does not have."""
-_ROLL_SECONDS = 30.0
+ROLL_SECONDS = 30.0
 _MOST_SET_ASIDE = 100
 
 
@@ -62,6 +62,14 @@ class Question:
     local: LocalTime | None = None
     """The timezone of its days. None: UTC. Months are closed in UTC, so a report in local time shows its
     hours as known now."""
+    as_posted: bool = True
+    """Whether whole months are shown as posted; False: their hours as known now."""
+
+    @property
+    def months(self) -> tuple[str, ...] | None:
+        """The months that it shows as posted; None: it shows hours as known now."""
+        known_now = self.local is not None or not self.as_posted or is_pair(self.by)
+        return None if known_now else months(self.period)
 
 
 def cost_report(
@@ -74,7 +82,7 @@ def cost_report(
     by default.
 
     Raises ExchangeRateError, LedgerUnavailableError."""
-    rolled = roll(ledger, now, patience=_ROLL_SECONDS)
+    rolled = roll(ledger, now, patience=ROLL_SECONDS)
     with ledger.read() as connection:
         document = read_report(connection, question)
         posted = months(question.period) if document["basis"] == POSTED else None
@@ -108,7 +116,7 @@ def set_apart(report: dict[str, Any]) -> dict[str, Any]:
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:
     """`cost_report` without rolling up first."""
     prices = PriceBook(read_prices(connection))
-    posted = months(question.period) if question.local is None and not is_pair(question.by) else None
+    posted = question.months
     parts = parts_of(connection, question.period, posted, question.policy)
     sums = _Sums(question, allocating=any(part.terms.policy.allocates for part in parts))
     amounts = None if posted is None else sums.amounts

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, exists, select
 
+from gateway.costs.owner import Owner
 from gateway.costs.periods import HOUR, iso
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.rollups.attribution import run
@@ -46,17 +47,16 @@ class Share:
     cost: int | None
 
 
-def request_cost(
-    ledger: Ledger, request_id: str, *, tenant: str | None, now: int, for_tenant: bool
-) -> dict[str, Any] | None:
-    """None: the ledger knows no attempt of it, or only another tenant's. `for_tenant`: a tenant's key asks,
-    and sees what it is charged, but no GPU time. `now`: Unix microseconds. Needs memory for one engine-hour's
+def request_cost(ledger: Ledger, request_id: str, *, owner: Owner | None, now: int) -> dict[str, Any] | None:
+    """None: the ledger knows no attempt of it, or only another tenant's. `owner`: a tenant's key asks, and
+    sees what it is charged, but no GPU time. `now`: Unix microseconds. Needs memory for one engine-hour's
     records. Raises LedgerUnavailableError."""
-    records = [r for r in ledger.attempts(request_id) if tenant in {None, r.tenant}]
+    attempts = ledger.attempts(request_id)
+    records = [r for r in attempts if owner is None or owner.may_see(r.tenant, r.dispatched)]
     if not records:
         return None
     with ledger.read() as connection:
-        cards = read_cards(connection) if for_tenant else None
+        cards = read_cards(connection) if owner is not None else None
         if cards is not None and (priced := _by_card(cards, records)) is not None:
             return {"request_id": request_id, **priced}
         terms = HourTerms(connection)
@@ -69,7 +69,7 @@ def request_cost(
         "pending": pending,
         "cost": _amount(s.cost for s in shares if s.billable) if shares or pending not in _LEFT_OUT else None,
     }
-    if for_tenant:
+    if owner is not None:
         return told
     return told | {
         "retry_waste": _amount(s.cost for s in shares if not s.billable),
@@ -138,14 +138,18 @@ def _of_record(record: UsageRecord, hour: DividedHour, terms: HourTerms, place: 
 
 
 def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any] | None:
-    """The price of what was delivered, by the card of the month in which it ended; None: there is no card.
-    The month's free allowance, minimum and discounts are on the statement."""
-    amount = 0
+    """The price of what was delivered, by the card of the month in which it ended; None: no card applies to
+    any of the months in which it ran. The month's free allowance, minimum and discounts are on the
+    statement."""
+    ran = {(r.tenant, iso(at)[:7]) for r in records for at in (r.dispatched, r.ended or r.dispatched)}
+    if all(cards.card(tenant, name) is None for tenant, name in ran):
+        return None
+    amount: int | None = 0
     for record in records:
         card = cards.card(record.tenant, iso(record.ended or 0)[:7])
-        if card is None:
-            return None
-        if not record.billable:
+        if card is None and record.billable:
+            amount = None  # what an attempt cost that was charged so is not told beside a price
+        if card is None or amount is None or not record.billable:
             continue
         cached = record.cached_tokens or 0
         read = Tokens() if record.outcome in CONTINUED else Tokens(record.prompt_tokens - cached, cached)
@@ -154,7 +158,7 @@ def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any]
         "currency": cards.cards[0].currency if cards.cards else None,
         "priced_by": "rate_card",
         "pending": "",
-        "cost": decimal_text(amount, _PLACES),
+        "cost": None if amount is None else decimal_text(amount, _PLACES),
     }
 
 

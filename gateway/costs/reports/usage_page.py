@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 import orjson
 
+from gateway.costs.owner import Owner
 from gateway.costs.proofs.merkle import WITHHELD_FIELDS
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
@@ -29,15 +30,16 @@ def usage_page(
     adapter: str | None = None,
     outcomes: Collection[str] | None = None,
     newest_first: bool = False,
-    for_tenant: bool = False,
+    owner: Owner | None = None,
 ) -> tuple[bytes, tuple[int, str] | None]:
     """A JSON array of at most `limit` records, with times in Unix microseconds as stored, and the position of
-    the last if there are more. `for_tenant`: a tenant's key asks, which does not see the engine. Raises
+    the last if there are more. `owner`: a tenant's key asks, which sees its own and not the engine. Raises
     LedgerUnavailableError."""
     found = ledger.usage(
-        start=start,
+        start=start if owner is None else max(start, owner.since),
         end=end,
         tenant=tenant,
+        dispatched_from=None if owner is None else owner.since,
         after=after,
         limit=limit + 1,
         adapter=adapter,
@@ -46,16 +48,15 @@ def usage_page(
     )
     shown = found[:limit]
     last = (shown[-1].ended or 0, shown[-1].id) if len(found) > limit else None
-    return _rendered(shown, for_tenant=for_tenant), last
+    return _rendered(shown, for_tenant=owner is not None), last
 
 
-def request_page(
-    ledger: Ledger, *, request_id: str, tenant: str | None, for_tenant: bool
-) -> tuple[bytes, int]:
-    """A JSON array of the attempts of one request, as in `usage_page`, and how many they are. `tenant`: of
-    another's request nothing is told. Raises LedgerUnavailableError."""
-    found = [r for r in ledger.attempts(request_id) if tenant in {None, r.tenant}]
-    return _rendered(found, for_tenant=for_tenant), len(found)
+def request_page(ledger: Ledger, *, request_id: str, owner: Owner | None) -> tuple[bytes, int]:
+    """A JSON array of the attempts of one request, as in `usage_page`, and how many they are. Raises
+    LedgerUnavailableError."""
+    attempts = ledger.attempts(request_id)
+    shown = [r for r in attempts if owner is None or owner.may_see(r.tenant, r.dispatched)]
+    return _rendered(shown, for_tenant=owner is not None), len(shown)
 
 
 def _rendered(records: Iterable[UsageRecord], *, for_tenant: bool) -> bytes:

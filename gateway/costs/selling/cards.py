@@ -167,6 +167,25 @@ class RateCards:
         return None if found is None or not found.card else self.version(found.card, month)
 
 
+def in_force_since(cards: RateCards, tenant: str, month: str) -> RateCards:
+    """What counts for a tenant from a month on: the assignments and versions in force then, and later
+    ones."""
+    first = [_valid(cards.assignments_of(name), month) for name in (tenant, DEFAULT)]
+    assigned = [a for a in cards.assignments if a.tenant in {tenant, DEFAULT}]
+    assigned = [a for a in assigned if a.valid_from > month or a in first]
+    starts = {name: cards.version(name, month) for name in {a.card for a in assigned}}
+    versions = [
+        card
+        for card in cards.cards
+        if card.name in starts and (card.valid_from > month or _same_start(card, starts[card.name]))
+    ]
+    return RateCards(versions, assigned)
+
+
+def _same_start(card: RateCard, first: RateCard | None) -> bool:
+    return first is not None and card.valid_from == first.valid_from
+
+
 def version_to_add(
     known: RateCards, card: RateCard, *, default_start: bool, opened: str
 ) -> tuple[RateCard, bool]:

@@ -9,9 +9,12 @@ from gateway.metering.ledger.schema import usage_records
 from gateway.metering.records import CONTINUED
 
 
-def tokens_used(ledger: Ledger, tenant: str, start: int, end: int, *, key: str = "") -> tuple[int, int, int]:
+def tokens_used(
+    ledger: Ledger, tenant: str, start: int, end: int, *, key: str = "", since: int = 0
+) -> tuple[int, int, int]:
     """Prompt, cached and completion tokens of the attempts that ended in [start, end) and that the tenant
-    pays for, as in `AttemptMeter.billed`. `key`: only those of this key. Blocks. Raises
+    pays for, as in `AttemptMeter.billed`. `key`: only those of this key. `since`: only
+    those that began then or later, when the tenant was added: names recur. Blocks. Raises
     LedgerUnavailableError."""
     table = usage_records.c
     anew = table.outcome.not_in(CONTINUED)  # a continued stream's prompt does not count
@@ -21,8 +24,10 @@ def tokens_used(ledger: Ledger, tenant: str, start: int, end: int, *, key: str =
         func.sum(table.completion_tokens),
     )
     query = select(*sums).where(
-        table.tenant == tenant, table.ended >= start, table.ended < end, table.billable
+        table.tenant == tenant, table.ended >= max(start, since), table.ended < end, table.billable
     )
+    if since > start:
+        query = query.where(table.dispatched >= since)
     if key:
         query = query.where(table.key_id == key)
     with ledger.read() as connection:

@@ -141,8 +141,10 @@ class Ledger:
         adapter: str | None = None,
         outcomes: Collection[str] | None = None,
         newest_first: bool = False,
+        dispatched_from: int | None = None,
     ) -> list[UsageRecord]:
-        """Records that ended in [start, end), in order of (ended, id) or its reverse, those after `after`."""
+        """Records that ended in [start, end), in order of (ended, id) or its reverse, those after `after`.
+        `dispatched_from`: only those of attempts that began then or later."""
         table = usage_records.c
         order = [table.ended, table.id]
         # One bound of each side only: SQLite uses the first that it is given.
@@ -155,6 +157,8 @@ class Ledger:
             where.append(table.tenant == tenant)
         if adapter is not None:
             where.append(table.adapter == adapter)
+        if dispatched_from is not None:
+            where.append(table.dispatched >= dispatched_from)
         if outcomes is not None:
             where.append(table.outcome.in_(sorted(outcomes)))
         if after is not None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.costs.periods import DAY, HOUR, month
-from gateway.tenants.directory import Role
+from gateway.tenants.directory import Role, Tenant
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
@@ -21,7 +21,7 @@ def now():
 
 @pytest.fixture
 async def filled(installed):
-    installed.directory = SimpleNamespace(tenants={"acme": object()})
+    installed.directory = SimpleNamespace(tenants={"acme": Tenant("acme", base_access=True, created=0)})
     installed.settings = SimpleNamespace(redis_prefix="florin")
     ledger = installed.ledger
     price(ledger)

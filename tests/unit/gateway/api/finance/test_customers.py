@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from gateway.costs.export.spool import Spool
 from gateway.metering.ledger.schema import rollups
-from gateway.tenants.directory import Role
+from gateway.tenants.directory import Role, Tenant
 from tests.unit.gateway.api.conftest import whole_app
 from tests.unit.gateway.costs.rolled import row as line
 from tests.unit.gateway.costs.rolled import write
@@ -43,7 +43,8 @@ def now():
 def sold(installed, tmp_path):
     folder = tmp_path / "exports"
     folder.mkdir()
-    installed.directory = SimpleNamespace(tenants=dict.fromkeys(("acme", "bolt", "corgi")))
+    tenants = {name: Tenant(name, base_access=True, created=0) for name in ("acme", "bolt", "corgi")}
+    installed.directory = SimpleNamespace(tenants=tenants)
     installed.settings = SimpleNamespace(issuer="Nordlicht", redis_prefix="florin")
     installed.spool = Spool(folder, 10**9)
     return installed

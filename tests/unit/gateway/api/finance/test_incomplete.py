@@ -69,7 +69,7 @@ async def test_every_report_says_whether_it_is_complete(client_for, slow):
 
 
 def test_the_cost_report_too(slow, monkeypatch):
-    monkeypatch.setattr(report, "_ROLL_SECONDS", 0.0)
+    monkeypatch.setattr(report, "ROLL_SECONDS", 0.0)
     early = cost_report(slow.ledger, Question(OCTOBER), now=OCTOBER.end)
     assert (early["complete"], early["totals"]["requests"]) == (False, 1)
     monkeypatch.undo()

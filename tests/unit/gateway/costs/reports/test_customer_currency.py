@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from gateway.costs.owner import Owner
 from gateway.costs.periods import DAY, Period, local_time, month, zone
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.reports.customer_report import customer_file, customer_text
@@ -34,7 +35,7 @@ def question(tenant, of="2026-11"):
 
 
 def report(ledger, tenant, currency=None, of="2026-11"):
-    text, _ = customer_text(ledger, question(tenant, of), now=NOW, tenant=tenant, currency=currency)
+    text, _ = customer_text(ledger, question(tenant, of), now=NOW, owner=Owner(tenant, 0), currency=currency)
     return json.loads(text)
 
 
@@ -55,7 +56,9 @@ def test_every_amount_is_converted_and_nothing_else_shows(ledger, tenant, by, of
 
 
 def test_a_file_has_the_same_amounts(ledger):
-    content, _ = customer_file(ledger, question("acme"), "csv", now=NOW, tenant="acme", currency="EUR")
+    content, _ = customer_file(
+        ledger, question("acme"), "csv", now=NOW, owner=Owner("acme", 0), currency="EUR"
+    )
     rows = list(csv.DictReader(io.StringIO(content.decode())))
     shown = [Fraction(row["cost"]) for row in rows if row["bucket"] == "usage" and not row["corrects"]]
     exact = [Fraction(row["cost"]) for row in report(ledger, "acme", "EUR")["rows"]]
@@ -78,7 +81,7 @@ def test_local_days_have_their_price_too(ledger):
     days = Question(within, ("tenant", "day"), ("acme",), local=local_time(within, zone_))
     costs = []
     for asked in (whole, days):
-        text, _ = customer_text(ledger, asked, now=NOW, tenant="acme")
+        text, _ = customer_text(ledger, asked, now=NOW, owner=Owner("acme", 0))
         found = json.loads(text)
         costs.append(sum(Fraction(row["cost"]) for row in found["rows"]))
         assert Fraction(found["totals"]["cost"]) == costs[-1] > 0

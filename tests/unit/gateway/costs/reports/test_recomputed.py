@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.costs.allocation import AllocationPolicy
+from gateway.costs.owner import Owner
 from gateway.costs.periods import HOUR, Period, local_time, zone
 from gateway.costs.reports import recomputed
 from gateway.costs.reports.customer_report import customer_text
@@ -88,7 +89,7 @@ def test_with_a_policy_and_for_one_tenant_it_adds_up_too(ledger):
     for name in ("cost", "allocated_cost"):
         assert sum(Fraction(row[name]) for row in both["rows"]) == Fraction(one["totals"][name])
     mine = Question(HOURS, ("tenant", "key", "tag"), ("acme",))
-    text, _ = customer_text(ledger, mine, now=LATE, tenant="acme")
+    text, _ = customer_text(ledger, mine, now=LATE, owner=Owner("acme", 0))
     assert "bolt" not in text
     assert "nano_gpu_hours" not in text
 

@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import insert
 
+from gateway.costs.owner import Owner
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.reports.request_cost import request_cost
@@ -13,6 +14,7 @@ from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.schema import ledger_state
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill
+from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.metering.make import record
 
 
@@ -23,7 +25,7 @@ def ledger(ledger_with):
 
 
 def cost_of(ledger, request_id, *, tenant=None, now=NOVEMBER):
-    return request_cost(ledger, request_id, tenant=tenant, now=now, for_tenant=tenant is not None)
+    return request_cost(ledger, request_id, owner=tenant and Owner(tenant, 0), now=now)
 
 
 def test_all_requests_together_cost_what_the_report_says(ledger):
@@ -85,6 +87,22 @@ def test_an_hour_without_all_its_records_is_left_out_and_that_is_said(ledger):
     assert (told["pending"], told["shares"], told["cost"]) == ("records_removed", [second], second["cost"])
     assert (cost_of(ledger, "late")["pending"], cost_of(ledger, "late")["cost"]) == ("records_removed", None)
     assert cost_of(ledger, "across", now=turn)["pending"] == "records_removed"
+
+
+def test_a_customer_sees_no_cost_of_a_request_that_a_card_covers_in_part(ledger):
+    price(ledger, "H100", "3.60")
+    sell(ledger, "acme", since="2026-11", name="standard")
+    turn = {"dispatched": NOVEMBER - 30_000_000, "ended": NOVEMBER + 10_000_000}
+    ledger.insert([record("across", **turn), record("twice", dispatched=NOVEMBER - HOUR)])
+    ledger.insert([record("twice", 2, dispatched=NOVEMBER + HOUR), record("before", dispatched=OCTOBER)])
+    roll(ledger, NOVEMBER + 2 * HOUR)
+    own = {
+        name: cost_of(ledger, name, tenant="acme", now=NOVEMBER + 2 * HOUR) for name in ("across", "twice")
+    }
+    assert {name: (one["priced_by"], one["cost"]) for name, one in own.items()} == {
+        "across": ("rate_card", "0.000018"), "twice": ("rate_card", None),
+    }  # fmt: skip
+    assert cost_of(ledger, "before", tenant="acme")["priced_by"] == "cost"
 
 
 def test_rereading_to_resume_a_stream_is_waste(ledger):
