@@ -50,7 +50,12 @@ async def create(
     until = authority.lifetime(until, given=expires is not None)
     bare, text = mint(tenant, role, now, engine=engine, pins=Pins(address=address), expires=until)
     wanted = updated(bare, terms, leave=_OWN)
-    key = wanted if authority.key is None else delegation.created(authority.key, wanted)
+    if authority.key is not None:
+        key = delegation.created(authority.key, wanted)
+    elif role is Role.OPERATOR and tenant:
+        raise FlorinError("invalid_value", "A key of role operator belongs to no tenant.", param="tenant")
+    else:
+        key = wanted
     check_money(state, NO_BUDGET, key.budget, tenant)
 
     def plan(reading: RegistryReading) -> Proposal[None]:
@@ -214,7 +219,7 @@ def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> N
     elif engine or address is not None:
         param = "engine" if engine else "address"
         raise FlorinError("invalid_value", "Only a key of role engine can name an engine.", param=param)
-    if tenant and role in {Role.ENGINE, Role.METRICS, Role.OPERATOR}:
+    if tenant and role in {Role.ENGINE, Role.METRICS}:
         raise FlorinError("invalid_value", f"A key of role {role} cannot belong to a tenant.", param="tenant")
 
 
