@@ -105,7 +105,7 @@ FAULTS = (
     Fault("closing", ATTRIBUTION, "ready = union((*pool.up, *busy))", "ready = union(pool.up)"),
     Fault("closing", "gateway/costs/closing/checks.py", "if latest is not None and latest > of:", "if False:", CLOSING),
     Fault("closing", "gateway/costs/closing/coverage.py", "table.batch <= cutoff_batch,", "table.batch < cutoff_batch,", CLOSING),
-    Fault("closing", "gateway/costs/closing/closing.py", 'closed_at=now,', "closed_at=0,", CLOSING),
+    Fault("closing", "gateway/costs/closing/closing.py", "closed_at=now,", "closed_at=0,", CLOSING),
     Fault("closing", "gateway/costs/closing/settlement.py", "if entry.kind not in UNUSED:", "if True:", CLOSING),
     Fault("transport", REQUEST, 'if head.count(b"\\n") != len(lines):', "if False:"),
     Fault("transport", REQUEST, "if linger or (self.more and self._expects_continue):  # it may or may not send the body",
