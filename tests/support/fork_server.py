@@ -58,6 +58,9 @@ class Job:
 
 
 def main(fd: int) -> None:
+    # It may be multiprocessing that asks first, which blocks SIGINT and SIGTERM while it starts its tracker: what is
+    # forked would never hear them, nor would Valkey hear that its gateway was killed.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and for what they started
     for name in _preloaded():
         importlib.import_module(name)

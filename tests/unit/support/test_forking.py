@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support.fork_server import SUPPORTED
-from tests.support.forking import FORKED
+from tests.support.forking import FORKED, Forking, _start
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="everything is executed here")
 
@@ -93,3 +94,20 @@ def test_input_comes_and_signals_reach_it_and_its_session():
         assert psutil.Process(process.pid) in psutil.Process().children()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
+
+
+def test_signals_that_are_blocked_where_the_server_starts_reach_what_it_forks(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """multiprocessing blocks SIGINT and SIGTERM while it starts its tracker, which may be what starts the server."""
+    program = FORKED + "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    with ExitStack() as stack:
+        try:
+            connection = _start(stack)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        forking = Forking(lambda: connection)
+        monkeypatch.setattr(subprocess, "_fork_exec", forking.fork_exec)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
