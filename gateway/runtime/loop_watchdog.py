@@ -91,10 +91,8 @@ class LoopWatchdog:
         while self._blocks and now - self._blocks[0].at > REMEMBERED_SECONDS:
             self._blocks.popleft()
         if self._blocks:
-            ago = now - self._blocks[-1].at
-            message = (
-                f"{len(self._blocks):,} times in the last hour; {ago:,.0f} s ago by {self._blocks[-1].cause}."
-            )
+            count, last = len(self._blocks), self._blocks[-1]
+            message = f"Blocks in the last hour: {count:,}; last {now - last.at:,.0f} s ago, by {last.cause}."
             yield Condition("loop_blocked", message=message)
 
     def _watch(self, ident: int, stop: threading.Event) -> None:

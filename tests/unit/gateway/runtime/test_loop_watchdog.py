@@ -63,6 +63,8 @@ def test_blocks_are_remembered_for_an_hour():
     watchdog = LoopWatchdog(lambda _cause: None, clock=lambda: now[0])
     watchdog._report(None, 2.0)
     now[0] = 3599.0
-    assert [c.message for c in watchdog.conditions()] == ["1 times in the last hour; 3,599 s ago by unknown."]
+    assert [c.message for c in watchdog.conditions()] == [
+        "Blocks in the last hour: 1; last 3,599 s ago, by unknown."
+    ]
     now[0] = 3601.0
     assert list(watchdog.conditions()) == []
