@@ -6,7 +6,7 @@ PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-FAST := tests/unit tests/contract tests/property tests/integration tests/browser tests/tools
+FAST := tests/unit tests/contract tests/property tests/integration tests/field tests/browser tests/tools
 # What a second Python is most likely to do otherwise, and cheap: the judgements and parsers, and no process.
 ON_A_SECOND_PYTHON := $(addprefix tests/unit/adapters/,checks engine_agent reconcile security sources) \
   $(addprefix tests/unit/gateway/,dataplane dialects fields routing tenants)

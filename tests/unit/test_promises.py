@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "testing.md").read_text()
-KINDS = "unit|contract|property|integration|browser|engine|tools"
+KINDS = "unit|contract|property|integration|field|browser|engine|tools"
 NAMED = re.compile(rf"`(?:tests/)?((?:{KINDS})/[\w/]*test_\w+\.py)(?:::([\w:]+))?`")
 LONG = "pytest.mark.long"
 

@@ -1,0 +1,3 @@
+from tests.field.table import TABLE, table
+
+TABLE.write_text(table())
