@@ -38,16 +38,17 @@ from adapters.reconcile.load_retries import LoadRetries
 from adapters.reconcile.rebalancer import Rebalancer
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
+from adapters.store.leader_job import LeaderJob
 from adapters.store.protocol import Store
-from adapters.store.protocol.coordination import Fence, resigning
+from adapters.store.protocol.coordination import Fence
 from adapters.store.protocol.registry import Change
 
 log = logging.getLogger(__name__)
 
 ROLE = "reconciler"
 LEASE_MS = 5_000
-RENEW_SECONDS = 1.0
-"""Longest time between renewals of the role."""
+LOOK_SECONDS = 1.0
+"""Longest time between looks at which engines there are."""
 RELOAD_SECONDS = 30.0
 FEED_WAIT_SECONDS = 1.0
 """How long to wait until this worker sees its own write in the feed."""
@@ -60,8 +61,6 @@ LISTED = (SlotState.RESIDENT, SlotState.LEAVING, SlotState.CACHED)
 @dataclass(slots=True)
 class Reconciler:
     """Repairs drift between the registry and the engines, in the one worker that holds the role.
-
-    Every worker runs one Reconciler; `run` competes for the role and works only while it holds it.
 
     Invariants: every write to the store carries the fence of the role; nothing is repaired while the views
     are stale (`current`); a stray adapter is unloaded only after two consecutive observations, because the
@@ -89,26 +88,23 @@ class Reconciler:
     collect_interval: float = COLLECT_SECONDS
     # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    job: LeaderJob = field(init=False)
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        fence: Fence | None = None
-        async with resigning(self.store, ROLE, self.owner):
-            try:
-                while True:
-                    with contextlib.suppress(StoreUnavailableError):  # the follower logs the outage
-                        token = await self.store.lead(ROLE, self.owner, LEASE_MS)
-                        if fence is None or fence.token != token:
-                            await self._stop(list(self._work))
-                            fence = Fence(ROLE, token) if token else None
-                    if fence:
-                        await self._run_tasks(fence)
-                    await asyncio.sleep(min(self.interval, RENEW_SECONDS))
-            finally:
-                await self._stop(list(self._work))
+    def __post_init__(self) -> None:
+        self.job = LeaderJob(
+            *(self.store, self.owner, ROLE, "Reconciling engines", self._run_tasks, LOOK_SECONDS),
+            lease_ms=LEASE_MS,
+            lost=self._stop_all,
+        )
 
-    async def _run_tasks(self, fence: Fence) -> None:
-        """Keep one task running per engine, so that one that hangs delays no other, and one per chore."""
+    async def _stop_all(self) -> None:
+        await self._stop(list(self._work))
+
+    async def _run_tasks(self) -> float:
+        """Keep one task running per engine, so that one that hangs delays no other, and one per chore.
+        Returns the seconds until the next look."""
+        fence = self.job.fence
+        assert fence is not None  # it leads
         wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "sweep": partial(self._every, self.interval, self.sweep, fence),
             "retry": partial(self._every, self.interval, self.load_retries.retry_due, fence),
@@ -129,6 +125,7 @@ class Reconciler:
                 if task is not None and not task.cancelled() and task.exception():
                     log.error("Reconciler task %s failed; restarting", name, exc_info=task.exception())
                 self._work[name] = asyncio.create_task(work(), name=f"reconcile {name}")
+        return min(self.interval, LOOK_SECONDS)
 
     async def _stop(self, names: list[str]) -> None:
         tasks = {self._work.pop(name) for name in names}

@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 
 from adapters.errors import StoreUnavailableError
-from adapters.model import Engine
 from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
-from adapters.store.protocol.coordination import CoordinationStore
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.batches.runner import BatchRunner
 from gateway.composition.background import export_conditions, export_waiting, run_in_background
@@ -23,6 +21,7 @@ from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.event_streams import open_event_streams
+from gateway.composition.leader_jobs import LeaderJobs, run_canary_watch, run_ledger_jobs
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
 from gateway.composition.people import open_people
@@ -31,20 +30,12 @@ from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.tracing import open_tracing
 from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
-from gateway.costs.adapter_costs.residency_log import ResidencyLog
 from gateway.costs.maintenance import maintenance_job
-from gateway.costs.maintenance.export_job import ExportJob
-from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.warm_up import warm_up
-from gateway.costs.periods import HOUR
-from gateway.costs.scheduled_exports.layout import Schedule
-from gateway.costs.scheduled_exports.writing import Room
 from gateway.delivery import Delivery
 from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
-from gateway.metering.ledger.audit_shipper import AuditShipper
-from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
@@ -144,21 +135,11 @@ async def build(
         )
         conditions.add(batches.conditions)
         ledger, store = metering.ledger, registry.store
-        maintenance = maintenance_job.MaintenanceJob(
-            store=store,
-            ledger_process=metering.ledger_process.aside(),
-            owner=worker,
-            interval=settings.ledger_maintenance_interval,
-            retention_days=settings.retention_days,
-            clock=clock.now,
-        )
-        cost_alerts = AlertDelivery(store, ledger, worker, clock, settings)
-        exports = _exports(settings, store, ledger, worker, clock)
-        if exports is not None:
-            conditions.add(exports.conditions)
-            run_in_background(stack, exports.run)
-        event_streams = await open_event_streams(context, store, ledger, conditions)
-        residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
+        leader_jobs = LeaderJobs(context, store)
+        conditions.add(leader_jobs.conditions)
+        cost_alerts = AlertDelivery(ledger, clock, settings)
+        run_ledger_jobs(leader_jobs, registry, metering, budget_watch, cost_alerts)
+        event_streams = await open_event_streams(leader_jobs, ledger, conditions)
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
             engines.pool,
@@ -173,7 +154,6 @@ async def build(
             engines.leases.run,
             engines.leases.turns.run,
             limiter.run,
-            budget_watch.run,
             lifecycle.loop_watch.run,
             watchdog.run,
             activity.run,
@@ -183,17 +163,13 @@ async def build(
             engines.hangs.run,
             engines.prober.run,
             engine_demand.run,
-            reconciler.run,
+            reconciler.job.run,
             engines.engine_time.run,
             engines.token_costs.run,
             engines.probe_log.run,
-            maintenance.run,
-            cost_alerts.run,
             batches.run,
             evaluations.run,
-            residency_log.run,
             snapshot_writer.run,
-            AuditShipper(store, ledger, worker).run,
             partial(maintenance_job.show, ledger, metrics, seconds=read_seconds),
             partial(export_conditions, conditions, registry.follower, metrics),
             partial(export_waiting, lifecycle.in_flight, engines.leases, metrics),
@@ -236,9 +212,9 @@ async def build(
             sessions=Sessions(store, registry.directory, lifetime=settings.console_session, clock=clock.now),
             people=people,
         )
-        canary_watch = CanaryWatch(state, worker)
+        canary_watch = CanaryWatch(state)
         conditions.add(canary_watch.conditions)
-        run_in_background(stack, canary_watch.run)
+        run_canary_watch(leader_jobs, canary_watch)
         yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts, event_streams)
         await batches.close()
         await limiter.close()
@@ -257,33 +233,6 @@ def _batch_work(
     evaluations = EvaluationRunner(ledger, batches, clock=clock.now)
     context.stack.push_async_callback(evaluations.shut_down)
     return batches, evaluations
-
-
-def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:
-    """Each engine, with the full names of the versions that hold its slots."""
-    catalog, residency = registry.catalog, registry.residency
-    for engine in list(catalog.engines.values()):
-        found = (catalog.by_engine_name.ids.get(name) for name in residency.slots(engine.name))
-        yield engine, [version for version in found if version is not None]
-
-
-def _exports(
-    settings: Settings, store: CoordinationStore, ledger: Ledger, worker: str, clock: Clock
-) -> ExportJob | None:
-    if not settings.export_to:
-        return None
-    schedule = Schedule(
-        to=settings.export_to,
-        every=int(settings.export_every * HOUR),
-        dataset=settings.export_dataset,
-        format=settings.export_format,
-        granularity=settings.export_granularity,
-        file=settings.export_file,
-        issuer=settings.issuer,
-    )
-    open_process = partial(LedgerProcess, settings.ledger)
-    room = Room(settings.exports, settings.export_max_bytes)
-    return ExportJob(store, ledger, open_process, worker, schedule, room, clock.now)
 
 
 def intake() -> Intake:

@@ -8,9 +8,6 @@ and body. An alert counts as delivered when the receiver has answered with 2xx a
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,22 +15,17 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from adapters.errors import StoreUnavailableError
 from adapters.sources.staging_area import SourceRefusedError
 from adapters.sources.url_policy import Allowed
 from adapters.sources.web_client import guarded_connector
-from adapters.store.protocol.coordination import CoordinationStore
+from adapters.store.leader_job import PassFailedError
 from gateway.config import Settings
 from gateway.costs.forecasting.alerts import Alert, mark_delivered, undelivered
-from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.runtime.clock import Clock
 from gateway.runtime.standard_webhooks import signature
 
-log = logging.getLogger("florin.costs")
-
 ROLE: Final = "cost-alerts"
-LEASE_MS: Final = 60_000
 LOOK_SECONDS: Final = 15.0
 LONGEST_PAUSE: Final = 900.0
 """Seconds between two tries while the receiver fails."""
@@ -49,40 +41,26 @@ def signed(alert: Alert, secret: str, at: int) -> tuple[dict[str, str], bytes]:
 
 @dataclass(slots=True)
 class AlertDelivery:
-    """Every worker runs one; the one that holds the role delivers."""
+    """Every worker has one; the one that holds the role delivers."""
 
-    store: CoordinationStore
     ledger: Ledger
-    owner: str
     clock: Clock
     settings: Settings
     """Replaced by a reload."""
-    look: float = LOOK_SECONDS
-    # Mutable: the present pause; doubles while the receiver fails.
-    _pause: float = LOOK_SECONDS
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        self._pause = self.look
-        while True:
-            await asyncio.sleep(self._pause)
-            with contextlib.suppress(StoreUnavailableError, LedgerUnavailableError, BrokenProcessPool):
-                if self.settings.cost_webhook and await self.store.lead(ROLE, self.owner, LEASE_MS):
-                    delivered = await self.deliver()
-                    self._pause = self.look if delivered else min(2 * self._pause, LONGEST_PAUSE)
+    def ready(self) -> bool:
+        return bool(self.settings.cost_webhook)
 
-    async def deliver(self) -> bool:
-        """Post what waits, oldest first. Returns False if the receiver failed; the rest waits then. Raises
-        LedgerUnavailableError."""
+    async def deliver(self) -> None:
+        """Post what waits, oldest first. Raises PassFailedError if the receiver failed; the rest waits then.
+        Raises LedgerUnavailableError."""
         now = self.clock.now()
         for alert in await asyncio.to_thread(undelivered, self.ledger, now=now):
             headers, body = signed(alert, self.settings.cost_webhook_secret, now // 1_000_000)
             failure = await self._post(URL(self.settings.cost_webhook), headers, body)
             if failure:
-                log.warning("Webhook of cost alerts failed: %s. Retrying.", failure)
-                return False
+                raise PassFailedError(failure)
             await asyncio.to_thread(mark_delivered, self.ledger, alert.id, self.clock.now())
-        return True
 
     async def _post(self, url: URL, headers: dict[str, str], body: bytes) -> str:
         """Why it failed; empty if it did not. Without the URL, which may contain a secret."""

@@ -7,11 +7,10 @@ import contextlib
 from dataclasses import dataclass
 from functools import partial
 
-from adapters.store.protocol.coordination import CoordinationStore
 from gateway.composition.background import cancel_task, run_in_background
-from gateway.composition.context import WorkerContext
+from gateway.composition.leader_jobs import LeaderJobs
 from gateway.config import Settings
-from gateway.event_streams.delivery import EventDelivery
+from gateway.event_streams.delivery import LONGEST_PAUSE, LOOK_SECONDS, EventDelivery
 from gateway.event_streams.receiver import Receiver
 from gateway.event_streams.streams import STREAMS, StreamName, begin
 from gateway.event_streams.watch import EventWatch
@@ -43,9 +42,9 @@ def destinations(settings: Settings) -> dict[StreamName, Destination]:
 class EventStreams:
     """Mutable: where each stream goes. On the worker's event loop."""
 
-    def __init__(self, context: WorkerContext, store: CoordinationStore, ledger: Ledger) -> None:
-        self._context = context
-        self._store = store
+    def __init__(self, jobs: LeaderJobs, ledger: Ledger) -> None:
+        self._jobs = jobs
+        self._context = context = jobs.context
         self._ledger = ledger
         self._wanted = destinations(context.settings)
         self._changed: dict[StreamName, asyncio.Event] = {stream: asyncio.Event() for stream in STREAMS}
@@ -77,33 +76,30 @@ class EventStreams:
                 await changed.wait()
                 continue
             until = asyncio.create_task(changed.wait())
-            delivery = asyncio.create_task(self._delivery(stream, destination).run())
+            delivery = asyncio.create_task(self._deliver_to(stream, destination))
             try:
                 await asyncio.wait({until, delivery}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 until.cancel()
                 await cancel_task(delivery)
 
-    def _delivery(self, stream: StreamName, destination: Destination) -> EventDelivery:
-        context = self._context
-        return EventDelivery(
-            stream,
-            f"florin/{context.settings.redis_prefix}",
-            self._store,
-            self._ledger,
-            context.name,
-            destination.receiver(),
-            context.clock.now,
-            context.metrics,
-        )
+    async def _deliver_to(self, stream: StreamName, destination: Destination) -> None:
+        context, source = self._context, f"florin/{self._context.settings.redis_prefix}"
+        async with destination.receiver() as receiver:
+            delivery = EventDelivery(
+                stream, source, self._ledger, receiver, context.clock.now, context.metrics
+            )
+            await self._jobs.make(
+                *(f"{stream}-events", f"Delivery of {stream} events", delivery.step, LOOK_SECONDS),
+                longest=LONGEST_PAUSE,
+                report=delivery.report,
+            ).run()
 
 
-async def open_event_streams(
-    context: WorkerContext, store: CoordinationStore, ledger: Ledger, conditions: Conditions
-) -> EventStreams:
-    streams = EventStreams(context, store, ledger)
+async def open_event_streams(leader_jobs: LeaderJobs, ledger: Ledger, conditions: Conditions) -> EventStreams:
+    streams = EventStreams(leader_jobs, ledger)
     await streams.begin()
     conditions.add(streams.watch.conditions)
     jobs = [partial(streams.deliver, stream) for stream in STREAMS]
-    run_in_background(context.stack, streams.watch.run, *jobs)
+    run_in_background(leader_jobs.context.stack, streams.watch.run, *jobs)
     return streams

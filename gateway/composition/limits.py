@@ -119,5 +119,5 @@ def build_limits(
         return found
 
     limiter = Limiter(store, context.name, directory, context.settings, metrics, used=used_now, now=now)
-    watch = BudgetWatch(store, directory, metrics, context.name, used=parts.used, post=parts.post, now=now)
+    watch = BudgetWatch(store, directory, metrics, used=parts.used, post=parts.post, now=now)
     return parts, limiter, watch

@@ -85,11 +85,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check that the ledger's database is up, reachable and not locked. No record is lost as long as the "
         "disk of FLORIN_STATE_DIR has space.",
     ),
-    "exports_failing": Meaning(
+    "job_failing": Meaning(
         "warning",
-        "The scheduled export of costs fails, so its files are out of date.",
-        "Check FLORIN_EXPORT_TO, that the gateway may write there, and the prices that the message names. It "
-        "is retried automatically.",
+        "A job that one worker does for all gateways fails, such as the scheduled export of costs, ledger "
+        "maintenance or the webhook of cost alerts.",
+        "Fix what the message names. If it is the export: check FLORIN_EXPORT_TO, that the gateway may write "
+        "there, and the prices. It is retried automatically.",
     ),
     "events_late": Meaning(
         "warning",

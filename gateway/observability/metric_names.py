@@ -108,6 +108,8 @@ METRICS: Final[dict[str, str]] = {
     "take them), `dropped` (too many were waiting for it).",
     "florin_event_posts_total": "Posts of events to their receivers, by stream (`audit`, `usage`) and "
     "result: `delivered`, `failed`.",
+    "florin_leader_passes_total": "Passes of the jobs that one worker does for all, by role (`reconciler`, "
+    "`ledger-maintenance`, …) and result: `ok`, `failed`.",
     "florin_events_sent_total": "Events that their receiver has taken, by stream.",
     "florin_event_lag_seconds": "Age of the oldest event that its receiver has not taken, by stream; 0: none "
     "waits.",

@@ -151,6 +151,7 @@ class Metrics:
         self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
         self._trace_spans = self._counter("florin_trace_spans_total", "result")
         self._event_posts = self._counter("florin_event_posts_total", "stream", "result")
+        self._leader_passes = self._counter("florin_leader_passes_total", "role", "result")
         self._events_sent = self._counter("florin_events_sent_total", "stream")
         self._event_lag = self._gauge("florin_event_lag_seconds", "livemax", "stream")
         self._counter("florin_worker_restarts_total")  # counted by the parent process
@@ -381,6 +382,10 @@ class Metrics:
         self._event_posts.labels(stream, result).inc()
         if result == "delivered":
             self._events_sent.labels(stream).inc(events)
+
+    def leader_pass(self, role: str, result: str) -> None:
+        """Of a job that one worker does for all. `result`: `ok`, `failed`."""
+        self._leader_passes.labels(role, result).inc()
 
     def event_lag(self, stream: str, seconds: float) -> None:
         self._event_lag.labels(stream).set(seconds)

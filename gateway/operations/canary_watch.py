@@ -7,7 +7,6 @@ either decided or not; one that has lost the role without noticing decides the s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,42 +36,33 @@ SHOWN_SECONDS: Final = 86_400
 
 @dataclass(slots=True)
 class CanaryWatch:
-    """Every worker runs one. Without a guarded canary, it asks the store nothing.
-
-    While Redis is away, or this worker's views are stale, nothing is decided.
-    """
+    """The passes of the worker that leads. While Redis is away, or this worker's views are stale, nothing is
+    decided."""
 
     state: State
-    owner: str
-    look: float = LOOK_SECONDS
     # Mutable: canaries that are being given their next weight, by adapter.
     _raising: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     # Mutable: the evaluation of a canary as last read, by the comparison's adapter and beginning.
     _evaluations: dict[tuple[str, int], Evaluation] = field(default_factory=dict)
     _reading: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        leads = 0
-        try:
-            while True:
-                await asyncio.sleep(self.look)
-                guarded = self._guarded()
-                if not guarded or not self.state.follower.connected:
-                    continue
-                with contextlib.suppress(StoreUnavailableError):  # the follower logs the outage
-                    leads = await self.state.store.lead(ROLE, self.owner, LEASE_MS)
-                    if leads and (self._reading is None or self._reading.done()):
-                        self._reading = asyncio.create_task(self._read_evaluations(guarded))
-                    for adapter in guarded if leads else ():
-                        await self._judge(adapter)
-        finally:
-            for task in (*self._raising.values(), self._reading):
-                if task is not None:
-                    task.cancel()
-            if leads:
-                with contextlib.suppress(StoreUnavailableError):  # the role lapses anyway
-                    await self.state.store.resign(ROLE, self.owner)
+    def ready(self) -> bool:
+        """Without a guarded canary, nobody need lead."""
+        return bool(self._guarded()) and self.state.follower.connected
+
+    async def lost(self) -> None:
+        """Another worker leads."""
+        for task in (*self._raising.values(), self._reading):
+            if task is not None:
+                task.cancel()
+
+    async def work(self) -> None:
+        """A leader's pass. Raises StoreUnavailableError."""
+        guarded = self._guarded()
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_evaluations(guarded))
+        for adapter in guarded:
+            await self._judge(adapter)
 
     def _guarded(self) -> list[Adapter]:
         found = map(self.state.catalog.adapters.get, self.state.catalog.with_canary)

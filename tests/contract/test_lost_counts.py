@@ -92,7 +92,6 @@ class Watch:
             failover.store,
             directory,
             Metrics(),
-            "watch",
             used,
             post,
             lambda: NOW * 1000,

@@ -11,18 +11,17 @@ from functools import partial
 import pytest
 
 from adapters.sources.options import FetchOptions
-from gateway.costs.maintenance import export_job
-from gateway.costs.maintenance.export_job import ExportJob
+from adapters.store.leader_job import LeaderJob
+from gateway.composition.background import cancel_task
+from gateway.costs.maintenance.export_job import ScheduledExports
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.status import export_series, read_status
 from gateway.costs.scheduled_exports.writing import Room
 from gateway.metering.ledger.ledger import Ledger
-from gateway.observability.conditions import Conditions
 from tests.doubles.memory_store import MemoryStore
 from tests.support.hostile_http import hostile_server
-from tests.support.waiting import until
 from tests.unit.gateway.costs.month import fill
 from tests.unit.gateway.costs.scheduled_exports.test_scheduled_exports import (
     DATA,
@@ -95,28 +94,19 @@ class InThread(LedgerProcess):
         return await asyncio.to_thread(function, self.ledger, *args)
 
 
-def job(ledger, to, tmp_path, *, store=None, owner="w1", open_process=None):
+def exports(ledger, to, tmp_path, *, open_process=None):
     folder = tmp_path / "room"
     folder.mkdir(exist_ok=True)
-    return ExportJob(
-        store or MemoryStore(), ledger, open_process or partial(InThread, ledger), owner, schedule(to),
-        Room(folder, 1 << 30), itertools.count(NOW).__next__, look=0.01, pause=0.01,
+    return ScheduledExports(
+        ledger, open_process or partial(InThread, ledger), schedule(to), Room(folder, 1 << 30),
+        itertools.count(NOW).__next__,
     )  # fmt: skip
 
 
-async def stop(task):
-    task.cancel()
-    await asyncio.wait([task])
-
-
-async def test_one_worker_exports_into_the_bucket_and_a_replay_changes_nothing(bucket, filled, tmp_path):
-    store, to = MemoryStore(), f"s3://{bucket.name}/finops/florin"
-    first, second = (job(filled, to, tmp_path, store=store, owner=name) for name in ("w1", "w2"))
-    tasks = [asyncio.create_task(one.run()) for one in (first, second)]
-    await until(lambda: len(held(filled)) == 2)
-    await until(lambda: read_status(filled, NOW) is not None)
-    for task in tasks:
-        await stop(task)
+async def test_exports_go_into_the_bucket_and_a_replay_changes_nothing(bucket, filled, tmp_path):
+    export = exports(filled, f"s3://{bucket.name}/finops/florin", tmp_path)
+    await export.work()
+    await export.report("")
     objects = stored(bucket)
     assert sorted(objects) == sorted(
         f"finops/florin/{name.format(month)}" for name in (DATA, MANIFEST) for month in ("2026-10", "2026-11")
@@ -126,37 +116,24 @@ async def test_one_worker_exports_into_the_bucket_and_a_replay_changes_nothing(b
     assert read_status(filled, NOW).failure == ""
     assert export_series(filled, NOW)["florin_scheduled_export_failing"] == [((), 0.0)]
     # A worker that was killed before it could write down what it had done does it again.
-    await second.attempt()
+    await export.work()
     assert stored(bucket) == objects
 
 
 async def test_what_fails_is_said_and_passes(bucket, filled, tmp_path, caplog):
     there, missing = f"s3://{bucket.name}/x", "s3://no-such-bucket-at-all/x"
-    export = job(filled, missing, tmp_path)
-    conditions = Conditions()
-    conditions.add(export.conditions)
-    await export.attempt()
-    assert "The bucket does not exist. (no-such-bucket-at-all" in export.failure
-    assert [c.code for c in conditions.now()] == ["exports_failing"]
-    assert read_status(filled, NOW).failure == export.failure
+    export = exports(filled, missing, tmp_path)
+    job = LeaderJob(MemoryStore(), "w", "exports", "The export", export.work, 1.0, report=export.report)
+    await job.attempt()
+    assert "The bucket does not exist. (no-such-bucket-at-all" in job.failure
+    assert read_status(filled, NOW).failure == job.failure
     assert export_series(filled, NOW)["florin_scheduled_export_failing"] == [((), 1.0)]
     assert "not-shown-anywhere" not in caplog.text
     export.schedule = schedule(there)
-    await export.attempt()
-    assert (export.failure, list(conditions.now())) == ("", [])
+    await job.attempt()
+    assert job.failure == ""
     assert read_status(filled, NOW).failure == ""
     assert len(stored(bucket)) == 4
-
-
-async def test_a_worker_that_no_longer_leads_has_nothing_to_report(bucket, filled, tmp_path, monkeypatch):
-    store = MemoryStore()
-    export = job(filled, f"s3://{bucket.name}/x", tmp_path, store=store, owner="w2")
-    export.failure = "an earlier failure"
-    assert await store.lead(export_job.ROLE, "w1", export_job.LEASE_MS)
-    task = asyncio.create_task(export.run())
-    await until(lambda: not export.failure)
-    await stop(task)
-    assert stored(bucket) == {}
 
 
 def test_wrong_credentials(bucket, tmp_path, monkeypatch):
@@ -199,12 +176,12 @@ async def test_killed_in_the_middle_of_an_upload(bucket, endpoint, filled, tmp_p
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         url = f"sqlite:///{tmp_path / 'ledger.db'}"
         process = partial(LedgerProcess, url, patience=0.0)
-        export = job(filled, f"s3://{bucket.name}/x", tmp_path, open_process=process)
-        task = asyncio.create_task(export.attempt())
+        export = exports(filled, f"s3://{bucket.name}/x", tmp_path, open_process=process)
+        task = asyncio.create_task(export.work())
         assert await asyncio.to_thread(begun.wait, 60)
-        await stop(task)
+        await cancel_task(task)
     assert stored(bucket) == {}
     assert held(filled) == []
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    await job(filled, f"s3://{bucket.name}/x", tmp_path).attempt()
+    await exports(filled, f"s3://{bucket.name}/x", tmp_path).work()
     assert len(stored(bucket)) == 4

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
-
-from adapters.errors import StoreUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +70,3 @@ class CoordinationStore(Protocol):
     async def heartbeats(self) -> dict[str, str]:
         """Engine → the last report of its agent, for agents whose heartbeat has not expired."""
         ...
-
-
-@asynccontextmanager
-async def resigning(store: CoordinationStore, role: str, owner: str) -> AsyncIterator[None]:
-    """Around the work of all candidates for a role: at its end, give the role up if it was held, so that
-    another one need not wait until it lapses."""
-    try:
-        yield
-    finally:
-        with suppress(StoreUnavailableError):  # it then lapses
-            await store.resign(role, owner)

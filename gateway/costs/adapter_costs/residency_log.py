@@ -8,26 +8,19 @@ missed, and one that is held for days is right to the minute.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import select
 
-from adapters.errors import StoreUnavailableError
 from adapters.model import Engine
-from adapters.store.protocol.coordination import CoordinationStore
 from gateway.costs.selling.residency import BRIDGE
-from gateway.metering.ledger.database import LedgerUnavailableError, insert
+from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import residency_spans as table
 
-log = logging.getLogger("florin.costs")
-
 ROLE: Final = "residency-log"
-LEASE_MS: Final = 150_000
 SAMPLE_SECONDS: Final = 60.0
 _PART: Final = 500
 
@@ -37,31 +30,20 @@ Held = Callable[[], Iterable[tuple[Engine, Iterable[str]]]]
 
 @dataclass(slots=True)
 class ResidencyLog:
-    """Every worker runs one; the one that holds the role writes."""
+    """Every worker has one; the one that holds the role writes."""
 
-    store: CoordinationStore
     ledger: Ledger
-    owner: str
     now: Callable[[], int]
     """Unix microseconds, UTC."""
     held: Held
-    seconds: float = SAMPLE_SECONDS
     # Mutable: (engine, version) → start of the open span, and when it was last seen.
     _open: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            await asyncio.sleep(self.seconds)
-            with contextlib.suppress(StoreUnavailableError):
-                if not await self.store.lead(ROLE, self.owner, LEASE_MS):
-                    continue
-                # Read on the event loop, where the placement changes.
-                rows = [_row(engine, version) for engine, versions in self.held() for version in versions]
-                try:
-                    await asyncio.to_thread(self.sample, rows)
-                except LedgerUnavailableError as error:
-                    log.info("Residency is not recorded meanwhile: %s", error)
+    async def work(self) -> None:
+        """A leader's pass. Raises LedgerUnavailableError."""
+        # Read on the event loop, where the placement changes.
+        rows = [_row(engine, version) for engine, versions in self.held() for version in versions]
+        await asyncio.to_thread(self.sample, rows)
 
     def sample(self, rows: list[dict[str, Any]]) -> None:
         """Extend the open spans of what is held now, and begin those of what is new. Raises

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
-from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.coordination import CoordinationStore, resigning
+from adapters.store.leader_job import PassFailedError
 from gateway.costs.maintenance.ahead import ahead
 from gateway.costs.maintenance.batch_backlog import batch_backlog
 from gateway.costs.maintenance.ledger_process import LedgerProcess
@@ -29,11 +26,7 @@ from gateway.observability.computed_metrics import LedgerFigures
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import system_time
 
-log = logging.getLogger(__name__)
-
 ROLE = "ledger-maintenance"
-LEASE_MS = 15_000
-LOOK_SECONDS = 5.0
 FIRST_SECONDS = 15.0
 """Delay after a worker's start; until then, metrics show the figures of the last pass."""
 REST = 20
@@ -49,65 +42,27 @@ _MOST_TROUBLE = 500
 
 
 @dataclass(slots=True)
-class MaintenanceJob:
-    """Runs `maintain` regularly on one worker of the installation: the one that holds the leadership lease in
-    the store. Every worker runs the job; a new leader takes over when the lease lapses. A pass is idempotent,
-    so two overlapping leaders do no harm. While Redis is away no one leads, and reports roll up on demand."""
+class Maintenance:
+    """The passes of the worker that leads. A pass is idempotent, so two overlapping leaders do no harm. While
+    Redis is away no one leads, and reports roll up on demand."""
 
-    store: CoordinationStore
     ledger_process: LedgerProcess
     """A process of its own, since a pass with many roll-ups takes seconds."""
-    owner: str
-    interval: float
     retention_days: int
-    look: float = LOOK_SECONDS
     clock: Callable[[], int] = system_time
     """Microseconds, UTC."""
-    # Mutable: the error of the last pass, to log changes only.
-    _trouble: str = ""
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        running: asyncio.Task[float] | None = None
-        due = time.monotonic() + min(FIRST_SECONDS, self.interval)
-        async with resigning(self.store, ROLE, self.owner):
-            try:
-                while True:
-                    with contextlib.suppress(StoreUnavailableError):
-                        leads = await self.store.lead(ROLE, self.owner, LEASE_MS)
-                        if leads and running is None and time.monotonic() >= due:
-                            running = asyncio.create_task(self._pass())
-                    await asyncio.sleep(min(self.look, self.interval))
-                    if running is not None and running.done():
-                        due = time.monotonic() + max(self.interval, REST * running.result())
-                        running = None
-            finally:
-                if running is not None:
-                    running.cancel()
-                    await asyncio.wait([running])
-
-    async def _pass(self) -> float:
-        """One pass. Returns the seconds of work to rest after: none if the ledger was unavailable. An error
-        is logged when it changes."""
-        began = time.monotonic()
-        trouble, worked = "", True
+    async def work(self) -> None:
+        """One pass. Raises LedgerUnavailableError, PassFailedError."""
         try:
             await self.ledger_process.run(maintain, self.clock(), self.retention_days)
-        except (LedgerUnavailableError, BrokenProcessPool) as error:
-            trouble, worked = str(error), isinstance(error, BrokenProcessPool)
-            if not self._trouble:
-                log.warning("Ledger maintenance failed: %s Retrying.", error)
-        except Exception as error:  # a defect in one pass must not end the job
-            trouble = repr(error)
-            if trouble != self._trouble:
-                log.exception("Ledger maintenance failed.")
-        if self._trouble and not trouble:
-            log.warning("Ledger maintenance recovered.")
-        self._trouble = trouble
-        if trouble:  # for `florin doctor`, which may run on another worker
-            with contextlib.suppress(Exception):  # the same error may prevent this too
-                await self.ledger_process.run(write_snapshot, TROUBLE, self.clock(), trouble[:_MOST_TROUBLE])
-        return time.monotonic() - began if worked else 0.0
+        except BrokenProcessPool as error:
+            raise PassFailedError(str(error)) from error
+
+    async def report(self, failure: str) -> None:
+        """For `florin doctor`, which may run on another worker. Raises LedgerUnavailableError."""
+        if failure:
+            await self.ledger_process.run(write_snapshot, TROUBLE, self.clock(), failure[:_MOST_TROUBLE])
 
 
 def maintain(ledger: Ledger, now: int, retention_days: int) -> None:

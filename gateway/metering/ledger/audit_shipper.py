@@ -8,14 +8,10 @@ Redis came back empty or with older data.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from adapters.errors import StoreUnavailableError
-from adapters.store.protocol import Store
-from adapters.store.protocol.coordination import resigning
 from adapters.store.protocol.registry import RegistryStore
 from gateway.metering.ledger.audit_log import Logged, held, logged, ship
 from gateway.metering.ledger.database import REFUSALS, LedgerUnavailableError, is_definite
@@ -24,7 +20,6 @@ from gateway.metering.ledger.ledger import Ledger
 log = logging.getLogger(__name__)
 
 ROLE = "auditor"
-LEASE_MS = 10_000
 SECONDS = 2.0
 KEEP = 100
 """Newest entries that stay in Redis."""
@@ -33,33 +28,18 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class AuditShipper:
-    store: Store
+    store: RegistryStore
     ledger: Ledger
-    owner: str
-    seconds: float = SECONDS
-    # Mutable: shipped entries that Redis still has, and whether the ledger was unavailable last time.
+    # Mutable: shipped entries that Redis still has.
     _shipped: frozenset[tuple[str, str]] = frozenset()
-    _away: bool = field(default=False)
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        async with resigning(self.store, ROLE, self.owner):
-            while True:
-                with contextlib.suppress(StoreUnavailableError):  # the follower logs it, once
-                    if await self.store.lead(ROLE, self.owner, LEASE_MS):
-                        await self._pass()
-                await asyncio.sleep(self.seconds)
-
-    async def _pass(self) -> None:
+    async def work(self) -> None:
+        """A leader's pass. Raises LedgerUnavailableError, StoreUnavailableError; entries wait in Redis."""
         try:
             await self.ship()
-        except LedgerUnavailableError as error:
-            if not self._away:
-                log.warning("Audit entries wait in Redis: %s", error)
-            self._away = True
+        except LedgerUnavailableError:
             self._shipped = frozenset()  # whichever server answers next may lack them
-        else:
-            self._away = False
+            raise
 
     async def ship(self) -> int:
         """One pass. Returns the number of entries shipped. Concurrent passes do no harm. Raises

@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
-from adapters.store.protocol.coordination import resigning
 from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Amounts, Flow, Share
 from adapters.store.protocol.limits import period_of as period_number
 from gateway.tenants.directory import Directory
@@ -113,11 +112,9 @@ class BudgetWatch:
     store: Store
     directory: Directory
     metrics: BudgetMetrics
-    owner: str
     used: Used
     post: Post
     now: Callable[[], int]
-    look_seconds: float = LOOK_SECONDS
     compare_seconds: float = COMPARE_SECONDS
     clock: Callable[[], float] = time.monotonic
     # Mutable:
@@ -128,23 +125,14 @@ class BudgetWatch:
     """When to compare (`clock`)."""
     _posting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        async with resigning(self.store, ROLE, self.owner):
-            try:
-                while True:
-                    with contextlib.suppress(StoreUnavailableError):
-                        if await self.store.lead(ROLE, self.owner, LEASE_MS):
-                            await self.look()
-                        else:  # the leader may correct what was seen here
-                            self._last, self._before, self._due = {}, {}, None
-                    await asyncio.sleep(self.look_seconds)
-            finally:
-                for task in self._posting.values():
-                    task.cancel()
+    async def lost(self) -> None:
+        """Another worker leads, and may correct what was seen here."""
+        self._last, self._before, self._due = {}, {}, None
+        for task in self._posting.values():
+            task.cancel()
 
     async def look(self) -> None:
-        """One pass. Raises StoreUnavailableError."""
+        """A leader's pass. Raises StoreUnavailableError."""
         budgets = self._budgets()
         subjects = [(subject, limits) for subject, (_, _, limits) in budgets.items()]
         seen: dict[str, Observation] = {}

@@ -463,7 +463,7 @@ async def test_a_leader_deposed_between_two_loads_begins_no_other(harness):
 async def test_it_runs_while_it_leads_and_begins_again_when_it_leads_again(harness):
     await harness.store.resign(ROLE, "w")
     harness.engines.held["e1"] = {"fl-x"}
-    running = asyncio.create_task(harness.reconciler.run())
+    running = asyncio.create_task(harness.reconciler.job.run())
     await until(lambda: harness.engines.unloads == ["fl-x"])
     await depose(harness)
     await until(lambda: not harness.reconciler._work)
@@ -481,7 +481,7 @@ async def test_it_repairs_nothing_by_an_old_picture(harness):
     harness.reconciler.current = lambda: False
     await harness.store.resign(ROLE, "w")
     harness.engines.held["e1"] = {"fl-x"}
-    running = asyncio.create_task(harness.reconciler.run())
+    running = asyncio.create_task(harness.reconciler.job.run())
     await until(lambda: "engine e1" in harness.reconciler._work)
     await asyncio.sleep(0.1)
     assert harness.engines.unloads == []
@@ -493,7 +493,7 @@ async def test_it_repairs_nothing_by_an_old_picture(harness):
 
 async def test_it_survives_a_store_that_is_away_and_a_defect(harness, caplog):
     await harness.store.resign(ROLE, "w")
-    running = asyncio.create_task(harness.reconciler.run())
+    running = asyncio.create_task(harness.reconciler.job.run())
     await until(lambda: "engine e1" in harness.reconciler._work)
     harness.store.away = True
     await asyncio.sleep(0.05)

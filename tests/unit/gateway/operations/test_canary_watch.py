@@ -73,7 +73,7 @@ def watch(store: Store, adapter: Adapter = ADAPTER) -> CanaryWatch:
         with_outcome=names if adapter.outcome else set(),
     )
     state: Any = SimpleNamespace(store=store, catalog=catalog, clock=SimpleNamespace(now=lambda: NOW))
-    return CanaryWatch(state, "w1")
+    return CanaryWatch(state)
 
 
 async def test_a_canary_that_turns_bad_while_it_is_given_more_is_stopped(monkeypatch: pytest.MonkeyPatch):

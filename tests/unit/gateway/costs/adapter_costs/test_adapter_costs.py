@@ -1,7 +1,5 @@
 """Loads and slots of adapters in money, worked out by hand; and how residency is sampled."""
 
-import asyncio
-from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -13,9 +11,7 @@ from gateway.costs.adapter_costs.residency_log import ResidencyLog, _row
 from gateway.costs.periods import DAY, HOUR, Period, month
 from gateway.costs.selling.residency import BRIDGE
 from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans
-from tests.doubles.memory_store import MemoryStore
 from tests.support.ledger_rows import calibration, engine_hour, price, put, residency_span
-from tests.support.waiting import until
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -107,7 +103,7 @@ def sampled(ledger):
     clock = [NOW]
 
     def sampler():
-        return ResidencyLog(MemoryStore(), ledger, "w", lambda: clock[0], list)
+        return ResidencyLog(ledger, lambda: clock[0], list)
 
     def sample(log, at, *versions):
         clock[0] = NOW + at * SECOND
@@ -140,24 +136,7 @@ def test_another_worker_goes_on_unless_it_comes_too_late(sampled):
     assert spans() == [("a@v1", 0, 60), ("a@v1", late, late)]
 
 
-async def test_only_the_worker_that_leads_samples(ledger):
-    store, asked = MemoryStore(clock=lambda: 0), Counter()
-
-    def log(owner, version):
-        def resident():
-            asked[owner] += 1
-            return [(ENGINE, [version])]
-
-        return ResidencyLog(store, ledger, owner, lambda: NOW, resident, seconds=0.001)
-
-    running = [asyncio.create_task(log("leader", "a@v1").run())]
-    await until(lambda: asked["leader"])
-    running.append(asyncio.create_task(log("other", "b@v1").run()))
-    seen = asked["leader"]
-    await until(lambda: asked["leader"] > seen + 3)
-    for task in running:
-        task.cancel()
-        await asyncio.wait([task])
-    assert not asked["other"]
+async def test_a_pass_samples_what_is_resident(ledger):
+    await ResidencyLog(ledger, lambda: NOW, lambda: [(ENGINE, ["a@v1"])]).work()
     with ledger.read() as connection:
         assert connection.execute(select(residency_spans.c.version)).scalars().all() == ["a@v1"]

@@ -13,7 +13,6 @@ from gateway.metering.ledger.audit_log import Wanted, logged, read
 from gateway.metering.ledger.audit_shipper import AuditShipper, _ship_each, tail
 from gateway.metering.ledger.database import LedgerUnavailableError
 from tests.doubles.memory_store import MemoryStore
-from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ MANY = [f"acme/{n:02}" for n in range(11)]
 
 
 async def test_all_are_shipped_once_and_the_newest_stay(store, ledger):
-    shipper = AuditShipper(store, ledger, "w")
+    shipper = AuditShipper(store, ledger)
     await note(store, *MANY)
     assert await shipper.ship() == len(MANY)
     assert names(ledger) == MANY
@@ -58,7 +57,7 @@ async def test_all_are_shipped_once_and_the_newest_stay(store, ledger):
 
 
 async def test_what_the_ledger_s_database_lost_follows_with_the_next_entry(store, ledger, ledger_with):
-    shipper = AuditShipper(store, ledger, "w")
+    shipper = AuditShipper(store, ledger)
     await note(store, *MANY)
     await shipper.ship()
     shipper.ledger = behind = ledger_with(name="behind")
@@ -74,7 +73,7 @@ async def test_nothing_leaves_the_store_before_the_ledger_has_it(store, ledger, 
         raise LedgerUnavailableError("away")
 
     monkeypatch.setattr(audit_shipper, "ship", away)
-    shipper = AuditShipper(store, ledger, "w")
+    shipper = AuditShipper(store, ledger)
     with pytest.raises(LedgerUnavailableError):
         await shipper.ship()
     assert [e.subject for e in await tail(store)] == MANY
@@ -92,16 +91,16 @@ async def test_a_death_between_shipping_and_trimming(store, ledger, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(store, "trim_audit", died)
         with pytest.raises(StoreUnavailableError):
-            await AuditShipper(store, ledger, "first").ship()
+            await AuditShipper(store, ledger).ship()
     await note(store, "acme/x")
-    await AuditShipper(store, ledger, "second").ship()
+    await AuditShipper(store, ledger).ship()
     assert names(ledger) == [*MANY, "acme/x"]
     assert len(await tail(store)) == 3
 
 
 async def test_a_store_that_comes_back_empty_with_its_clock_behind(store, ledger):
     """Ids begin where they have been before: nothing new is taken for what was shipped, by whom ever."""
-    shipper = AuditShipper(store, ledger, "w")
+    shipper = AuditShipper(store, ledger)
     await note(store, *MANY)
     await shipper.ship()
     shipper.store = empty = MemoryStore(clock=itertools.count(1_700_000_000_000).__next__)
@@ -113,7 +112,7 @@ async def test_a_store_that_comes_back_empty_with_its_clock_behind(store, ledger
 
 async def test_a_store_that_comes_back_as_it_was_before(store, ledger):
     """What was shipped and is undone stays told: it was done. What comes then is told, too."""
-    shipper = AuditShipper(store, ledger, "w")
+    shipper = AuditShipper(store, ledger)
     await note(store, *MANY)
     await shipper.ship()
     old = MemoryStore(clock=itertools.count(1_700_000_000_000).__next__)
@@ -126,26 +125,8 @@ async def test_a_store_that_comes_back_as_it_was_before(store, ledger):
 
 async def test_two_who_ship_at_once(store, ledger):
     await note(store, *MANY)
-    await asyncio.gather(*(AuditShipper(store, ledger, f"w{n}").ship() for n in range(3)))
+    await asyncio.gather(*(AuditShipper(store, ledger).ship() for n in range(3)))
     assert names(ledger) == MANY
-
-
-async def test_one_of_several_does_it_and_another_when_it_ends(store, ledger):
-    shippers = [AuditShipper(store, ledger, f"w{n}", seconds=0.01) for n in range(2)]
-    running = [asyncio.create_task(s.run()) for s in shippers]
-    await note(store, *MANY)
-    # It notes what it has shipped a moment after the ledger has it.
-    await until(lambda: names(ledger) == MANY and any(s._shipped for s in shippers))
-    at_work = [bool(s._shipped) for s in shippers]
-    assert sorted(at_work) == [False, True]
-    leader = running[at_work.index(True)]
-    leader.cancel()
-    await asyncio.wait([leader])
-    await note(store, "acme/x")
-    await until(lambda: names(ledger) == [*MANY, "acme/x"])
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
 
 
 async def test_an_entry_that_no_database_can_hold_holds_up_no_others(store, ledger, caplog):
