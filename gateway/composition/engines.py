@@ -280,6 +280,7 @@ def _learn_load(pool: Pool, engine: Engine, version: Version, seconds: float) ->
     state = pool.state(engine.name)
     if state is not None:
         state.learned.loaded(version.rank, seconds * 1000)
+        state.view.refresh()
 
 
 def _session(access: EngineAccess) -> aiohttp.ClientSession:

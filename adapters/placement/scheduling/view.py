@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 from adapters.model import SlotState, Version, has_labels
 from adapters.placement.mirror import Mirror
 from adapters.placement.residency import Held
 from adapters.placement.scheduling.costs import STALL, EngineCosts
+from adapters.placement.scheduling.ranking import Ranking
 
 DOUBT = 2_000.0
 """Milliseconds charged for an engine that may hang: another holder is better unless it is that busy."""
@@ -111,6 +113,11 @@ class EngineView:
     """Computed: what one more distinct adapter costs here."""
     stall: float = 1.0
     """Computed: factor on loads for the requests that they stop."""
+    load_from: float = 0.0
+    """Computed: what a request waits at least if its version must be loaded here."""
+    place: int = 0
+    """In its fleet's order, and so in these:"""
+    rankings: tuple[Ranking[EngineView], ...] = ()
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -211,6 +218,9 @@ class EngineView:
         self.opening = costs.distinct * (active + 1) / max(1, self.slots)
         if active >= self.slots:
             self.opening += costs.wait_for_slot
+        self.load_from = self.base + self.opening + costs.load_base * self.stall
+        for ranking in self.rankings:
+            ranking.fell(self.place)
 
     def state(self, version: str, now: float) -> SlotState | None:
         slot = self.held.get(version)
@@ -228,6 +238,9 @@ def _no_check(_view: EngineView) -> None:
     """The views are up to date."""
 
 
+_base, _load_from = attrgetter("base"), attrgetter("load_from")
+
+
 @dataclass(slots=True, eq=False)
 class Fleet:
     """The engines of one base model, as one worker knows them."""
@@ -237,6 +250,28 @@ class Fleet:
     """Names of the engines on which a version is placed, in whatever state."""
     check: Callable[[EngineView], None] = _no_check
     """Updates `blocked` and `closed` of an engine that is about to be chosen."""
+    _by_base: Ranking[EngineView] | None = None
+    _by_load: Ranking[EngineView] | None = None
+
+    def by_base(self) -> Ranking[EngineView]:
+        """The engines by what a request waits for those already there."""
+        self._rank()
+        assert self._by_base is not None
+        return self._by_base
+
+    def by_load(self) -> Ranking[EngineView]:
+        """The engines by what a request waits there at least for a load."""
+        self._rank()
+        assert self._by_load is not None
+        return self._by_load
+
+    def _rank(self) -> None:
+        """Once, unless engines have come or gone."""
+        if self._by_load is None or len(self._by_load) != len(self.engines):
+            views = [*self.engines.values()]
+            self._by_base, self._by_load = Ranking(views, _base), Ranking(views, _load_from)
+            for place, view in enumerate(views):
+                view.place, view.rankings = place, (self._by_base, self._by_load)
 
     def holding(self, version: str) -> list[EngineView]:
         """The engines on which the version is placed, in whatever state."""

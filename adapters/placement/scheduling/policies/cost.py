@@ -36,7 +36,7 @@ def pick(ask: Ask, fleet: Fleet, now: float) -> Pick | None:
     first, and another engine's terms without its load are a lower bound."""
     scored: list[Scored] = []
     if not ask.version:
-        best = _cheapest(((view, Action.SERVE) for view in fleet.engines.values()), ask, fleet, scored)
+        best = _cheapest_of_all(ask, fleet, scored)
     else:
         more = replicas_left(ask, fleet, now)
         placed = [
@@ -66,22 +66,44 @@ def _cheapest(
     return best
 
 
+def _cheapest_of_all(ask: Ask, fleet: Fleet, scored: list[Scored]) -> Scored | None:
+    """For the base model, which every engine holds."""
+    warm = fleet.engines.get(ask.warm_on)  # may be cheaper than its queue tells
+    best = None if warm is None else _cheapest([(warm, Action.SERVE)], ask, fleet, scored)
+    ranking, taken = fleet.by_base(), list[int]()
+    while (lowest := ranking.take(math.inf if best is None else best[2])) is not None:
+        place, view = lowest
+        taken.append(place)
+        if view is not warm and _allowed(view, ask, fleet, Action.SERVE):
+            option = (view.name, Action.SERVE, view.base)
+            scored.append(option)
+            if best is None or option[2] < best[2]:
+                best = option
+    ranking.put_back(taken)
+    return best
+
+
 def _cheapest_load(ask: Ask, fleet: Fleet, best: Scored | None, scored: list[Scored]) -> Scored | None:
-    """An engine where loading the version is cheaper than `best`; otherwise `best`."""
-    lowest = math.inf if best is None else best[2]
+    """An engine where loading the version is cheaper than `best`; otherwise `best`. Of equals, the first of
+    the fleet."""
+    lowest, first = math.inf if best is None else best[2], -1
     order: dict[str, int] | None = None
-    for view in fleet.engines.values():
-        if view.base + view.opening >= lowest or ask.version in view.held or view.refuses(ask):
+    ranking, taken = fleet.by_load(), list[int]()
+    while (candidate := ranking.take(lowest)) is not None:
+        place, view = candidate
+        taken.append(place)
+        if ask.version in view.held or view.refuses(ask):
             continue
         value = _value(view, ask, Action.LOAD)
-        if value >= lowest:
+        if value > lowest:
             continue
         if order is None:
             order = homes(ask.version, fleet)
         value += HOME * min(HOMES, order[view.name]) / HOMES
-        if value < lowest and _allowed(view, ask, fleet, Action.LOAD):
-            best, lowest = (view.name, Action.LOAD, value), value
+        if (value, place) < (lowest, first) and _allowed(view, ask, fleet, Action.LOAD):
+            best, lowest, first = (view.name, Action.LOAD, value), value, place
             scored.append(best)
+    ranking.put_back(taken)
     return best
 
 
