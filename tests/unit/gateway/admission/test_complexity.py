@@ -50,6 +50,15 @@ def test_it_counts_at_least_what_the_parser_makes_and_nothing_within_strings(val
     assert true.values <= found.values <= true.values + true.containers
 
 
+@examples(20)
+@given(VALUES)
+def test_many_strings_are_counted_as_few_are(value):
+    """A long text, and one with thousands of strings, are counted in other ways."""
+    one, many = measure(orjson.dumps([value])), measure(orjson.dumps([value] * 2000))
+    assert (many.containers, many.depth) == (1 + 2000 * (one.containers - 1), one.depth)
+    assert many.values == 1 + 2000 * (one.values - 1)
+
+
 @examples(100)
 @given(VALUES, st.integers(0, 30), st.integers(0, 10), st.integers(0, 6))
 def test_what_is_let_in_is_within_the_limit_and_what_is_within_it_with_room_is_let_in(value, v, c, d):
