@@ -27,6 +27,7 @@ from tests.integration.test_metering_under_fire import swept
 from tests.integration.test_outages import Served
 from tests.support.forms import LONG
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.ledger_rows import batch_leases_lapse
 from tests.support.waiting import PATIENCE_S, until
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
@@ -435,7 +436,7 @@ async def test_a_batch_survives_kills_of_everything(tmp_path: Path, mock: MockEn
     state, count = tmp_path / "state", LINES
     batch_id = key = ""
     for kills in range(KILLS + 1):
-        served = Served(state, batch_lease=1, batch_concurrency=16)
+        served = Served(state, batch_concurrency=16)
         try:
             key = key or await asyncio.to_thread(served.register, mock.url, tmp_path)
             client = AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
@@ -452,6 +453,7 @@ async def test_a_batch_survives_kills_of_everything(tmp_path: Path, mock: MockEn
                     await asyncio.to_thread(served.process.wait)
         finally:
             served.stop()  # -9, with all of its children's work
+        batch_leases_lapse(state)
     assert sorted(line["custom_id"] for line in found) == sorted(f"line-{n}" for n in range(count))
     records = await swept(state)
     assert len({r.id for r in records}) == len(records)

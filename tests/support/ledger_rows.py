@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Table, insert
@@ -13,6 +16,7 @@ from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, periods
+from tests.support.waiting import PATIENCE_S
 
 POOL: dict[str, Any] = {
     "engine": "gpu-a", "gpu_type": "H100", "gpu_count": 1, "region": "", "purchase": "on_demand",
@@ -79,3 +83,9 @@ def mark_closed(ledger: Ledger, month: str, **changes: Any) -> None:
         "policy": "none", "document": "{}", **changes,
     }  # fmt: skip
     put(ledger, periods, row)
+
+
+def batch_leases_lapse(state: Path) -> None:
+    """As if half a minute had passed since a killed gateway of that state directory ran its batches."""
+    with closing(sqlite3.connect(state / "ledger.db", timeout=PATIENCE_S)) as database, database:
+        database.execute("UPDATE batches SET lease_until = 0")
