@@ -41,9 +41,7 @@ async def test_a_comparison_that_fails_midway_corrects_nobody_twice():
     directory, clock = Directory(), [1_000.0]
     tenants = (Tenant(name, base_access=False, created=0, budget=Budget(tokens_per_day=9)) for name in NAMES)
     directory.load({"tenant": {tenant.name: dump(tenant) for tenant in tenants}})
-    watch = FailingWatch(
-        Store(), directory, Metrics(), "w", None, None, directory._clock, clock=lambda: clock[0]
-    )
+    watch = FailingWatch(Store(), directory, Metrics(), None, None, directory._clock, clock=lambda: clock[0])
     watch.compared = []
     await watch.look()
     clock[0] += QUIET_SECONDS
