@@ -26,7 +26,7 @@ from gateway.observability.metrics import Metrics
 from gateway.routing.canary_counts import ComparedRequest
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
-from gateway.routing.engine_state import EngineLostError, Lease
+from gateway.routing.engine_state import EngineLostError, EngineState, Lease
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.resume import ResumableStream
 from gateway.routing.retries import Retries
@@ -124,7 +124,7 @@ class Delivery:
             scope=lease.scope,
             trace=context.trace if context.spans is None else context.spans.attempt(),
         )
-        record = self.begin_record(request, engine)
+        record = self.begin_record(request, lease.state)
         context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
         exchange.extra_headers = [
             (b"x-florin-adapter", target.label.encode()),
@@ -188,11 +188,11 @@ class Delivery:
 
     # -- the steps
 
-    def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
+    def begin_record(self, request: Request, state: EngineState) -> AttemptMeter:
         """The usage record of an attempt on this engine."""
         call, routing_state, resumable = request.call, request.routing_state, request.resumable
-        version, batch = routing_state.target.version, request.exchange.batch
-        return self.meter.begin(
+        version, batch, engine = routing_state.target.version, request.exchange.batch, state.engine
+        record = self.meter.begin(
             request_id=request.exchange.request_id,
             attempt=routing_state.attempts,
             tenant=request.key.tenant,
@@ -213,6 +213,9 @@ class Delivery:
             service_tier=BATCH if batch else "",
             held=cast("HeldFinals", batch.finals) if batch else None,
         )
+        if call.choices and not call.stream:
+            record.reports_at_end(state.answer_speed, most=call.most_output)
+        return record
 
     def count(self, request: Request, engine: Engine, record: AttemptMeter) -> None:
         """Count an attempt that has ended in the tenant's limits, and end its span."""

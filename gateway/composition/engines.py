@@ -33,6 +33,7 @@ from gateway.routing.engine_scraper import EngineScraper
 from gateway.routing.fleets import Fleets
 from gateway.routing.hang_detection import HangDetector
 from gateway.routing.leases import Leases
+from gateway.routing.lost_requests import Patience
 from gateway.routing.outlier_ejection import Rules
 from gateway.routing.pool import Pool
 from gateway.routing.prewarming import Prewarmer
@@ -101,8 +102,7 @@ async def open_engines(
         metrics,
         hang_reports,
         rules=Rules(settings.hang_timeout, settings.ejection_time),
-        first_byte_timeout=settings.first_byte_timeout,
-        idle_timeout=settings.engine_idle_timeout,
+        patience=Patience(settings.first_byte_timeout, settings.engine_idle_timeout),
         spent=partial(probe_log.probed, prompts=1),
     )
     fleets = Fleets(

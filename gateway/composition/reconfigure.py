@@ -14,6 +14,7 @@ from gateway.composition.limits import LimitParts
 from gateway.config import Settings
 from gateway.observability.logs import log_to_stderr
 from gateway.operations.state import State
+from gateway.routing.lost_requests import Patience
 from gateway.routing.outlier_ejection import Rules
 
 
@@ -49,8 +50,7 @@ class ReloadTargets:
         engines.fleets.slow_start = settings.slow_start
         engines.hangs.reconfigure(
             rules=Rules(settings.hang_timeout, settings.ejection_time),
-            first_byte_timeout=settings.first_byte_timeout,
-            idle_timeout=settings.engine_idle_timeout,
+            patience=Patience(settings.first_byte_timeout, settings.engine_idle_timeout),
         )
         engines.prober.reconfigure(interval=settings.probe_interval, timeout=probing)
         log_to_stderr(settings.log_format, settings.log_level)

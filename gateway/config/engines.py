@@ -105,13 +105,15 @@ class EngineSettings(BaseModel):
     )
     first_byte_timeout: PositiveFloat = Field(
         120.0,
-        description="Seconds that a stream may wait for its first token from a working engine; after that, "
-        "another engine is tried.",
+        description="Seconds of silence of an engine that answers probes after which requests whose answer "
+        "has not begun count as lost and are retried on another engine. While its metrics change (a queue, "
+        "a long prompt), they wait, however long it takes.",
         json_schema_extra=RELOAD,
     )
     engine_idle_timeout: PositiveFloat = Field(
         60.0,
-        description="Seconds without data after which a started stream ends with an error event. (Probes "
+        description="Seconds without data after which a started stream is resumed or ends with an error "
+        "event, unless requests wait in an engine that works: it may have preempted the stream. (Probes "
         "detect dead engines much sooner.)",
         json_schema_extra=RELOAD,
     )

@@ -34,6 +34,8 @@ Body = dict[str, Any]
 MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
 
+COMPLETIONS_OUTPUT = 16
+"""Most output tokens of /v1/completions without `max_tokens`: engines assume what OpenAI does."""
 
 ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded", "unsupported_endpoint"})
 """Errors with which an engine that works refuses a request."""
@@ -156,6 +158,8 @@ class Call:
     """The field that asks for scores of the prompt's tokens; empty: none does."""
     estimate: int = 0
     """Estimated prompt tokens, in case the engine never reports them."""
+    most_output: int | None = None
+    """`output_limit`, once `payload` has emptied the body."""
     size: int = 0
     """Bytes of the body."""
     encoding: str = ""
@@ -173,8 +177,15 @@ class Call:
         """Number of texts that the engine generates."""
         return self.n * self.prompts if self.endpoint.inputs is None else 0
 
+    @property
+    def output_limit(self) -> int | None:
+        """Most output tokens of each choice; None: the engine decides."""
+        bound = output_bound(self.body)[1]
+        return COMPLETIONS_OUTPUT if bound is None and not self.endpoint.chat else bound
+
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """The body for the engine. Call it once."""
+        self.most_output = self.output_limit
         body, self.body = self.body, {}
         body["model"] = engine_name
         if "cache_salt" in self.endpoint.fields:
@@ -187,6 +198,14 @@ class Call:
             return orjson.dumps(body)
         except TypeError:
             raise FlorinError("invalid_json", "The body is nested too deeply.") from None
+
+
+def output_bound(body: Body) -> tuple[str, int | None]:
+    """The field that bounds the output tokens of each choice, and its value."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if body.get(name) is not None:
+            return name, body[name]
+    return "max_tokens", None
 
 
 def policy(settings: Settings) -> FieldPolicy:
@@ -270,7 +289,7 @@ def _count_generated(endpoint: Endpoint, sent: Body) -> int:
     prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
     if sent.get("n", 1) * prompts > MAX_CHOICES:
         raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
-    most = sent.get("max_completion_tokens", sent.get("max_tokens"))
+    _, most = output_bound(sent)
     if most is not None and sent.get("min_tokens", 0) > most:
         raise _wrong("min_tokens", f"be at most `{endpoint.named('max_tokens')}`")
     return prompts

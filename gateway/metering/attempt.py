@@ -12,6 +12,7 @@ from typing import Protocol
 
 import orjson
 
+from gateway.metering.output_estimate import AnswerSpeed
 from gateway.metering.records import CONTINUED, FINAL, NO_LABELS, Labels, Outcome, UsageSource, record_id
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, plausible
 from gateway.runtime.clock import Clock
@@ -65,13 +66,16 @@ class AttemptMeter:
         "_loads",
         "_marks",
         "_meter",
+        "_most",
         "_n",
         "_names",
         "_next_hour",
+        "_output",
         "_prompt",
         "_prompts",
         "_reasoning",
         "_refused",
+        "_speed",
         "_start",
         "_wall",
         "accounted",
@@ -128,6 +132,10 @@ class AttemptMeter:
         self._refused = False
         """The engine's latest counts were implausible; the counts here are the last plausible ones."""
         self._estimate = min(estimate, MAX_TOKENS_PER_CHOICE * prompts)
+        self._speed: AnswerSpeed | None = None
+        self._most = 0
+        self._output = 0
+        """Estimated when it ended without counts."""
         self._marks: tuple[Mark, ...] = ()
         self.first = 0
         """Monotonic nanoseconds, like `ended`; 0 before it happens."""
@@ -167,9 +175,16 @@ class AttemptMeter:
 
     @property
     def tokens(self) -> tuple[int, int | None, int]:
-        """Prompt, cached and completion tokens as last reported; without a report, the estimated prompt."""
-        silent = not (self._prompt or self._completion)  # every prompt has tokens
-        return self._estimate if silent else self._prompt, self._cached, self._completion
+        """Prompt, cached and completion tokens as last reported; without a report, as estimated: the output
+        only once it has ended."""
+        if self._silent:
+            return self._estimate, self._cached, self._output
+        return self._prompt, self._cached, self._completion
+
+    @property
+    def _silent(self) -> bool:
+        """Whether the engine has reported no counts."""
+        return not (self._prompt or self._completion)  # every prompt has tokens
 
     @property
     def billed(self) -> tuple[int, int, int]:
@@ -220,11 +235,23 @@ class AttemptMeter:
         """The counts are estimates until the engine's final ones."""
         self._guessed = True
 
+    def reports_at_end(self, speed: AnswerSpeed, *, most: int | None) -> None:
+        """The engine will report no counts before the end of its answer. If it does not come to that, the
+        output is estimated: see `output_estimate`. `most`: output tokens of each choice; None: no bound."""
+        self._speed = speed
+        self._most = MAX_TOKENS_PER_CHOICE if most is None else min(most, MAX_TOKENS_PER_CHOICE)
+
+    def _output_until(self, now: int) -> int:
+        if self._speed is None:
+            return 0
+        return min(self._most, self._speed.tokens(now - self._start)) * self._prompts * self._n
+
     def end(self, outcome: Outcome, *, billable: bool, exact: bool, worked: bool = True) -> None:
         """End the attempt. Call it from `finally`; only the first call has an effect.
 
         `exact`: the last counts are the engine's final ones. `worked`: the engine may have processed the
-        prompt, so that the estimate applies if it reported no counts.
+        request, so that the estimates apply if it reported no counts. The output of a complete answer is
+        never estimated: an engine that sends impossible counts bills nobody.
         """
         if self.outcome is not None:
             return
@@ -237,6 +264,8 @@ class AttemptMeter:
         self._exact = exact
         if not worked:
             self._estimate = 0
+        elif outcome is not Outcome.OK and self._silent:
+            self._output = self._output_until(self.ended)
         self.outcome = outcome
         self._meter.finished(self, self._line(FINAL, self.ended))
 
@@ -293,7 +322,7 @@ class AttemptMeter:
     def _source(self) -> UsageSource:
         if self._free:
             return UsageSource.ENGINE_FINAL
-        if not (self._prompt or self._completion):
+        if self._silent:
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
         if self._exact and not self._refused:
             return UsageSource.ENGINE_FINAL
@@ -307,6 +336,8 @@ class AttemptMeter:
             marks = self._marks_until(at)
         final = seq == FINAL
         prompt, cached, completion = self.tokens
+        if not self.ended and self._silent:  # in case that this line becomes the last
+            completion = self._output_until(when)
         return (
             f'{self._head}"first_token":{self.at(self.first) if self.first else "null"},'
             f'"ended":{at if final else "null"},"prompt_tokens":{prompt},'

@@ -54,6 +54,7 @@ class EngineScraper:
             state.engine.url + names.path, timeout=timeout, allow_redirects=False
         ) as response:
             if response.status != 200:
+                self._health.record_counters(state, None)
                 return None
             date, asked = response.headers.get("date", ""), self._clock()
             text = await _read(response)
@@ -89,6 +90,8 @@ def _record_load(state: EngineState, reading: EngineMetrics, known: tuple[int, i
     state.concurrency = reading.running if reading.waiting and state.waiting else 0
     state.running, state.waiting = reading.running, reading.waiting
     state.scraped(reading.running, reading.waiting, *known)
+    if reading.sample is not None:
+        state.answer_speed.sampled(reading.sample, reading.running)
 
 
 def clock_skew(date: str, now: int) -> int:

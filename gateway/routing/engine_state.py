@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -19,6 +19,7 @@ from adapters.placement.scheduling.view import EngineView
 from adapters.store.protocol.loads import Load, bit_of
 from gateway.admission.fair_queue.credits import EngineCredit
 from gateway.admission.fair_queue.fleet_queue import Charge
+from gateway.metering.output_estimate import AnswerSpeed
 from gateway.routing.outlier_ejection import EjectionState
 from gateway.routing.request_identity import RequestIdentity
 from gateway.runtime.cancel_scope import CancelScope
@@ -97,6 +98,8 @@ class Lease:
     streams: bool = False
     prompt_tokens: int = 0
     """Estimated."""
+    requires: Mapping[str, str] = field(default_factory=dict)
+    """Labels that its engine must have."""
     answered: bool = False
     """Its first token arrived, or it ended without one."""
     answer_by: float = math.inf
@@ -228,7 +231,7 @@ class EngineState:
     """Mutable: what this worker knows about one engine in addition to its registration.
 
     `EngineHealth` writes its health, the scraper its load, leases write activity and failures, and the hang
-    detector writes `ejection`, `ejected` and `doubtful`.
+    detector writes `ejection`, `ejected`, `doubtful` and `inactive`.
     """
 
     engine: Engine
@@ -291,6 +294,8 @@ class EngineState:
     """It has been silent for a while, or hangs: each probe reads its counters, too."""
     last_activity: float = -math.inf
     """When it last showed activity; for running requests, see `Lease.last_byte_at`."""
+    inactive: float = 0.0
+    """Seconds since it last showed activity, without those in which this worker did not look."""
     counter_sum: int | None = None
     """Sum of its counters at the last scrape. It changes while the engine works."""
     control_calls: set[asyncio.Timeout] = field(default_factory=set)
@@ -304,6 +309,7 @@ class EngineState:
     view: EngineView = field(init=False)
     """What the scheduler knows about it: requests in flight, and residency."""
     learned: LearnedCosts = field(init=False)
+    answer_speed: AnswerSpeed = field(default_factory=AnswerSpeed)
 
     def __post_init__(self) -> None:
         self.view = EngineView(self.engine.name, 0, 0, 0)

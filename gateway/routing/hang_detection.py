@@ -1,7 +1,8 @@
-"""Detects engines that hang although they pass health checks, and streams that time out.
+"""Detects engines that hang although they pass health checks, and requests that engines have lost.
 
-`outlier_ejection` makes the decisions; this module collects the observations and acts. Each worker decides
-for itself and tells the others, which then probe the engine without waiting for their own requests to hang.
+`outlier_ejection` and `lost_requests` make the decisions; this module collects the observations and acts.
+Each worker decides for itself and tells the others, which then probe the engine without waiting for their own
+requests to hang.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from adapters.placement.fingerprint import ProbeAnswer
 from gateway.observability.conditions import Condition
 from gateway.routing import outlier_ejection
 from gateway.routing.engine_deaths import DeathTracker
-from gateway.routing.engine_state import EngineState
+from gateway.routing.engine_state import EngineState, Lease
+from gateway.routing.lost_requests import Patience, Wait, judge
 from gateway.routing.outlier_ejection import Action, EjectionState, Observation, Probe, Rules
 from gateway.routing.pool import Pool
 
@@ -43,8 +45,8 @@ class HangDetector:
     """Detects hung engines, ejects them, and brings them back.
 
     `run` checks every engine about once a second: it feeds the observations into `outlier_ejection`, sends
-    one-token probes in tasks of their own, and abandons the leases on engines that hang. It also enforces the
-    timeouts of single streams. It alone writes `EngineState.ejection`, `ejected` and `doubtful`.
+    one-token probes in tasks of their own, and abandons the leases on engines that hang, or that
+    `lost_requests` gives up. It alone writes `EngineState.ejection`, `ejected`, `doubtful` and `inactive`.
 
     Control calls to engines, such as loads, run inside `guard`: they end when the engine is found to hang,
     and their success counts as activity. Everything runs on the worker's event loop.
@@ -58,8 +60,7 @@ class HangDetector:
         reports: DeathTracker,
         *,
         rules: Rules,
-        first_byte_timeout: float,
-        idle_timeout: float,
+        patience: Patience,
         spent: Callable[[Engine, ProbeAnswer], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,7 +69,7 @@ class HangDetector:
         self._control = control
         self._observer = observer
         self.reports = reports
-        self.reconfigure(rules=rules, first_byte_timeout=first_byte_timeout, idle_timeout=idle_timeout)
+        self.reconfigure(rules=rules, patience=patience)
         self._spent = spent
         self._clock = clock
         # Mutable state.
@@ -77,10 +78,9 @@ class HangDetector:
         control.guard = self.guard
         reports.on_report = self.on_report
 
-    def reconfigure(self, *, rules: Rules, first_byte_timeout: float, idle_timeout: float) -> None:
+    def reconfigure(self, *, rules: Rules, patience: Patience) -> None:
         self.rules = rules
-        self._first_byte_timeout = first_byte_timeout
-        self._idle_timeout = idle_timeout
+        self.patience = patience
         self._every = min(LOOK_SECONDS, rules.timeout / 8)
 
     def __repr__(self) -> str:
@@ -114,7 +114,9 @@ class HangDetector:
                 state.ejection = outlier_ejection.down(state.ejection)
                 self._observer.engine_hung(state.engine.name, hung=False)
                 continue
-            seen = Observation(now, passed, state.has_waiters, state.last_sign() > before, probe)
+            moved = state.last_sign() > before
+            state.inactive = 0.0 if moved else state.inactive + passed
+            seen = Observation(now, passed, state.has_waiters, moved, probe)
             old = state.ejection
             state.ejection, act = outlier_ejection.evaluate(old, seen, self.rules, ejected=state.ejected)
             state.doubtful = state.ejection.hangs or state.ejection.silent >= self.rules.timeout / 4
@@ -123,7 +125,7 @@ class HangDetector:
             self._act(state, act, old)
             self._observer.engine_hung(state.engine.name, hung=state.ejection.hangs)
             if now - before <= 2 * self._every:  # otherwise data that arrived meanwhile is still unread
-                self._deadlines(state, now)
+                self._give_up_lost(state, now)
         for state in self._probes.keys() - set(states):  # removed
             self._probes.pop(state).cancel()
 
@@ -188,18 +190,38 @@ class HangDetector:
         log.warning("Engine %s still hung; next probe in %.0f s", state.engine.name, self.next_probe(state))
         self.reports.died(state.engine.name, [])  # for workers that have started since
 
-    def _deadlines(self, state: EngineState, now: float) -> None:
-        """Enforce the timeouts of streams on an engine that works."""
+    def _give_up_lost(self, state: EngineState, now: float) -> None:
+        """Abandon the requests that an engine which works will never answer."""
         for lease in list(state.leases):
-            if lease.waits_from is None or not lease.streams:
+            if lease.waits_from is None:
                 continue
-            idle, age = now - lease.waits_from, now - lease.sent
-            if lease.begun and idle > self._idle_timeout:
-                log.warning("Engine %s: stream idle for %.0f s; aborting", state.engine.name, idle)
-                lease.abandon("idle")
-            elif not lease.begun and age > self._first_byte_timeout:
-                log.warning("Engine %s: no token for %.0f s; aborting the attempt", state.engine.name, age)
-                lease.abandon("first_byte")
+            wait = Wait(
+                begun=lease.begun,
+                silent=now - lease.waits_from,
+                inactive=state.inactive,
+                visible=state.counter_sum is not None,
+                queued=state.waiting,
+            )
+            reason = judge(wait, self.patience)
+            if reason == "first_byte" and not self._is_taken_elsewhere(lease):
+                continue
+            if reason:
+                log.warning(
+                    "Engine %s: request silent for %.0f s (%s); aborting the attempt",
+                    state.engine.name, wait.silent, reason,
+                )  # fmt: skip
+                lease.abandon(reason)
+
+    def _is_taken_elsewhere(self, lease: Lease) -> bool:
+        """Whether another engine can take the request."""
+        here = lease.state
+        return any(
+            state is not here
+            and state.usable
+            and state.engine.base_model == here.engine.base_model
+            and state.view.meets(lease.requires)
+            for state in self._pool.states()
+        )
 
     # -- probes
 

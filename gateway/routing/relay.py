@@ -181,7 +181,8 @@ class Relay:
         """Forward part of the stream, in the callback that received it. Returns False if the task must act:
         start the response, wait for the client, or fail."""
         lease = self.lease
-        lease.received()
+        if not data.startswith(b":"):  # a comment comes from the engine's HTTP server; its core may hang
+            lease.received()
         if self._counts is not None:
             data = self._counts.feed(data)
         held = self._held = self._held + rewriter.feed(data)

@@ -129,7 +129,7 @@ class Router:
                     ticket=routing_state.ticket,
                 )
                 if lease is not None:
-                    lease.answer_by = routing_state.answer_by
+                    lease.answer_by, lease.requires = routing_state.answer_by, routing_state.requires
                     self._prefixes.note(routing_state.target.engine_name, routing_state.prefix, engine)
                     routing_state.attempts += 1
                     routing_state.loads = self._loader.loads_since(version, engine)

@@ -230,6 +230,7 @@ class Generation:
         connection = self._connection
         if how == "hang":
             self._call.outcome = "hanging"  # until the client leaves
+            connection.engine.state.hanging += 1
             return
         if how == "error_event" and self._out:
             self._send(b"data: " + ENGINE_DIED + b"\n\n" + DONE, last=True)
@@ -248,5 +249,6 @@ class Generation:
         if self._timer is not None:
             self._timer.cancel()
         self._call.ended = time.monotonic()
+        self._connection.engine.state.hanging -= self._call.outcome == "hanging"
         self._call.outcome = outcome
         self._on_end(self._request, self._call)

@@ -104,6 +104,10 @@ class State:
     in_flight: int = 0
     queued: int = 0
     """Number of requests in flight that wait for others."""
+    hanging: int = 0
+    """Number of requests in flight that it will never answer."""
+    stepped: float = 0.0
+    """Time of its latest step."""
     _cpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _gpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _prefixes: set[tuple[str, str, str]] = field(default_factory=set)
@@ -171,6 +175,7 @@ class State:
         self._gpu.clear()
         self._prefixes.clear()
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = self.finished = 0
+        self.stepped = 0.0
         self.started = self.ready = time.time()
 
     # generation
@@ -180,6 +185,7 @@ class State:
         model = request.model
         self.running[model] += 1
         self.in_flight += 1
+        self.stepped = time.time()
         self.max_running = max(self.max_running, self.in_flight)
         if model != self.spec.base:
             distinct = len(self.running) - (self.spec.base in self.running)
@@ -193,6 +199,7 @@ class State:
 
     def end(self, request: GenerationRequest, generated: int) -> None:
         self.in_flight -= 1
+        self.stepped = time.time()
         self.running[request.model] -= 1
         if not self.running[request.model]:
             del self.running[request.model]
@@ -239,9 +246,11 @@ class State:
             lines += [f"# TYPE vllm:{name.removesuffix('_total')} {kind}", f"vllm:{name}{label} {value}"]
         success = f'{{engine="0",finished_reason="stop",model_name="{self.spec.base}"}}'
         lines.append(f"vllm:request_success_total{success} {float(self.finished)}")
-        if self.finished or self.in_flight:  # vLLM reports it from its first step on
+        if self.in_flight > self.hanging:
+            self.stepped = time.time()
+        if self.stepped:  # vLLM reports it from its first step on
             labels = f'max_lora="{self.spec.max_loras}",running_lora_adapters="",waiting_lora_adapters=""'
-            lines.append(f"vllm:lora_requests_info{{{labels}}} {time.time()!r}")
+            lines.append(f"vllm:lora_requests_info{{{labels}}} {self.stepped!r}")
         return ("\n".join(lines) + "\n").encode()
 
     def log(self) -> dict[str, Any]:

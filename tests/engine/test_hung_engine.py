@@ -12,6 +12,7 @@ import pytest
 
 from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.model import DemoModel
+from gateway.routing.lost_requests import Patience
 from gateway.routing.outlier_ejection import Rules
 from tests.engine.test_gateway import ask, messages
 from tests.support.harness import Gateway
@@ -57,7 +58,7 @@ async def test_stopped_core_loses_no_request_that_had_not_begun(
         )
         await anext(begun)
         name = first.headers["x-florin-engine"]
-        watch.rules, watch._idle_timeout = RULES, 10.0
+        watch.reconfigure(rules=RULES, patience=Patience(first_byte=120.0, idle=10.0))
         state = gateway.state.pool.state(name)
         engine = thawed.engines[int(name[1:])]
         core = core_of(engine)

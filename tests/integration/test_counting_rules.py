@@ -99,7 +99,9 @@ async def test_an_attempt_that_went_elsewhere_is_not_billable(deployment: Deploy
         *failed, delivered = (await records(deployment, seen + 2))[seen:]
         for record in failed:
             assert (record.outcome, record.usage_source, record.billable) == ("failover", source, False)
-            assert (record.prompt_tokens > 0, record.completion_tokens) == (source == "estimated", 0)
+            assert (record.prompt_tokens > 0) == (source == "estimated")
+            if stream or source == "none":  # otherwise an estimate from its time
+                assert record.completion_tokens == 0
         assert (delivered.outcome, delivered.usage_source, delivered.billable) == ("ok", "engine_final", True)
         assert delivered.prompt_tokens == usage.prompt_tokens
         seen += len(failed) + 1

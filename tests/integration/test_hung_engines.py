@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.metering.ledger.schema import engine_probes
+from gateway.routing.lost_requests import Patience
 from gateway.routing.outlier_ejection import Rules
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
@@ -141,19 +142,6 @@ async def test_a_load_that_hangs_is_made_on_another_engine(deployment: Deploymen
     deployment.a.core.resume()
 
 
-async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(deployment: Deployment):
-    """A long prefill, a deep queue: the counters of its metrics move, and nobody is sent a probe."""
-    await ask(deployment, "acme")
-    _, engine = holder_of(deployment)
-    hangs = deployment.gateway.state.hangs
-    hangs.rules = replace(hangs.rules, timeout=2 * HANG_SECONDS)  # in which the counters must be seen
-    engine.faults.update({"first_byte_delay": 5 * HANG_SECONDS})
-    answers = await asyncio.gather(ask(deployment, "acme"), stream(deployment, "acme"))
-    assert all(voice(deployment, "acme/support") in answer for answer in answers)
-    assert [record.outcome for record in await deployment.gateway.usage("acme")] == ["ok"] * 3
-    assert len(engine.state.calls) == 3
-
-
 async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_metered(
     deployment: Deployment,
 ):
@@ -217,17 +205,19 @@ async def test_every_worker_tells_the_truth(
         await until(lambda: second.state.pool.state(name).usable, seconds=SOON)
 
 
-async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engine_works(
-    deployment: Deployment,
+@pytest.mark.parametrize("way", [ask, stream])
+async def test_a_request_that_a_working_engine_has_lost_is_answered_by_another(
+    deployment: Deployment, way: Callable[..., Awaitable[str]]
 ):
-    """And though it has waited for longer than a placement may take."""
+    """Though it has waited for longer than a placement may take."""
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
     engine.faults.update({"stop_at": "first_event", "stop_how": "hang", "times": 1})
     hangs, retries = deployment.gateway.state.hangs, deployment.gateway.state.lifecycle.retries
-    hangs.rules, hangs._first_byte_timeout, retries.timeout = replace(hangs.rules, timeout=60), 2.5, 2.0
+    hangs.reconfigure(rules=replace(hangs.rules, timeout=60), patience=Patience(first_byte=2.5, idle=60))
+    retries.timeout = 2.0
     async with asyncio.timeout(SOON):
-        assert voice(deployment, "acme/support") in await stream(deployment, "acme")
+        assert voice(deployment, "acme/support") in await way(deployment, "acme")
     assert [r.outcome for r in await deployment.gateway.usage("acme")] == ["ok", "failover", "ok"]
 
 

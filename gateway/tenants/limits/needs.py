@@ -6,11 +6,11 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from adapters.store.protocol.limits import Amounts
 from gateway.config import Settings
-from gateway.dataplane.request import Call
+from gateway.dataplane.request import COMPLETIONS_OUTPUT, Call, output_bound
 from gateway.errors import FlorinError
 from gateway.tenants.terms import Budget
 
@@ -20,8 +20,6 @@ FIRST_OUTPUT: Final = 512
 """Expected output tokens of a tenant without history, per choice."""
 UNBOUNDED_OUTPUT: Final = 32_768
 """Assumed at worst, per choice, where neither the request nor its limits bound the output."""
-COMPLETIONS_OUTPUT: Final = 16
-"""What engines assume for /v1/completions without `max_tokens`, as OpenAI does."""
 MOST_MONEY: Final = Decimal(9_000_000)
 """Largest money budget: its billionths must stay below 2^53, which Lua counts exactly."""
 
@@ -125,14 +123,6 @@ class Bounds:
             call.body[field] = most
 
 
-def output_bound(body: dict[str, Any]) -> tuple[str, int | None]:
-    """The field that bounds the output tokens of each choice, and its value."""
-    for field in ("max_completion_tokens", "max_tokens"):
-        if body.get(field) is not None:
-            return field, body[field]
-    return "max_tokens", None
-
-
 @dataclass(slots=True)
 class Need:
     """What one request is expected to use, and what it may use at worst."""
@@ -144,9 +134,7 @@ class Need:
 def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Need:
     """The worst case assumes a token per byte of the body."""
     choices = call.choices
-    _, bound = output_bound(call.body)
-    if bound is None and not call.endpoint.chat:
-        bound = COMPLETIONS_OUTPUT
+    bound = call.output_limit
     expected = (history.expected if bound is None else bound) * choices
     tokens = call.estimate + expected
     if price is None:

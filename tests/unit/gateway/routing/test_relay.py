@@ -183,3 +183,11 @@ async def test_an_end_that_is_cut_off_is_no_end():
     with pytest.raises(Exception, match="before the answer was complete"):
         await played.relay.stream(played.response)
     assert not any(b"stop" in s for s in played.story if isinstance(s, bytes))
+
+
+async def test_a_comment_is_no_sign_of_the_engine_s_core():
+    """The engine's HTTP server sends it, and may go on when the core hangs."""
+    played, signs = Played([b": keep-alive\n\n", token("a", 1), b":\n\n", ended(), FINAL + DONE]), []
+    played.relay.lease.received = lambda: signs.append(len(played.story))
+    await played.relay.stream(played.response)
+    assert len(signs) == 3
