@@ -13,7 +13,7 @@ import pytest
 
 from gateway.costs.export.spool import FILES_OF_TENANT, PREFIX, Spool
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 
@@ -72,6 +72,7 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str):
         where = {"posted": MONTH, "region": "eu", "hour": 494_520 * 3_600_000_000}
         where["piece"] = where["hour"]
         await asyncio.to_thread(write, gateway.state.ledger, *({**r, **where} for r in rows))
+        gateway.app.gate.idle = PATIENCE_S
         yield ExportingGateway(gateway, folder)
 
 
