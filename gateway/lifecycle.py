@@ -24,6 +24,7 @@ from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch, Sender
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
+from gateway.dataplane.keep_alives import KeepAlives
 from gateway.dataplane.request import Call, Endpoint, parse, policy
 from gateway.delivery import Delivery, Request, unmetered
 from gateway.errors import FlorinError, for_tenant
@@ -75,6 +76,7 @@ class Lifecycle:
     limiter: Limiter
     complexity: Complexity
     canaries: CanaryCounts
+    keep_alives: KeepAlives
     cache_secret: bytes
     """The installation's own. It recognises requests that engines die of, and without FLORIN_CACHE_SECRET it
     makes the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
@@ -97,6 +99,7 @@ class Lifecycle:
         """Apply new settings to future requests."""
         self.settings, self.complexity = settings, complexity
         self.delivery.max_answer_bytes = settings.max_answer_bytes
+        self.keep_alives.interval = settings.keep_alive_interval
         self._policies = RequestPolicies(policy(settings))
         self._salts.rotate(self._salt_secret(settings), settings.cache_secret_spread)
 
@@ -167,7 +170,12 @@ class Lifecycle:
         )
         compared = self.canaries.begin(target, batch=batch)
         request = Request(exchange, key, call, labels, resumable, routing_state, grant, compared)
-        await self.delivery.deliver(request)
+        if call.stream:
+            self.keep_alives.watch(exchange, [(b"x-florin-adapter", target.label.encode()), *grant.headers])
+        try:
+            await self.delivery.deliver(request)
+        finally:
+            self.keep_alives.forget(exchange)
 
     # -- the steps
 
@@ -270,7 +278,7 @@ class Lifecycle:
         if not exchange.arrived:
             await exchange.transport.wait_for_disconnect()
             self.metrics.client_abort("body")
-        elif exchange.started:
+        elif exchange.answering:
             self.metrics.client_abort("stream")
         else:
             self.metrics.client_abort("answer" if exchange.context.attempts else "waiting")

@@ -17,6 +17,7 @@ class LineTransport:
         self.headers: list[tuple[bytes, bytes]] = [(b"content-length", b"%d" % len(body))]
         self.client = ""
         self.ticket: object = None
+        self.sent: int | None = None
         self._request = body
         self._on_disconnect: Callable[[], object] | None = None
         self._gone = False

@@ -32,6 +32,7 @@ from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
 from gateway.costs.maintenance import maintenance_job
 from gateway.costs.maintenance.warm_up import warm_up
+from gateway.dataplane.keep_alives import KeepAlives
 from gateway.delivery import Delivery
 from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
@@ -114,6 +115,7 @@ async def build(
             limiter=limiter,
             complexity=complexity(settings),
             canaries=canaries,
+            keep_alives=KeepAlives(settings.keep_alive_interval),
             cache_secret=shared["cache_salt"].encode(),
             tracing=tracing,
         )
@@ -155,6 +157,7 @@ async def build(
             engines.leases.turns.run,
             limiter.run,
             lifecycle.loop_watch.run,
+            lifecycle.keep_alives.run,
             watchdog.run,
             activity.run,
             canaries.run,

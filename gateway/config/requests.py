@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field, PositiveInt, field_validator
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from gateway.config.field_types import RELOAD, listed
 from gateway.fields.media import media_hosts
@@ -56,6 +56,13 @@ class RequestSettings(BaseModel):
     max_worker_bytes: PositiveInt = Field(
         512 * 1024 * 1024,
         description="Maximum bytes of request bodies in memory per worker.",
+        json_schema_extra=RELOAD,
+    )
+    keep_alive_interval: NonNegativeFloat = Field(
+        15.0,
+        description="Seconds with nothing to send after which a stream gets a comment (`: keep-alive`; on "
+        "`/v1/messages`, a `ping`), so that no load balancer closes its connection. The first one begins the "
+        "response with status 200: errors that follow are events. 0: never.",
         json_schema_extra=RELOAD,
     )
     max_n: PositiveInt = Field(

@@ -28,6 +28,7 @@ class AsgiRequest:
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.client: str = (scope.get("client") or ("",))[0]
         self.ticket: object = None
+        self.sent: int | None = None
         self._receive = receive
         self._send = send
         self._watch: asyncio.Future[Message] | None = None

@@ -1,4 +1,4 @@
-"""How an API words what is not an answer: errors, and response headers of its own."""
+"""How an API words what is not an answer: errors, headers of its own, and what keeps streams alive."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Dialect:
     """Statuses of error codes, where they differ from those in `gateway.errors`."""
     headers: Callable[[Headers], Headers] | None = None
     """More response headers, for Florin's own; None: there are none."""
+    keep_alive: bytes = b": keep-alive\n\n"
+    """What a stream sends when it has nothing to send; clients ignore it."""
 
     def status(self, error: FlorinError) -> int:
         return self.statuses.get(error.code, error.status)

@@ -38,6 +38,10 @@ class RequestTransport(Protocol):
     ticket: object
 
     @property
+    def sent(self) -> int | None:
+        """Bytes sent on the client's connection; None: they are not counted, and `write_now` never writes."""
+
+    @property
     def client(self) -> str:
         """Address of the client, or of a proxy that is not trusted."""
 
@@ -121,6 +125,8 @@ class Exchange:
         self.extra_headers: list[tuple[bytes, bytes]] = []
         self.started = False
         """The response has started: its status can no longer change."""
+        self.answering = False
+        """It is the answer that has started, and not only what keeps the connection alive meanwhile."""
         self.streaming = False
         self.finished = False
         self.scope = CancelScope()
@@ -275,17 +281,32 @@ class Exchange:
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         self.finished = True
         await self.transport.respond(
-            status, self._response_headers(JSON, more), body, linger=self.leaves_unread()
+            status, self._response_headers(JSON, self.extra_headers + more), body, linger=self.leaves_unread()
         )
 
     async def begin_stream(self, content_type: bytes = EVENTS) -> None:
+        self.answering = True
+        self.drop_payload()
+        if not self.started:
+            await self._begin(self._response_headers(content_type, self.extra_headers))
+
+    async def keep_alive(self, headers: Headers) -> None:
+        """Send what keeps a stream's connection alive, between two events. Begins the response with these
+        headers if it has not begun; its request can still be retried. Any task may call it, if the
+        transport's `sent` is a number."""
+        if self.finished:
+            return
+        if not self.started:
+            await self._begin(self._response_headers(EVENTS, headers))
+        self.write_now(self.dialect.keep_alive)
+
+    async def _begin(self, headers: Headers) -> None:
         self.started = self.streaming = True
         self.context.status = 200
-        self.drop_payload()
-        await self.transport.begin(200, self._response_headers(content_type, []))
+        await self.transport.begin(200, headers)
 
     def _response_headers(self, content_type: bytes, more: Headers) -> Headers:
-        headers = [(b"content-type", content_type), *self.context.ids(), *self.extra_headers, *more]
+        headers = [(b"content-type", content_type), *self.context.ids(), *more]
         return headers if self.dialect.headers is None else headers + self.dialect.headers(headers)
 
     async def write(self, data: bytes) -> None:

@@ -47,8 +47,11 @@ class PlainEvent:
     head: bytes
     """Everything before the text: the response's id, the engine's name of the model."""
     rest: re.Pattern[bytes]
-    """The text and everything after it. It has the group `text`; with `counts` also `prompt` and
-    `completion`, with `thinks` also `reasoning`."""
+    """The text and everything after it. Its groups are the text, with `counts` also the counts of the prompt
+    and the completion, with `thinks` also that of the reasoning: see the next three."""
+    prompt: int
+    completion: int
+    reasoning: int
     counts: bool
     thinks: bool
     new_head: bytes
@@ -59,9 +62,9 @@ class PlainEvent:
 
 
 def learn(
-    event: bytes, chunk: dict[str, Any], rewrite: Callable[[dict[str, Any]], bytes], *, keeps_usage: bool
+    data: bytes, chunk: dict[str, Any], rewrite: Callable[[dict[str, Any]], bytes], *, keeps_usage: bool
 ) -> PlainEvent | None:
-    """The shape of `event`, which was parsed as `chunk`; None if events like it must be parsed.
+    """The shape of an event, whose `data` was parsed as `chunk`; None if events like it must be parsed.
 
     `chunk` has one choice, which has not finished. `rewrite` serializes a chunk for the client, and may
     change it; `keeps_usage`: the client gets the counts.
@@ -83,15 +86,21 @@ def learn(
     new_head, *new_rest = rewrite(_marked(chunk, name)).split(b"\0")
     if first != b"text" or (new_rest != [first, *rest] if keeps_usage else new_rest[:-1] != [first]):
         return None
+    pattern = _pattern((first, *rest))
+    places = {name: number - 1 for name, number in pattern.groupindex.items()}
     shape = PlainEvent(
         head=head,
-        rest=_pattern((first, *rest)),
+        rest=pattern,
+        prompt=places.get("prompt", -1),
+        completion=places.get("completion", -1),
+        reasoning=places.get("reasoning", -1),
         counts=b"prompt" in rest and b"completion" in rest,
         thinks=b"reasoning" in rest,
         new_head=new_head,
         new_rest=None if keeps_usage else new_rest[-1],
         resumable=name in _CONTENT,
     )
+    event = b"data: %b\n\n" % data
     return shape if event.startswith(head) and shape.rest.fullmatch(event, len(head)) else None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from gateway.metering.token_counts import Counts, read_counts
-
-_LARGEST_EVENT = 16 * 1024 * 1024
+from gateway.routing.engine_answers import MalformedError
+from gateway.routing.event_reader import EventReader, data_of
 
 
 class FinalCounts:
@@ -26,7 +26,7 @@ class FinalCounts:
         """`prompt`: the estimated prompt tokens of all prompts; `n`: choices for each."""
         self._prompt = max(1, prompt // prompts)
         self._n = n
-        self._rest = b""
+        self._events = EventReader()
         self._said: dict[int, int] = {}
         """Choice → its tokens so far, estimated."""
         self._counted: dict[int, Counts] = {}
@@ -38,18 +38,20 @@ class FinalCounts:
         """The engine's own counts have arrived."""
 
     def feed(self, data: bytes) -> bytes:
-        events = (self._rest + data).split(b"\n\n")
-        self._rest = events.pop()
-        if len(self._rest) > _LARGEST_EVENT:  # whoever reads on says so
-            events.append(self._rest)
-            self._rest = b""
-        return b"".join(self._event(event.strip(b"\r\n")) for event in events)
+        try:
+            events = self._events.feed(data)
+        except MalformedError:
+            return self._events.take()  # whoever reads on says so
+        return b"".join([self._event(event) for event in events])
 
     def _event(self, event: bytes) -> bytes:
-        if not event.startswith(b"data:"):
-            return b""  # comments and keep-alives
-        payload = event[5:].lstrip(b" ")
-        if payload == b"[DONE]":
+        try:
+            payload = data_of(event)
+        except MalformedError:
+            return event + b"\n\n"
+        if payload is None:
+            return b""
+        if payload.strip() == b"[DONE]":
             return self._end()
         try:
             chunk = orjson.loads(payload)
@@ -60,7 +62,7 @@ class FinalCounts:
             self.final = self.final or usage is not None
         except (ValueError, LookupError, TypeError, AttributeError):
             pass  # not what such an engine sends: whoever reads on says so
-        return b"data: " + payload + b"\n\n"
+        return b"data: " + payload.replace(b"\n", b" ") + b"\n\n"
 
     def _choice(self, chunk: dict[str, Any], choice: dict[str, Any], usage: Any) -> None:
         """Put the counts so far into the chunk, and keep the engine's own if they have come."""
@@ -94,8 +96,17 @@ class FinalCounts:
             "prompt_tokens": prompt,
             "completion_tokens": said,
             "total_tokens": prompt + said,
+            **self._cached(),
         }
         return _written({**self._head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+
+    def _cached(self) -> dict[str, Any]:
+        """The part of the prompts that was cached, if the engine has said so."""
+        counts = self._counted.values()
+        if any(each.cached is None for each in counts):
+            return {}
+        prompts = {index // self._n: each.cached for index, each in self._counted.items()}
+        return {"prompt_tokens_details": {"cached_tokens": sum(filter(None, prompts.values()))}}
 
 
 def _written(chunk: dict[str, Any]) -> bytes:

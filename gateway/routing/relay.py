@@ -7,7 +7,7 @@ Whatever a client may take for the end of the response (the last choice's finish
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from adapters.drivers import driver_of
@@ -62,7 +62,7 @@ class Relay:
     """What the client has received of a stream that another engine can resume; None: not resumable."""
     max_answer_bytes: int
     """Maximum size of a response that is not a stream."""
-    _held: bytes = b""
+    _held: bytearray = field(default_factory=bytearray)
     """Events of a stream that were not sent yet."""
     _counts: FinalCounts | None = None
     """Reads the events of an engine whose streams have no running counts."""
@@ -106,6 +106,7 @@ class Relay:
         engine, call = self.lease.state.engine, self.call
         if engine.driver != "vllm" and not driver_of(engine).capabilities.running_counts:
             self._counts = FinalCounts(prompt=call.estimate, prompts=call.prompts, n=call.n)
+            rewriter.estimated = True
             self.record.guess()
         try:
             held = await self._pass_on(response, rewriter)
@@ -157,25 +158,26 @@ class Relay:
                 with lease.scope:
                     stopped = await response.deliver(partial(self._forward, rewriter))
                 if not stopped:
+                    if not rewriter.done:
+                        self._end_input(rewriter)
                     break
                 if rewriter.aborted:
-                    raise _FailedError(_stopping(), self._held)
+                    raise _FailedError(_stopping(), self._take())
                 await self._begin(rewriter)
-                out, self._held = self._held, b""
-                await self._write(out)
+                await self._write(self._take())
         except StreamError as error:
             self._observe(rewriter.usage)  # of events before the bad one in the same chunk
-            raise _FailedError(self._broken_by(error), self._held + rewriter.unsent) from error
+            raise _FailedError(self._broken_by(error), self._take() + rewriter.unsent) from error
         except OSError as error:
             if not rewriter.done:
-                raise _FailedError(connection_lost(error), self._held) from error
+                raise _FailedError(connection_lost(error), self._take()) from error
         except EngineLostError as error:
-            raise _FailedError(abandoned(lease), self._held) from error
+            raise _FailedError(abandoned(lease), self._take()) from error
         finally:
             lease.waits_from = None
         if not rewriter.done:
-            raise _FailedError(connection_lost(ConnectionError("the stream ended early")), self._held)
-        return self._held
+            raise _FailedError(connection_lost(ConnectionError("the stream ended early")), self._take())
+        return self._take()
 
     def _forward(self, rewriter: StreamRewriter, data: bytes) -> bool:
         """Forward part of the stream, in the callback that received it. Returns False if the task must act:
@@ -185,19 +187,34 @@ class Relay:
             lease.received()
         if self._counts is not None:
             data = self._counts.feed(data)
-        held = self._held = self._held + rewriter.feed(data)
+        out = rewriter.feed(data)
         usage = rewriter.usage
         self.record.observe(usage.prompt, usage.completion, usage.cached, usage.reasoning)
         if rewriter.aborted:
+            self._held += out
             return False
         if rewriter.closing or not rewriter.has_content:
-            if len(held) > MOST_HELD:
+            self._held += out
+            if len(self._held) > MOST_HELD:
                 raise StreamError("too many events without content", malformed=True)
             return True
-        if not lease.begun or not self.exchange.write_now(held):
-            return not held
-        self._held = b""
-        return True
+        if not self._held and lease.begun and self.exchange.write_now(out):
+            return True
+        self._held += out
+        return not self._held
+
+    def _take(self) -> bytes:
+        """The events that were not sent yet, which are about to be."""
+        held, self._held = bytes(self._held), bytearray()
+        return held
+
+    def _end_input(self, rewriter: StreamRewriter) -> None:
+        """All has arrived. The last event may lack its blank line, or be no event at all."""
+        try:
+            self._forward(rewriter, b"\n\n")
+        except StreamError as error:
+            if not error.malformed:
+                raise
 
     async def _begin(self, rewriter: StreamRewriter) -> None:
         """The first content has arrived: commit to this engine and start the response."""
@@ -212,7 +229,7 @@ class Relay:
         lease.begin()
         lease.resumable = answer is not None and not answer.obstacle
         self.record.first_token()
-        if exchange.started:
+        if exchange.answering:
             exchange.drop_payload()
             self.metrics.stream_resume("resumed")
             log.info("Request %s: stream resumed on engine %s", exchange.request_id, lease.state.engine.name)

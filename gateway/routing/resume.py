@@ -36,7 +36,7 @@ _STEP = 4096
 DEFAULT_MAX_TOKENS = 16
 """vLLM's default for completions, from which the delivered tokens must be subtracted."""
 
-_HEAD = ("id", "object", "created")
+HEAD = ("id", "object", "created")
 """Members that all events of a response share, besides the model."""
 _HARMLESS = frozenset(
     {
@@ -178,7 +178,7 @@ class ResumableStream:
     def add(self, chunk: Mapping[str, Any], completion: int) -> None:
         """Add one event, after which this engine has counted `completion` tokens. Runs for every token."""
         if not self.head:
-            self.head = {name: chunk[name] for name in _HEAD if name in chunk}
+            self.head = {name: chunk[name] for name in HEAD if name in chunk}
         choice = chunk["choices"][0]
         said = choice.get("delta")
         if said is None:

@@ -64,9 +64,9 @@ class TranslatingRewriter(StreamRewriter):
         except _UNREADABLE as error:
             raise MalformedError(f"an event cannot be translated: {error}") from None
 
-    def _learn(self, event: bytes, chunk: dict[str, Any]) -> None:
+    def _learn(self, data: bytes, chunk: dict[str, Any]) -> None:
         self._lessons -= 1
-        plain = learn(event + b"\n\n", chunk, _unchanged, keeps_usage=True)
+        plain = learn(data, chunk, _unchanged, keeps_usage=True)
         if plain is not None and plain.resumable:  # the reply's `text` is for the answer, not its reasoning
             self._plain = plain
 
@@ -76,17 +76,18 @@ class TranslatingRewriter(StreamRewriter):
         at, head, match = 0, shape.head, shape.rest.match
         usage, answer, reply = self.usage, self._answer, self._reply
         while data.startswith(head, at) and (event := match(data, at + len(head))) is not None:
-            text = event["text"]
+            values = event.groups()  # all at once costs less than two by name
+            text = values[0]
             try:
                 text.decode()
             except UnicodeDecodeError:
                 break
             if shape.counts:  # see `_count`
-                prompt, completion = int(event["prompt"]), int(event["completion"])
+                prompt, completion = int(values[shape.prompt]), int(values[shape.completion])
                 if not (0 < prompt <= MAX_TOKENS_PER_CHOICE >= completion >= usage.completion):
                     break
                 if shape.thinks:
-                    if (thought := int(event["reasoning"])) > completion:
+                    if (thought := int(values[shape.reasoning])) > completion:
                         break
                     usage.reasoning = thought
                 usage.prompt, usage.completion = prompt, completion

@@ -123,7 +123,8 @@ class ClientConnection(asyncio.Protocol):
         self._proxies: TrustedProxies | None = None
         """Set if the peer is a trusted proxy."""
         self.mark: Mark | None = None
-        self._written = 0
+        self.written = 0
+        """Bytes."""
         self._requests = 0
         """Requests that have begun."""
         self._head_counts = False
@@ -225,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
         """See `connection_limits.Connection`."""
         unsent = self._transport.get_write_buffer_size() + unread(self._transport)
         if unsent:
-            return Mark(Phase.READER, 0, self._written - unsent, now)
+            return Mark(Phase.READER, 0, self.written - unsent, now)
         current = self._current
         phase, received = Phase.SERVER, 0
         if self.is_closing():
@@ -372,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._closing or self._transport.is_closing():
             return
-        self._written += len(data)
+        self.written += len(data)
         self._transport.write(data)
 
     def close(self) -> None:

@@ -25,6 +25,8 @@ class Connection(Protocol):
     address: str
     flow: FlowControl
     gone: Callable[[], bool]
+    written: int
+    """Bytes written, of all responses."""
     refused: bool
     """The last answer was that the key is unknown, or that it is over a limit."""
 
@@ -98,6 +100,11 @@ class HttpRequest:
     def client(self) -> str:
         """Address of the client, as far as it is known."""
         return self._connection.client(self.headers)
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent to the client on its connection."""
+        return self._connection.written
 
     # -- what the connection tells
 

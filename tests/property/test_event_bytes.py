@@ -48,7 +48,7 @@ class Followed:
             out = (str(error), error.error, error.malformed, self.rewriter.unsent)
         r, a = self.rewriter, self.answer
         counts = [getattr(r.usage, name) for name in r.usage.__slots__]
-        state = (r.done, r.closing, r.aborted, r.has_content, r._rest, counts)
+        state = (r.done, r.closing, r.aborted, r.has_content, r._last, r._events.rest, counts)
         return out, state, a and (a.head, a.text, a.tokens, a.spoilt, a.obstacle, repr(a.buffer))
 
 
@@ -357,12 +357,14 @@ def test_reasoning_that_begins_with_no_text():
 def test_hardly_any_event_is_parsed(monkeypatch, chat, counted, include, continuous, continued):
     """Of a recorded stream: otherwise the tests above would show nothing."""
     stream = recorded(chat=chat, continuous=counted, tokens=100, finish="length")
-    events = stream.count(b"\n\n")
+    events = stream.count(b"\n\n") - 1  # but [DONE]
     options = {"include_usage": include, "continuous_usage": continuous}
     parsed = []
-    parse = StreamRewriter._event
+    parse = StreamRewriter._chunk
     for kind in (StreamRewriter, ContinuedRewriter):
-        monkeypatch.setattr(kind, "_event", lambda self, event: (parsed.append(self), parse(self, event))[1])
+        monkeypatch.setattr(
+            kind, "_chunk", lambda self, *event: (parsed.append(self), parse(self, *event))[1]
+        )
     out = same(
         [e + b"\n\n" for e in stream.split(b"\n\n")[:-1]], resumable=True, continued=continued, **options
     )

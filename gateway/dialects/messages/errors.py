@@ -83,4 +83,5 @@ def _seconds(duration: bytes) -> float:
     return hours * 3600 + minutes * 60 + seconds + ms / 1000
 
 
-DIALECT: Final = Dialect(error_body, STATUSES, headers)
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+DIALECT: Final = Dialect(error_body, STATUSES, headers, PING)

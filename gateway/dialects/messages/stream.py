@@ -13,10 +13,9 @@ import orjson
 from gateway.dataplane.exchange import new_request_id
 from gateway.dataplane.reply import ReplyUsage
 from gateway.dialects.messages.answer import blocks, call_id, counts, message, stop, thoughts
-from gateway.dialects.messages.errors import error_object
+from gateway.dialects.messages.errors import PING, error_object
 from gateway.errors import FlorinError
 
-_PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
 _TEXT: Final = _DELTA + b'{"type":"text_delta","text":"'
@@ -90,7 +89,7 @@ class MessagesReply:
     def _start(self, usage: ReplyUsage) -> bytes:
         self._started = True
         begun = message(self._id, self._model, [], _NOT_ENDED, usage)
-        return _event("message_start", message=begun) + _PING
+        return _event("message_start", message=begun) + PING
 
     def _open(self, kind: str, **members: Any) -> bytes:
         closing = self._close()

@@ -171,7 +171,7 @@ async def test_a_client_that_leaves_before_the_end_of_its_body_hears_nothing(see
 async def test_hanging_up_is_counted_by_how_far_it_came(seen, client, attempts, started, where):
     async def hang_up(exchange: Exchange) -> None:
         exchange.read()
-        exchange.started = started
+        exchange.answering = started
         exchange.context.attempts = attempts
         raise ClientGoneError
 

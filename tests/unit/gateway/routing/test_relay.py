@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from gateway.dataplane.request import CHAT
+from gateway.errors import FlorinError
 from gateway.metering.records import Outcome
 from gateway.routing.engine_state import Lease
 from gateway.routing.relay import Relay
@@ -71,7 +72,7 @@ class Played:
             self.counts = counts
 
         exchange = SimpleNamespace(
-            started=begun,
+            answering=begun,
             drop_payload=lambda: None,
             request_id="r",
             begin_stream=begin_stream,
@@ -191,3 +192,17 @@ async def test_a_comment_is_no_sign_of_the_engine_s_core():
     played.relay.lease.received = lambda: signs.append(len(played.story))
     await played.relay.stream(played.response)
     assert len(signs) == 3
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+async def test_the_last_event_may_lack_its_blank_line(cut):
+    played = Played([token("a", 1), ended() + FINAL, DONE[:-cut]])
+    await played.relay.stream(played.response)
+    assert played.story[-1][1].endswith(DONE)
+
+
+async def test_half_an_event_is_an_early_end_and_no_malformed_one():
+    played = Played([token("a", 1), ended()[:-20]])
+    with pytest.raises(FlorinError, match="failed before"):
+        await played.relay.stream(played.response)
+    assert played.faults == []

@@ -350,13 +350,13 @@ async def test_a_slow_reader_stops_the_application(app: App, wire: Client):
     await wire.send(get("/v1/flood"))
     [connection] = await until(lambda: app.made)
     await until(lambda: connection.flow.write_paused)
-    written = connection._written
+    written = connection.written
     await asyncio.sleep(0.1)
-    assert connection._written == written
+    assert connection.written == written
 
     async def goes_on() -> bool:
         await wire.reader.read(1_000_000)  # as often as the buffers of the two sockets need
-        return connection._written > written
+        return connection.written > written
 
     await until(goes_on)
 
