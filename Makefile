@@ -22,7 +22,7 @@ IN_PAIRS = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled test-fast test-fleet test-engines docs bench bench-peers bench-placement bench-fairness loadtest fuzz bystander chaos soak lock clean
+.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled test-fast test-fleet test-engines docs bench bench-peers bench-placement bench-fairness loadtest fuzz bystander clients-newest chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo 'make demo ARGS="--exit"   the same, played once'
 	@echo 'make test                 every test, real engines included'
 	@echo 'make test-long            the same with both databases, whole crash matrices and random search; takes hours'
+	@echo 'make clients-newest       the examples of docs/clients with the newest clients: which pages broke'
 	@echo 'make tools-verified       the tests of tools (tests/tools/), which other commands leave out until a tool changes'
 	@echo 'make check                lint, types, layers, documentation and the fast tests; some on a second Python, too'
 	@echo 'make check-python PYTHON=python3.12   types and all fast tests on that Python'
@@ -144,6 +145,9 @@ fuzz: $(READY)
 
 bystander: $(READY)
 	@$(BIN)/python -m loadtests.fuzz.bystander $(ARGS)
+
+clients-newest: $(READY)
+	@FLORIN_CLIENTS=newest CI=true $(BIN)/python -m pytest -n 0 -q --tb=short -rf tests/engine/test_clients.py $(ARGS)
 
 chaos: $(READY)
 	@$(BIN)/python -m loadtests.chaos $(ARGS)

@@ -22,6 +22,7 @@ from gateway.api.data_plane_objects import Objects
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.api.security_headers import security_headers
+from gateway.api.unknown_paths import nothing_at
 from gateway.composition.build import build
 from gateway.composition.reconfigure import ReloadTargets
 from gateway.config import Settings, load_settings
@@ -42,7 +43,7 @@ from gateway.transport.request_head import Headers, RequestHead
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_ON_BOTH_PORTS = frozenset({"/healthz", "/readyz"})
+_ON_BOTH_PORTS = frozenset({"/healthz", "/readyz", *health.VLLMS_PATHS})
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 BALANCED_SECONDS = 60.0
 """Time since the last readiness check for which a worker assumes that it is behind a load balancer."""
@@ -150,7 +151,9 @@ class Florin:
         return dialect_of(path).error_body(error, "")
 
     def serves(self, path: str) -> bool:
-        return self.data_plane is not None and (path.startswith(PREFIX) or path in ENDPOINTS)
+        if self.data_plane is None or path in health.VLLMS_PATHS:
+            return False
+        return path.startswith(PREFIX) or path.rstrip("/") in ENDPOINTS
 
     async def serve(self, request: HttpRequest) -> None:
         if self._stopping:
@@ -278,7 +281,7 @@ async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """The answer of the public port to what the admin port serves: that of a path that does not exist."""
     exchange = Exchange(AsgiRequest(scope, receive, send))
     exchange.extra_headers = security_headers(scope["path"])
-    await exchange.fail(FlorinError("not_found", exception_handlers.nothing_at(scope["path"])))
+    await exchange.fail(FlorinError("not_found", nothing_at(scope["path"])))
 
 
 def _closing(send: Send) -> Send:

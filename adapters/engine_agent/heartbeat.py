@@ -88,6 +88,7 @@ class HeartbeatSender:
             "seats": host.seats or None,
             # A gateway of an earlier version knows only the default.
             **({} if host.tasks == ("generate",) else {"tasks": host.tasks}),
+            **({"prompt_scores": host.prompt_scores} if host.prompt_scores else {}),
             "labels": host.labels,
             "host": host.domain,
             "process": {

@@ -70,6 +70,8 @@ class HostConfig:
     cache_bytes: int
     drain_timeout: float
     start_timeout: float
+    prompt_scores: str = ""
+    """What the operator says of whether it survives scoring prompts: `safe`, `unsafe`; empty: nothing."""
     on_line: OnLine | None = None
     """Receives each line of the engine's output; None passes the output on to stdout and stderr."""
 

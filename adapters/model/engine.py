@@ -104,12 +104,17 @@ class Engine:
     """vLLM's version, as the registered process reports it; empty if unknown."""
     prompt_scores: Literal["unknown", "safe", "unsafe"] = "unknown"
     """Whether the registered process survives scoring a prompt: `prompt_logprobs`, `echo` with `logprobs`."""
+    declared_scores: Literal["", "safe", "unsafe"] = ""
+    """What its registration says of that; empty: the engine is tried."""
     started: int = 0
     """When that process started, as it reports, Unix microseconds, UTC; 0 if unknown."""
     tasks: tuple[Task, ...] = ("generate",)
     """What it is asked to do, in the order of `Task`."""
     driver: DriverName = "vllm"
     """Which kind of engine it is."""
+    max_model_len: int = 0
+    """Tokens of prompt and answer that a request may have, as the registered process reports it; 0 if
+    unknown."""
     holds: tuple[str, ...] = ()
     """Ids of the versions that it was started with, if it is of a kind that loads none later."""
 

@@ -42,8 +42,22 @@ def node_environment() -> Path:
         raise ClientsUnavailableError(str(error)) from error
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own
+def newest_environment(install: str, place: Path) -> Path:
+    """A new environment in `place`, in which a page's own command (`pip install openai`) has installed what
+    it installs today: a directory with `bin` or `node_modules`. Raises ClientsUnavailableError."""
+    installer, *words = install.split()
+    if installer == "pip":
+        _run([sys.executable, "-m", "venv", str(place)])
+        _run([str(place / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check", *words])
+    else:
+        place.mkdir()
+        (place / "package.json").write_text('{"private": true, "type": "module"}')
+        _run([installer, *words, "--no-audit", "--no-fund", "--ignore-scripts"], place)
+    return place
+
+
+def _run(command: list[str], place: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)  # noqa: S603  # our own
     if done.returncode:
         raise ClientsUnavailableError(f"{' '.join(command[:4])} failed: {done.stderr[-800:]}")
 

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from adapters.errors import AdaptersError
 from gateway.api.responses import ClientStalledError
+from gateway.api.unknown_paths import nothing_at
 from gateway.errors import FlorinError, for_tenant
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import worded
@@ -26,10 +27,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect)
-
-
-def nothing_at(path: str) -> str:
-    return f"There is no {path[:200]} here. (An OpenAI client's base_url must end in /v1.)"
 
 
 def _render(error: FlorinError) -> Response:

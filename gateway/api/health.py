@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import cache
+from importlib.metadata import version
 from itertools import islice
+from typing import Final
 
 from fastapi import APIRouter, Response
 
 from gateway.api.dependencies import MetricsKey, StateDep
 from gateway.observability.computed_metrics import LABEL_CAP, Series
+from gateway.observability.conditions import Condition
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.operations.state import State
 
 router = APIRouter(tags=["health"])
+
+VLLMS_PATHS: Final = frozenset({"/health", "/v1/health", "/ping", "/version"})
+"""Routes of a vLLM server that tools ask before anything else. Its `/load` is not among them: a customer
+would see how much others send."""
 
 
 @router.get("/healthz", summary="Liveness: the process is running")
@@ -25,17 +33,40 @@ async def healthz() -> dict[str, str]:
 async def readyz(state: StateDep, response: Response) -> dict[str, object]:
     """503 only if requests would fail. A load balancer that removed workers for lesser problems would turn a
     degradation into an outage: without Redis, for example, a worker still serves what it knows."""
-    state.readiness_asked = time.monotonic()
-    found = state.conditions.now()
-    serves = all(condition.meaning.serves for condition in found)
-    if not serves:
-        response.status_code = 503
-        response.headers["retry-after"] = "5"
+    found, serves = _conditions(state, response)
     return {
         "status": "unavailable" if not serves else "degraded" if found else "ok",
         "redis": state.follower.connected,
         "conditions": list(dict.fromkeys(condition.code for condition in found)),
     }
+
+
+@router.get("/health", summary="Readiness, at the path that vLLM has")
+@router.get("/v1/health", summary="The same, for tools that add it to a base_url")
+@router.get("/ping", summary="The same, as Amazon SageMaker asks for it")
+async def health(state: StateDep, response: Response) -> dict[str, str]:
+    """503 only if requests would fail."""
+    _, serves = _conditions(state, response)
+    return {"status": "ok" if serves else "unavailable"}
+
+
+@router.get("/version", summary="Florin's release, at the path that vLLM has")
+async def release() -> dict[str, str]:
+    return {"version": _release()}
+
+
+_release = cache(lambda: version("florin-gateway"))
+
+
+def _conditions(state: State, response: Response) -> tuple[list[Condition], bool]:
+    """The worker's conditions, and whether it serves requests in spite of them."""
+    state.readiness_asked = time.monotonic()
+    conditions = state.conditions.now()
+    serves = all(condition.meaning.serves for condition in conditions)
+    if not serves:
+        response.status_code = 503
+        response.headers["retry-after"] = "5"
+    return conditions, serves
 
 
 @router.get("/metrics", summary="Prometheus metrics. Role metrics or operator, since they name all tenants")

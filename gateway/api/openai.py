@@ -7,14 +7,14 @@ from functools import lru_cache
 
 import orjson
 
-from adapters.model import Adapter
-from adapters.registry.catalog import Catalog
 from gateway.admission.overload import AdmissionTicket, Sender
 from gateway.api import batches, files
 from gateway.api.batches import BatchRoutes
 from gateway.api.cors import Cors, preflight
 from gateway.api.data_plane_objects import Objects
 from gateway.api.files import FileRoutes
+from gateway.api.model_cards import ModelCards, listing
+from gateway.api.unknown_paths import nothing_at
 from gateway.dataplane import access_log
 from gateway.dataplane.dialect import OPENAI
 from gateway.dataplane.exchange import (
@@ -30,16 +30,18 @@ from gateway.dialects.endpoints import ENDPOINTS, dialect_of
 from gateway.dialects.messages import models
 from gateway.dialects.messages.errors import DIALECT as ANTHROPIC
 from gateway.errors import FlorinError
-from gateway.lifecycle import Lifecycle, model_not_found
+from gateway.lifecycle import Lifecycle
 from gateway.observability.request_context import RequestContext
 from gateway.tenants.authentication import authenticate_caller
-from gateway.tenants.directory import Key, Tenant
-from gateway.tenants.scopes import covers
+from gateway.tenants.directory import Key
 from gateway.transport.request_head import RequestHead
 
 PREFIX = "/v1/"
 _MODELS = "/v1/models"
-_MOST_BYTES = 16 * 1024 * 1024
+_FILES_ARE_OPENAIS = (
+    "Florin has files and batches as OpenAI's API has them, and none of Anthropic's: send texts and images "
+    "in the message itself."
+)
 
 
 class DataPlane:
@@ -51,12 +53,14 @@ class DataPlane:
         self._objects: dict[str, FileRoutes | BatchRoutes] = {}
         if objects is not None:
             self._objects = {files.PATH: FileRoutes(objects), batches.PATH: BatchRoutes(objects)}
-        self._listings = Listings(lifecycle.catalog)
+        self._cards = ModelCards(lifecycle.catalog)
         origins = lifecycle.settings.allowed_origins
         self._cors = Cors(origins) if origins else None
 
     async def serve(self, transport: RequestTransport, session_key: object = None) -> None:
-        """`session_key`: see `Exchange`."""
+        """`session_key`: see `Exchange`. A slash at the end of the path does not matter: vLLM redirects."""
+        if transport.path != PREFIX:
+            transport.path = transport.path.rstrip("/")
         exchange = Exchange(transport, session_key=session_key)
         exchange.introduce()
         if self._cors is not None:
@@ -72,7 +76,7 @@ class DataPlane:
         self, head: RequestHead, sender: Callable[[], Sender]
     ) -> AdmissionTicket | FlorinError | None:
         """See `client_connection.Application`. Only requests to engines need a ticket."""
-        if head.method == "POST" and head.path in ENDPOINTS:
+        if head.method == "POST" and head.path.rstrip("/") in ENDPOINTS:
             return self._lifecycle.issue_ticket(sender)
         return None
 
@@ -105,6 +109,9 @@ class DataPlane:
         exchange.dialect = ANTHROPIC if asks else dialect_of(exchange.transport.path)
         try:
             if routes is not None and exchange.transport.method != "OPTIONS":
+                if any(name == b"anthropic-version" for name, _ in exchange.headers):
+                    exchange.dialect = ANTHROPIC
+                    raise FlorinError("not_found", _FILES_ARE_OPENAIS)
                 await routes.answer(exchange, rest.split("/") if rest else [])
             else:
                 await exchange.respond(200, self._models(exchange))
@@ -142,35 +149,15 @@ class DataPlane:
         return orjson.dumps(self._one(key, wanted)) if wanted else self._all(key)
 
     def _all(self, key: Key) -> bytes:
-        """The models that this key may call, by full name."""
+        """The models that this key may call."""
         tenant = self._lifecycle.directory.tenants.get(key.tenant)
-        if tenant is None:
-            return _listing([])
-        return self._listings.get(tenant, key, self._list)
-
-    def _list(self, tenant: Tenant, key: Key) -> bytes:
-        catalog = self._lifecycle.catalog
-        adapters = (a for a in catalog.visible(tenant.name) if a.live is not None and covers(key, a.name))
-        cards = [self._card(a.name, a) for a in adapters]
-        if tenant.base_access and covers(key, ""):
-            cards += [_base_card(name) for name in sorted(catalog.bases)]
-        return _listing(cards)
+        return listing([]) if tenant is None else self._cards.listing(tenant, key)
 
     def _one(self, key: Key, model: str) -> dict[str, object]:
         target = self._lifecycle.resolve(key, model)
-        if target.version is None:
-            return _base_card(model)
-        adapter = self._lifecycle.catalog.adapters.get(target.version.adapter)
-        if adapter is None:
-            raise model_not_found(model)
-        return self._card(model, adapter, target.version.created)
-
-    def _card(self, model: str, adapter: Adapter, created: int | None = None) -> dict[str, object]:
-        if created is None:
-            live = self._lifecycle.catalog.versions.get(f"{adapter.name}@v{adapter.live}")
-            created = live.created if live else 0
-        owner = adapter.name.partition("/")[0]
-        return {"id": model, "object": "model", "created": created // 1_000_000, "owned_by": owner}
+        return (
+            self._cards.base(model) if target.version is None else self._cards.adapter(model, target.version)
+        )
 
 
 @lru_cache(maxsize=64)
@@ -187,39 +174,3 @@ def _framed(error: FlorinError, body: bytes) -> bytes:
 
 def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers])
-
-
-def nothing_at(path: str) -> str:
-    """An Anthropic client adds the version itself."""
-    hint = " (An Anthropic client's base_url must not end in /v1.)" if path.startswith("/v1/v1/") else ""
-    return f"There is no {path[:200]} here.{hint}"
-
-
-class Listings:
-    """Caches model listings per tenant and scope. Rendering ten thousand adapters blocks the event loop for
-    100 ms."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        # Mutable: listings of one generation of the catalog, and their size.
-        self._generation = -1
-        self._bytes = 0
-        self._kept: dict[tuple[str, bool, tuple[str, ...]], bytes] = {}
-
-    def get(self, tenant: Tenant, key: Key, make: Callable[[Tenant, Key], bytes]) -> bytes:
-        if self._generation != self._catalog.generation or self._bytes > _MOST_BYTES:
-            self._kept, self._bytes, self._generation = {}, 0, self._catalog.generation
-        what = (tenant.name, tenant.base_access, key.scopes.adapters)
-        found = self._kept.get(what)
-        if found is None:
-            found = self._kept[what] = make(tenant, key)
-            self._bytes += len(found)
-        return found
-
-
-def _listing(cards: list[dict[str, object]]) -> bytes:
-    return orjson.dumps({"object": "list", "data": cards})
-
-
-def _base_card(model: str) -> dict[str, object]:
-    return {"id": model, "object": "model", "created": 0, "owned_by": "florin"}

@@ -12,7 +12,7 @@ import typer
 
 from gateway.commands.client import UsageError
 from gateway.commands.enrolling import TokenFile, check_name, host_key
-from gateway.commands.labels import EngineDomain, EngineLabels, labels
+from gateway.commands.labels import EngineDomain, EngineLabels, PromptScoresOption, labels
 from gateway.commands.output import clean, note
 from gateway.commands.prices import Purchase
 from gateway.commands.session import HostKeyFile, Session, command
@@ -39,6 +39,7 @@ def run(
     purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
     label: EngineLabels = None,
     domain: EngineDomain = "",
+    prompt_scores: PromptScoresOption = None,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -153,6 +154,7 @@ def run(
         cpu_slots=launch.cpu_slots,
         max_rank=launch.max_rank,
         seats=launch.seats,
+        prompt_scores=prompt_scores.value if prompt_scores else "",
         tasks=launch.tasks,
         chat_template=launch.chat_template,
         gpu_type=found.type,

@@ -10,7 +10,7 @@ import typer
 
 from gateway.commands.adapters import absolute
 from gateway.commands.client import Json, segment
-from gateway.commands.labels import EngineDomain, EngineLabels, labels, shown
+from gateway.commands.labels import EngineDomain, EngineLabels, PromptScoresOption, labels, shown
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command, confirm
@@ -63,6 +63,7 @@ def add(
         int | None,
         typer.Option(min=1, help="The engine's --max-num-seqs; learned from its metrics if left out."),
     ] = None,
+    prompt_scores: PromptScoresOption = None,
     driver: Annotated[
         Driver, typer.Option(help="Which kind of engine it is; see docs/engines.md.")
     ] = Driver.VLLM,
@@ -112,6 +113,7 @@ def add(
         "cpu_slots": cpu_slots,
         "max_rank": max_rank,
         "seats": seats,
+        "prompt_scores": prompt_scores and prompt_scores.value,
         "driver": driver.value,
         "holds": holds or [],
         "tasks": [task.strip() for task in tasks.split(",")],
@@ -150,7 +152,7 @@ def list_(session: Session) -> None:
                 e["waiting"],
                 shown(e["labels"]),
                 f"{e['driver']} {e['version']}".strip(),
-                e["prompt_scores"],
+                f"{e['prompt_scores']} (set)" if e["declared_scores"] else e["prompt_scores"],
                 e["url"],
             )
             for e in body["data"]

@@ -1,8 +1,9 @@
-"""Labels as options: `--label pool=acme`."""
+"""Options of engines, however they are registered: `--label pool=acme`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -20,6 +21,20 @@ EngineDomain = Annotated[
     str,
     typer.Option(
         "--host", help="Failure domain that it shares with other engines. Default: the host of its URL."
+    ),
+]
+
+
+class PromptScores(StrEnum):
+    SAFE = "safe"
+    UNSAFE = "unsafe"
+
+
+PromptScoresOption = Annotated[
+    PromptScores | None,
+    typer.Option(
+        help="Whether the engine survives requests that have their prompts scored (`prompt_logprobs`, `echo` "
+        "with `logprobs`). Left out: it is tried, unless its version is known to crash."
     ),
 ]
 

@@ -132,6 +132,7 @@ async def build(
             engines.hangs,
             clock,
             disks,
+            refusals=engines.upstream.refusals,
             watchdog=(watchdog := LoopWatchdog(metrics.loop_blocked)),
             process_values=process_values,
         )

@@ -13,6 +13,7 @@ from gateway.composition.registry import Registry
 from gateway.metering.meter import Meter
 from gateway.observability.conditions import Condition, Conditions
 from gateway.observability.process_metrics import ProcessValues
+from gateway.routing.engine_refusals import EngineRefusals
 from gateway.routing.hang_detection import HangDetector
 from gateway.runtime.clock import Clock
 from gateway.runtime.disk_space import DiskSpace
@@ -28,6 +29,7 @@ def worker_conditions(
     clock: Clock,
     disks: DiskSpace,
     *,
+    refusals: EngineRefusals,
     watchdog: LoopWatchdog,
     process_values: ProcessValues | None,
 ) -> Conditions:
@@ -38,6 +40,7 @@ def worker_conditions(
     conditions.add(partial(_registry_conditions, follower, snapshot_writer, removals))
     conditions.when(lambda: not meter.accepting, "usage_unrecorded")
     conditions.add(hangs.conditions)
+    conditions.add(refusals.conditions)
     conditions.add(clock.conditions)
     conditions.when(lambda: meter.behind, "ledger_behind")
     conditions.when(lambda: meter.disk_slow, "disk_slow")

@@ -38,8 +38,8 @@ class ServerSettings(BaseModel):
     admin_port: Port | None = Field(
         None,
         description="A separate port for the admin and finance API, `/metrics` and `/docs`, with the same "
-        "TLS settings; 0 picks a free one and prints it. The other port then serves only `/v1/`, `/healthz` "
-        "and `/readyz`. Commands and engines' hosts need the admin port in `FLORIN_URL`. Default: one port "
+        "TLS settings; 0 picks a free one and prints it. The other port then serves only `/v1/` and the "
+        "health checks. Commands and engines' hosts need the admin port in `FLORIN_URL`. Default: one port "
         "for all.",
     )
     cors_origins: str = Field(

@@ -14,7 +14,7 @@ from gateway.observability.request_context import RequestContext
 log = logging.getLogger("florin.access")
 
 _PATH = 200
-_UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
+_UNSEEN = frozenset({"/healthz", "/readyz", "/health", "/v1/health", "/ping", "/metrics"})
 """Not logged: monitoring requests them every few seconds."""
 
 

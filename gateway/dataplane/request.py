@@ -37,7 +37,9 @@ MAX_CHOICES = 1024
 COMPLETIONS_OUTPUT = 16
 """Most output tokens of /v1/completions without `max_tokens`: engines assume what OpenAI does."""
 
-ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded", "unsupported_endpoint"})
+ENGINES_REFUSALS = frozenset(
+    {"request_refused", "feature_disabled", "context_length_exceeded", "unsupported_endpoint"}
+)
 """Errors with which an engine that works refuses a request."""
 _QUOTED = re.compile(r"`([^`\s]{1,100})`")
 

@@ -37,7 +37,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
 
 def dialect_of(path: str) -> Dialect:
     """Which API's errors a client of this path understands."""
-    endpoint = ENDPOINTS.get(path)
+    endpoint = ENDPOINTS.get(path.rstrip("/"))
     if endpoint is not None:
         return endpoint.dialect
     return MESSAGES.dialect if path.startswith(MESSAGES.path + "/") else OPENAI

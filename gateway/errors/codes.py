@@ -50,6 +50,13 @@ CODES: dict[str, Code] = {
     "request_refused": Code(
         400, _INVALID, "The engine rejected the request.", "Correct it; the message and `param` say what."
     ),
+    "feature_disabled": Code(
+        400,
+        _INVALID,
+        "The engine of the model was started without what the request needs, for example tool calling.",
+        "Leave the field named in `param` out. The operator can switch it on: `florin doctor` and the "
+        "gateway's log name the engine and the flags.",
+    ),
     "context_length_exceeded": Code(
         400,
         _INVALID,

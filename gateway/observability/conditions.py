@@ -56,6 +56,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check its log, GPU and storage; restart it if it does not recover. Florin probes it with one token "
         "from time to time and uses it again once it answers.",
     ),
+    "engine_lacks_flag": Meaning(
+        "warning",
+        "An engine refuses requests that need a flag with which it was not started.",
+        "Restart the engine with it, if customers are to have what it switches on. The gateway's log names "
+        "the engine and the flags. This ends an hour after the last such request.",
+    ),
     "clock_off": Meaning(
         "warning",
         "The clock of this host, Redis or the ledger's database differs from Florin's own.",

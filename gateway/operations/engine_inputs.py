@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -48,6 +48,7 @@ VersionId = Annotated[
 HeldVersions = Annotated[
     tuple[VersionId, ...], Field(max_length=10_000), AfterValidator(lambda ids: tuple(sorted(set(ids))))
 ]
+PromptScores = Literal["safe", "unsafe"]
 HostName = Annotated[str, StringConstraints(max_length=253, pattern=r"^[A-Za-z0-9._:/-]*$")]
 
 
@@ -101,6 +102,10 @@ class NewEngine(StrictBody):
     cpu_slots: Count | None = Field(None, description="--max-cpu-loras; as many as `slots` if left out.")
     max_rank: Count = Field(description="--max-lora-rank")
     seats: Count | None = Field(None, description="--max-num-seqs; learned from its metrics if left out.")
+    prompt_scores: PromptScores | None = Field(
+        None,
+        description="Whether it survives requests that have their prompts scored. Left out: it is tried.",
+    )
     tasks: Tasks = Field(
         ("generate",), description="What it does: `generate` text, `embed` it, or `score` pairs of texts."
     )
@@ -146,6 +151,8 @@ class NewEngine(StrictBody):
             gpu_count=self.gpu_count,
             cpu_slots=cpu_slots,
             seats=self.seats or 0,
+            prompt_scores=self.prompt_scores or "unknown",
+            declared_scores=self.prompt_scores or "",
             tasks=self.tasks,
             driver=self.driver,
             holds=self.holds,

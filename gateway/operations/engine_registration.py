@@ -52,6 +52,7 @@ async def register(
     listing = None
     if body.verify or own:
         listing = await verify(state.control, wanted)
+        wanted = replace(wanted, max_model_len=listing.max_model_len or 0)
         wanted = await learn(state.control, wanted, state.catalog.engines.values(), now)
     told = await read_base(body, listing, state.settings.base_model_folders)
     await lose_if_new(state, wanted)

@@ -1,9 +1,10 @@
 """Whether an engine survives requests that score their prompts (`prompt_logprobs`, `echo` with `logprobs`).
 
-In some builds of vLLM, such a request ends the engine if it shares a batch with another. Known builds are
-recognized by their version. Any other is tried when a process registers: if the engine has no requests, it
-scores a prompt beside another request. An engine that dies of it is registered as unsafe, so that neither its
-next process nor another engine of that version and GPU type is tried.
+In some builds of vLLM, such a request ends the engine if it shares a batch with another. What the operator
+says of an engine counts. Otherwise, known builds are recognized by their version, unless the engine has one
+seat, so that nothing shares a batch there. Any other is tried when a process registers: if the engine has no
+requests, it scores a prompt beside another request. An engine that dies of it is registered as unsafe, so
+that neither its next process nor another engine of that version and GPU type is tried.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ async def learn(control: EngineClient, wanted: Engine, known: Iterable[Engine], 
     wanted = replace(wanted, version=await control.version(wanted), started=started)
     if not driver_of(wanted).capabilities.prompt_scores:
         return replace(wanted, prompt_scores="unsafe")
-    if "generate" not in wanted.tasks:
+    if "generate" not in wanted.tasks or wanted.declared_scores:
         return wanted
-    old = next((e for e in known if e.name == wanted.name), None)
+    old = next((e for e in known if e.name == wanted.name and not e.declared_scores), None)
     if old is not None and _same_process(old, wanted) and old.prompt_scores != "unknown":
         return replace(wanted, prompt_scores=old.prompt_scores)
     if not wanted.version or is_unsafe(wanted, known):
@@ -51,10 +52,16 @@ async def learn(control: EngineClient, wanted: Engine, known: Iterable[Engine], 
 
 def is_unsafe(engine: Engine, known: Iterable[Engine]) -> bool:
     """Whether engines of its version die of it, as far as is known."""
-    build = engine.version, engine.gpu_type
-    return engine.version.startswith(UNSAFE_VERSIONS) or any(
-        other.prompt_scores == "unsafe" and (other.version, other.gpu_type) == build for other in known
+    build = _build(engine)
+    return (engine.seats != 1 and engine.version.startswith(UNSAFE_VERSIONS)) or any(
+        other.prompt_scores == "unsafe" and not other.declared_scores and _build(other) == build
+        for other in known
     )
+
+
+def _build(engine: Engine) -> tuple[str, str, bool]:
+    """And whether requests share a batch."""
+    return engine.version, engine.gpu_type, engine.seats == 1
 
 
 def _same_process(old: Engine, new: Engine) -> bool:

@@ -13,20 +13,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.routing.engine_switches import SWITCHES
+from gateway.routing.engine_validation import field_error, field_name
+
 LONGEST_MESSAGE: Final = 2000
 """Maximum characters of an engine's error message that are looked at."""
+LONGEST_REASON: Final = 200
 OTHERWISE: Final = "The engine rejected the request."
 
-_REPORTED = re.compile(
-    r"""'loc':\ (?:'(?P<loc>[^']*)'|\((?P<parts>[^)]*)\)),?\ .*?
-    'msg':\ (?P<quote>['"])(?P<msg>.*?)(?P=quote)(?:,\ '|\})""",
-    re.DOTALL | re.VERBOSE,
-)
-"""The first of pydantic's errors, as vLLM reports them: `{'type': …, 'loc': …, 'msg': …, 'input': …}`."""
-_PRINTED = re.compile(
-    r"\d+ validation errors? for [^\n]*\n(?P<loc>\S[^\n]*)\n\s+(?P<msg>[^\n]*?)(?: \[type=|\n|$)"
-)
-"""The first of pydantic's errors, as pydantic prints them."""
 _LIMIT = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)")
 _PROMPT = re.compile(
     r"(?:prompt contains|request has) (?:at least )?(\d+) (input tokens|characters)|prompt \(length (\d+)\)"
@@ -37,6 +31,8 @@ _PREFIX = re.compile(r"^(?:Value error, |Assertion failed, |(?:\w+\.)*[A-Z]\w*(?
 _SUFFIX = re.compile(r" \((?:parameter|value)=.*\)$", re.DOTALL)
 _REPR = re.compile(r"[:,]? *(?:\bgot )?(?:<\w|[\[{]+['\"{\[]|\b[A-Z]\w+\(\w*=).*", re.DOTALL)
 """From the repr of a Python object to the end, which may contain anything."""
+_QUOTING = re.compile(r"""['"`\[{(<:=,\d\n]""")
+"""With which a quotation begins, and what follows a label."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _INTERNAL = re.compile(
     r"""https?:// | (?<![\w.])/[\w.-]+/[\w.-] | \b0x[0-9a-f]{4} | (?<!\w)--[a-z]
@@ -47,16 +43,22 @@ _INTERNAL = re.compile(
     re.VERBOSE,
 )
 """What only the engine's operator understands."""
-_FIELD = re.compile(r"[A-Za-z_][\w.\[\]]{0,99}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What to tell a client about a request that an engine has refused."""
+    """What to tell a client about a request that an engine has refused, and what its operator."""
 
     message: str
     param: str | None
     code: str = "request_refused"
+    missing: str = ""
+    """Flags that the engine would have to be started with; empty: none that is known."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether the client is not told the engine's reason."""
+        return bool(self.missing) or self.message == _unexplained(self.param)
 
 
 def refusal(error: dict[str, Any]) -> Refusal:
@@ -64,8 +66,18 @@ def refusal(error: dict[str, Any]) -> Refusal:
     text = error.get("message")
     text = text[:LONGEST_MESSAGE] if type(text) is str else ""
     param = error.get("param")
-    field = _field(param) if type(param) is str else None
+    field = field_name(param) if type(param) is str else None
+    for switch in SWITCHES:
+        if switch.beginning.match(text):
+            return Refusal(switch.message, switch.param, "feature_disabled", switch.flags)
     return _context(text, field) or _validation(text, field) or Refusal(_plain(text, field), field)
+
+
+def reason(error: dict[str, Any]) -> str:
+    """The engine's own words, for its operator: up to where it may begin to quote the request."""
+    text = error.get("message")
+    text = text[:LONGEST_MESSAGE] if type(text) is str else ""
+    return _QUOTING.split(_PREFIX.sub("", text.strip()), maxsplit=1)[0].strip()[:LONGEST_REASON]
 
 
 def _context(text: str, param: str | None) -> Refusal | None:
@@ -96,13 +108,11 @@ _ENGINES_OWN = {"input_tokens", "input_text"}
 
 def _validation(text: str, param: str | None) -> Refusal | None:
     """For what pydantic has found."""
-    found = _REPORTED.search(text) or _PRINTED.search(text)
-    if found is None:
+    error = field_error(text)
+    if error is None:
         return None
-    groups = found.groupdict()
-    path = groups.get("loc") or ".".join(re.findall(r"\w+", groups.get("parts") or ""))
-    param = _field(path) or param
-    message = _plain(re.sub(r"\\(.)", lambda m: " " if m[1] == "n" else m[1], found["msg"]), param)
+    param = field_name(error.path) or param
+    message = _plain(re.sub(r"\\(.)", lambda m: " " if m[1] == "n" else m[1], error.message), param)
     named = param is None or f"`{param}`" in message
     return Refusal(message if named else f"`{param}`: {message}", param)
 
@@ -113,10 +123,9 @@ def _plain(text: str, param: str | None) -> str:
     kept = [part for part in _SENTENCE.split(text) if part.strip() and not _INTERNAL.search(part)]
     said = " ".join(" ".join(kept).split()).strip(" ,:;")
     if not said:
-        return f"The engine rejected `{param}`." if param else OTHERWISE
+        return _unexplained(param)
     return said if said[-1] in ".!?" else f"{said}."
 
 
-def _field(path: str) -> str | None:
-    path = path.removeprefix("body.")
-    return path if path != "body" and _FIELD.fullmatch(path) else None
+def _unexplained(param: str | None) -> str:
+    return f"The engine rejected `{param}`." if param else OTHERWISE

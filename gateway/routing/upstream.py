@@ -15,6 +15,7 @@ from adapters.registry.catalog import Target
 from gateway.errors import FlorinError, unsupported_endpoint
 from gateway.routing.engine_answers import read_error
 from gateway.routing.engine_messages import refusal
+from gateway.routing.engine_refusals import EngineRefusals
 from gateway.routing.engine_state import Lease
 from gateway.runtime.cancel_scope import CancelScope
 from gateway.transport.engine_connection import EngineConnection, ResponseTooLargeError
@@ -69,6 +70,7 @@ class Upstream:
         authorization: Callable[[], str] = str,
     ) -> None:
         """`authorization` returns the header for engines; empty: none."""
+        self.refusals = EngineRefusals()
         self._pool = pool
         self._authorization = authorization
         # No read timeout: it would set a timer for every packet. The hang detector ends silent streams, and
@@ -108,7 +110,15 @@ class Upstream:
             head += b"".join([f"{name}: {value}\r\n".encode() for name, value in trace.items()])
         head += b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), len(payload))
         return _Post(
-            self._pool, self._connect_timeout, where, head, payload, target, engine=engine, scope=scope
+            self._pool,
+            self._connect_timeout,
+            where,
+            head,
+            payload,
+            target,
+            engine=engine,
+            scope=scope,
+            refusals=self.refusals,
         )
 
 
@@ -122,6 +132,7 @@ class _Post:
         "_head",
         "_payload",
         "_pool",
+        "_refusals",
         "_scope",
         "_target",
         "_where",
@@ -139,8 +150,10 @@ class _Post:
         *,
         engine: Engine,
         scope: CancelScope,
+        refusals: EngineRefusals,
     ) -> None:
         self._pool = pool
+        self._refusals = refusals
         self._connect_timeout = connect_timeout
         self._where = where
         self._head = head
@@ -171,7 +184,7 @@ class _Post:
             status = await connection.send(self._head, payload)
             if status == 200:
                 return connection
-            raise await _refusal(connection, self._engine, self._target)
+            raise await _refusal(connection, self._engine, self._target, self._refusals)
         except OSError as error:
             pool.release(where, connection)
             raise connection_lost(error) from error
@@ -223,7 +236,9 @@ async def read_whole(response: EngineConnection, limit: int) -> bytes:
         raise connection_lost(error) from error
 
 
-async def _refusal(response: EngineConnection, engine: Engine, target: Target) -> Exception:
+async def _refusal(
+    response: EngineConnection, engine: Engine, target: Target, refusals: EngineRefusals
+) -> Exception:
     """The exception for a status other than 200."""
     status = response.status
     try:
@@ -243,6 +258,8 @@ async def _refusal(response: EngineConnection, engine: Engine, target: Target) -
         return RetryElsewhere("busy", message, engine_worked=False)
     if status in _DENIED:
         return RetryElsewhere("denied", f"{status}: {message}", suspect=True, engine_worked=False)
+    if status in _CLIENT_ERRORS:
+        refusals.note(engine.name, error, refusal(error))
     return refused(status, error, target) or RetryElsewhere("status_5xx", f"{status}: {message}")
 
 

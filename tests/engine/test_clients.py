@@ -1,4 +1,7 @@
-"""Each example of docs/clients, run as it stands, prints what the page shows: real clients, real engines."""
+"""Each example of docs/clients, run as it stands, prints what the page shows: real clients, real engines.
+
+`make clients-newest` runs them with what the pages' install commands give today, and says which pages broke. It is no
+part of CI: a client's release must not fail a build of Florin's."""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ import pytest
 import pytest_asyncio
 
 from adapters.store.embedded import EmbeddedValkey
-from deploy.clients.environments import ClientsUnavailableError, node_environment, python_environment
+from deploy.clients.environments import (
+    ClientsUnavailableError,
+    newest_environment,
+    node_environment,
+    python_environment,
+)
 from deploy.demo.engines import Fleet
 from tests.engine.conftest import add_customers, cleaned, serving
 from tests.support.harness import Gateway
@@ -27,6 +35,7 @@ BY_HAND = {"claude-code", "codex"}
 """Programs of hundreds of megabytes. Tests of /v1/messages and /v1/responses repeat what they send."""
 ADDRESS = "http://127.0.0.1:8080"
 """Florin's, as the pages write it."""
+NEWEST = os.environ.get("FLORIN_CLIENTS") == "newest"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -37,25 +46,36 @@ class Example:
     language: str
     code: str
     shown: str
+    install: str
+    """What the page has its reader run first; empty: nothing."""
 
 
 def read(page: Path) -> Example:
-    blocks = [block for block in _FENCE.findall(page.read_text()) if block[0] != "console"]
+    blocks = _FENCE.findall(page.read_text())
+    install = next((text.strip() for kind, text in blocks if kind == "console"), "")
+    blocks = [block for block in blocks if block[0] != "console"]
     [language] = {language for language, _ in blocks if language != "text"}
     code, shown = (
         "\n".join(text for kind, text in blocks if kind == wanted) for wanted in (language, "text")
     )
-    return Example(language, code, shown)
+    return Example(language, code, shown, install)
 
 
 def command(example: Example, page: Path, place: Path) -> list[str]:
     """How to run the example's file in `place`. Skips the test if that is not possible here."""
     try:
         if example.language == "python":
-            environment = python_environment("llama-index" if page.stem == "llamaindex" else "python")
+            environment = (
+                newest_environment(example.install, place / "newest")
+                if NEWEST
+                else python_environment("llama-index" if page.stem == "llamaindex" else "python")
+            )
             return [str(environment / "bin" / "python"), "example.python"]
         if example.language == "js":
-            (place / "node_modules").symlink_to(node_environment() / "node_modules")
+            environment = (
+                newest_environment(example.install, place / "newest") if NEWEST else node_environment()
+            )
+            (place / "node_modules").symlink_to(environment / "node_modules")
             return ["node", "example.mjs"]
     except ClientsUnavailableError as error:
         missing(str(error))

@@ -184,7 +184,7 @@ async def test_tenants_are_isolated(gateway: Gateway, demo_model: DemoModel):
                 await client.chat.completions.create(model=model, messages=messages("Hi"))
             bodies.add(caught.value.response.content.replace(model.encode(), b""))
         assert len(bodies) == 1
-        assert [m.id async for m in await client.models.list()] == ["bolt/support"]
+        assert [m.id async for m in await client.models.list()] == ["bolt/support", "support"]
 
     shared = Adapter("acme/support", live=1, latest=1, shared_with=("bolt",))
     await gateway.commit(Change("adapter", shared.name, dump(shared)))

@@ -17,6 +17,7 @@ from adapters.model import dump as dump_model
 from adapters.placement.engine_client import EngineClient
 from adapters.store.protocol.registry import Change
 from gateway.api.data_plane_openapi import TAG
+from gateway.api.health import VLLMS_PATHS
 from gateway.tenants.directory import Pins, Role, dump, mint
 from loadtests.mock_engine import MockEngine
 from tests.support.engine_hosts import add_version
@@ -31,7 +32,7 @@ OWN = {
 }
 """What an engine's key may call, of what needs a key at all."""
 ME = ("get", "/admin/v1/me")
-OPEN = {("get", "/healthz"), ("get", "/readyz"), ("get", "/admin/v1/sign-in")}
+OPEN = {("get", path) for path in ("/healthz", "/readyz", "/admin/v1/sign-in", *VLLMS_PATHS)}
 ALLOWED = {
     Role.ENGINE: OWN | {ME},
     Role.METRICS: {("get", "/metrics"), ME},

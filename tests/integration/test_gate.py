@@ -12,13 +12,14 @@ import pytest
 
 from gateway.api import docs_page
 from gateway.api.data_plane_openapi import TAG
+from gateway.api.health import VLLMS_PATHS
 from gateway.tenants.directory import TENANT_ROLES, Role
 from tests.integration.uploading import Wire
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
 PUBLIC = {"/admin/v1/sign-in"}
 """For who has no key yet."""
-OPEN = {"/healthz", "/readyz", "/openapi.json"} | {
+OPEN = {"/healthz", "/readyz", "/openapi.json", *VLLMS_PATHS} | {
     f"/docs{file}" for file in ("", "/start.js", "/swagger-ui-bundle.js", "/swagger-ui.css")
 }
 APPLY = "/admin/v1/apply"

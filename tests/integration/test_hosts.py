@@ -59,7 +59,7 @@ async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, ru
 
 async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gateway, run):
     await gateway.add_tenant("acme")
-    agent = await run("--mock-core")
+    agent = await run("--mock-core", options=("--prompt-scores", "safe"))
     first = await registered(gateway, agent)
     versions = [await add_version(gateway, f"acme/{name}") for name in ("one", "two")]
     for name in ("one", "two"):
@@ -73,6 +73,7 @@ async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gatew
     wanted = {str(agent.home / v.digest.removeprefix("sha256:")) for v in versions}
     await until(lambda: set(roots(agent)) == wanted, what=lambda: f"{roots(agent)} {agent.log}")
     assert new.epoch != first.epoch
+    assert new.prompt_scores == first.prompt_scores == "safe"
     await until(lambda: "killed by signal 9" in agent.log, what=lambda: agent.log)
     entries = [e.note for e in await gateway.state.store.audit()]
     assert [n.action for n in entries if n.subject == "h1"] == ["engine.add", "engine.epoch"]

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from gateway.api.health import VLLMS_PATHS
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_cli import KEY, Served, florin, serving
 from tests.integration.test_data_plane import HELLO
@@ -26,7 +27,7 @@ ADMIN_ONLY = [
     "/docs",
     "/openapi.json",
 ]
-BOTH = ["/healthz", "/readyz"]
+BOTH = ["/healthz", "/readyz", *sorted(VLLMS_PATHS)]
 
 
 @pytest.fixture(scope="module", params=some_of(["1", "2"], "2"))

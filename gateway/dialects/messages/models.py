@@ -22,7 +22,8 @@ def asks(headers: Headers) -> bool:
 
 
 def card(of: dict[str, Any]) -> dict[str, Any]:
-    """That API's object for OpenAI's."""
+    """That API's object for OpenAI's. A prompt and its answer share the context, so that each may fill it."""
+    context = of["max_model_len"]
     created = datetime.fromtimestamp(of["created"], UTC).isoformat().replace("+00:00", "Z")
     return {
         "type": "model",
@@ -30,6 +31,8 @@ def card(of: dict[str, Any]) -> dict[str, Any]:
         "display_name": of["id"],
         "created_at": created,
         "lifecycle": "active",
+        "max_input_tokens": context,
+        "max_tokens": context,
     }
 
 

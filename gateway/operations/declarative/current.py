@@ -147,6 +147,7 @@ def engine_spec(engine: Engine) -> EngineSpec:
         cpu_slots=engine.cpu_slots,
         max_rank=engine.max_rank,
         seats=engine.seats or None,
+        prompt_scores=engine.declared_scores or None,
         tasks=engine.tasks,
         driver=engine.driver,
         holds=engine.holds,

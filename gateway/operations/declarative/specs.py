@@ -13,7 +13,14 @@ from adapters.sources.public_uri import public
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
-from gateway.operations.engine_inputs import EngineLabels, HeldVersions, HostName, Tasks, mistaken_kind
+from gateway.operations.engine_inputs import (
+    EngineLabels,
+    HeldVersions,
+    HostName,
+    PromptScores,
+    Tasks,
+    mistaken_kind,
+)
 from gateway.operations.inputs import (
     Address,
     Count,
@@ -157,6 +164,9 @@ class EngineSpec(StrictBody):
     cpu_slots: Count | None = Field(None, description="As many as `slots` if left out.")
     max_rank: Count
     seats: Count | None = Field(None, description="Learned from its metrics if left out.")
+    prompt_scores: PromptScores | None = Field(
+        None, description="Whether it survives scoring prompts; tried if left out."
+    )
     tasks: Tasks = ("generate",)
     driver: DriverName = "vllm"
     holds: HeldVersions = ()

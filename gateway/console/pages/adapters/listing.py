@@ -82,7 +82,11 @@ _MODELS = [
 async def _models(visit: Visit) -> Response:
     """For a key that calls models and manages none: what it may call."""
     found = (await visit.models(visit.key).get("/v1/models"))["data"]
-    known = [{**m, "href": f"/console/adapters/{m['id']}/try" if "/" in m["id"] else ""} for m in found]
+    known = [
+        {**m, "href": f"/console/adapters/{m['id']}/try" if m["parent"] else ""}
+        for m in found
+        if "/" in m["id"] or not m["parent"]  # not the short names
+    ]
     table = visit.table(_MODELS, known, sort="model")
     return visit.export(table, "models") or visit.page(
         "adapters_models.html.j2", table=table, any=bool(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routing.engine_messages import LONGEST_MESSAGE, OTHERWISE, refusal
+from gateway.routing.engine_messages import LONGEST_MESSAGE, LONGEST_REASON, OTHERWISE, reason, refusal
 
 CONTEXT = "context_length_exceeded"
 LONG_PROMPT = (
@@ -52,6 +52,41 @@ UNION = (
     "input_value={'type': 'secret'}, input_type=dict]\n    For further information visit "
     "https://errors.pydantic.dev/2.14/v/missing\n0.ChatCompletionContentPartTextParam.type\n  Input should be 'text' …"
 )
+TOO_MANY_STOPS = (
+    "2 validation errors:\n  {'type': 'string_type', 'loc': 'body.stop', 'msg': 'Input should be a valid string', "
+    "'input': '<list of 5 items>'}\n  {'type': 'too_long', 'loc': 'body.stop', 'msg': 'List should have at most 4 items "
+    "after validation, not 5', 'input': '<list of 5 items>', 'ctx': {'field_type': 'List', 'max_length': 4}}"
+)
+OTHER_ROLES = (
+    "4 validation errors:\n  {'type': 'literal_error', 'loc': 'body.messages.2.ChatCompletionSystemMessageParam.role', "
+    "'msg': \"Input should be 'system'\", 'input': 'developer', 'ctx': {'expected': \"'system'\"}}\n  {'type': "
+    "'string_type', 'loc': 'body.messages.2.ChatCompletionSystemMessageParam.content', 'msg': 'Input should be a valid "
+    "string', 'input': 5}\n  {'type': 'string_type', 'loc': "
+    "'body.messages.2.ChatCompletionDeveloperMessageParam.content', 'msg': 'Input should be a valid string', 'input': 5}"
+    "\n  {'type': 'iterable_type', 'loc': 'body.messages.2.ChatCompletionDeveloperMessageParam.content', 'msg': 'Input "
+    "should be iterable', 'input': 5}"
+)
+OTHER_TOOL_CALLS = (
+    "3 validation errors:\n  {'type': 'missing', 'loc': 'body.0.ChatCompletionMessageCustomToolCallParam.custom', 'msg': "
+    "'Field required', 'input': '<dict of 3 items>'}\n  {'type': 'literal_error', 'loc': "
+    "'body.0.ChatCompletionMessageCustomToolCallParam.type', 'msg': \"Input should be 'custom'\", 'input': 'function', "
+    "'ctx': {'expected': \"'custom'\"}}\n  {'type': 'string_type', 'loc': "
+    "'body.0.ChatCompletionMessageFunctionToolCallParam.function', 'msg': 'Input should be a valid string', 'input': "
+    "'<dict of 1 items>'}"
+)
+NO_TOOLS = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+TOOLS_ARE_OFF = (
+    "Tool calling is not switched on in this deployment's engine for the model. Leave `tools` out, or ask the operator to "
+    "switch it on."
+)
+NO_TEMPLATE = (
+    "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the "
+    "tokenizer does not define one."
+)
+NO_PARSER = (
+    "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
+    "--reasoning-config to use thinking_token_budget."
+)
 QUOTED = (
     "1 validation error:\n  {'type': 'literal_error', 'loc': 'body.reasoning_effort', 'msg': \"Input should be 'none', "
     "'low' or 'max'\", 'input': 'secret', 'ctx': {'expected': \"'none', 'low' or 'max'\"}}"
@@ -85,7 +120,22 @@ MESSAGES: list[tuple[str, str | None, str, str | None, str]] = [
     (REPORTED_TUPLE, None, "JSON decode error.", None, "request_refused"),
     (PRINTED, None, "`reasoning_effort`: Input should be 'low', 'medium' or 'high'.", "reasoning_effort",
      "request_refused"),
-    (UNION, None, "Field required.", None, "request_refused"),
+    (UNION, None, "`text`: Field required.", "text", "request_refused"),
+    (TOO_MANY_STOPS, "body.stop", "`stop`: List should have at most 4 items after validation, not 5.", "stop",
+     "request_refused"),
+    (OTHER_ROLES, "body.messages.2.ChatCompletionDeveloperMessageParam.content",
+     "`messages.2.content`: Input should be a valid string.", "messages.2.content", "request_refused"),
+    (OTHER_TOOL_CALLS, None, "`function.arguments`: Input should be a valid string.", "function.arguments",
+     "request_refused"),
+    (NO_TOOLS, None, TOOLS_ARE_OFF, "tools", "feature_disabled"),
+    ('tool_choice="required" requires --tool-call-parser to be set', None, TOOLS_ARE_OFF, "tools", "feature_disabled"),
+    ('tool_choice=function "secret" requires --tool-call-parser to be set', None, TOOLS_ARE_OFF, "tools",
+     "feature_disabled"),
+    (NO_TEMPLATE, None, ("The model has no chat template, so it answers no chats: call /v1/completions, or ask the "
+     "operator to give its engine a template."), "messages", "feature_disabled"),
+    (NO_PARSER, None, ("This deployment's engine does not tell the model's thoughts from its answer. Leave "
+     "`thinking_token_budget` out, or ask the operator to switch a reasoning parser on."), "thinking_token_budget",
+     "feature_disabled"),
     (QUOTED, "body.reasoning_effort", "`reasoning_effort`: Input should be 'none', 'low' or 'max'.", "reasoning_effort",
      "request_refused"),
     (GRAMMAR, None, ('Grammar error: at 1(8): invalid regex "(a" (in regex): regex parse error: (a ^ error: unclosed group '
@@ -96,7 +146,8 @@ MESSAGES: list[tuple[str, str | None, str, str | None, str]] = [
     ("You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').", None,
      "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').", None,
      "request_refused"),
-    (TEMPLATE, None, "Refused request with untrusted chat template.", None, "request_refused"),
+    (TEMPLATE, None, ("This deployment's engine takes no chat template from requests. Leave `chat_template` out, or ask "
+     "the operator to allow it."), "chat_template", "feature_disabled"),
     ("temperature must be in [0, 2], got 2.5. (parameter=temperature, value=2.5)", "temperature",
      "temperature must be in [0, 2], got 2.5.", "temperature", "request_refused"),
     ("n must be at most 8, got 9. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", "n",
@@ -134,6 +185,24 @@ def test_nothing_of_the_engines_insides_is_left():
         for wrapped in (text, f"RuntimeError: {text}", f"Bad request. {text}", text.replace("\n", " ")):
             said = refusal({"message": wrapped}).message
             assert not [word for word in NEVER if word in said], said
+
+
+def test_a_message_that_quotes_another_is_not_taken_for_it():
+    found = refusal({"message": f"Unknown part: {NO_TOOLS}"})
+    assert (found.code, found.missing) == ("request_refused", "")
+
+
+def test_the_engines_reason_ends_where_it_may_quote_the_request():
+    for text, words in (
+        ("Failed to load /home/florin/config.json: secret", "Failed to load /home/florin/config.json"),
+        ("Unknown part type: secret", "Unknown part type"),
+        ("vllm.exceptions.VLLMValidationError: Token 5 of secret", "Token"),
+        ("'secret' is not of type 'object'", ""),
+        (REPORTED, ""),
+        ("x" * 10**5, "x" * LONGEST_REASON),
+        (None, ""),
+    ):
+        assert reason({"message": text}) == words
 
 
 @pytest.mark.parametrize("message", [None, 7, [], {"a": 1}, ""])

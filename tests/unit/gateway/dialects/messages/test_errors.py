@@ -82,7 +82,8 @@ def test_a_header_that_cannot_be_read_is_now():
 # -- models
 
 CARDS: list[dict[str, Any]] = [
-    {"id": f"acme/m{n:02}", "created": 1_790_000_000, "owned_by": "acme"} for n in range(45)
+    {"id": f"acme/m{n:02}", "created": 1_790_000_000, "owned_by": "acme", "max_model_len": 4096}
+    for n in range(45)
 ]
 
 
