@@ -42,6 +42,23 @@ def architecture_of(config: Mapping[str, Any]) -> str | None:
     return table()["model_types"].get(kind) if isinstance(kind, str) else None
 
 
+_OF_FULL_ATTENTION = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+"""Gemma 4's fields for its layers of full attention, by their names in other layers."""
+
+
+def as_published(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json with the fields that transformers 5.19 replaces when it saves one: `per_layer_config`
+    has what single layers have of their own."""
+    text, layers = config.get("text_config"), config.get("per_layer_config")
+    published = {**config, "text_config": as_published(text)} if isinstance(text, Mapping) else {**config}
+    own = layers.values() if isinstance(layers, Mapping) else ()
+    for name, usual in _OF_FULL_ATTENTION.items():
+        values = [layer[name] for layer in own if isinstance(layer, Mapping) and name in layer]
+        if values and all(value == values[0] for value in values):
+            published.setdefault(usual, values[0])
+    return published
+
+
 @dataclass
 class Sizes:
     """Evaluates a row's formulas over one config.json."""

@@ -12,8 +12,20 @@ from adapters.model import BaseModel
 _SNAPSHOT = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[^/]+)$")
 """The end of a model's path in the Hub's cache."""
 
-_VAGUE = re.compile(r"(model|base|base[-_]model|checkpoint.*|final|merged|output|outputs|latest|main|hf)")
-"""Directory names that do not identify a model."""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+
+_WORDS = re.compile(r"[-_.+ ]+")
+_TELLS_NOTHING = frozenset({
+    "model", "models", "llm", "llms", "base", "instruct", "chat", "it", "text", "default", "main", "latest",
+    "hf", "transformers", "pytorch", "safetensors", "huggingface", "weights", "snapshot", "snapshots",
+    "checkpoint", "checkpoints", "ckpt", "step", "epoch", "final", "best", "last", "merged", "lora", "qlora",
+    "adapter", "sft", "dpo", "out", "output", "outputs", "result", "results", "run", "runs", "train",
+    "training", "trained", "finetune", "finetuned", "ft", "export", "local", "cache", "data", "tmp",
+    "download", "downloads", "version", "release", "new", "original", "copy",
+})  # fmt: skip
+"""Words that go with a model's name, or stand for it, and say nothing alone."""
+_FIGURE = re.compile(r"v?\d*|r?\d+(x\d+)?[bmkt]?|a\d+b|[0-9a-f]{7,64}", re.ASCII)
+"""A version, a size (`8b`, `8x7b`, `a3b`), a commit."""
 
 _SUFFIX = re.compile(r"(.+)[-_.]([^-_.]+)")
 _MAX_SUFFIXES = 5
@@ -53,11 +65,19 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
                 remedy=_NO_BITSANDBYTES if "bnb" in named.casefold() else "",
             )
         else:
-            _refuse(named, base, findings)
+            _refuse_other(named, base, findings)
     _check_revision(config, base, findings)
 
 
-def _refuse(named: str, base: BaseModel, findings: Findings) -> None:
+def _refuse_other(named: str, base: BaseModel, findings: Findings) -> None:
+    if not _last(named) and not _HUB_NAME.fullmatch(named.strip()):
+        findings.add(
+            "base_unsure",
+            "The adapter's name for its base model does not say which model it is.",
+            found=shown(named),
+            expected=" or ".join((base.name, *base.public_aliases)),
+        )
+        return
     quantized = _unquantized(named) != _last(named)
     findings.add(
         "base_mismatch",
@@ -85,16 +105,26 @@ def _check_revision(config: Mapping[str, Any], base: BaseModel, findings: Findin
 
 
 def _forms(name: str) -> set[str]:
-    """The full name of a model and its last component, unless that is vague."""
+    """What identifies a model: its full name, and the end of it that begins with a telling component:
+    `llama-3/8b-instruct/1`."""
     text = _hub_name(name)
-    last = text.rpartition("/")[2]
-    return {text} if _VAGUE.fullmatch(last) else {text, last}
+    parts = text.split("/")
+    telling = [number for number, part in enumerate(parts) if _identifies(part)]
+    return {text, "/".join(parts[telling[-1] :])} if telling else {text}
 
 
 def _last(name: str) -> str:
-    """The last component of a model's name; empty if it is vague."""
+    """The last component of a model's name; empty if it does not identify a model."""
     last = _hub_name(name).rpartition("/")[2]
-    return "" if _VAGUE.fullmatch(last) else last
+    return last if _identifies(last) else ""
+
+
+def _identifies(component: str) -> bool:
+    """Whether it has a word that only few models have in their names: `llama`."""
+    return any(
+        word not in _TELLS_NOTHING | _PRECISIONS | _OF_PRECISIONS and not _FIGURE.fullmatch(word)
+        for word in _WORDS.split(component)
+    )
 
 
 def _unquantized(name: str) -> str:
@@ -110,7 +140,7 @@ def _unquantized(name: str) -> str:
         precision |= split[2] in _PRECISIONS
     if not precision:
         return last
-    return "" if _VAGUE.fullmatch(rest) else rest
+    return rest if _identifies(rest) else ""
 
 
 def _hub_name(name: str) -> str:

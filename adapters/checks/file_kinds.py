@@ -1,12 +1,14 @@
-"""The files of an adapter: which are read, which are ignored, and which are refused.
+"""The files of an adapter, and what is said of those that lie beside them.
 
 Only the first two names in `KNOWN` are published and reach an engine. The checks read the others (to detect a
-vocabulary or chat template that differs from the base model's) and then discard them.
+vocabulary or chat template that differs from the base model's) and then discard them. Everything else is
+ignored: it is neither opened nor copied, and named in a warning unless it is what trainers leave everywhere.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
 
@@ -16,6 +18,8 @@ from adapters.checks.trainer_output import file_remedy
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 FILES = (CONFIG_FILE, WEIGHTS_FILE)
+OPENED_INSTEAD = ("adapter_model.bin", "adapter_model.pt")
+"""Pickles that engines open where adapter_model.safetensors is missing, and only there."""
 
 _MIB = 1024 * 1024
 
@@ -43,33 +47,34 @@ PASSED_OVER = frozenset(
         "running_log.txt", "latest", "zero_to_fp32.py",
     }
 )  # fmt: skip
-"""Files that trainers, git and desktops leave beside an adapter, in lower case: neither they nor the texts in
-`_TEXTS`, the records in `_RECORD_SUFFIXES` and the states in `_TRAINER_STATE` are ever opened or copied."""
+"""Files that trainers, git and desktops leave beside an adapter, in lower case. Like the texts in `_TEXTS`,
+the records in `_RECORD_SUFFIXES` and the states in `_TRAINER_STATE`, they are ignored without a word."""
 
 _RECORD_SUFFIXES = frozenset({".md", ".log", ".jsonl", ".csv", ".yaml", ".yml", ".png", ".svg", ".html"})
 """Logs, plots and recipes: no weights, and nothing that an engine reads."""
 
 _TRAINER_STATE = re.compile(
     r"(training_args|optimizer(_\d+)?|scaler|scheduler|rng_state(_\d+)?|random_states_\d+|recipe_state"
-    r"|pytorch_model_fsdp)\.(bin|pt|pth|pkl)|adapter_model\.pt|events\.out\.tfevents\..+",
+    r"|pytorch_model_fsdp|adapter_model)\.(bin|pt|pth|pkl)|events\.out\.tfevents\..+",
     re.ASCII,
 )
-"""What a training run resumes from and its event log, which lie in every checkpoint. `adapter_model.pt` is
-torchtune's copy of the weights under its own names."""
+"""What a training run resumes from and its event log, which lie in every checkpoint; and the adapter's own
+weights in other formats. `adapter_model.pt` is torchtune's, under its own names."""
 
 _TEXTS = ("readme", "license", "licence", "notice", "copying", "changelog", "citation")
 _TEXT_SUFFIXES = frozenset({"", ".md", ".txt", ".rst", ".cff"})
-_PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz"})
-_WEIGHTS = frozenset({".safetensors", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx"})
+_WEIGHTS = frozenset({
+    ".safetensors", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx",
+    ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz",
+})  # fmt: skip
+_NAMED = 12
 
 
 class FileKind(StrEnum):
     KNOWN = "known"
     PASSED_OVER = "passed over"
-    PICKLE = "pickle"
-    """Can run code when loaded."""
     WEIGHTS = "weights"
-    """Weights that engines would ignore."""
+    """May hold weights, which engines would not see."""
     UNKNOWN = "unknown"
 
 
@@ -80,8 +85,6 @@ def kind_of(name: str) -> FileKind:
     path = PurePosixPath(name.lower())
     if _TRAINER_STATE.fullmatch(path.name):
         return FileKind.PASSED_OVER
-    if path.suffix in _PICKLES:
-        return FileKind.PICKLE
     if path.suffix in _WEIGHTS:
         return FileKind.WEIGHTS
     text = path.stem.startswith(_TEXTS) and path.suffix in _TEXT_SUFFIXES
@@ -90,32 +93,39 @@ def kind_of(name: str) -> FileKind:
     return FileKind.UNKNOWN
 
 
-def refuse_stray(name: str, findings: Findings) -> None:
-    """Add a finding if a file of this name must not be in an adapter."""
-    match kind_of(name):
-        case FileKind.PICKLE:
+def check_beside(names: Collection[str], findings: Findings) -> None:
+    """Judge the names of the files in an adapter's folder, the adapter's own included."""
+    if WEIGHTS_FILE not in names:
+        for name in sorted(set(OPENED_INSTEAD) & set(names)):
             findings.add(
                 "unsafe_file",
-                "Pickled files can run code when they are loaded.",
+                "Pickled weights can run code when they are loaded.",
                 found=shown(name),
-                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE}, and no pickled files",
+                expected=WEIGHTS_FILE,
                 remedy=file_remedy(name),
             )
-        case FileKind.WEIGHTS:
-            findings.add(
-                "other_weights",
-                "Engines read one weight file; weights in other files would be lost.",
-                found=shown(name),
-                expected=f"{WEIGHTS_FILE} alone",
-                remedy=file_remedy(name),
-            )
-        case FileKind.UNKNOWN:
-            findings.add(
-                "unknown_file",
-                "Florin does not know this file, so it cannot tell whether the adapter needs it.",
-                found=shown(name),
-                expected=f"{', '.join(KNOWN)}, and texts such as README.md",
-            )
+    weights = sorted(name for name in names if kind_of(name) is FileKind.WEIGHTS)
+    if weights:
+        findings.add(
+            "other_weights",
+            "Weights in other files are ignored.",
+            found=_listed(weights),
+            expected=f"{WEIGHTS_FILE} alone",
+            remedy=next((remedy for name in weights if (remedy := file_remedy(name))), ""),
+        )
+    if unknown := sorted(name for name in names if kind_of(name) is FileKind.UNKNOWN):
+        findings.add(
+            "files_ignored",
+            "Files beside the adapter are ignored.",
+            found=_listed(unknown),
+            expected=" and ".join(FILES),
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    named = [shown(name)[:80] for name in names]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return ", ".join(named[:_NAMED]) + more
 
 
 def limit_of(name: str, max_bytes: int) -> int:

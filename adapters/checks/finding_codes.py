@@ -27,7 +27,16 @@ CONVERT = (
     "the base model, and register OUT."
 )
 """Remedy for what a conversion to plain LoRA under PEFT's names makes servable."""
+GATHER = (
+    "Gather the weights before saving: with DeepSpeed ZeRO-3 by "
+    "`stage3_gather_16bit_weights_on_model_save: true`, with FSDP by `fsdp_state_dict_type: FULL_STATE_DICT`."
+)
 _RIGHT_BASE = "Register it for the base model that it was trained on."
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
 
 CODES: dict[str, FindingCode] = {
     # the source
@@ -53,21 +62,23 @@ CODES: dict[str, FindingCode] = {
         "Florin cannot read the files.", "Give the gateway's user read access to the directory and its files."
     ),
     "unsafe_file": FindingCode(
-        "The source contains pickled files, which can run code when they are loaded. What trainers resume "
-        "from, such as optimizer.pt, is passed over unread.",
-        "Remove them; weights belong in adapter_model.safetensors.",
+        "The weights are in a pickle, adapter_model.bin or adapter_model.pt, which can run code when it is "
+        "loaded.",
+        "Save them as adapter_model.safetensors.",
     ),
     "other_weights": FindingCode(
-        "There are weights outside adapter_model.safetensors, which engines would ignore.",
-        "Remove them, or merge them into adapter_model.safetensors.",
+        "There are weights outside adapter_model.safetensors, which neither Florin nor engines read.",
+        "If the adapter needs them, merge them into adapter_model.safetensors.",
+        "warning",
+    ),
+    "files_ignored": FindingCode(
+        "There are files beside the adapter that neither Florin nor engines read. They are not stored.",
+        "Nothing is to be done, unless the adapter needs them.",
+        "warning",
     ),
     "too_large": FindingCode(
         "The two files together exceed the size limit, or adapter_config.json exceeds its own.",
         "Save only the adapter's weights, in 16-bit precision, or raise FLORIN_MAX_ADAPTER_BYTES.",
-    ),
-    "unknown_file": FindingCode(
-        "The source contains an unknown file, so Florin cannot tell whether the adapter needs it.",
-        "Remove it from the source.",
     ),
     "source_not_public": FindingCode(
         "The URL, or a redirect from it, leads to an address that is not public.",
@@ -133,10 +144,6 @@ CODES: dict[str, FindingCode] = {
         "The archive contains a file twice.",
         _PACK,
     ),
-    "archive_nested": FindingCode(
-        "The files are neither at the top of the archive nor in a single directory there.",
-        _PACK,
-    ),
     "archive_entries": FindingCode(
         "The archive has more than 1000 entries.",
         _PACK,
@@ -164,7 +171,8 @@ CODES: dict[str, FindingCode] = {
     ),
     "pattern_invalid": FindingCode(
         "`rank_pattern` or `alpha_pattern` is not a small mapping of module names to numbers.",
-        "Write out the module names; of regular expressions, only `\\d+` and one `(a|b)` are accepted.",
+        "Write out the module names; of regular expressions, only `\\d+`, a few `.*` and one `(a|b)` are "
+        "accepted.",
     ),
     "target_modules_invalid": FindingCode(
         "`target_modules` is missing, empty, or neither a string nor a list of strings.",
@@ -186,6 +194,12 @@ CODES: dict[str, FindingCode] = {
         "The adapter was trained on a different base model.",
         f"{_RIGHT_BASE} If it is the same model by another name, or a quantized copy of it, use "
         "`--assume-base`, or register that name once as an alias (`--base-alias` of `florin engine add`).",
+    ),
+    "base_unsure": FindingCode(
+        "The adapter's name for its base model, such as `/data/default/1`, does not say which model it is.",
+        "Compare its answers with those of training, or train with the model's name on the Hub. Florin has "
+        "compared only the shapes.",
+        "warning",
     ),
     "base_quantized": FindingCode(
         "The adapter was trained on the base model at another precision, such as 4-bit QLoRA.",
@@ -226,11 +240,15 @@ CODES: dict[str, FindingCode] = {
         "overloaded or its artifact disk slow, try again later.",
     ),
     "no_tensors": FindingCode(
-        "The file contains no LoRA weights.", "Save the adapter itself, not the merged model."
+        "The file contains no LoRA weights.",
+        "Save the adapter itself, not the merged model.",
+    ),
+    "weights_not_gathered": FindingCode(
+        "The file names tensors and has no weights for them, as DeepSpeed ZeRO-3 and FSDP leave it.", GATHER
     ),
     "tensor_name_invalid": FindingCode(
         "A tensor's name does not follow PEFT's naming of LoRA weights.",
-        f"{_SAVE_ANEW} Or: {CONVERT[0].lower()}{CONVERT[1:]}",
+        f"{_SAVE_ANEW} Or: {_lower(CONVERT)}",
     ),
     "tensor_unpaired": FindingCode("A lora_A has no lora_B, or vice versa.", _SAVE_ANEW),
     "dtype_unsupported": FindingCode(

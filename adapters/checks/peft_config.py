@@ -20,6 +20,7 @@ from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import no_constants, unique_pairs
 from adapters.checks.suffixes import Suffix, SuffixIndex
+from adapters.checks.wildcards import wildcard
 
 T = TypeVar("T")
 
@@ -39,8 +40,9 @@ _REFUSED_WHEN_SET = {
 }  # fmt: skip
 """PEFT fields that must be null, false or empty, with the remedy; an empty remedy means the table's."""
 
-_OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM")
-"""Values of `task_type` whose models need a head or an encoder that a text model lacks."""
+_OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
+"""Values of `task_type` whose models need a head that a text model lacks. SEQ_2_SEQ_LM is not one of them:
+some write it who train a text model, and engines never look at it."""
 
 _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Accepted values of `init_lora_weights`: they initialise only the adapter; others change the base
@@ -56,13 +58,12 @@ _RESAVE = (
     "before training."
 )
 
-_PATTERN_KEY = re.compile(
-    r"(?:\^|\.\*(?=\\?\.))?(?:[A-Za-z0-9_]|\\?\.|(?:\\d|\[0-9\])\+){1,300}\$?", re.ASCII
-)
+_PATTERN_KEY = re.compile(r"(?:\^|\.\*)?(?:[A-Za-z0-9_]|\\?\.|(?:\\d|\[0-9\])\+){1,300}\$?", re.ASCII)
 _CHOICE = re.compile(r"([^()|]{0,2000})\((?:\?:)?([^()]*)\)([^()|]{0,2000})")
 """PEFT and vLLM treat pattern keys as regular expressions, and an untrusted one can hang a process. Accepted
-are module names with `\\d+`, and choices (`a|b`, `x.(a|b).y`), which are written out: `SuffixIndex` matches
-all of them at once."""
+are module names with `\\d+`, choices (`a|b`, `x.(a|b).y`), which are written out, and a few names with `.*`:
+`SuffixIndex` matches them in a time that their length bounds."""
+_MAX_WILDCARDS = 64
 
 
 def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
@@ -136,7 +137,9 @@ def check_config(
 def _index(pattern: Mapping[str, T]) -> SuffixIndex[T]:
     """PEFT's rule: a key matches a module whose path ends with it, at a dot; the first match wins."""
     return SuffixIndex(
-        (Suffix.of_pattern(name), value) for key, value in pattern.items() for name in _written_out(key)
+        (wildcard(name) or Suffix.of_pattern(name), value)
+        for key, value in pattern.items()
+        for name in _written_out(key)
     )
 
 
@@ -217,7 +220,8 @@ def _refuse_pattern(key: str, pattern: Any, values: str, findings: Findings) -> 
         "pattern_invalid",
         f"`{key}` is invalid.",
         found=shown(pattern),
-        expected=f"a mapping of module names (letters, digits, '_', '.', `\\d+`, one `(a|b)`) to {values}",
+        expected="a mapping of module names (letters, digits, '_', '.', `\\d+`, a few `.*`, one `(a|b)`) to "
+        f"{values}",
     )
 
 
@@ -304,7 +308,12 @@ def _is_pattern(pattern: Any, accepts: Any) -> bool:
         return False
     every = (name for key in pattern for name in _written_out(key))
     written = list(islice(every, _MAX_ENTRIES + 1))
-    return len(written) <= _MAX_ENTRIES and all(_PATTERN_KEY.fullmatch(name) for name in written)
+    others = [name for name in written if not _PATTERN_KEY.fullmatch(name)]
+    return (
+        len(written) <= _MAX_ENTRIES
+        and len(others) <= _MAX_WILDCARDS
+        and all(wildcard(name) for name in others)
+    )
 
 
 def _written_out(key: str) -> Iterator[str]:

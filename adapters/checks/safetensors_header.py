@@ -49,6 +49,11 @@ class NameTooLongError(HeaderError):
     expected = f"names of at most {MAX_NAME} characters"
 
 
+class NotGatheredError(HeaderError):
+    code = "weights_not_gathered"
+    expected = "weights in every tensor"
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     dtype: str
@@ -138,7 +143,9 @@ def _tensor(name: str, entry: Any) -> tuple[Tensor, int, int]:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise HeaderError(f"Tensor {shown!r} has the unknown dtype {str(dtype)[:40]!r}.")
-    if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS or 0 in shape:
+    if _are_counts(shape) and 0 in shape:
+        raise NotGatheredError(f"Tensor {shown!r} has the shape {shape[:_MAX_DIMENSIONS]}.")
+    if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
         raise HeaderError(f"Tensor {shown!r} has an invalid shape.")
     if not _are_counts(offsets) or len(offsets) != 2:
         raise HeaderError(f"Tensor {shown!r} has invalid data_offsets.")

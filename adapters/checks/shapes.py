@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from adapters.checks.architectures import SizeError, Sizes, architecture_of, table
+from adapters.checks.architectures import SizeError, Sizes, architecture_of, as_published, table
 from adapters.checks.findings import Findings, shown
 from adapters.checks.layers import where
 
@@ -102,6 +102,17 @@ class BaseShapes:
         root = path[: number.start() - 1] if number else ""
         return root, int(number[0]) if number else 0, known
 
+    def knows(self, path: str) -> bool:
+        """Whether the base model has a module of this name, whatever its layer's number."""
+        return self.locate(path) is not None or self.engine_path(path) in self.outside
+
+    def around(self, path: str) -> str | None:
+        """Of a module that an adapter of the language model alone calls `path`, the name in the multimodal
+        model around it: `model.language_model.layers.3.mlp.up_proj`."""
+        outer = [root.removesuffix("model.layers") for root in self.roots if root.endswith(".model.layers")]
+        names = [f"model.language_model.{path.removeprefix('model.')}", *(prefix + path for prefix in outer)]
+        return next((name for name in names if self.knows(name)), None) if outer else None
+
     def _located(self, path: str) -> str | None:
         pattern = self._pattern(path)
         if pattern in self.modules:
@@ -137,6 +148,7 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
             expected="an engine registered with the base model's config (`base_config`: its config.json)",
         )
         return None
+    config = as_published(config)
     architecture = architecture_of(config)
     row = table()["architectures"].get(architecture)
     if row is not None and "part" in row:

@@ -8,7 +8,7 @@ since real paths visit few of its states, and left where no pattern can match an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -49,7 +49,7 @@ class _State:
 
     __slots__ = ("anywhere", "at_beginning", "at_dot", "following", "places")
 
-    def __init__(self, places: frozenset[tuple[int, int]], suffixes: tuple[Suffix, ...]) -> None:
+    def __init__(self, places: frozenset[tuple[int, int]], suffixes: Mapping[int, Suffix]) -> None:
         self.places = places
         self.following: dict[str, _State] = {}
         complete: dict[str, int] = {}
@@ -64,17 +64,21 @@ class _State:
 
 
 class SuffixIndex(Generic[T]):
-    """Suffixes, each with its value; among several that match, the first counts."""
+    """Suffixes, each with its value; among several that match, the first counts. A few may be expressions,
+    which are searched for one by one."""
 
-    def __init__(self, entries: Iterable[tuple[Suffix, T]] = ()) -> None:
-        unique: dict[Suffix, T] = {}
+    def __init__(self, entries: Iterable[tuple[Suffix | re.Pattern[str], T]] = ()) -> None:
+        unique: dict[Suffix | re.Pattern[str], T] = {}
         for suffix, value in entries:
             unique.setdefault(suffix, value)
-        self._suffixes = tuple(unique)
+        self._suffixes = {number: key for number, key in enumerate(unique) if isinstance(key, Suffix)}
+        self._expressions = [
+            (number, key) for number, key in enumerate(unique) if isinstance(key, re.Pattern)
+        ]
         self.values = tuple(unique.values())
         # Mutable: the automaton as far as paths have needed it.
         self._states: dict[frozenset[tuple[int, int]], _State] = {}
-        self._begin = self._state(frozenset((index, 0) for index in range(len(unique))))
+        self._begin = self._state(frozenset((index, 0) for index in self._suffixes))
 
     @staticmethod
     def of_names(names: Iterable[str]) -> SuffixIndex[str]:
@@ -85,8 +89,11 @@ class SuffixIndex(Generic[T]):
 
     def first(self, path: str) -> T | None:
         """The value of the first suffix, in the order given, with which the path ends."""
-        matches = self._matches(path)
-        return self.values[min(matches)] if matches else None
+        first = min(self._matches(path), default=len(self.values))
+        for number, expression in self._expressions:
+            if number < first and expression.search(path):
+                return self.values[number]
+        return self.values[first] if first < len(self.values) else None
 
     def each(self, path: str) -> list[T]:
         """The values of all suffixes with which the path ends, if none of them is a pattern."""

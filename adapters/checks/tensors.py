@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 
+from adapters.checks.finding_codes import CONVERT, GATHER
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
@@ -86,6 +87,7 @@ def refuse_no_tensors(pairs: Sized, tensors: Sized, findings: Findings) -> None:
             "The file contains no LoRA weights, so engines would answer like the base model.",
             found=f"{len(tensors)} tensors, none of them lora_A or lora_B",
             expected="a lora_A and a lora_B for every module that the adapter changes",
+            remedy="" if tensors else GATHER,
         )
 
 
@@ -128,6 +130,8 @@ def _pairs(
                 "The adapter contains embeddings for a different vocabulary than the base model's.",
                 found=f"{shown(name)} with {tensor.shape[0]} rows",
                 expected=f"{shapes.vocabulary} rows, the base model's vocab_size",
+                remedy=f"{CONVERT} It drops rows of padding; for tokens that engines must know, serve a base "
+                "model that has them.",
             )
             continue
         saved = _SAVED_BASE.fullmatch(name)
@@ -201,6 +205,17 @@ def _check_module(
             expected="only modules selected by target_modules, exclude_modules and layers_to_transform",
         )
     rank = lora.rank_of(path) * module.copies
+    if module.copies > 1 and {half: tensor.shape for half, tensor in halves.items()} in [
+        {"A": (rank, size_out), "B": (size_in, rank)} for size_in, size_out in sizes if size_in != size_out
+    ]:
+        findings.add(
+            "shape_mismatch",
+            f"The matrices of {shown(path)} are transposed, as PEFT 0.18 wrote them for experts.",
+            found=f"lora_A {list(halves['A'].shape)}, lora_B {list(halves['B'].shape)}",
+            expected=f"lora_A {[rank, sizes[0][0]]}, lora_B {[sizes[0][1], rank]}",
+            remedy="Train it with PEFT 0.19.1 or later, which writes them as engines read them.",
+        )
+        return True
     for half, tensor in halves.items():
         expected = [(rank, size_in) if half == "A" else (size_out, rank) for size_in, size_out in sizes]
         _expect_shape(f"{path}.lora_{half}", tensor, expected, findings)
@@ -211,6 +226,15 @@ def _module(path: str, located: Place | None, shapes: BaseShapes, findings: Find
     engine_path = shapes.engine_path(path)
     if engine_path in shapes.outside:
         return Module((shapes.outside[engine_path],))
+    if located is None and (around := shapes.around(path)) is not None:
+        findings.add(
+            "module_not_in_base",
+            f"The adapter was trained on the language model alone; here {shown(path)} has another name.",
+            found=shown(path),
+            expected=around,
+            remedy=f"{CONVERT} It renames the modules, which vLLM before 0.33 ignores under the old names.",
+        )
+        return None
     if located is None:
         findings.add(
             "module_not_in_base",

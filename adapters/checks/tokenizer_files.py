@@ -101,15 +101,19 @@ def added_tokens(directory: Path) -> dict[str, int]:
     return tokens
 
 
+def tokens_beyond(directory: Path, vocabulary: int) -> dict[str, int] | None:
+    """Token → id, of those that are not among the first `vocabulary` ones and not padding, which never
+    reaches an engine and which many training runs add. None if no file says which tokens there are. Raises
+    FileInvalidError, OSError."""
+    tokens = added_tokens(directory)
+    padding = _padding(directory)
+    beyond = {token: number for token, number in tokens.items() if number >= vocabulary and token != padding}
+    return beyond if tokens else None
+
+
 def _check_vocabulary(directory: Path, base: BaseModel, vocabulary: int | None, findings: Findings) -> None:
     del base
-    tokens = added_tokens(directory)
-    if vocabulary is None:
-        return
-    beyond = {token: number for token, number in tokens.items() if number >= vocabulary}
-    # Padding tokens never reach an engine, and many training runs add one.
-    beyond.pop(_padding(directory), None)
-    if beyond:
+    if beyond := tokens_beyond(directory, 2**63 if vocabulary is None else vocabulary):
         names = ", ".join(shown(token) for token in sorted(beyond, key=beyond.__getitem__)[:3])
         findings.add(
             "vocabulary_changed",

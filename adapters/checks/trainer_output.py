@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from adapters.checks.finding_codes import CONVERT
 
@@ -54,6 +54,8 @@ _INSTEAD = {
 _CHECKPOINT = re.compile(r"(checkpoint-|epoch_)([0-9]{1,9})", re.ASCII)
 """Directories in a run's output directory that hold an adapter each."""
 
+_NAMED = 8
+
 _TENSORS = {
     r"\.lora_magnitude_vector(\.|$)": CONVERT,  # DoRA
     r"(^|\.)modules_to_save\.": CONVERT,
@@ -77,9 +79,9 @@ def file_remedy(name: str) -> str:
     return next((told for known, told in _FILES.items() if re.fullmatch(known, name.lower(), re.ASCII)), "")
 
 
-def missing_remedy(beside: Iterable[str]) -> str:
+def missing_remedy(beside: Iterable[str], adapters: Collection[str] = ()) -> str:
     """What to do if the adapter is missing from a directory that has these names in it; empty if nothing is
-    known about them."""
+    known about them. `adapters`: folders in it that hold one each."""
     names = sorted(beside)
     for name in names:
         if told := file_remedy(name):
@@ -88,7 +90,13 @@ def missing_remedy(beside: Iterable[str]) -> str:
         if any(re.fullmatch(known, name, re.ASCII) for name in names):
             return told
     numbered = [(int(match[2]), name) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-    return f"Use the directory of a checkpoint, such as {max(numbered)[1]}." if numbered else ""
+    if numbered:
+        return f"Use the directory of a checkpoint, such as {max(numbered)[1]}."
+    return f"Use one of the folders that hold an adapter: {_named(adapters)}." if adapters else ""
+
+
+def _named(folders: Collection[str]) -> str:
+    return ascii(sorted(folders)[:_NAMED])[1:-1] + (" and others" if len(folders) > _NAMED else "")
 
 
 def tensor_remedy(name: str) -> str:

@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adapters.checks.adapter_folder import adapter_folder, listed
 from adapters.checks.base_name import check_base_name
-from adapters.checks.file_kinds import CONFIG_FILE, FILES, KNOWN, WEIGHTS_FILE, refuse_stray
+from adapters.checks.file_kinds import CONFIG_FILE, FILES, KNOWN, WEIGHTS_FILE
 from adapters.checks.findings import Findings, shown
 from adapters.checks.pairs import check_pairs, vocabulary_of
 from adapters.checks.peft_config import check_config, read_config
@@ -32,7 +33,6 @@ from adapters.checks.safetensors_header import HeaderError, Tensor, read_header
 from adapters.checks.shapes import BaseShapes, base_shapes
 from adapters.checks.tensors import DTYPES, check_dtypes, check_tensors
 from adapters.checks.tokenizer_files import check_tokenizer_files
-from adapters.checks.trainer_output import missing_remedy
 from adapters.checks.weights import check_weights, magnitudes
 from adapters.errors import Finding, RejectedError
 from adapters.model import BaseModel
@@ -183,30 +183,24 @@ def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
                 expected=f"a directory that holds {CONFIG_FILE} and {WEIGHTS_FILE}",
             )
             return
-        _check_strays(directory, findings)
-        sizes = [_check_file(directory, name, findings) for name in FILES]
-        for name in KNOWN.keys() - FILES:
-            if os.path.lexists(directory / name):
-                _check_file(directory, name, findings)
+        adapter_folder(listed(directory)).check("in the directory", findings)
+        sizes = {
+            name: _check_file(directory, name, findings)
+            for name in KNOWN
+            if os.path.lexists(directory / name)
+        }
     except OSError as error:
         findings.add(
             "unreadable", "The directory cannot be read.", found=shown(str(error)), expected="a readable one"
         )
         return
-    if sum(sizes) > max_bytes:
+    if (size := sum(sizes.get(name, 0) for name in FILES)) > max_bytes:
         findings.add(
             "too_large",
             "The adapter is too large.",
-            found=f"{sum(sizes)} bytes",
+            found=f"{size} bytes",
             expected=f"at most {max_bytes} bytes",
         )
-
-
-def _check_strays(directory: Path, findings: Findings) -> None:
-    """Check the other files. Subdirectories are never read."""
-    for path in sorted(directory.iterdir()):
-        if path.name in KNOWN or not path.is_dir():
-            refuse_stray(path.name, findings)
 
 
 def _check_file(directory: Path, name: str, findings: Findings) -> int:
@@ -216,9 +210,8 @@ def _check_file(directory: Path, name: str, findings: Findings) -> int:
         findings.add(
             "file_missing",
             f"{name} is missing.",
-            found="a broken link" if path.is_symlink() else "no such file",
+            found="a broken link",
             expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} in the directory",
-            remedy=missing_remedy(entry.name for entry in directory.iterdir()),
         )
         return 0
     target = path.resolve()

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from adapters.checks.adapter_folder import directory_of
 from adapters.checks.file_kinds import CONFIG_FILE, WEIGHTS_FILE
-from adapters.checks.findings import Findings, shown
+from adapters.checks.findings import CODES, Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.peft_config import check_config, read_config
 from adapters.checks.safetensors_header import HeaderError
@@ -85,7 +86,7 @@ class SourceAdapter:
 
 def read_adapter(directory: Path) -> SourceAdapter:
     """Raises RejectedError with every reason, OSError. Only headers and the config are read."""
-    refusals = Refusals(directory)
+    refusals, directory = Refusals(directory), directory_of(directory)
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (directory / name).is_file():
             refusals.add(
@@ -107,11 +108,11 @@ def read_adapter(directory: Path) -> SourceAdapter:
         tensors = stored_tensors(directory / WEIGHTS_FILE)
     except HeaderError as error:
         refusals.add(
-            "header_invalid",
+            error.code,
             "The weight file is not a valid safetensors file.",
             found=shown(str(error)),
-            expected="a complete file written by the safetensors library",
-            remedy="Save or copy the adapter again.",
+            expected=error.expected,
+            remedy=CODES[error.code].remedy,
         )
         refusals.raise_if_any()
         raise

@@ -21,6 +21,8 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PREFIXES = (
     ("model.language_model.", "language_model.model."),
     ("language_model.model.", "model.language_model."),
+    ("model.", "model.language_model."),
+    ("model.", "language_model.model."),
     ("model.", ""),
     ("transformer.", ""),
     ("", "model."),
@@ -53,6 +55,10 @@ class BaseWeights:
         """Path of the input embeddings; empty if unknown."""
         names = [name for name in self.tensors if name.endswith(("embed_tokens.weight", "wte.weight"))]
         return names[0].removesuffix(".weight") if len(names) == 1 else ""
+
+    def embeds(self, path: str) -> bool:
+        """Whether it is the path of the input embeddings, also as the language model alone has it."""
+        return bool(self.embeddings) and path.rpartition(".")[2] == self.embeddings.rpartition(".")[2]
 
     def find(self, name: str) -> StoredTensor | None:
         """The parameter of this name in the model, `lm_head.weight`; tied embeddings stand for it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adapters.checks.findings import shown
+from adapters.checks.findings import Findings, shown
+from adapters.checks.shapes import base_shapes
 from adapters.conversion.adapter_files import SourceAdapter, finite
 from adapters.conversion.base_weights import BaseWeights
 from adapters.conversion.changes import Change, Matrix, leading, plain
@@ -65,7 +66,21 @@ def convert(
         )
         refusals.raise_if_any()
     meter.tell()
-    return Plain(tuple(modules), source.dtype)
+    return Plain(tuple(_renamed(modules, base)), source.dtype)
+
+
+def _renamed(modules: list[PlainModule], base: BaseWeights) -> list[PlainModule]:
+    """Under names that engines know: an adapter of the language model alone has others than a multimodal
+    model around it."""
+    shapes = base_shapes("", base.config, Findings())
+    if shapes is None:
+        return modules
+    return [
+        replace(module, path=around)
+        if not shapes.knows(module.path) and (around := shapes.around(module.path))
+        else module
+        for module in modules
+    ]
 
 
 def _refuse_whole(step: Step, refusals: Refusals) -> None:

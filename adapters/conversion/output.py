@@ -133,7 +133,7 @@ def _check_tying(source: SourceAdapter, base: BaseWeights, steps: list[Step], re
         return
     for step in steps:
         follows = step.path in source.tokens or source.config.get("ensure_weight_tying") is True
-        if step.path == "lm_head" or (step.path == base.embeddings and not follows):
+        if step.path == "lm_head" or (base.embeds(step.path) and not follows):
             refusals.add(
                 "tied_weights",
                 f"The base model uses one matrix for its embeddings and lm_head; the adapter changes "

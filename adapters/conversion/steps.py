@@ -4,12 +4,13 @@ the weights are read when a step is taken."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from adapters.checks.findings import shown
+from adapters.checks.tokenizer_files import FileInvalidError, tokens_beyond
 from adapters.conversion.adapter_files import Module, SourceAdapter
 from adapters.conversion.base_weights import BaseWeights
 from adapters.conversion.changes import Change, Saved, dora
@@ -46,7 +47,11 @@ def steps_of(
         for path, module in source.modules.items()
         if (step := _of_module(path, module, source, base, initial, refusals))
     ]
-    steps += [s for name, t in source.saved.items() if (s := _of_saved(name, t, base, refusals))]
+    steps += [
+        s
+        for name, t in source.saved.items()
+        if (s := _of_saved(name, _without_padding(name, t, source, base), base, refusals))
+    ]
     steps += [
         s for path, (rows, t) in source.tokens.items() if (s := _of_tokens(path, rows, t, base, refusals))
     ]
@@ -62,7 +67,7 @@ def steps_of(
     return steps + [
         twin
         for step in steps
-        if step.path == base.embeddings and base.tied and "lm_head" not in paths
+        if base.embeds(step.path) and base.tied and "lm_head" not in paths
         if (twin := _twin(step, source))
     ]
 
@@ -136,12 +141,28 @@ def _change(
     return dora(weight, factors, module.magnitudes(), transposed=transposed)
 
 
+def _without_padding(
+    name: str, saved: StoredTensor, source: SourceAdapter, base: BaseWeights
+) -> StoredTensor:
+    """Without the rows after the base model's, if the tokenizer beside the adapter has no token for them but
+    one for padding: engines have the base model's tokenizer, so no text ever holds it."""
+    weight = base.find(name)
+    rows = weight.shape[0] if weight is not None and weight.shape[1:] == saved.shape[1:] else 0
+    if not 0 < rows < saved.shape[0] or len(saved.shape) != 2:
+        return saved
+    try:
+        only_padding = tokens_beyond(source.directory, rows) == {}
+    except FileInvalidError:
+        only_padding = False
+    return replace(saved, shape=(rows, saved.shape[1])) if only_padding else saved
+
+
 def _of_saved(name: str, saved: StoredTensor, base: BaseWeights, refusals: Refusals) -> Step | None:
     weight = _base_weight(name, saved.shape, base, refusals)
     if weight is None:
         return None
     path, _, parameter = name.rpartition(".")
-    embedding = path == base.embeddings
+    embedding = base.embeds(path)
     return Step(
         path if parameter == "weight" else name, weight, embedding, embedding, partial(Saved, weight, saved)
     )
@@ -164,7 +185,7 @@ def _of_tokens(
     weight = _base_weight(f"{path}.weight", shape, base, refusals)
     if weight is None:
         return None
-    embedding = path == base.embeddings
+    embedding = base.embeds(path)
     return Step(
         path, weight, embedding, embedding, partial(_token_factors, rows, values, weight, embedding=embedding)
     )
@@ -222,7 +243,8 @@ def _base_weight(
             f"{shown(name)} has another shape than in the base model.",
             found=str(list(shape)),
             expected=str(list(weight.shape)),
-            remedy="Serve a base model with the resized vocabulary, and convert against that."
+            remedy="Serve a base model with the resized vocabulary, and convert against that. If the rows "
+            "are padding, they are dropped if the tokenizer's files lie beside the adapter and say so."
             if vocabulary
             else "Name the base model that the adapter was trained on with --base.",
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adapters import sources
 from adapters.checks.findings import Findings, shown
 from adapters.checks.validate import AdapterFacts
 from adapters.checks.weights import CHECKING
+from adapters.errors import Finding
 from adapters.model import Version
 from adapters.registry import bounded_checks
 from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
@@ -80,8 +81,9 @@ class Ingest:
         if kept is not None:
             return self._check(kept.path, fleet), kept, self._public
         with self.artifacts.staging() as staged:
-            found = self._fetch(staged)
+            found, warnings = self._fetch(staged)
             facts = self._check(staged, fleet)
+            facts = replace(facts, warnings=(*facts.warnings, *warnings))
             self.options.progress("store", 0, None)
             return facts, self.artifacts.publish(staged), found
 
@@ -103,7 +105,7 @@ class Ingest:
     def _public(self) -> str:
         return self.source.source if isinstance(self.source, Upload) else public(self.source)
 
-    def _fetch(self, staged: Path) -> str:
+    def _fetch(self, staged: Path) -> tuple[str, tuple[Finding, ...]]:
         findings, options, where = Findings(), self.options, self._public
         if isinstance(self.source, Upload):
             archive.unpack(
@@ -117,7 +119,7 @@ class Ingest:
             where = sources.fetch(self.source, staged, options=options, findings=findings)
         findings.refuse_if_any(self.adapter)
         if self.digest is None:
-            return where
+            return where, findings.warnings
         found = f"sha256:{digest_of(staged)}"
         if found != self.digest:
             findings.add(
@@ -127,4 +129,4 @@ class Ingest:
                 expected=shown(self.digest),
             )
             findings.refuse_if_any(self.adapter)
-        return where
+        return where, findings.warnings

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import BinaryIO
 
-from adapters.checks.file_kinds import KNOWN, refuse_stray
+from adapters.checks.adapter_folder import Parts, adapter_folder
+from adapters.checks.file_kinds import KNOWN
 from adapters.checks.findings import Findings, shown
 from adapters.progress import Progress, ProgressMeter, silent
 from adapters.sources.archive_entries import ArchiveEntry, ArchiveReader
@@ -35,11 +36,20 @@ def unpack(
     with path.open("rb") as file:
         packed = path.stat().st_size
         check_space(destination, min(packed, max_bytes))
-        meter = ProgressMeter(UNPACKING, progress, packed)
-        meter.tell()
+
+        def take(folder: Parts | None) -> tuple[set[Parts], Parts | None]:
+            staging.clear()
+            file.seek(0)
+            meter = ProgressMeter(UNPACKING, progress, packed)
+            meter.tell()
+            return _take(_open(file, max_bytes, packed, meter), staging, packed, folder)
+
         try:
-            _take(_open(file, max_bytes, packed, meter), staging, packed, findings)
-            staging.check_whole("in the archive")
+            paths, taken = take(None)
+            adapter = adapter_folder(paths)
+            adapter.check("in the archive", findings)
+            if not findings and taken != adapter.path:
+                take(adapter.path)
         except SourceRefusedError as refusal:
             refusal.add_to(findings)
 
@@ -61,28 +71,33 @@ def _open(file: BinaryIO, max_bytes: int, packed: int, meter: ProgressMeter) -> 
     )
 
 
-def _take(reader: ArchiveReader, staging: StagingArea, packed: int, findings: Findings) -> None:
-    seen: set[tuple[str, ...]] = set()
+def _take(
+    reader: ArchiveReader, staging: StagingArea, packed: int, folder: Parts | None
+) -> tuple[set[Parts], Parts | None]:
+    """Unpack the known files of `folder`; if it is None, of the folder nearest to the top that has one, which
+    nearly always is the adapter's. Returns all files, and whose known files were unpacked."""
+    paths: set[Parts] = set()
+    taken = folder
     for count, entry in enumerate(reader.entries(), 1):
         if count > MAX_ENTRIES:
             raise _refused("archive_entries", f"more than {MAX_ENTRIES} entries", "the adapter's files alone")
         parts = _parts(entry)
         if entry.kind == "directory" or not parts or _is_macos_metadata(parts):
             continue
-        if len(parts) > 2 or any(other[:-1] != parts[:-1] for other in seen):
-            raise _refused(
-                "archive_nested", shown(entry.name), "all files at the top or in one directory there"
-            )
-        if parts in seen:
+        if parts in paths:
             raise _refused("archive_duplicate", f"{shown(entry.name)} twice", "each file once")
-        seen.add(parts)
+        paths.add(parts)
         name = parts[-1]
         if name not in KNOWN:
-            refuse_stray(name, findings)
             continue
-        if entry.size > staging.limit(name):
-            raise too_much(name, entry.size, staging.limit(name), packed)
-        staging.write(name, reader.chunks(), packed=packed)
+        if folder is None and (taken is None or len(parts) - 1 < len(taken)):
+            staging.clear()
+            taken = parts[:-1]
+        if parts[:-1] == taken:
+            if entry.size > staging.limit(name):
+                raise too_much(name, entry.size, staging.limit(name), packed)
+            staging.write(name, reader.chunks(), packed=packed)
+    return paths, taken
 
 
 def _parts(entry: ArchiveEntry) -> tuple[str, ...]:
@@ -111,7 +126,6 @@ _SENTENCES = {
     "archive_duplicate": "The archive contains a file twice.",
     "archive_entries": "The archive has too many entries.",
     "archive_link": "The archive contains a link.",
-    "archive_nested": "The archive's files are not all in the same directory.",
     "archive_traversal": "A name in the archive points outside it.",
 }
 

@@ -17,6 +17,7 @@ import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from s3fs import S3FileSystem
 
+from adapters.checks.adapter_folder import Parts
 from adapters.progress import CHUNK
 from adapters.sources.archive_download import check_hash
 from adapters.sources.download import DownloadInterruptedError, DownloadPart, persist
@@ -87,17 +88,21 @@ class Bucket:
             return None
         return _stored(key, found)
 
-    async def names(self, prefix: str) -> set[str] | None:
-        """Names directly under `prefix`; None if listing is denied. Raises SourceRefusedError."""
+    async def paths(self, prefix: str, *, deep: bool = False) -> set[Parts] | None:
+        """The first thousand paths under `prefix`, with `deep` those of folders too; None if listing is
+        denied. Raises SourceRefusedError."""
+        levels = {} if deep else {"Delimiter": "/"}
         try:
-            page = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", MaxKeys=_LISTED)
+            page = await self._ask("list_objects_v2", Prefix=prefix, MaxKeys=_LISTED, **levels)
         except FileNotFoundError:
             raise _no_bucket(self._name) from None
         except SourceRefusedError as refusal:
             if refusal.code == "source_denied":
                 return None
             raise
-        return {item["Key"].removeprefix(prefix) for item in page.get("Contents", ())} - {""}
+        keys = [item["Key"] for item in page.get("Contents", ())]
+        keys += [item["Prefix"] for item in page.get("CommonPrefixes", ())]
+        return {tuple(key.removeprefix(prefix).split("/")) for key in keys} - {("",)}
 
     @asynccontextmanager
     async def open(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from adapters.checks.adapter_folder import directory_of
 from adapters.checks.file_kinds import KNOWN
 from adapters.checks.findings import Findings, shown
 from adapters.checks.validate import check_files
@@ -44,6 +45,8 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     if packed:
         _unpack(source, destination, options, findings)
     else:
+        if (folder := directory_of(source)) != source:
+            source, uri = folder, str(folder)
         check_files(source, max_bytes=options.max_bytes, findings=findings)
         if not findings:
             _copy(source, destination, options, findings)

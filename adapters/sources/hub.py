@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
 from huggingface_hub import constants, try_to_load_from_cache
 
-from adapters.checks.file_kinds import FILES, KNOWN, WEIGHTS_FILE, FileKind, kind_of, refuse_stray
+from adapters.checks.adapter_folder import adapter_folder
+from adapters.checks.file_kinds import FILES, KNOWN
 from adapters.checks.findings import Findings, shown
-from adapters.checks.trainer_output import missing_remedy
 from adapters.progress import CHUNK, ProgressMeter
 from adapters.sources.hub_client import HubClient, Listed, Remote
 from adapters.sources.options import FETCHING, FetchOptions
@@ -48,8 +47,10 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
             listed = _cached(place)
         else:
             listed = client.listed(place.revision, place.folder)
-        _check_names(listed.files, place, findings)
+        adapter = adapter_folder([tuple(name.split("/")) for name in listed.files])
+        adapter.check(f"in {place.folder or 'the repository'}", findings)
         if not findings:
+            listed, place = listed.within("/".join(adapter.path)), place.within("/".join(adapter.path))
             staging = StagingArea(destination, options.max_bytes)
             _fetch(listed, place, staging, client, meter, cache_too=options.own_access)
             return place.at(listed.commit)
@@ -81,26 +82,11 @@ class _Place:
     def path(self, name: str) -> str:
         return f"{self.folder}/{name}" if self.folder else name
 
+    def within(self, folder: str) -> _Place:
+        return replace(self, folder=self.path(folder).rstrip("/"))
+
     def at(self, commit: str) -> str:
         return f"hf://{self.repository}@{commit}" + (f"/{self.folder}" if self.folder else "")
-
-
-def _check_names(names: Collection[str], place: _Place, findings: Findings) -> None:
-    """Other files in a repository are not fetched and do no harm, except weights that would be lost, and
-    pickles if there is nothing else."""
-    refused = {FileKind.WEIGHTS} if WEIGHTS_FILE in names else {FileKind.WEIGHTS, FileKind.PICKLE}
-    for name in sorted(names):
-        if kind_of(name) in refused:
-            refuse_stray(name, findings)
-    for name in FILES:
-        if name not in names:
-            findings.add(
-                "file_missing",
-                f"{name} is missing.",
-                found=f"no such file in {place.folder or 'the repository'}",
-                expected=" and ".join(FILES),
-                remedy=missing_remedy(names),
-            )
 
 
 def _fetch(

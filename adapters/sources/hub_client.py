@@ -71,7 +71,14 @@ class Remote:
 class Listed:
     commit: str
     files: dict[str, Remote]
-    """Files directly in the requested folder."""
+    """By path in the requested folder."""
+
+    def within(self, folder: str) -> Listed:
+        prefix = f"{folder}/" if folder else ""
+        files = {
+            path.removeprefix(prefix): file for path, file in self.files.items() if path.startswith(prefix)
+        }
+        return Listed(self.commit, files)
 
 
 class HubClient:
@@ -88,17 +95,13 @@ class HubClient:
             model = HfApi(token=self._token).model_info(
                 self._repository, revision=revision, files_metadata=True, timeout=self._options.stall_seconds
             )
-            prefix = f"{folder}/" if folder else ""
             files = {
-                file.rfilename.removeprefix(prefix): Remote(
-                    file.size, file.lfs.sha256 if file.lfs else None, file.blob_id
-                )
+                file.rfilename: Remote(file.size, file.lfs.sha256 if file.lfs else None, file.blob_id)
                 for file in model.siblings or ()
-                if file.rfilename.startswith(prefix) and "/" not in file.rfilename.removeprefix(prefix)
             }
             if not _HASH.fullmatch(str(model.sha)):
                 raise ValueError("no commit")
-            return Listed(str(model.sha), files)
+            return Listed(str(model.sha), files).within(folder)
 
         return self._persist(ask)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from adapters.checks.file_kinds import FILES, KNOWN, refuse_stray
+from adapters.checks.adapter_folder import adapter_folder
+from adapters.checks.file_kinds import FILES, KNOWN
 from adapters.checks.findings import Findings, shown
 from adapters.progress import ProgressMeter
 from adapters.sources.archive_download import check_hash, fetch_archive
@@ -39,15 +40,16 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
         place = _Place.parse(uri)
         meter = ProgressMeter(FETCHING, options.progress)
         staging = StagingArea(destination, options.max_bytes)
-        packed = run(_fetch(place, staging, options, meter, findings), meter)
-        if packed is not None:
+        found = run(_fetch(place, staging, options, meter, findings), meter)
+        if isinstance(found, str):
+            return public(uri if found == place.prefix else f"s3://{place.bucket}/{found}")
 
-            def check(path: Path) -> None:
-                packed.check(path)
-                check_hash(path, place.sha256)
+        def check(path: Path) -> None:
+            found.check(path)
+            check_hash(path, place.sha256)
 
-            start = partial(_open_alone, place.bucket, packed, options)
-            fetch_archive(start, destination, options=options, findings=findings, check=check)
+        start = partial(_open_alone, place.bucket, found, options)
+        fetch_archive(start, destination, options=options, findings=findings, check=check)
     except SourceRefusedError as refusal:
         refusal.add_to(findings)
     return public(uri)
@@ -79,8 +81,9 @@ class _Place:
 
 async def _fetch(
     place: _Place, staging: StagingArea, options: FetchOptions, meter: ProgressMeter, findings: Findings
-) -> StoredObject | None:
-    """Fetch the files under the prefix; if it is the key of an object, return the object instead."""
+) -> StoredObject | str:
+    """Fetch the files under the prefix, and return the prefix that had them; if it is the key of an object,
+    return the object instead."""
     async with Bucket.connect(place.bucket, options) as bucket:
         packed = None if place.key == place.prefix else await _readable(bucket, place.key)
         if packed is not None:
@@ -92,27 +95,37 @@ async def _fetch(
                 found=shown(place.key),
                 expected="the key of an object",
             )
-        there = await _look(bucket, place.prefix, findings)
-        if not findings:
-            for stored in there:
-                file = stored.key.removeprefix(place.prefix)
-                path = staging.directory / file
-                limit = staging.limit(file)
-                start = partial(bucket.open, stored)
-                await download(start, path, limit=limit, what=file, options=options, meter=meter)
-                stored.check(path)
-                staging.took(file, stored.size)
-            meter.tell()
-    return None
+        prefix, names = await _look(bucket, place.prefix, findings)
+        if findings:
+            return prefix
+        for stored in await _known(bucket, prefix, names):
+            file = stored.key.removeprefix(prefix)
+            path = staging.directory / file
+            limit = staging.limit(file)
+            start = partial(bucket.open, stored)
+            await download(start, path, limit=limit, what=file, options=options, meter=meter)
+            stored.check(path)
+            staging.took(file, stored.size)
+        meter.tell()
+    return prefix
 
 
-async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[StoredObject]:
+async def _look(bucket: Bucket, prefix: str, findings: Findings) -> tuple[str, Collection[str]]:
+    """The prefix under which the adapter lies, and the names of the files there."""
+    paths = await bucket.paths(prefix)
+    if paths is None:  # listing is denied, but reading may be allowed
+        return prefix, KNOWN
+    if not paths:
+        raise _missing("source_missing", FILES[0])
+    if not {path[0] for path in paths} & set(FILES):
+        paths |= await bucket.paths(prefix, deep=True) or set()
+    adapter = adapter_folder(paths)
+    adapter.check("under the prefix", findings)
+    return prefix + "".join(f"{part}/" for part in adapter.path), adapter.names
+
+
+async def _known(bucket: Bucket, prefix: str, names: Collection[str]) -> list[StoredObject]:
     """The known files under `prefix`. Raises SourceRefusedError if one of the two is missing."""
-    names = await bucket.names(prefix)
-    if names is None:  # listing is denied, but reading may be allowed
-        names = set(KNOWN)
-    for name in sorted(names):
-        refuse_stray(name, findings)
     there = []
     for name in KNOWN:
         head = bucket.head if name in FILES else partial(_readable, bucket)
@@ -120,13 +133,17 @@ async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[StoredO
         if stored is not None:
             there.append(stored)
         elif name in FILES:
-            raise SourceRefusedError(
-                "file_missing" if names & set(FILES) else "source_missing",
-                f"{name} is missing.",
-                found="no such object, or no read access",
-                expected=" and ".join(FILES),
-            )
+            raise _missing("file_missing" if there else "source_missing", name)
     return there
+
+
+def _missing(code: str, name: str) -> SourceRefusedError:
+    return SourceRefusedError(
+        code,
+        f"{name} is missing.",
+        found="no such object, or no read access",
+        expected=" and ".join(FILES),
+    )
 
 
 async def _readable(bucket: Bucket, key: str) -> StoredObject | None:

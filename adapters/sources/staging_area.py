@@ -68,16 +68,10 @@ class StagingArea:
         if name in FILES:
             self._taken += size
 
-    def check_whole(self, where: str) -> None:
-        """Raises SourceRefusedError if one of the two files is missing."""
-        for name in FILES:
-            if not (self.directory / name).is_file():
-                raise SourceRefusedError(
-                    "file_missing",
-                    f"{name} is missing.",
-                    found=f"no such file {where}",
-                    expected=" and ".join(FILES),
-                )
+    def clear(self) -> None:
+        for path in self.directory.iterdir():
+            path.unlink()
+        self._taken = 0
 
 
 def too_much(what: str, size: int, limit: int, packed: int | None = None) -> SourceRefusedError:

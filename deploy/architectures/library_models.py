@@ -100,6 +100,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "Glm4vMoeForConditionalGeneration": {"text_config.use_qk_norm": False},
     "Glm4MoeLiteForCausalLM": {"first_k_dense_replace": 1},
     "HYV3ForCausalLM": {"first_k_dense_replace": 1},
+    "HunYuanDenseV1ForCausalLM": {"head_dim": 128},
     "LongcatFlashForCausalLM": {"mla_scale_q_lora": True, "mla_scale_kv_lora": True},
     "MiniMaxM2ForCausalLM": {"rotary_dim": 64, "scoring_func": "sigmoid"},
     "Qwen3VLMoeForConditionalGeneration": {"text_config.norm_topk_prob": True},

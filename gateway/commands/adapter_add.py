@@ -82,7 +82,9 @@ def add(
                 "/admin/v1/adapters", body=body | {"source": absolute(source)}, told=bar.told
             )
     else:
-        answer = _upload(session, body, parcel(Path(upload).expanduser()))
+        sent = parcel(Path(upload).expanduser())
+        answer = _upload(session, body, sent)
+        answer["warnings"] = [*answer.get("warnings", ()), *sent.warnings]
     session.result(answer, _added)
     if answer.get("warnings") and not session.json:
         console(stderr=True).print(findings_table(answer["warnings"]))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from adapters.checks.adapter_folder import directory_of
 from adapters.checks.base_models import read_base
 from adapters.checks.findings import Findings
 from adapters.checks.validate import validate
@@ -45,7 +46,7 @@ def check(
     facts: Json | None = None
     limit = max_bytes or _MAX_BYTES
     try:
-        with _directory(path, limit) as directory:
+        with _directory(path, limit) as (directory, before):
             found = validate(
                 directory,
                 base=against.base,
@@ -58,7 +59,7 @@ def check(
             )
             facts = {"digest": f"sha256:{digest_of(directory)}", **asdict(found)}
             del facts["warnings"]
-        findings = found.warnings
+        findings = (*found.warnings, *before)
     except RejectedError as refusal:
         findings = refusal.findings
     return {
@@ -99,10 +100,10 @@ def against(session: Session, base: str | None) -> Against:
 
 
 @contextmanager
-def _directory(path: Path, max_bytes: int) -> Iterator[Path]:
-    """The adapter's files as a directory. Raises RejectedError for an invalid archive."""
+def _directory(path: Path, max_bytes: int) -> Iterator[tuple[Path, tuple[Finding, ...]]]:
+    """The adapter's files as a directory, with warnings. Raises RejectedError for an invalid archive."""
     if path.is_dir():
-        yield path
+        yield directory_of(path), ()
         return
     with tempfile.TemporaryDirectory(prefix="florin-check-") as made:
         findings = Findings()
@@ -111,4 +112,4 @@ def _directory(path: Path, max_bytes: int) -> Iterator[Path]:
         except OSError as error:
             raise UsageError(f"Cannot read {path} ({error}).") from error
         findings.refuse_if_any(str(path))
-        yield Path(made)
+        yield Path(made), findings.warnings

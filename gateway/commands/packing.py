@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gateway.commands.client import ApiError, UsageError
+from gateway.commands.client import ApiError, Json, UsageError
 
 PIECE = 256 * 1024
 _BLOCK = tarfile.BLOCKSIZE
@@ -28,6 +28,8 @@ class Parcel:
     files: tuple[tuple[Path, int], ...]
     """Paths and sizes at the time of the scan."""
     packed: bool
+    warnings: tuple[Json, ...] = ()
+    """About files of the directory that are not sent."""
 
     @property
     def size(self) -> int:
@@ -55,19 +57,22 @@ def parcel(path: Path) -> Parcel:
         if stat.S_ISREG(status.st_mode):
             return Parcel(path.name, ((path, status.st_size),), packed=False)
         if stat.S_ISDIR(status.st_mode):
-            return Parcel(path.resolve().name, _known_files(path), packed=True)
+            files, ignored = _known_files(path)
+            return Parcel(path.resolve().name, files, packed=True, warnings=ignored)
     except (OSError, ValueError) as error:
         raise UsageError(f"--upload: cannot read {path} ({_why(error)}).") from error
     raise UsageError(f"--upload: {path} is neither a directory nor a file.")
 
 
-def _known_files(directory: Path) -> tuple[tuple[Path, int], ...]:
-    from adapters.checks.file_kinds import KNOWN  # as above
-    from adapters.checks.findings import Findings  # as above
-    from adapters.checks.validate import check_files  # as above
+def _known_files(directory: Path) -> tuple[tuple[tuple[Path, int], ...], tuple[Json, ...]]:
+    """The files to send, and warnings about others."""
+    from adapters.checks.adapter_folder import directory_of  # as below
+    from adapters.checks.file_kinds import KNOWN  # as below
+    from adapters.checks.findings import Findings  # as below
+    from adapters.checks.validate import check_files  # as below
     from adapters.errors import RejectedError  # only this command needs the checks
 
-    findings = Findings()
+    directory, findings = directory_of(directory), Findings()
     check_files(directory, max_bytes=1 << 62, findings=findings)  # the gateway enforces its own limit
     try:
         findings.refuse_if_any(str(directory))
@@ -75,7 +80,8 @@ def _known_files(directory: Path) -> tuple[tuple[Path, int], ...]:
         listed = tuple(asdict(finding) for finding in refusal.findings)
         raise ApiError(422, str(refusal), "adapter_rejected", listed) from refusal
     paths = [directory / name for name in KNOWN]
-    return tuple((path, path.stat().st_size) for path in paths if path.exists())
+    files = tuple((path, path.stat().st_size) for path in paths if path.exists())
+    return files, tuple(asdict(finding) for finding in findings.warnings)
 
 
 def _header(name: str, size: int) -> bytes:

@@ -159,7 +159,7 @@ def no_json(draw: st.DrawFn, case: Case) -> Case:
 
 
 def other_base(draw: st.DrawFn, case: Case) -> Case:
-    return case.configured(base_model_name_or_path=draw(st.sampled_from(["tiny/other", "base", "x/tiny"])))
+    return case.configured(base_model_name_or_path=draw(st.sampled_from(["tiny/other", "tiny-7b", "x/tiny"])))
 
 
 def unnamed_base(draw: st.DrawFn, case: Case) -> Case:

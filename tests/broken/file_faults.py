@@ -192,14 +192,6 @@ def more_tokens(draw: st.DrawFn, case: Case) -> Case:
     )
 
 
-def pickled(draw: st.DrawFn, case: Case) -> Case:
-    return case.with_file(draw(st.sampled_from(["adapter_model.bin", "adapter_0.pt", "x.pkl"])), "")
-
-
-def more_weights(draw: st.DrawFn, case: Case) -> Case:
-    return case.with_file(draw(st.sampled_from(["model.safetensors", "x.gguf"])), "")
-
-
 def _vocabulary(case: Case) -> int:
     config = case.base.config or {}
     return int(config.get("vocab_size") or 262_208)

@@ -61,6 +61,14 @@ def revised(draw: st.DrawFn, case: Case) -> Case:
     return case.configured(revision=draw(st.sampled_from(["v2", "0123abcd", "refs/pr/3"])))
 
 
+def more_weights(draw: st.DrawFn, case: Case) -> Case:
+    return case.with_file(draw(st.sampled_from(["model.safetensors", "x.gguf", "adapter_0.pt", "x.pkl"])), "")
+
+
+def stranger_beside(draw: st.DrawFn, case: Case) -> Case:
+    return case.with_file(draw(st.sampled_from(["inference.py", "metrics.json", "Adapter_config.json"])), "")
+
+
 def rubbish_beside(draw: st.DrawFn, case: Case) -> Case:
     name = draw(st.sampled_from(["added_tokens.json", "tokenizer_config.json", "chat_template.json"]))
     text = draw(st.sampled_from(["", "[]", "{", "7", '{"a": "\\ud800"}', "[" * 100_000]))

@@ -38,7 +38,6 @@ from tests.broken.file_faults import (
     half_missing,
     idle,
     more_tokens,
-    more_weights,
     named_twice,
     not_a_number,
     nothing,
@@ -51,7 +50,6 @@ from tests.broken.file_faults import (
     other_shape,
     overflowing,
     overlapping,
-    pickled,
     resized,
     trailing,
     transposed,
@@ -60,9 +58,11 @@ from tests.broken.oddities import (
     far_scaling,
     idle_module,
     mixed_types,
+    more_weights,
     other_template,
     revised,
     rubbish_beside,
+    stranger_beside,
     template_of_unknown,
 )
 
@@ -110,8 +110,6 @@ FAULTS: dict[Callable[[st.DrawFn, Case], Case], set[str]] = {
     overlapping: {"header_invalid"},
     named_twice: {"header_invalid"},
     more_tokens: {"vocabulary_changed"},
-    pickled: {"unsafe_file"},
-    more_weights: {"other_weights"},
 }
 """A fault, and the codes of which at least one must be found."""
 
@@ -126,5 +124,7 @@ ODDITIES: dict[Callable[[st.DrawFn, Case], Case], str] = {
     far_scaling: "scaling_extreme",
     revised: "base_revision_unsure",
     rubbish_beside: "file_invalid",
+    more_weights: "other_weights",
+    stranger_beside: "files_ignored",
 }
 """An oddity, and the code of its warning."""

@@ -1,8 +1,8 @@
 """Makes adapters that need conversion, with PEFT, on a base model: `python peft_conversions.py BASE OUT PROMPT`, in the
 engines' environment. Each is given random weights, as if it had been trained:
 
-`dora`, `lm_head` (LoRA and lm_head in full: of rank 3, so that it can be had exactly), `tokens`, `rank64`. Prints one
-line: JSON of what PEFT makes of each, as peft_answers.py."""
+`dora`, `lm_head` (LoRA and lm_head in full: of rank 3, so that it can be had exactly), `tokens`, `patterns` (ranks and
+alphas by expressions with `.*`), `rank64`. Prints one line: JSON of what PEFT makes of each, as peft_answers.py."""
 
 from __future__ import annotations
 
@@ -42,5 +42,10 @@ def made(name: str, **config) -> None:
 made("dora", use_dora=True, rank_pattern={"down_proj": 6}, alpha_pattern={"o_proj": 4}, use_rslora=True)
 made("lm_head", modules_to_save=["lm_head"])
 made("tokens", trainable_token_indices={"embed_tokens": [3, 50, 70]})
+made(
+    "patterns",
+    rank_pattern={".*self_attn.*": 2, "layers.0.*proj": 6},
+    alpha_pattern={"layers.*down_proj": 24},
+)
 made("rank64", r=64)
 sys.stdout.write("\n" + json.dumps({path.name: answer(base, prompt, str(path)) for path in out.iterdir()}))

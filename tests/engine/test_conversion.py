@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from adapters.conversion.adapter_files import read_adapter
 from adapters.conversion.base_weights import read_base_weights
@@ -51,16 +53,31 @@ def originals(engine_env: EngineEnv, demo_model: DemoModel, tmp_path: Path) -> O
     return Originals(directory, demo_model.base, json.loads(done.stdout.splitlines()[-1]))
 
 
+def with_a_padding_row(adapter: Path, directory: Path) -> None:
+    """The same adapter, as training with a padding token of its own saves it."""
+    shutil.copytree(adapter, directory)
+    tensors = load_file(directory / "adapter_model.safetensors")
+    (name,) = [name for name in tensors if name.endswith("lm_head.weight")]
+    rows = len(tensors[name])
+    tensors[name] = np.concatenate([tensors[name], np.ones_like(tensors[name][:1])])
+    save_file(tensors, directory / "adapter_model.safetensors")
+    tokens = {"pad_token": "<pad>", "added_tokens_decoder": {str(rows): {"content": "<pad>"}}}
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokens))
+
+
 def test_what_can_be_converted_exactly_answers_as_peft_has_the_original(
     clean_fleet: Fleet, originals: Originals
 ):
+    """Patterns, too, mean the same to PEFT, to the engine, and to the conversion, which writes them out as names."""
     engine = clean_fleet.engines[0]
-    for name in ("lm_head", "tokens"):
-        body = {"lora_name": f"converted-{name}", "lora_path": str(originals.converted(name))}
+    with_a_padding_row(originals.directory / "lm_head", originals.directory / "padded")
+    adapters = {name: originals.converted(name) for name in ("lm_head", "tokens", "patterns", "padded")}
+    for name, path in {**adapters, "unconverted": originals.directory / "patterns"}.items():
+        body = {"lora_name": f"converted-{name}", "lora_path": str(path)}
         assert post(f"{engine.url}/v1/load_lora_adapter", body).status_code == httpx.codes.OK
         answer = ask(engine, f"converted-{name}")
         assert answer
-        expected = originals.answers[name]
+        expected = originals.answers[{"padded": "lm_head", "unconverted": "patterns"}.get(name, name)]
         assert np.allclose(answer.logprobs[: len(expected)], expected, atol=5e-3), name
 
 

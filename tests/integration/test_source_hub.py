@@ -87,7 +87,7 @@ def hub(files, monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        extra = {"README.md": b"#", ".gitattributes": b"", "training_args.bin": b"x", "run.py": b"x"}
+        extra = {"README.md": b"#", ".gitattributes": b"", "training_args.bin": b"x"}
         yield Hub(server, storage, {**files, **extra, "checkpoint-1/optimizer.pt": b"x"})
         close_session()
 
@@ -101,7 +101,7 @@ def fetch(tmp_path):
 def test_a_repository(hub, fetch, files, revision):
     told = []
     fetched = fetch(f"hf://{REPO}{revision}", progress=lambda *step: told.append(step))
-    assert fetched == Fetched([], files, f"hf://{REPO}@{COMMIT}", "")
+    assert (fetched.landed, fetched.public) == (files, f"hf://{REPO}@{COMMIT}")
     total = sum(map(len, files.values()))
     assert told[-1] == ("fetch", total, total)
 
@@ -129,9 +129,19 @@ def test_a_folder(hub, fetch, files):
     assert fetch(f"hf://{REPO}/nowhere").codes == ["file_missing", "file_missing"]
 
 
-def test_weights_that_would_be_lost(hub, fetch):
-    hub.files["adapter_model.gguf"] = b"x"
-    assert fetch(f"hf://{REPO}").codes == ["other_weights"]
+def test_weights_in_other_files_are_named(hub, fetch, files):
+    hub.files |= {"adapter_model.gguf": b"x", "run.py": b"x"}
+    fetched = fetch(f"hf://{REPO}")
+    assert (fetched.codes, fetched.landed) == (["other_weights", "files_ignored"], files)
+
+
+def test_a_repository_that_has_its_adapter_in_a_folder(hub, fetch, files):
+    for name in files:
+        hub.files[f"train/{name}"] = hub.files.pop(name)
+        hub.server.handlers[f"/{REPO}/resolve/{COMMIT}/train/{name}"] = hub.resolve
+        hub.storage.handlers[f"/blob/train/{name}"] = hub.blob
+    fetched = fetch(f"hf://{REPO}")
+    assert (fetched.public, fetched.landed) == (f"hf://{REPO}@{COMMIT}/train", files)
 
 
 def test_a_repository_of_pickles(hub, fetch):
@@ -322,4 +332,6 @@ def test_a_local_cache_without_a_main_branch(cached, fetch, files, tmp_path):
     (repository / "refs" / "main").unlink()
     assert fetch(str(repository)).landed == files
     (repository / "snapshots" / ("f" * 40)).mkdir()
+    for name in files:
+        (repository / "snapshots" / ("f" * 40) / name).write_bytes(b"x")
     assert fetch(str(repository)).codes == ["file_missing", "file_missing"]

@@ -107,11 +107,23 @@ def test_missing_source(bucket, fetch, files):
     assert fetch(f"s3://{bucket.name}/half").codes == ["file_missing"]
 
 
-def test_unexpected_files_are_refused_before_the_download(bucket, fetch, files):
-    for name, content in {**files, "adapter_model.bin": b"x", "run.sh": b"x"}.items():
+def test_a_prefix_that_has_its_adapter_in_a_folder(bucket, fetch, files):
+    for name, content in files.items():
+        bucket.put(f"v/train/{name}", content)
+    bucket.put("v/run.sh", b"x")
+    fetched = fetch(f"s3://{bucket.name}/v")
+    assert (fetched.codes, fetched.landed) == ([], files)
+    assert fetched.public == f"s3://{bucket.name}/v/train/"
+    bucket.put(f"v/eval/{CONFIG}", files[CONFIG])
+    assert set(fetch(f"s3://{bucket.name}/v").codes) == {"files_ignored", "file_missing"}
+
+
+def test_pickled_weights_are_refused_before_the_download(bucket, fetch, files):
+    for name, content in {CONFIG: files[CONFIG], "adapter_model.bin": b"x", "run.sh": b"x"}.items():
         bucket.put(f"v/{name}", content)
     fetched = fetch(f"s3://{bucket.name}/v")
-    assert (sorted(fetched.codes), fetched.landed) == (["unknown_file", "unsafe_file"], {})
+    assert fetched.codes == ["unsafe_file", "files_ignored", "file_missing"]
+    assert fetched.landed == {}
 
 
 def test_files_over_the_limit(bucket, fetch, files):

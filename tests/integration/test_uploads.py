@@ -318,7 +318,7 @@ async def test_archives_that_are_refused(gateway, admin, tmp_path):
     files = adapter_files(tmp_path)
     for body, code in (
         (tar_of(files, "w:gz")[:-40], "archive_corrupt"),
-        (tar_of({**files, "adapter_model.bin": b"x"}), "unsafe_file"),
+        (tar_of({"adapter_config.json": b"{}", "adapter_model.bin": b"x"}), "unsafe_file"),
     ):
         answer = await admin.post(path_of(), content=body)
         assert answer.status_code == 422, answer.text

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from adapters.checks.findings import Findings
 from adapters.checks.peft_config import check_config
 from adapters.checks.suffixes import SuffixIndex
+from adapters.checks.wildcards import wildcard
 from tests.support.lora import lora_config
 from tests.support.search import examples
 
@@ -29,7 +30,18 @@ CHOICES = st.builds(
     INNER,
     st.sampled_from(["", ".a", "_b"]),
 )
-KEYS = st.one_of(PLAIN, CHOICES, INNER)
+PIECES = st.builds(
+    "{}{}{}".format, NAMES, st.sampled_from(["ab", "q_proj", "ab.", "_a"]), NAMES | st.just("")
+)
+WILD = st.builds(
+    "{}{}{}{}{}".format,
+    st.sampled_from(["", "^", ".*"]),
+    PIECES,
+    st.lists(st.builds("{}{}".format, st.sampled_from([".*", ".+"]), PIECES), max_size=2).map("".join),
+    st.sampled_from([".*", ".+", ".*ab", ".+q_proj"]),
+    st.sampled_from(["", "$"]),
+).filter(wildcard)
+KEYS = st.one_of(PLAIN, CHOICES, INNER, WILD)
 
 
 def peft(patterns: dict[str, int], path: str, default: int) -> int:
@@ -41,6 +53,10 @@ def peft(patterns: dict[str, int], path: str, default: int) -> int:
 @example([r".*\.a"], ["a"], ["a", "b.a"])  # a dot must be there
 @example(["..q_proj"], [".*.a"], ["x1.q_proj", "ab"])  # a dot may be any character
 @example([r"\d+1.a", "a"], [r"1\d+"], ["b.121.a", "12", "1"])  # digits are given back
+@example(["q_proj.*"], [".*ab.*_a.+q_proj$"], ["b.q_proj", "ab.x1.b_a.q_proj", "xq_proj"])
+@example(
+    [r"ab.*ab\d+.*1ab"], ["ab.+"], ["ab.ab11ab", "ab.ab1ab", "ab", "ab."]
+)  # digits are given back here too
 @examples(300)
 def test_the_first_pattern_that_matches_counts(ranks, alphas, paths):
     rank_pattern = {key: rank for rank, key in enumerate(ranks, 2)}

@@ -161,14 +161,13 @@ def test_an_adapter_that_is_elsewhere_or_in_another_form_is_found(tmp_path, besi
         ("ft-model-00001-of-00002.safetensors", "whole model"),
         ("pytorch_model.bin", "whole model"),
         ("value_head.safetensors", "value head"),
-        ("adapter_model.bin", "weights_only=True"),
     ],
 )
-def test_weights_beside_the_adapter_are_refused_with_the_way_out(tmp_path, name, remedy):
+def test_of_weights_beside_the_adapter_it_is_said_what_they_are(tmp_path, name, remedy):
     directory = write_adapter(tmp_path / "a")
     (directory / name).write_bytes(b"x")
-    (finding,) = refused(directory)
-    assert remedy in finding.remedy
+    (finding,) = check(directory).warnings
+    assert (finding.code, remedy in finding.remedy) == ("other_weights", True)
 
 
 @pytest.mark.parametrize("broken", ["optimizer.pt", "training_args.bin", "rng_state_0.pth"])
@@ -204,7 +203,7 @@ def test_the_base_model_at_another_precision_is_told_and_not_refused(tmp_path, b
         ("meta-llama/Llama-3.1-8B-Instruct", "unsloth/Meta-Llama-3.1-8B-Instruct-unsloth-bnb-4bit"),
         ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct-AWQ"),
         ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-4x"),
-        ("acme/model", "acme/other/model-awq"),
+        ("acme/model", "acme/llama-awq"),
         ("acme/awq", "bolt/4bit"),
         ("acme/llama", "acme/llama-unsloth"),
     ],

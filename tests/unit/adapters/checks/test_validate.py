@@ -151,8 +151,8 @@ def test_a_rank_beyond_the_fleet_says_what_the_fleet_takes(tmp_path):
         ("prod", ("/hub/models--Qwen--Qwen3-8B/snapshots/ffff",), "Qwen/Qwen3-8B", True),
         ("Qwen/Qwen3-8B", (), "/hub/models--Qwen--Qwen3-4B/snapshots/0a1b2c", False),
         ("Qwen/Qwen3-8B", (), "Qwen/Qwen3-8B-Instruct", False),
-        ("/srv/acme/base", (), "/srv/bolt/base", False),
-        ("/srv/acme/checkpoint-500", (), "/srv/bolt/checkpoint-500", False),
+        ("/srv/acme/base", (), "bolt/base", False),
+        ("/srv/acme/gemma/1", (), "/srv/acme/gemma", False),
         ("/srv/acme/base", (), "/srv/acme/base", True),
     ],
 )
@@ -322,20 +322,13 @@ def test_one_adapter_does_not_name_the_layers_in_two_ways(tmp_path):
     assert set(refusal(directory, base=new.base)) == {"tensor_name_invalid"}
 
 
-@pytest.mark.parametrize("name", ["adapter_model.bin", "optimizer.npz", "x.PTH", "rng.pkl", "last.ckpt"])
-def test_pickled_files_are_refused(tmp_path, name):
+@pytest.mark.parametrize("name", ["adapter_model.bin", "adapter_model.pt"])
+def test_pickled_weights_are_refused_where_an_engine_would_open_them(tmp_path, name):
     directory = write_adapter(tmp_path / "a")
     (directory / name).write_bytes(b"")
-    assert set(refusal(directory)) == {"unsafe_file"}
-
-
-def test_other_weights_are_refused_and_other_files_are_not(tmp_path):
-    directory = write_adapter(tmp_path / "a")
-    (directory / "README.md").write_text("about")
-    (directory / "tokenizer.json").write_text("{}")
-    assert check(directory)
-    (directory / "model.safetensors").write_bytes(b"")
-    assert set(refusal(directory)) == {"other_weights"}
+    assert check(directory).warnings == ()
+    (directory / "adapter_model.safetensors").unlink()
+    assert set(refusal(directory)) == {"unsafe_file", "file_missing"}
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
@@ -444,7 +437,6 @@ SOUND = safetensors_bytes(lora_tensors())
         header('{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}', 4),
         header('{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}', 4),
         header('{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]}}'),
-        header('{"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}'),
         header('{"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}', 4),
         header('{"a": {"dtype": "F32", "shape": [true], "data_offsets": [0, 4]}}', 4),
         header('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}', 8),

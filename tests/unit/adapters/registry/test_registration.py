@@ -204,10 +204,10 @@ async def test_a_source_that_cannot_be_had_is_refused(worker, source):
 
 async def test_a_source_is_judged_where_it_lies(site, worker):
     source = Path(site.source())
-    (source / "adapter_model.bin").write_bytes(b"")
+    (source / "adapter_model.safetensors").rename(source / "adapter_model.bin")
     with pytest.raises(RejectedError) as caught:
         await worker.registrar.register(NAME, str(source))
-    assert [finding.code for finding in caught.value.findings] == ["unsafe_file"]
+    assert [finding.code for finding in caught.value.findings] == ["unsafe_file", "file_missing"]
 
 
 async def test_the_base_model_is_named_when_there_are_several(site, worker):

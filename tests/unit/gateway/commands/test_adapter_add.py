@@ -91,10 +91,10 @@ def test_what_a_run_resumes_from_is_not_sent(tmp_path):
 
 def test_what_would_be_refused_is_not_sent(tmp_path):
     directory = write_adapter(tmp_path / "a")
-    (directory / "adapter_model.bin").write_bytes(b"x")
+    (directory / "adapter_model.safetensors").rename(directory / "adapter_model.bin")
     with pytest.raises(ApiError) as refused:
         parcel(directory)
-    assert [f["code"] for f in refused.value.findings] == ["unsafe_file"]
+    assert [f["code"] for f in refused.value.findings] == ["unsafe_file", "file_missing"]
 
 
 @pytest.mark.parametrize("change", [b"", b"longer than it was" * 1000])
@@ -119,6 +119,19 @@ def test_an_upload_is_one_request_with_a_length(fake, tmp_path):
     assert "registered and live" in result.stdout
     [(_, _, body)] = fake.asked
     assert body == sent(parcel(directory))
+
+
+def test_an_adapter_in_a_folder_is_sent_and_what_lies_beside_it_is_named(fake, tmp_path):
+    directory = write_adapter(tmp_path / "run-3" / "train")
+    (directory / "metrics.json").write_text("{}")
+    fake.answer(
+        "POST", "/admin/v1/adapters/upload?adapter=acme%2Fsupport&assume_base=false&file_name=run-3", ADDED
+    )
+    result = fake.florin("adapter", "add", "acme/support", "--upload", str(tmp_path / "run-3"))
+    assert result.exit_code == 0, result.output
+    [(_, _, body)] = fake.asked
+    assert body == sent(parcel(directory))
+    assert "files_ignored (warning)" in result.stderr
 
 
 def test_warnings_are_shown_beside_the_result(fake):
