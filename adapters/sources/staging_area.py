@@ -91,6 +91,17 @@ def too_much(what: str, size: int, limit: int, packed: int | None = None) -> Sou
 
 
 def check_space(directory: Path, size: int) -> None:
-    """Raises OSError (ENOSPC) if the disk of `directory` lacks space for `size` more bytes."""
-    if shutil.disk_usage(directory).free < size + _SPARE:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+    """Raises OSError (ENOSPC), with a text for operators, if the disk of `directory` lacks space for `size`
+    more bytes."""
+    free = shutil.disk_usage(directory).free
+    if free < size + _SPARE:
+        raise OSError(
+            errno.ENOSPC,
+            f"{os.strerror(errno.ENOSPC)}: {_mib(size)} are needed, {_mib(_SPARE)} must stay free, and "
+            f"{_mib(free)} are free",
+            str(directory),
+        )
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deploy.docs import cli, http_api, roles, tables
+from deploy.docs import cli, fleet_file, http_api, roles, tables
 from gateway.fields import page as parameters
 from loadtests.gpu import page as gpu
 
@@ -16,6 +16,8 @@ DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": tables.settings,
     "cli.md": cli.page,
+    "fleet-file.md": fleet_file.page,
+    "fleet-file.schema.json": fleet_file.schema,
     "http-api.md": http_api.page,
     "roles.md": roles.page,
     "parameters.md": parameters.page,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest
 from gateway.dataplane.exchange import Exchange
@@ -103,3 +103,10 @@ def actor(key: OperatorKey) -> str:
 
 
 Actor = Annotated[str, Depends(actor)]
+Confirm = Annotated[
+    bool,
+    Query(
+        description="Take prices and rates even if they are at least five times, or at most a fifth of, the "
+        "ones before them. Otherwise those are refused with `confirmation_required`."
+    ),
+]

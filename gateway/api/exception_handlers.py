@@ -6,6 +6,7 @@ import logging
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -15,6 +16,7 @@ from gateway.api.unknown_paths import nothing_at
 from gateway.errors import FlorinError, for_tenant
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import worded
+from gateway.operations.unknown_fields import unknown_field
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +52,17 @@ async def _ledger(_: Request, error: Exception) -> Response:
     return _render(FlorinError("ledger_unavailable", str(error), retry_after=1))
 
 
-async def _validation(_: Request, error: Exception) -> Response:
+async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body") or None
     if first["type"] == "json_invalid":
         return _render(FlorinError("invalid_json", "The body is not valid JSON."))
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
+    body = getattr(request.scope.get("route"), "body_field", None)
+    if first["type"] == "extra_forbidden" and body is not None:
+        unknown = unknown_field(TypeAdapter(body.field_info.annotation).json_schema(), first["loc"][1:])
+        what = f"{unknown}{'' if unknown.meant else '.'} Fields here: {', '.join(unknown.allowed)}"
     return _render(FlorinError("invalid_value", f"{where or 'The body'}: {what}.", param=where))
 
 

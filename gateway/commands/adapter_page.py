@@ -12,9 +12,23 @@ _DIGEST_SHOWN = len("sha256:") + 12
 """Enough to tell versions apart; --json has all digits."""
 
 
-def show_list(body: Json) -> None:
+def show_problems(body: Json) -> None:
+    """A line for each version that is not served, with its reason."""
     if not body["data"]:
-        note("No adapters yet: florin adapter add TENANT/NAME --source DIR")
+        say("No adapter has a problem.")
+        return
+    rows = [
+        (a["adapter"], t["version"], t["state"], t["reason"], _where(a))
+        for a in body["data"]
+        for t in a["trouble"]
+    ]
+    show(table(("adapter", "version", "state", "reason", "placed on"), rows))
+
+
+def show_list(body: Json, *, filtered: bool) -> None:
+    if not body["data"]:
+        first = "No adapters yet: florin adapter add TENANT/NAME --source DIR"
+        note("No adapter meets these conditions." if filtered else first)
     rows = [
         (
             a["adapter"],

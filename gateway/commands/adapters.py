@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.adapter_page import show_list, show_page, show_scale, show_switch
+from gateway.commands.adapter_page import (
+    show_list,
+    show_page,
+    show_problems,
+    show_scale,
+    show_switch,
+)
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, say
 from gateway.commands.session import Session, command, confirm
@@ -32,15 +38,44 @@ Adapter = Annotated[
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="For example v2.")]
 
 
+class AdapterState(StrEnum):
+    CANARY = "canary"
+    HELD = "held"
+    PINNED = "pinned"
+    LOADED = "loaded"
+    UNLOADED = "unloaded"
+
+
 @command(app, "list")
 def list_(
-    session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None
+    session: Session,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    base: Annotated[str | None, typer.Option(help="Only those whose live version is for this base.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Only those with a version placed on this engine.")
+    ] = None,
+    state: Annotated[
+        AdapterState | None,
+        typer.Option(
+            help="Only those with a canary, with one that its guard holds, pinned ones, or those whose live "
+            "version is on an engine, or on none."
+        ),
+    ] = None,
+    problems: Annotated[
+        bool,
+        typer.Option("--problems", help="Only those with a version that is not served, with the reasons."),
+    ] = False,
 ) -> None:
-    """List adapters with their live and canary versions, problems and placements.
+    """List adapters with their live and canary versions, problems and placements. Options narrow the list,
+    and can be combined.
 
-    Example: florin adapter list --tenant acme
+    Example: florin adapter list --problems --tenant acme
     """
-    session.result(session.api.get("/admin/v1/adapters", {"tenant": tenant}), show_list)
+    params = {"tenant": tenant, "base": base, "engine": engine, "state": state and state.value}
+    body = session.api.get("/admin/v1/adapters", params | ({"problems": True} if problems else {}))
+    filtered = problems or any(params.values())
+    session.result(body, show_problems if problems else lambda b: show_list(b, filtered=filtered))
 
 
 @command(app, "show")

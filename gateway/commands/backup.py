@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.output import clean, console, fail, note, say
+from gateway.commands.output import clean, console, fail, note, say, when
 from gateway.commands.session import REFUSED, Session, command
 
 if TYPE_CHECKING:
@@ -32,6 +32,15 @@ def backup(
             help="Include the adapters' files. They never change, so you may copy them by other means."
         ),
     ] = True,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Afterwards, delete all but the newest N backups of this installation in the directory of "
+            "FILE. The new one is read back first; other files stay.",
+        ),
+    ] = None,
 ) -> None:
     """Write registry, ledger and adapter files to one file. The gateways may keep serving.
 
@@ -39,35 +48,58 @@ def backup(
     file holds secrets and is readable only by you. It does not contain settings, certificates, or the last
     second or so of usage, which is still in the gateways' logs.
 
-    Example: florin backup --out /backups/florin-2026-11-30.zip
+    Example: florin backup --out /backups/florin-$(date +%F).zip --keep 14
     """
+    from gateway.operations.backup.pruning import prune
     from gateway.operations.backup.taking import take
 
+    deleted: list[Path] = []
     with _explained(), _bars() as progress:
         manifest = take(_settings(), out.absolute(), artifacts=artifacts, progress=progress)
-    size = out.stat().st_size
-    session.result({"file": str(out.absolute()), "bytes": size, **_summary(manifest)}, _taken)
+        if keep is not None:
+            deleted = prune(out.absolute(), manifest, keep, progress=progress)
+    body = {**_file(out), **_summary(manifest), "deleted": [str(path) for path in deleted]}
+    session.result(body, _taken)
 
 
 @command(app, "restore", local=True)
 def restore(
     session: Session,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that florin backup wrote.")],
+    *,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Only rehearse: restore it into a temporary installation, which is deleted. Touches nothing "
+            "else and needs no settings; gateways may serve.",
+        ),
+    ] = False,
 ) -> None:
     """Restore a backup into an empty installation. Stop the gateways first, and start them afterwards.
 
     Run it with the settings of the new installation. Everything is checked before anything is written. If it
     was interrupted, run it again. Exit code 1 if a closed month does not verify afterwards.
 
+    With --check, it says what a backup contains and whether it can be restored: checksums, the registry, each
+    version's files, every row of the ledger, and the closed months. TMPDIR needs room for the ledger.
+
     Example: FLORIN_STATE_DIR=/var/lib/florin florin restore /backups/florin-2026-11-30.zip
     """
     from dataclasses import asdict
 
+    from gateway.operations.backup.restoring import rehearse
     from gateway.operations.backup.restoring import restore as restore_
 
     with _explained(), _bars() as progress:
-        done = restore_(_settings(), path.absolute(), progress=progress)
+        done = (
+            rehearse(path.absolute(), progress=progress)
+            if check
+            else restore_(_settings(), path.absolute(), progress=progress)
+        )
     body = {
+        **_file(path),
+        "restored": not check,
         **_summary(done.manifest),
         "absent": list(done.absent),
         "ok": done.ok,
@@ -76,29 +108,29 @@ def restore(
             for p in done.periods
         ],
     }
-    session.result(body, _restored)
+    session.result(body, _rehearsed if check else _restored)
     if not done.ok:
         raise typer.Exit(REFUSED)
 
 
 def _settings() -> Settings:
-    from gateway.config import SettingsError, load_settings
+    from gateway.config import load_settings
 
-    try:
-        return load_settings()
-    except SettingsError as error:
-        raise UsageError(str(error)) from error
+    return load_settings()
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
     from adapters.errors import AdaptersError
     from adapters.store.embedded import EmbeddedError
+    from gateway.config import SettingsError
     from gateway.metering.ledger.database import LedgerUnavailableError
     from gateway.operations.backup.archive import BackupError
 
     try:
         yield
+    except SettingsError as error:
+        raise UsageError(str(error)) from error
     except (BackupError, EmbeddedError, AdaptersError, LedgerUnavailableError, OSError) as error:
         fail(str(error))
         raise typer.Exit(REFUSED) from error
@@ -121,6 +153,10 @@ def _bars() -> Iterator[Progress]:
             bars.update(tasks[step], completed=done, total=total)
 
         yield tell
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"file": str(path.absolute()), "bytes": path.stat().st_size}
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:
@@ -149,16 +185,32 @@ def _taken(body: Json) -> None:
     say(f"{clean(body['file'])} ({body['bytes'] / 1e6:,.1f} MB): {_in_words(body)}.")
     for version, why in body["missing"].items():
         note(f"Not in the backup: {clean(version)}: {clean(why)}")
+    if body["deleted"]:
+        say(f"Deleted {len(body['deleted'])} older: {clean([Path(name).name for name in body['deleted']])}.")
 
 
 def _restored(body: Json) -> None:
     say(f"Restored {_in_words(body)}.")
     if body["absent"]:
         note(f"Without files here: {clean(body['absent'])}. Copy them to FLORIN_ARTIFACT_DIR.")
-    months = body["months"]
+    _months(body["months"])
+    say("Start the gateways now.")
+
+
+def _rehearsed(body: Json) -> None:
+    verdict = "can be restored" if body["ok"] else "can be restored, but its months do not add up"
+    say(
+        f"{clean(body['file'])} ({body['bytes'] / 1e6:,.1f} MB), of {when(body['at'])}, by Florin "
+        f"{clean(body['florin'])}, {verdict}: {_in_words(body)}."
+    )
+    if body["absent"]:
+        note(f"{len(body['absent'])} versions have no files in it, like {clean(body['absent'][0])}.")
+    _months(body["months"])
+
+
+def _months(months: list[Json]) -> None:
     failed = [month["month"] for month in months if not month["ok"]]
     if failed:
         say(f"These closed months do not verify: {', '.join(failed)}. See florin cost verify.")
     elif months:
         say(f"All {len(months)} closed months verify.")
-    say("Start the gateways now.")

@@ -76,8 +76,8 @@ class Api:
     def get(self, path: str, params: Json | None = None) -> Json:
         return self._call("GET", path, params=params)
 
-    def post(self, path: str, body: Json | None = None) -> Json:
-        return self._call("POST", path, body=body)
+    def post(self, path: str, body: Json | None = None, params: Json | None = None) -> Json:
+        return self._call("POST", path, body=body, params=params)
 
     def put(self, path: str, body: Json) -> Json:
         return self._call("PUT", path, body=body)

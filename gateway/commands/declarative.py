@@ -17,7 +17,7 @@ from rich.text import Text
 from gateway.commands import fleet_file
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show
-from gateway.commands.session import REFUSED, Session, command, confirm
+from gateway.commands.session import REFUSED, Session, command, confirm, unconfirmed
 
 app = typer.Typer()
 
@@ -46,7 +46,15 @@ def apply(
         bool,
         typer.Option("--prune", help="Remove what the file's sections do not list. Asks for confirmation."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Skip the confirmation prompt, also for prices that are at least five times, or at most a "
+            "fifth of, the ones before them. Required for those in scripts.",
+        ),
+    ] = False,
 ) -> None:
     """Change the installation to match a fleet file. Applying it again changes nothing.
 
@@ -55,13 +63,16 @@ def apply(
     Example: florin apply -f fleet.yaml --dry-run
     """
     body = fleet_file.read(file)
-    params: Json = {"prune": prune}
+    params: Json = {"prune": prune} | ({"confirm": True} if yes else {})
     if dry_run or prune:
         plan = session.api.work(_PATH, body=body, params=params | {"dry_run": True}, told=_ignore)
         if dry_run:
             session.result(plan, _show)
             pending = PENDING if plan["actions"] else 0
             raise typer.Exit(REFUSED if plan["failed"] else pending)
+        if _prices_confirmed(session, plan):
+            params["confirm"] = True
+            plan = session.api.work(_PATH, body=body, params=params | {"dry_run": True}, told=_ignore)
         removals = plan["counts"]["remove"]
         if removals:
             if not yes and not session.json:
@@ -71,6 +82,9 @@ def apply(
     with _bars() as told:
         done = session.api.work(_PATH, body=body, params=params, told=told)
     session.result(done, _show)
+    if not prune and _prices_confirmed(session, done):
+        done = session.api.work(_PATH, body=body, params=params | {"confirm": True}, told=_ignore)
+        _show(done)
     if done["failed"]:
         raise typer.Exit(REFUSED)
 
@@ -98,6 +112,19 @@ def export(
     _replace(output, text)
     counts = ", ".join(f"{len(document[s])} {s}" for s in ("tenants", "engines", "adapters"))
     note(f"{output}: {counts}.")
+
+
+def _prices_confirmed(session: Session, result: Json) -> bool:
+    """Whether there were prices that may be slips, and somebody said that they are right. Raises
+    typer.Abort."""
+    errors = [error for action in result["actions"] if (error := action.get("error"))]
+    doubtful = [error["message"] for error in errors if unconfirmed(error["code"])]
+    if session.json or not doubtful:
+        return False
+    for message in doubtful:
+        note(clean(message))
+    typer.confirm("Is that right?", abort=True, err=True)
+    return True
 
 
 def _replace(path: Path, text: str) -> None:

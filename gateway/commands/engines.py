@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from gateway.commands.session import Session, command, confirm
 
 app = typer.Typer()
 
+Columns = tuple[tuple[str, Callable[[Json], object]], ...]
+"""Names, and what each shows of an engine."""
 Name = Annotated[str, typer.Argument(help="The engine's name.")]
 
 
@@ -127,58 +130,39 @@ def add(
 
 
 @command(app, "list")
-def list_(session: Session) -> None:
-    """List engines with their health and load. Agent: uptime of the engine process, as reported by
-    `florin engine run` on its host, or silent if no report arrives. Prompt scores: whether requests with
-    `prompt_logprobs`, or `echo` and `logprobs`, are safe there; only then are they sent there.
+def list_(
+    session: Session,
+    *,
+    wide: Annotated[
+        bool,
+        typer.Option(
+            "--wide", "-w", help="Also agent, highest rank, labels, version, prompt scores and URL."
+        ),
+    ] = False,
+) -> None:
+    """List engines with their health and the requests that run and wait there, in 80 columns; --wide shows
+    the rest. Agent: uptime of the engine process, as reported by `florin engine run` on its host, or silent
+    if no report arrives. Prompt scores: whether requests with `prompt_logprobs`, or `echo` and `logprobs`,
+    are safe there; only then are they sent there.
 
-    Example: florin engine list
+    Example: florin engine list --wide
     """
+    session.result(session.api.get("/admin/v1/engines"), lambda body: _show_list(body, wide=wide))
 
-    def people(body: Json) -> None:
-        if not body["data"]:
-            note("No engines yet: florin engine add --name … --url …")
-        rows = [
-            (
-                e["name"],
-                _shown_state(e),
-                e["health"],
-                _agent(e),
-                e["base"],
-                _gpus(e),
-                f"{e['resident']}/{e['slots']}",
-                e["max_rank"],
-                e["running"],
-                e["waiting"],
-                shown(e["labels"]),
-                f"{e['driver']} {e['version']}".strip(),
-                f"{e['prompt_scores']} (set)" if e["declared_scores"] else e["prompt_scores"],
-                e["url"],
-            )
-            for e in body["data"]
-        ]
-        columns = (
-            "engine",
-            "state",
-            "health",
-            "agent",
-            "base",
-            "gpus",
-            "slots",
-            "max rank",
-            "running",
-            "waiting",
-            "labels",
-            "engine version",
-            "prompt scores",
-            "url",
-        )
-        show(table(columns, rows, right=("slots", "max rank", "running", "waiting")))
-        for e in body["data"]:
-            if e.get("hang"):
-                note(f"{clean(e['name'])} {clean(e['hang']['reason'])}.")
 
-    session.result(session.api.get("/admin/v1/engines"), people)
+def _show_list(body: Json, *, wide: bool) -> None:
+    if not body["data"]:
+        note("No engines yet: florin engine add --name … --url …")
+    columns = (*_COLUMNS, *(_WIDE if wide else ()), *_LAST)
+    rows = [[shown_field(engine) for _, shown_field in columns] for engine in body["data"]]
+    names = [name for name, _ in columns]
+    right = [name for name in ("slots", "max rank", "run", "wait") if name in names]
+    show(table(names, rows, right=right))
+    for engine in body["data"]:
+        if engine.get("hang"):
+            note(f"{clean(engine['name'])} {clean(engine['hang']['reason'])}.")
+        if not wide and _agent(engine) == "silent":
+            note(f"{clean(engine['name'])}: its agent, florin engine run, sends no reports.")
 
 
 @command(app, "cordon")
@@ -293,3 +277,27 @@ def _trusted(body: Json) -> None:
         f"{clean(body['engine'])} is now the reference for {clean(body['base'])}; "
         f"{body['fingerprints_forgotten']} versions get new references at their next loads."
     )
+
+
+_COLUMNS: Columns = (
+    ("engine", lambda e: e["name"]),
+    ("state", _shown_state),
+    ("health", lambda e: e["health"]),
+    ("gpus", _gpus),
+    ("slots", lambda e: f"{e['resident']}/{e['slots']}"),
+    ("run", lambda e: e["running"]),
+    ("wait", lambda e: e["waiting"]),
+)
+_WIDE: Columns = (
+    ("agent", _agent),
+    ("max rank", lambda e: e["max_rank"]),
+    ("labels", lambda e: shown(e["labels"])),
+    ("engine version", lambda e: f"{e['driver']} {e['version']}".strip()),
+    (
+        "prompt scores",
+        lambda e: f"{e['prompt_scores']} (set)" if e["declared_scores"] else e["prompt_scores"],
+    ),
+    ("url", lambda e: e["url"]),
+)
+_LAST: Columns = (("base", lambda e: e["base"]),)
+"""A model's name may be long, and then its column is the one that folds."""

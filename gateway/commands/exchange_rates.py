@@ -8,7 +8,7 @@ import typer
 
 from gateway.commands.client import Json
 from gateway.commands.output import clean, note, say, show, table
-from gateway.commands.session import Session, command
+from gateway.commands.session import PriceYes, Session, command, post_price
 
 app = typer.Typer()
 
@@ -30,6 +30,7 @@ def add(
         str | None,
         typer.Option(help="Why it replaces the rate that this day already has.", show_default=False),
     ] = None,
+    yes: PriceYes = False,
 ) -> None:
     """Add a dated exchange rate, for florin cost report --currency. Rates are never edited: a new one for the
     same day replaces the earlier one, which is kept.
@@ -45,7 +46,7 @@ def add(
         **({} if reason is None else {"reason": reason}),
     }
     session.result(
-        session.api.post(_PATH, body),
+        post_price(session, _PATH, body, yes=yes),
         lambda b: say(
             f"1 {clean(b['currency'])} is {clean(b['rate'])} {clean(b['target'])} from "
             f"{clean(b['valid_from'])[:10]}."

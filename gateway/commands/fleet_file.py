@@ -7,32 +7,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gateway.commands.client import Json, UsageError
+from gateway.operations.declarative.sections import SECTIONS
 
 HEAD = """\
 # The registry of a Florin installation, written by `florin export`. `florin apply -f FILE` changes an
 # installation to match it; `--dry-run` only shows what would change, and `--prune` also removes what the file
 # does not list. The file contains no secrets: a key is stored as its SHA-256.
 """
-
-SECTIONS = {
-    "bases": "The base models, with the configuration that adapters are checked against.",
-    "engines": "The engines, without what their processes report.",
-    "tenants": "The customers.",
-    "keys": "API keys by id. A new one: `secret: {env: NAME}` or `{file: PATH}`, read by `florin apply`.",
-    "adapters": "The adapters and their versions. Versions never change, and their numbers are never reused.",
-    "removed": "Removed adapters, with the highest version number that each has used.",
-    "prices": "The price book. Prices are never edited: a new price takes effect at its own start.",
-    "rate_cards": "What customers pay, by version. A version is never edited: a later one replaces it.",
-    "rate_card_assignments": "Whose card it is, from which month; `tenant: null` is every other tenant.",
-}
-"""Section → its comment."""
 
 _CORE = "tag:yaml.org,2002:"
 _TAGS = {f"{_CORE}{tag}" for tag in ("null", "bool", "int", "float", "str", "map", "seq")}
@@ -65,25 +54,67 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, indentless=False)
 
 
+@dataclass(frozen=True, slots=True)
+class FleetFile:
+    document: Json
+    """As it is written: keys are references."""
+    root: yaml.Node
+    directory: Path
+    """To which paths in it are relative."""
+
+    def line(self, location: Sequence[str | int]) -> int:
+        """The line of a place, or of what it is missing from."""
+        node, line = self.root, 1
+        for part in location:
+            if isinstance(node, yaml.MappingNode):
+                key, inner = next(((k, v) for k, v in node.value if k.value == part), (None, None))
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                key = inner = node.value[part]
+            else:
+                break
+            if key is None or inner is None:
+                break
+            node, line = inner, key.start_mark.line + 1
+        return line
+
+    def secrets(self) -> Iterator[tuple[str, Json]]:
+        """Keys that have a secret, by id."""
+        keys = self.document.get("keys")
+        for key_id, key in (keys if isinstance(keys, dict) else {}).items():
+            if isinstance(key, dict) and "secret" in key:
+                yield key_id, key
+
+
 def read(name: str) -> Json:
-    """Reads a file, or stdin for `-`, and replaces keys by their digests. Raises UsageError."""
+    """The document of a file, or of stdin for `-`, with keys replaced by their digests. Raises UsageError."""
+    file = parsed(name)
+    for key_id, key in file.secrets():
+        key["secret"] = _digest(f"keys.{key_id}.secret", key["secret"], file.directory)
+    return file.document
+
+
+def parsed(name: str) -> FleetFile:
+    """Raises UsageError."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).expanduser().read_text("utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(f"Cannot read {name}: {error}.") from error
     try:
-        document = load(text)
+        root, document = _loaded(text)
         json.dumps(document, allow_nan=False)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not valid: {_sentence(error)}") from error
-    if not isinstance(document, dict):
+    if root is None or not isinstance(document, dict):
         raise UsageError(f"{name} is not a fleet file: it must begin with `florin: 1`.")
-    where = Path() if name == "-" else Path(name).expanduser().parent
-    keys = document.get("keys")
-    for key_id, key in (keys if isinstance(keys, dict) else {}).items():
-        if isinstance(key, dict) and "secret" in key:
-            key["secret"] = _digest(f"keys.{key_id}.secret", key["secret"], where)
-    return document
+    return FleetFile(document, root, Path() if name == "-" else Path(name).expanduser().parent)
+
+
+def placeholder(path: str, secret: object) -> str:
+    """A digest in the place of that of a key which is not there to be read. Raises UsageError unless `secret`
+    is written as it must be."""
+    if isinstance(secret, str) and _SECRET.fullmatch(secret):
+        return secret
+    return f"sha256:{hashlib.sha256(':'.join(_reference(path, secret)).encode()).hexdigest()}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -132,15 +163,18 @@ for _tag, _pattern, _first in (
 
 
 def load(text: str) -> object:
+    return _loaded(text)[1]
+
+
+def _loaded(text: str) -> tuple[yaml.Node | None, object]:
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
         if root is None:
-            return None
+            return None, None
         for node in _under(root, "prices"):
             node.tag = f"{_CORE}str"  # keeps 2.50 from becoming 2.5
-        document: object = loader.construct_document(root)
-        return document
+        return root, loader.construct_document(root)
     finally:
         loader.dispose()
 
@@ -162,21 +196,17 @@ def _digest(path: str, secret: object, where: Path) -> str:
     """The digest to send for a secret. Errors never show a value that may be the secret itself."""
     if isinstance(secret, str) and _SECRET.fullmatch(secret):
         return secret
-    match secret:
-        case {"env": str(name), **rest} if not rest:
-            text = os.environ.get(name)
-            if text is None:
-                raise UsageError(f"{path}: the environment variable {name} is not set.")
-        case {"file": str(name), **rest} if not rest:
-            try:
-                text = (where / Path(name).expanduser()).read_text("ascii")
-            except (OSError, ValueError) as error:
-                raise UsageError(f"{path}: cannot read a key from {name}: {_reason(error)}.") from error
-        case _:
-            raise UsageError(
-                f"{path} must be `sha256:…` as florin export writes it, or {{env: NAME}} or {{file: PATH}}. "
-                "The key itself does not belong in the file."
-            )
+    kind, name = _reference(path, secret)
+    if kind == "env":
+        variable = os.environ.get(name)
+        if variable is None:
+            raise UsageError(f"{path}: the environment variable {name} is not set.")
+        text = variable
+    else:
+        try:
+            text = (where / Path(name).expanduser()).read_text("ascii")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: cannot read a key from {name}: {_reason(error)}.") from error
     text = text.strip()
     if len(text) not in _KEY_LENGTH or not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError(
@@ -184,6 +214,19 @@ def _digest(path: str, secret: object, where: Path) -> str:
             "characters on one line."
         )
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _reference(path: str, secret: object) -> tuple[str, str]:
+    """`env` and a variable's name, or `file` and a path. Raises UsageError."""
+    match secret:
+        case {"env": str(name), **rest} if not rest:
+            return "env", name
+        case {"file": str(name), **rest} if not rest:
+            return "file", name
+    raise UsageError(
+        f"{path} must be `sha256:…` as florin export writes it, or {{env: NAME}} or {{file: PATH}}. "
+        "The key itself does not belong in the file."
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -10,7 +10,7 @@ import typer
 from gateway.commands.client import Json, UsageError
 from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
-from gateway.commands.session import Session, command
+from gateway.commands.session import PriceYes, Session, command, post_price
 
 app = typer.Typer()
 
@@ -54,6 +54,7 @@ def add(
     speedup_source: Annotated[
         str | None, typer.Option(help="Source of the speedup: who measured it, and how.")
     ] = None,
+    yes: PriceYes = False,
 ) -> None:
     """Add an hourly rate. Rates are never edited: a new rate takes effect at its own start, and one with --to
     interrupts the open-ended rate, which resumes after it. To correct a rate: florin price correct.
@@ -78,7 +79,7 @@ def add(
         "speedup_source": speedup_source,
     }
     body |= {name: value for name, value in optional.items() if value is not None}
-    session.result(session.api.post("/admin/v1/prices", body), _added)
+    session.result(post_price(session, "/admin/v1/prices", body, yes=yes), _added)
 
 
 def _added(price: Json) -> None:
@@ -120,6 +121,7 @@ def correct(
     withdraw: Annotated[
         bool, typer.Option("--withdraw", help="It should not have been added: nothing replaces it.")
     ] = False,
+    yes: PriceYes = False,
 ) -> None:
     """Correct a price, or withdraw it. Omitted options keep their values.
 
@@ -146,7 +148,7 @@ def correct(
     if not said:
         raise UsageError("Say what is right, for example --rate 2.50, or use --withdraw.")
     path = f"/admin/v1/prices/{number}/correct"
-    session.result(session.api.post(path, {"reason": reason, **said}), _corrected)
+    session.result(post_price(session, path, {"reason": reason, **said}, yes=yes), _corrected)
 
 
 def _corrected(price: Json) -> None:

@@ -10,7 +10,7 @@ import typer
 from gateway.commands.client import Json, UsageError
 from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
-from gateway.commands.session import Session, command
+from gateway.commands.session import PriceYes, Session, command, post_price
 
 app = typer.Typer()
 
@@ -64,6 +64,7 @@ def add(
         str | None,
         typer.Option(help="Why it replaces other terms from the same month; the earlier ones are kept."),
     ] = None,
+    yes: PriceYes = False,
 ) -> None:
     """Add a rate card, or a new version of it: what customers pay per million tokens, by month.
 
@@ -90,7 +91,7 @@ def add(
         "reason": reason,
     }
     body |= {name: value for name, value in optional.items() if value is not None}
-    session.result(session.api.post(_PATH, body), _added)
+    session.result(post_price(session, _PATH, body, yes=yes), _added)
 
 
 def _added(made: Json) -> None:

@@ -182,12 +182,43 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
         raise typer.Exit(REFUSED) from error
 
 
+PriceYes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        help="Do not ask about a price that is at least five times, or at most a fifth of, the one before "
+        "it. Required for those in scripts.",
+    ),
+]
+
+
+def post_price(session: Session, path: str, body: Json, *, yes: bool) -> Json:
+    """POST a price or a rate. Of one that may be a slip a person is asked. Raises ApiError, typer.Abort."""
+    try:
+        return session.api.post(path, body, {"confirm": True} if yes else None)
+    except ApiError as error:
+        if not unconfirmed(error.code):
+            raise
+        typer.confirm(f"{error} Is it right?", abort=True, err=True)
+    return session.api.post(path, body, {"confirm": True})
+
+
+def unconfirmed(code: str | None) -> bool:
+    """Whether an error asks for a confirmation, and there is somebody to give it."""
+    return code == "confirmation_required" and _attended()
+
+
+def _attended() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def confirm(question: str, *, yes: bool, unattended: bool = True) -> None:
     """Ask for confirmation. Without a terminal, proceed, unless `unattended` is False: then --yes is
     required. Raises UsageError, typer.Abort."""
     if yes:
         return
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if _attended():
         typer.confirm(question, abort=True, err=True)
     elif not unattended:
         raise UsageError(f"{question} Confirm with --yes when not on a terminal.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -110,19 +111,35 @@ def remove(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what has to be removed before.")
     ] = False,
+    cascade: Annotated[
+        bool,
+        typer.Option(
+            "--cascade",
+            help="Also remove what stands in the way: revoke its keys, end the sharing of others' adapters "
+            "with it, and remove its adapters. --dry-run lists them.",
+        ),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
     ] = False,
 ) -> None:
-    """Remove a tenant with its revoked and expired keys. Refused while it has adapters or valid keys. Its
-    usage and costs stay in the ledger. Repeating the command changes nothing.
+    """Remove a tenant with its revoked and expired keys. Refused while it has adapters or valid keys, unless
+    --cascade removes those, too. Its usage and costs stay in the ledger. Repeating the command changes
+    nothing, and completes a removal that was interrupted.
 
-    Example: florin tenant remove acme --dry-run
+    Example: florin tenant remove acme --cascade --dry-run
     """
+    path = f"/admin/v1/tenants/{segment(name)}"
     if not dry_run:
-        confirm(f"Remove the tenant {name}?", yes=yes, unattended=False)
-    params = {"dry_run": True} if dry_run else None
-    session.result(session.api.delete(f"/admin/v1/tenants/{segment(name)}", params), _removed)
+        question = f"Remove the tenant {name}?"
+        if cascade and not yes:
+            obstacles = session.api.delete(path, {"dry_run": True})["obstacles"]
+            if obstacles and not session.json:
+                _show_obstacles(obstacles)
+            question = f"Remove the tenant {name} and these {len(obstacles)}?" if obstacles else question
+        confirm(question, yes=yes, unattended=False)
+    params = ({"dry_run": True} if dry_run else {}) | ({"cascade": True} if cascade else {})
+    session.result(session.api.delete(path, params or None), lambda body: _removed(body, cascade=cascade))
 
 
 @command(app, "list")
@@ -161,16 +178,23 @@ def _suspended(session: Session, name: str, *, suspended: bool) -> None:
     )
 
 
-def _removed(body: Json) -> None:
+def _removed(body: Json, *, cascade: bool) -> None:
     name = clean(body["tenant"])
     if body["removed"]:
+        for obstacle in body["obstacles"]:
+            say(f"{_WORDS[obstacle['kind']]} {clean(obstacle['id'])}.")
         say(f"{name} removed.")
     elif not body["exists"]:
         say(f"{name} was not registered; nothing to do.")
     elif body["obstacles"]:
-        say(f"{name} cannot be removed yet. First remove these:")
-        rows = [(o["kind"], o["id"], o["command"]) for o in body["obstacles"]]
-        show(table(("what", "id", "how"), rows))
+        say(
+            f"{name} would go with these:"
+            if cascade
+            else f"{name} cannot be removed yet. First remove these:"
+        )
+        _show_obstacles(body["obstacles"])
+        if not cascade:
+            note(f"Or all at once: florin tenant remove {name} --cascade")
     else:
         say(f"Nothing stands in the way: florin tenant remove {name}")
 
@@ -193,3 +217,10 @@ def _list(body: Json) -> None:
     ]
     columns = ("tenant", "state", "base access", "weight", "limits", "budget", "requires", "created")
     show(table(columns, rows, right=("weight",)))
+
+
+_WORDS = {"key": "Revoked key", "share": "Ended the sharing of", "adapter": "Removed adapter"}
+
+
+def _show_obstacles(obstacles: Sequence[Json]) -> None:
+    show(table(("what", "id", "how"), [(o["kind"], o["id"], o["command"]) for o in obstacles]))

@@ -23,8 +23,8 @@ _HELP = (
     "GPU, and accounts for each customer's cost to the token."
 )
 _EPILOG = (
-    "All commands but serve, demo, backup, restore and version need a running gateway: FLORIN_URL, and "
-    "FLORIN_OPERATOR_KEY or a customer's FLORIN_KEY. "
+    "All commands but serve, demo, backup, restore, fleet-file and version need a running gateway: "
+    "FLORIN_URL, and FLORIN_OPERATOR_KEY or a customer's FLORIN_KEY. "
     "Exit codes: 1 refused or failed, 2 usage or settings, 3 gateway unreachable."
 )
 
@@ -188,6 +188,12 @@ def _declarative() -> typer.Typer:
     return declarative.app
 
 
+def _fleet_file() -> Sequence[typer.Typer]:
+    from gateway.commands import fleet_files
+
+    return (fleet_files.app,)
+
+
 def _registry() -> Sequence[typer.Typer]:
     from gateway.commands import registry
 
@@ -258,6 +264,7 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
         "Write the registry as a fleet file. Applied to an empty installation, it restores this one.",
         _declarative,
     ),
+    "fleet-file": Group("Fleet files: check one without a gateway, and their JSON Schema.", _fleet_file),
     "registry": Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
     "audit": Group("The audit log, and which version answered a request.", _audit),
     "events": Group("The audit and usage events that Florin sends to other systems.", _events),

@@ -267,6 +267,12 @@ CODES: dict[str, Code] = {
         "The object was changed concurrently, or the name is taken.",
         "Read the current state, then retry.",
     ),
+    "confirmation_required": Code(
+        409,
+        "conflict_error",
+        "A price or rate is at least five times, or at most a fifth of, the one before it.",
+        "Correct it; or confirm it with `confirm=true`, in the command line with `--yes`.",
+    ),
     "in_use": Code(
         409,
         "conflict_error",
@@ -432,7 +438,7 @@ CODES: dict[str, Code] = {
         503,
         _SERVER,
         "The version's files cannot be stored.",
-        "Free space on the disk of FLORIN_ARTIFACT_DIR, or repair it.",
+        "Free space on the disk of FLORIN_ARTIFACT_DIR, where 64 MiB must stay free, or repair it.",
     ),
     "no_worker": Code(
         503,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -71,7 +72,7 @@ async def register(
                 progress=progress,
             )
     except OSError as error:
-        raise disk_failure("The version's files", error) from error
+        raise disk_failure("The version's files", error, authority) from error
     await catch_up(state)
     return done
 
@@ -276,10 +277,11 @@ def find(state: State, name: AdapterName, authority: Authority) -> Adapter:
     return adapter
 
 
-def disk_failure(what: str, error: OSError) -> FlorinError:
-    """Without the path, which is the operator's business; it is logged."""
+def disk_failure(what: str, error: OSError, authority: Authority) -> FlorinError:
+    """Without the path, which is logged; how much room there is and must be is the operator's business."""
     log.error("Artifact store: %s", error)
-    return FlorinError("artifacts_unavailable", f"{what} cannot be stored: {error.strerror or 'disk error'}.")
+    reason = error.strerror if authority.tenant is None or error.errno is None else os.strerror(error.errno)
+    return FlorinError("artifacts_unavailable", f"{what} cannot be stored: {reason or 'disk error'}.")
 
 
 def _release(

@@ -16,9 +16,16 @@ class NewPrice(StrictBody):
     rate_per_gpu_hour: Annotated[
         str, Field(max_length=40, description="A decimal with at most six places.", examples=["2.50"])
     ]
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
-    purchase: Literal["on_demand", "spot", "reserved"] = "on_demand"
-    region: Annotated[str, Field(max_length=63, pattern=r"^[ -~]*$")] = ""
+    currency: Annotated[
+        str, Field(pattern="^[A-Z]{3}$", description="The installation's: all prices have the same.")
+    ] = "USD"
+    purchase: Annotated[
+        Literal["on_demand", "spot", "reserved"], Field(description="How the GPUs are paid for.")
+    ] = "on_demand"
+    region: Annotated[
+        str,
+        Field(max_length=63, pattern=r"^[ -~]*$", description="Empty: every region without its own price."),
+    ] = ""
     valid_from: Annotated[
         str | None,
         Field(

@@ -15,6 +15,7 @@ from gateway.costs.prices.exchange_rates import (
     ExchangeRateError,
     add_exchange_rate,
 )
+from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.prices.price import Price, PriceConflictError, PriceError
 from gateway.costs.prices.price_store import add_price
 from gateway.errors import FlorinError
@@ -22,9 +23,9 @@ from gateway.operations.finance_inputs import NewExchangeRate, NewPrice, PriceCo
 from gateway.operations.state import State
 
 
-async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
-    """Return the price, and False if the same price existed already. Raises FlorinError,
-    LedgerUnavailableError."""
+async def add(state: State, new: NewPrice, *, actor: str, confirmed: bool = True) -> tuple[Price, bool]:
+    """Return the price, and False if the same price existed already. `confirmed`: False refuses what may be a
+    slip. Raises FlorinError, LedgerUnavailableError."""
     with _refusals():
         return await asyncio.to_thread(
             add_price,
@@ -41,11 +42,12 @@ async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
             speedup_reference=new.speedup_reference,
             speedup_source=new.speedup_source,
             actor=actor,
+            confirmed=confirmed,
         )
 
 
-async def correct(state: State, number: int, body: PriceCorrection, *, actor: str) -> Price:
-    """Supersede the price `number`. Raises FlorinError, LedgerUnavailableError."""
+async def correct(state: State, number: int, body: PriceCorrection, *, actor: str, confirmed: bool) -> Price:
+    """Supersede the price `number`. `confirmed`: as above. Raises FlorinError, LedgerUnavailableError."""
     with _refusals():
         change = Change(
             reason=body.reason,
@@ -62,13 +64,21 @@ async def correct(state: State, number: int, body: PriceCorrection, *, actor: st
             withdraw=body.withdraw,
         )
         return await asyncio.to_thread(
-            correct_price, state.ledger, number, change, now=state.clock.now(), actor=actor
+            correct_price,
+            state.ledger,
+            number,
+            change,
+            now=state.clock.now(),
+            actor=actor,
+            confirmed=confirmed,
         )
 
 
-async def add_rate(state: State, new: NewExchangeRate, *, actor: str) -> tuple[ExchangeRate, bool]:
-    """Return the exchange rate, and False if the same one existed already. Raises FlorinError,
-    LedgerUnavailableError."""
+async def add_rate(
+    state: State, new: NewExchangeRate, *, actor: str, confirmed: bool
+) -> tuple[ExchangeRate, bool]:
+    """Return the exchange rate, and False if the same one existed already. `confirmed`: as above. Raises
+    FlorinError, LedgerUnavailableError."""
     with _refusals():
         return await asyncio.to_thread(
             add_exchange_rate,
@@ -81,6 +91,7 @@ async def add_rate(state: State, new: NewExchangeRate, *, actor: str) -> tuple[E
             reason=new.reason,
             now=state.clock.now(),
             actor=actor,
+            confirmed=confirmed,
         )
 
 
@@ -93,6 +104,8 @@ def _refusals() -> Iterator[None]:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     except (PriceConflictError, ExchangeRateConflictError) as error:
         raise FlorinError("conflict", str(error)) from error
+    except UnconfirmedJumpError as error:
+        raise FlorinError("confirmation_required", str(error)) from error
     except NoPriceError as error:
         raise FlorinError("not_found", str(error)) from error
 

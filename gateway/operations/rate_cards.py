@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.costs.periods import PeriodError, iso, month
+from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.selling import card_store, invoices
 from gateway.costs.selling.cards import (
     DEFAULT,
@@ -35,7 +36,9 @@ _Text = r"^[^\x00-\x1f\x7f]*$"
 
 
 class NewRateCard(StrictBody):
-    name: Annotated[str, Field(max_length=63, examples=["standard"])]
+    name: Annotated[
+        str, Field(max_length=63, description="The same for all its versions.", examples=["standard"])
+    ]
     input_per_million: _Decimal
     cached_per_million: Annotated[
         str | None, Field(max_length=40, description="Default: the price of input tokens.")
@@ -53,10 +56,10 @@ class NewRateCard(StrictBody):
         int, Field(ge=0, le=100, description="What batches' tokens cost, in percent of the others'.")
     ] = 100
     monthly_minimum: _Decimal = "0"
-    free_input_tokens: _Count = 0
-    free_cached_tokens: _Count = 0
-    free_output_tokens: _Count = 0
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    free_input_tokens: Annotated[_Count, Field(description="Each month.")] = 0
+    free_cached_tokens: Annotated[_Count, Field(description="Each month.")] = 0
+    free_output_tokens: Annotated[_Count, Field(description="Each month.")] = 0
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$", description="As the prices'.")] = "USD"
     valid_from: Annotated[
         str | None,
         Field(
@@ -95,13 +98,18 @@ class NewInvoice(StrictBody):
     due: Annotated[str | None, Field(max_length=10, description="A date, like `2026-11-30`.")] = None
 
 
-async def add(state: State, new: NewRateCard, *, actor: str) -> tuple[RateCard, bool]:
-    """Return the version, and False if the same existed already. Raises FlorinError,
-    LedgerUnavailableError."""
+async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = True) -> tuple[RateCard, bool]:
+    """Return the version, and False if the same existed already. `confirmed`: False refuses what may be a
+    slip. Raises FlorinError, LedgerUnavailableError."""
     card = card_of(new, state.clock.now())
     with _errors():
         return await asyncio.to_thread(
-            card_store.add_card, state.ledger, card, default_start=new.valid_from is None, actor=actor
+            card_store.add_card,
+            state.ledger,
+            card,
+            default_start=new.valid_from is None,
+            actor=actor,
+            confirmed=confirmed,
         )
 
 
@@ -189,3 +197,5 @@ def _errors() -> Iterator[None]:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     except RateCardConflictError as error:
         raise FlorinError("conflict", str(error)) from error
+    except UnconfirmedJumpError as error:
+        raise FlorinError("confirmation_required", str(error)) from error

@@ -181,7 +181,8 @@ def _in_the_way(name: str, left: list[Obstacle]) -> str:
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return (
         f"{name} cannot be removed while there is {', '.join(named)}{more}: first run `{left[0].command}`"
-        f"{', and so on' if len(left) > 1 else ''}. `florin tenant remove {name} --dry-run` lists everything."
+        f"{', and so on' if len(left) > 1 else ''}. `florin tenant remove {name} --dry-run` lists "
+        "everything, and `--cascade` removes it, too."
     )
 
 

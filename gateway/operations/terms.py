@@ -124,7 +124,7 @@ EndpointScopes = Annotated[
 
 
 class LimitTerms(StrictBody):
-    requests_per_minute: Rate | None = None
+    requests_per_minute: Rate | None = Field(None, description="Requests admitted; null: no limit.")
     tokens_per_minute: Tokens | None = Field(None, description="Prompt and output tokens together.")
     concurrent: Requests | None = Field(
         None, description="Requests between admission and the end of their answers, queued ones included."
@@ -140,11 +140,11 @@ class LimitTerms(StrictBody):
 
 class BudgetTerms(StrictBody):
     tokens_per_day: Tokens | None = Field(None, description="Days and months are UTC's.")
-    tokens_per_month: Tokens | None = None
+    tokens_per_month: Tokens | None = Field(None, description="Prompt and output tokens together.")
     money_per_day: Money | None = Field(
         None, description="In the installation's currency, at its token prices.", examples=["99.50"]
     )
-    money_per_month: Money | None = None
+    money_per_month: Money | None = Field(None, description="Likewise.")
     warn_percent: Annotated[int, Field(strict=True, ge=1, le=100)] = Field(
         80, description="From here on answers carry a warning, and the webhook is called once."
     )
@@ -156,8 +156,10 @@ class QuotaTerms(StrictBody):
     bytes: Annotated[int, Field(strict=True, ge=0, le=10**15)] | None = Field(
         None, description="Of all versions that are not retired."
     )
-    max_rank: Annotated[int, Field(strict=True, ge=1, le=10**6)] | None = None
-    uploads_per_hour: Size | None = None
+    max_rank: Annotated[int, Field(strict=True, ge=1, le=10**6)] | None = Field(
+        None, description="Highest LoRA rank of its adapters."
+    )
+    uploads_per_hour: Size | None = Field(None, description="Uploads that it may begin.")
     keys: Size | None = Field(None, description="Valid keys.")
 
 
@@ -168,7 +170,9 @@ class PolicyTerms(StrictBody):
         None, description="Hosts from which engines may fetch its media; empty: none."
     )
     chat_templates: bool | None = Field(None, description="Whether requests may bring a chat template.")
-    structured_outputs: bool | None = None
+    structured_outputs: bool | None = Field(
+        None, description="Whether requests may ask for structured outputs."
+    )
     pass_fields: Names | None = Field(
         None, description="Fields unknown to Florin that are passed on to engines; empty: none."
     )
@@ -183,7 +187,7 @@ class TenantTerms(StrictBody):
         examples=[{"region": "eu"}],
     )
     limits: LimitTerms | None = Field(None, description="Of all of its requests; null removes all of them.")
-    budget: BudgetTerms | None = None
+    budget: BudgetTerms | None = Field(None, description="Of all of its requests; null: none.")
     weight: Weight = Field(
         1.0, description="Its share of a busy fleet, relative to the other tenants' weights."
     )

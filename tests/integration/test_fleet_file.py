@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import jsonschema_rs
 import openai
 import pytest
 
+from gateway.commands import fleet_file
+from gateway.operations.declarative.json_schema import fleet_file_schema
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import florin, serving
 from tests.support.lora import lora_config, write_adapter
@@ -70,6 +73,7 @@ def test_a_fleet_is_written_applied_exported_and_restored(tmp_path, engine):
         assert "Nothing to do" in again.stdout
         exported = gateway.florin("export")
         assert exported.returncode == 0, exported.stderr
+        jsonschema_rs.validate(fleet_file_schema(), fleet_file.load(exported.stdout))
         assert SECRET not in exported.stdout + done.stdout + gateway.errors.read_text()
         assert gateway.florin("export", "--output", str(tmp_path / "export.yaml")).returncode == 0
         assert (tmp_path / "export.yaml").read_text() == exported.stdout

@@ -52,6 +52,15 @@ def plan_cost_centre(reading: ChangeContext, name: AdapterName, label: str) -> P
     return PlannedChange([change_of(reading, old, new)], new, "adapter.label", details=details)
 
 
+def plan_unshare(reading: ChangeContext, name: AdapterName, tenant: str) -> PlannedChange[Adapter]:
+    """Raises NotFoundError."""
+    old = reading.adapter(name)
+    new = replace(old, shared_with=tuple(other for other in old.shared_with if other != tenant))
+    if new == old:
+        return no_change(reading, old)
+    return PlannedChange([change_of(reading, old, new)], new, "adapter.unshare", details={"tenant": tenant})
+
+
 def plan_eval_policy(
     reading: ChangeContext, name: AdapterName, *, required: bool, data_sha256: str
 ) -> PlannedChange[Adapter]:

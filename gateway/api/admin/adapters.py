@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from adapters.model import Adapter, AdapterName, Version
 from adapters.registry.changes.live_version import CanaryTerms
+from gateway.api.admin.adapter_filter import AdapterFilter
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
 from gateway.api.admin.common import Managed, Operator, listed
 from gateway.api.dependencies import Actor, Manager, StateDep
@@ -86,13 +87,12 @@ class NewReplicas(StrictBody):
 
 @router.get("", response_model=None)
 async def list_adapters(
-    state: StateDep, authority: Manager, tenant: Annotated[str | None, Query()] = None
+    state: StateDep, authority: Manager, chosen: Annotated[AdapterFilter, Query()]
 ) -> Response:
-    """All adapters that the key may see, or one tenant's, by name. A key of role `tenant-admin` sees its own
-    tenant's, without the fields that describe the fleet."""
-    found = [a for name, a in sorted(state.catalog.adapters.items()) if authority.sees(name)]
-    shown = [a for a in found if tenant in (None, a.name.partition("/")[0])]
-    return await listed(shown, lambda adapter: adapter_json(state, adapter, authority))
+    """The adapters that the key may see, by name; those that meet all of the given conditions. A key of role
+    `tenant-admin` sees its own tenant's, without the fields that describe the fleet."""
+    visible = [a for name, a in sorted(state.catalog.adapters.items()) if authority.sees(name)]
+    return await listed(visible, lambda adapter: adapter_json(state, adapter, authority), chosen.matches)
 
 
 @router.get("/{tenant}/{name}")

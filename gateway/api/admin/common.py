@@ -53,13 +53,16 @@ def as_it_is(body: Json) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-async def listed(items: Sequence[T], render: Callable[[T], Json]) -> Response:
+async def listed(
+    items: Sequence[T], render: Callable[[T], Json], chosen: Callable[[Json], bool] = lambda _: True
+) -> Response:
     """{"data": [...]} of a list that may have thousands of objects: other requests are served meanwhile."""
     parts = []
     for start in range(0, len(items), _TOGETHER):
-        parts.append(orjson.dumps([render(item) for item in items[start : start + _TOGETHER]])[1:-1])
+        rendered = map(render, items[start : start + _TOGETHER])
+        parts.append(orjson.dumps([body for body in rendered if chosen(body)])[1:-1])
         await asyncio.sleep(0)
-    return Response(b'{"data":[%b]}' % b",".join(parts), media_type="application/json")
+    return Response(b'{"data":[%b]}' % b",".join(filter(None, parts)), media_type="application/json")
 
 
 Operator = Depends(_operator)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Query, Request, Response
 
 from gateway.api.admin.common import Operator, as_it_is
 from gateway.api.admin.progress import answer
-from gateway.api.dependencies import Actor, StateDep
+from gateway.api.dependencies import Actor, Confirm, StateDep
 from gateway.operations.declarative import execute
 from gateway.operations.declarative.apply import export_registry, plan_apply
 from gateway.operations.declarative.document import Document, parse
@@ -45,12 +45,13 @@ async def apply(
             description="Digest of the plan to carry out. 409 if the plan would be different now.",
         ),
     ] = None,
+    confirm: Confirm = False,
 ) -> Response:
     """Change the registry to match the document. Returns 200 even if some actions failed: `failed` is their
     number, and each of `actions` has its `outcome`. With `accept: application/x-ndjson`, the response is a
     line per step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}."""
     wanted = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
-    made = await plan_apply(state, wanted, prune=prune, agreed=agreed, actor=actor)
+    made = await plan_apply(state, wanted, prune=prune, agreed=agreed, actor=actor, confirmed=confirm)
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         if dry_run:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.dependencies import Confirm, StaffKey, StateDep
 from gateway.costs.prices.exchange_rates import list_exchange_rates
 from gateway.costs.prices.price_store import list_history, list_prices
 from gateway.operations import prices
@@ -20,11 +20,13 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="`id` of the price.
 
 
 @router.post("/prices", status_code=201)
-async def add(body: NewPrice, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+async def add(
+    *, body: NewPrice, key: StaffKey, state: StateDep, response: Response, confirm: Confirm = False
+) -> dict[str, Any]:
     """Add a price: 201, or 200 if the same price exists. Prices are never edited, but can be corrected.
     `warnings` says what may be a slip: a GPU type that no engine has, or that the book spells differently.
     Role finance or operator."""
-    price, new = await prices.add(state, body, actor=actor_of(key))
+    price, new = await prices.add(state, body, actor=actor_of(key), confirmed=confirm)
     if not new:
         response.status_code = 200
     engines = state.catalog.engines.values()
@@ -32,11 +34,13 @@ async def add(body: NewPrice, key: StaffKey, state: StateDep, response: Response
 
 
 @router.post("/prices/{number}/correct", status_code=201)
-async def correct(number: Number, body: PriceCorrection, key: StaffKey, state: StateDep) -> dict[str, Any]:
+async def correct(
+    *, number: Number, body: PriceCorrection, key: StaffKey, state: StateDep, confirm: Confirm = False
+) -> dict[str, Any]:
     """Correct a price: what is not given stays as it was. The earlier row is kept and no longer applies; an
     open-ended price before it resumes where the corrected one no longer applies. Open months change at once,
     closed months by corrections in the open month. Role finance or operator."""
-    price = await prices.correct(state, number, body, actor=actor_of(key))
+    price = await prices.correct(state, number, body, actor=actor_of(key), confirmed=confirm)
     engines = state.catalog.engines.values()
     return {**price.document(), "warnings": prices.warnings(price, body.gpu_type, engines)}
 
@@ -60,10 +64,10 @@ async def show(
 
 @router.post("/exchange-rates", status_code=201)
 async def add_exchange_rate(
-    body: NewExchangeRate, key: StaffKey, state: StateDep, response: Response
+    *, body: NewExchangeRate, key: StaffKey, state: StateDep, response: Response, confirm: Confirm = False
 ) -> dict[str, Any]:
     """Add an exchange rate: 201, or 200 if that day has the same rate. Role finance or operator."""
-    rate, new = await prices.add_rate(state, body, actor=actor_of(key))
+    rate, new = await prices.add_rate(state, body, actor=actor_of(key), confirmed=confirm)
     if not new:
         response.status_code = 200
     return rate.document()

@@ -13,7 +13,7 @@ from gateway.api.admin.adapter_json import adapter_json
 from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import keys_json
 from gateway.api.dependencies import Actor, StateDep
-from gateway.operations import limits, quotas, tenants
+from gateway.operations import limits, quotas, tenant_removal, tenants
 from gateway.operations.authorization import READER
 from gateway.operations.known_tenants import used_before
 from gateway.operations.queues import queue_of
@@ -90,11 +90,21 @@ async def remove_tenant(
     state: StateDep,
     actor: Actor,
     dry_run: Annotated[bool, Query(description="Only tell what stands in the way.")] = False,
+    cascade: Annotated[
+        bool,
+        Query(
+            description="First revoke its valid keys, end the sharing of others' adapters with it, and "
+            "remove its adapters: all of `obstacles`."
+        ),
+    ] = False,
 ) -> Json:
     """Remove a tenant with its revoked and expired keys; its usage stays in the ledger. Refused with 409
-    `in_use` while it has adapters or valid keys, or adapters are shared with it. Repeating this changes
-    nothing."""
-    there, obstacles = await tenants.remove(state, name, actor=actor, dry_run=dry_run)
+    `in_use` while it has adapters or valid keys, or adapters are shared with it, unless `cascade` says to
+    remove those, too. Repeating this changes nothing, and completes a `cascade` that was interrupted."""
+    if cascade and not dry_run:
+        there, obstacles = await tenant_removal.remove(state, name, actor=actor)
+    else:
+        there, obstacles = await tenants.remove(state, name, actor=actor, dry_run=dry_run)
     return {
         "tenant": name,
         "removed": there and not dry_run,

@@ -71,7 +71,7 @@ async def upload(
             await adapters.count_upload(state, authority)
             got = await receive(request, path, limit=most, idle=state.settings.upload_idle_timeout)
         except OSError as error:
-            return _hang_up(adapters.disk_failure("The upload", error))
+            return _hang_up(adapters.disk_failure("The upload", error, authority))
         except FlorinError as refusal:
             return _hang_up(refusal)
         theirs = stack.pop_all()  # now owned by the work, which may outlive the request

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.dependencies import Confirm, FinanceKey, StaffKey, StateDep
 from gateway.api.finance.common import Tagged, Tenant, is_own_month, month_of, owner_of, tenants_of
 from gateway.costs.periods import iso
 from gateway.costs.selling.card_store import assignments_of, list_cards
@@ -23,11 +23,13 @@ _CARDS, _ASSIGNMENTS = "/rate-cards", "/rate-cards/assignments"
 
 
 @router.post(_CARDS, status_code=201)
-async def add(body: NewRateCard, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+async def add(
+    *, body: NewRateCard, key: StaffKey, state: StateDep, response: Response, confirm: Confirm = False
+) -> dict[str, Any]:
     """Add a version of a rate card: 201, or 200 if the same exists. Versions are never edited; to replace
     other terms from the same month, give a `reason`. Closed months keep their prices. Role finance or
     operator."""
-    card, new = await rate_cards.add(state, body, actor=actor_of(key))
+    card, new = await rate_cards.add(state, body, actor=actor_of(key), confirmed=confirm)
     if not new:
         response.status_code = 200
     return card.document()

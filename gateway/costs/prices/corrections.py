@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.jumps import check_price_jump
 from gateway.costs.prices.price import Price, PriceConflictError, PriceError, as_fast, check, rate_micros
 from gateway.costs.prices.price_store import insert_price, mark_stale, read_history, read_prices, said_speed
 from gateway.costs.prices.repricing import opened_at
@@ -42,12 +43,15 @@ class Change:
     """The price should not have been added at all."""
 
 
-def correct_price(ledger: Ledger, number: int, change: Change, *, now: int, actor: str = "") -> Price:
+def correct_price(
+    ledger: Ledger, number: int, change: Change, *, now: int, actor: str = "", confirmed: bool = True
+) -> Price:
     """Supersede the price `number`. Returns the new row.
 
-    `actor`: recorded in the audit log; empty to record nothing.
+    `actor`: recorded in the audit log; empty to record nothing. `confirmed`: False refuses a likely slip,
+    compared with the other prices of the series: the corrected one may have been the slip.
 
-    Raises NoPriceError, PriceError, PriceConflictError, LedgerUnavailableError."""
+    Raises NoPriceError, PriceError, PriceConflictError, UnconfirmedJumpError, LedgerUnavailableError."""
     with ledger.write() as connection:
         next_batch(connection)  # as when a price is added
         old = _standing(read_history(connection), number)
@@ -56,6 +60,8 @@ def correct_price(ledger: Ledger, number: int, change: Change, *, now: int, acto
         new = changed(old, change, PriceBook(rest), now)
         if not new.withdrawn:
             check(new, rest)
+            if not confirmed:
+                check_price_jump(new, rest)
         new = insert_price(connection, new)
         after = rest if new.withdrawn else [*rest, new]
         opened = opened_at(connection)

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, insert, select
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import DAY, iso
 from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.prices.jumps import check_jump
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
@@ -103,12 +104,13 @@ def add_exchange_rate(
     reason: str | None,
     now: int,
     actor: str = "",
+    confirmed: bool = True,
 ) -> tuple[ExchangeRate, bool]:
     """Add a rate. Returns it, and whether it is new. A `reason` is required if that day has another rate.
 
-    `actor`: recorded in the audit log; empty to record nothing.
+    `actor`: recorded in the audit log; empty to record nothing. `confirmed`: False refuses a likely slip.
 
-    Raises ExchangeRateError, ExchangeRateConflictError, LedgerUnavailableError."""
+    Raises ExchangeRateError, ExchangeRateConflictError, UnconfirmedJumpError, LedgerUnavailableError."""
     if currency == target:
         raise ExchangeRateError("target", f"{currency} to {target} needs no rate.")
     if valid_from % DAY:
@@ -127,12 +129,22 @@ def add_exchange_rate(
                 f"{currency} to {target} is {decimal_text(same_day[-1].rate_nanos, PLACES)} from "
                 f"{iso(valid_from)[:10]} already. To replace it, say why: --reason."
             )
+        neighbour = _neighbour(held, valid_from)
+        if not confirmed and neighbour is not None:
+            check_jump(f"One {currency} in {target}", neighbour.rate_nanos, new.rate_nanos, places=PLACES)
         row = {name: value for name, value in asdict(new).items() if name != "id"}
         made = connection.execute(insert(table).values(row)).inserted_primary_key
         assert made is not None
         new = replace(new, id=made[0])
         record(connection, actor, "exchange_rate.add", f"{currency} to {target}", new.document(), now)
         return new, True
+
+
+def _neighbour(rates: Sequence[ExchangeRate], day: int) -> ExchangeRate | None:
+    """Of one pair, the last rate before a day, or else the first after it."""
+    before = [rate for rate in rates if rate.valid_from < day]
+    after = [rate for rate in rates if rate.valid_from > day]
+    return before[-1] if before else after[0] if after else None
 
 
 def rate_at(rates: Sequence[ExchangeRate], currency: str, target: str, at: int) -> ExchangeRate | None:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, insert, select
 
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.jumps import check_price_jump
 from gateway.costs.prices.price import (
     Price,
     PriceConflictError,
@@ -75,6 +76,7 @@ def add_price(
     speedup_reference: str | None = None,
     speedup_source: str | None = None,
     actor: str = "",
+    confirmed: bool = True,
 ) -> tuple[Price, bool]:
     """Add a price. Returns it, and whether it is new. Without `valid_from`, the first price of a series is
     valid from the end of the last closed month (or from the beginning), so that earlier usage has a cost too;
@@ -83,9 +85,9 @@ def add_price(
     Open months use the new price immediately. Hours within which it begins or ends, and hours of closed
     months whose rate it changes, are marked to be rolled up again; the latter become corrections.
 
-    `actor`: recorded in the audit log; empty to record nothing.
+    `actor`: recorded in the audit log; empty to record nothing. `confirmed`: False refuses a likely slip.
 
-    Raises PriceError, PriceConflictError, LedgerUnavailableError."""
+    Raises PriceError, PriceConflictError, UnconfirmedJumpError, LedgerUnavailableError."""
     said = said_speed(speedup, speedup_reference, speedup_source)
     with ledger.write() as connection:
         # Adding a price and closing a month both take a batch first, so they run one after the other.
@@ -102,6 +104,8 @@ def add_price(
         if same is not None:
             return same, False
         _check_currency(connection, price)
+        if not confirmed:
+            check_price_jump(price, book)
         price = insert_price(connection, price)
         mark_stale(connection, [price], book, [*book, price], opened)
         record(connection, actor, "price.add", gpu_type, price.document(), now)

@@ -16,6 +16,7 @@ from gateway.costs.selling.cards import (
     RateCard,
     RateCards,
     assignment_to_add,
+    check_card_jump,
     check_currency,
     version_to_add,
 )
@@ -53,19 +54,20 @@ def _rows(connection: Connection, table: Table, names: tuple[str, ...]) -> list[
 
 
 def add_card(
-    ledger: Ledger, card: RateCard, *, default_start: bool, actor: str = ""
+    ledger: Ledger, card: RateCard, *, default_start: bool, actor: str = "", confirmed: bool = True
 ) -> tuple[RateCard, bool]:
     """Add a version of a card: see `version_to_add`. Returns it, and whether it is new.
 
-    `actor`: recorded in the audit log; empty to record nothing.
+    `actor`: recorded in the audit log; empty to record nothing. `confirmed`: False refuses a likely slip.
 
-    Raises RateCardError, RateCardConflictError, LedgerUnavailableError."""
+    Raises RateCardError, RateCardConflictError, UnconfirmedJumpError, LedgerUnavailableError."""
     with ledger.write() as connection:
         next_batch(connection)  # so that a month is closed either before or after
-        made, new = version_to_add(
-            read_cards(connection), card, default_start=default_start, opened=opened_month(connection)
-        )
+        known = read_cards(connection)
+        made, new = version_to_add(known, card, default_start=default_start, opened=opened_month(connection))
         if new:
+            if not confirmed:
+                check_card_jump(known, made)
             check_currency(card.currency, [p.currency for p in read_prices(connection)[:1]])
             connection.execute(insert(rate_cards), [asdict(made)])
             record(connection, actor, "rate_card.add", made.name, made.document(), made.recorded_at)

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso, month
 from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.prices.jumps import check_jump
 
 T = TypeVar("T")
 
@@ -210,6 +211,16 @@ def version_to_add(
             "why (reason); the earlier terms are kept. Or let the new ones begin with another month."
         )
     return card if same is not None else replace(card, reason=""), True
+
+
+def check_card_jump(known: RateCards, card: RateCard) -> None:
+    """Compare the prices of tokens with those of the card's version before. Raises UnconfirmedJumpError."""
+    earlier = [v for month, v in sorted(known.versions(card.name).items()) if month < card.valid_from]
+    for what in ("input", "cached", "output") if earlier else ():
+        before, after = (getattr(version, f"{what}_micros") for version in (earlier[-1], card))
+        check_jump(
+            f"A million {what} tokens by {card.name} in {card.currency}", before, after, places=_PLACES
+        )
 
 
 def assignment_to_add(known: RateCards, new: Assignment, *, opened: str) -> tuple[Assignment, bool]:

@@ -73,6 +73,7 @@ ACTIONS: dict[str, str] = {
     "adapter.scale": "The bounds of an adapter's replicas were changed.",
     "adapter.retire": "A version was retired.",
     "adapter.release": "A version was released from its serving status.",
+    "adapter.unshare": "An adapter is no longer shared with a tenant that was removed.",
     "adapter.remove": "An adapter was removed with all its versions.",
     "version.quarantine": "A version answered incorrectly after a load and is not served.",
     "version.fail": "A version could not be loaded and is not retried for a while.",

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +23,13 @@ from adapters.checks.validate import FILES
 from adapters.model import PendingDeletion, Version, load
 from adapters.model import dump as dump_document
 from adapters.progress import CHUNK, Progress, ProgressMeter, silent
-from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.artifacts import ArtifactStore, digest_of
 from adapters.security import state_directory
 from adapters.store import registry_format
 from adapters.store.continuity import Position, next_epoch
 from adapters.store.protocol.registry import AuditNote
 from adapters.store.redis.registry_backup import RegistryContents
-from gateway.config import Settings
+from gateway.config import Settings, load_settings
 from gateway.costs.verification.verify import VerifiedPeriod
 from gateway.costs.verification.verify import verify as verify_periods
 from gateway.metering.ledger import dump
@@ -60,8 +61,21 @@ class RestoredBackup:
         return all(period.ok for period in self.periods)
 
 
-def restore(settings: Settings, path: Path, *, progress: Progress = silent) -> RestoredBackup:
-    """Blocking. Stop the gateways first.
+def rehearse(path: Path, *, progress: Progress = silent) -> RestoredBackup:
+    """Restore a backup into a temporary installation, which is deleted: nothing that exists is touched.
+    Blocking.
+
+    Needs room for the registry, the ledger and one version in the temporary directory (TMPDIR). Raises as
+    `restore`, and SettingsError."""
+    with tempfile.TemporaryDirectory(prefix="florin-check-") as scratch:
+        settings = load_settings(state_dir=scratch, redis_url="", ledger_url="", artifact_dir=None)
+        return restore(settings, path, progress=progress, rehearsal=True)
+
+
+def restore(
+    settings: Settings, path: Path, *, progress: Progress = silent, rehearsal: bool = False
+) -> RestoredBackup:
+    """Blocking. Stop the gateways first. `rehearsal`: versions' files are checked one by one, and not kept.
 
     Raises BackupError, EmbeddedError, StoreUnavailableError, LedgerUnavailableError."""
     with opened(path) as (archive, manifest):
@@ -84,7 +98,7 @@ def restore(settings: Settings, path: Path, *, progress: Progress = silent) -> R
             contents = _moved(
                 contents_codec.validate_json(archive.read(REGISTRY)), manifest, settings.artifacts
             )
-            _publish(settings, archive, manifest, progress)
+            _publish(settings, archive, manifest, progress, keep=not rehearsal)
             if not filled:
                 _fill(engine, archive, manifest, progress)
             asyncio.run(_write_registry(settings, url, contents, manifest))
@@ -93,7 +107,11 @@ def restore(settings: Settings, path: Path, *, progress: Progress = silent) -> R
         verified = verify_periods(ledger, progress=lambda *_: progress("verifying", 0, None))
     finally:
         ledger.close()
-    return RestoredBackup(manifest, _absent(settings, contents), tuple(verified))
+    absent = _absent(
+        contents,
+        lambda hexdigest: hexdigest in manifest.artifacts or _is_there(settings.artifacts / hexdigest),
+    )
+    return RestoredBackup(manifest, absent, tuple(verified))
 
 
 async def _refuse_used_registry(settings: Settings, url: str) -> None:
@@ -150,7 +168,9 @@ def _at(document: Version | PendingDeletion, before: Path, root: Path) -> str:
     return dump_document(replace(document, path=str(root / path.name)) if path.parent == before else document)
 
 
-def _publish(settings: Settings, archive: zipfile.ZipFile, manifest: Manifest, progress: Progress) -> None:
+def _publish(
+    settings: Settings, archive: zipfile.ZipFile, manifest: Manifest, progress: Progress, *, keep: bool
+) -> None:
     store = ArtifactStore(settings.artifacts)
     store.open(manifest.installation)
     meter = ProgressMeter("adapters", progress, sum(manifest.artifacts.values()))
@@ -165,8 +185,8 @@ def _publish(settings: Settings, archive: zipfile.ZipFile, manifest: Manifest, p
                     (staged / name).open("wb") as target,
                 ):
                     shutil.copyfileobj(source, target, CHUNK)
-            made = store.publish(staged)
-        if made.digest != f"sha256:{hexdigest}":
+            digest = store.publish(staged).digest if keep else f"sha256:{digest_of(staged)}"
+        if digest != f"sha256:{hexdigest}":
             raise BackupError(f"The files of {hexdigest} are not what their name says.")
         meter.add(size)
     meter.tell()
@@ -203,13 +223,12 @@ async def _write_registry(
         await store.write(contents, begun, note=note)
 
 
-def _absent(settings: Settings, contents: RegistryContents) -> tuple[str, ...]:
+def _absent(contents: RegistryContents, is_there: Callable[[str], bool]) -> tuple[str, ...]:
+    """`is_there`: whether there are files of a digest, in hex."""
     versions = (load(Version, text) for text in contents.documents.get("version", {}).values())
-    homes = {
-        version.id: settings.artifacts / version.digest.removeprefix("sha256:")
-        for version in versions
-        if version.retired is None
-    }
-    return tuple(
-        sorted(id_ for id_, home in homes.items() if not all((home / name).is_file() for name in FILES))
-    )
+    callable_ = (version for version in versions if version.retired is None)
+    return tuple(sorted(v.id for v in callable_ if not is_there(v.digest.removeprefix("sha256:"))))
+
+
+def _is_there(home: Path) -> bool:
+    return all((home / name).is_file() for name in FILES)

@@ -40,6 +40,8 @@ class PlannedAction:
     """The object as it is to be, complete; None: gone, or refused."""
     reason: str = ""
     """Why it is refused."""
+    code: str = "conflict"
+    """Of that error."""
     needs: frozenset[Ref] = frozenset()
     """What must not have failed before."""
 

@@ -23,14 +23,20 @@ async def export_registry(state: State) -> Json:
 
 
 async def plan_apply(
-    state: State, wanted: Document, *, prune: bool, agreed: str | None, actor: str
+    state: State, wanted: Document, *, prune: bool, agreed: str | None, actor: str, confirmed: bool
 ) -> ApplyPlan:
     """Plan the changes that bring the registry to `wanted`. `prune` also removes objects missing from the
-    sections that the document has. `agreed` is the digest of the plan that the operator confirmed. Raises
-    ConflictError if the plan would be another now."""
+    sections that the document has. `confirmed`: False refuses prices that are likely slips. `agreed` is the
+    digest of the plan that the operator confirmed. Raises ConflictError if the plan would be another now."""
     asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
     made = await asyncio.to_thread(
-        plan, await _current(state), wanted, prune=prune, asking=asking, clock=state.clock.now()
+        plan,
+        await _current(state),
+        wanted,
+        prune=prune,
+        asking=asking,
+        clock=state.clock.now(),
+        confirmed=confirmed,
     )
     if agreed not in (None, made.digest):
         raise ConflictError("The registry has changed since this plan was made: look at the new one first.")

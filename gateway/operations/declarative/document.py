@@ -10,13 +10,17 @@ nothing of it is added, changed or pruned.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from adapters.errors import Finding
 from gateway.errors import FlorinError
+from gateway.operations.declarative.sections import SECTIONS
 from gateway.operations.declarative.specs import (
     AdapterSpec,
     BaseSpec,
@@ -33,11 +37,12 @@ from gateway.operations.declarative.specs import (
 from gateway.operations.finance_inputs import NewPrice
 from gateway.operations.inputs import Label, StrictBody
 from gateway.operations.rate_cards import NewAssignment, NewRateCard
+from gateway.operations.unknown_fields import Location, pattern, unknown_field
 
 SHOWN_ERRORS = 50
 _WORD = re.compile(r"[\w/@.+-]+", re.ASCII)
 
-_DECIMALS = {
+DECIMALS = {
     *("rate_per_gpu_hour", "speedup", "input_per_million", "cached_per_million", "output_per_million"),
     *("residency_per_adapter_hour", "monthly_minimum"),
 }
@@ -48,24 +53,28 @@ def _decimals(said: object) -> object:
     if not isinstance(said, dict):
         return said
     return {
-        name: str(value) if name in _DECIMALS and type(value) in {int, float} else value
+        name: str(value) if name in DECIMALS and type(value) in {int, float} else value
         for name, value in said.items()
     }
+
+
+def _section(name: str) -> Any:
+    return Field(None, description=SECTIONS[name])
 
 
 class Document(StrictBody):
     """Ids → objects, by noun."""
 
     florin: Literal[1] = Field(description="Version of this format.")
-    bases: dict[Label, BaseSpec] | None = None
-    engines: dict[EngineName, EngineSpec] | None = None
-    tenants: dict[TenantName, TenantSpec] | None = None
-    keys: dict[KeyId, KeySpec] | None = None
-    adapters: dict[FullName, AdapterSpec] | None = None
-    removed: dict[FullName, RemovedSpec] | None = None
-    prices: tuple[Annotated[NewPrice, BeforeValidator(_decimals)], ...] | None = None
-    rate_cards: tuple[Annotated[NewRateCard, BeforeValidator(_decimals)], ...] | None = None
-    rate_card_assignments: tuple[NewAssignment, ...] | None = None
+    bases: dict[Label, BaseSpec] | None = _section("bases")
+    engines: dict[EngineName, EngineSpec] | None = _section("engines")
+    tenants: dict[TenantName, TenantSpec] | None = _section("tenants")
+    keys: dict[KeyId, KeySpec] | None = _section("keys")
+    adapters: dict[FullName, AdapterSpec] | None = _section("adapters")
+    removed: dict[FullName, RemovedSpec] | None = _section("removed")
+    prices: tuple[Annotated[NewPrice, BeforeValidator(_decimals)], ...] | None = _section("prices")
+    rate_cards: tuple[Annotated[NewRateCard, BeforeValidator(_decimals)], ...] | None = _section("rate_cards")
+    rate_card_assignments: tuple[NewAssignment, ...] | None = _section("rate_card_assignments")
 
     @model_validator(mode="after")
     def _consistent(self) -> Document:
@@ -83,15 +92,51 @@ class Document(StrictBody):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake, perhaps in many places: a field that fifty tenants have, and no tenant can have."""
+
+    finding: Finding
+    """It names the first place."""
+    places: tuple[Location, ...]
+
+
 def parse(body: object) -> Document:
     """Raises FlorinError, whose findings name each wrong place by its path in the file."""
-    try:
-        return Document.model_validate(body)
-    except ValidationError as error:
-        findings = tuple(_finding(e) for e in error.errors()[:SHOWN_ERRORS])
+    document, mistakes = read(body)
+    if document is not None:
+        return document
+    findings = tuple(mistake.finding for mistake in mistakes)
     first, more = findings[0], len(findings) - 1
     message = first.message + (f" (and {more} more)" if more else "")
     raise FlorinError("invalid_value", message, param=first.message.partition(": ")[0], findings=findings)
+
+
+def read(body: object) -> tuple[Document | None, tuple[Mistake, ...]]:
+    """The document, or else what is wrong with it: the first `SHOWN_ERRORS` mistakes."""
+    try:
+        return Document.model_validate(body), ()
+    except ValidationError as error:
+        groups: dict[tuple[object, ...], list[Any]] = {}
+        for detail in error.errors():
+            key = (pattern(schema(), detail["loc"]), detail["type"], detail["msg"])
+            groups.setdefault(key, []).append(detail)
+    return None, tuple(_mistake(details) for details in islice(groups.values(), SHOWN_ERRORS))
+
+
+@cache
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of the document as the API takes it."""
+    return Document.model_json_schema()
+
+
+def _mistake(details: Sequence[Any]) -> Mistake:
+    places = tuple(detail["loc"] for detail in details)
+    finding = _finding(details[0])
+    if len(places) > 1:
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        finding = replace(finding, message=f"{finding.message} (Also at {path(places[1])}{more}.)")
+    return Mistake(finding, places)
 
 
 def path(where: Sequence[str | int]) -> str:
@@ -109,11 +154,28 @@ def path(where: Sequence[str | int]) -> str:
 
 
 def _finding(error: Any) -> Finding:
-    where = path(error["loc"])
-    message = str(error["msg"]).removeprefix("Value error, ")
-    secret = error["loc"][:1] == ("keys",)  # what stands there may be a key, written by mistake
+    place = error["loc"]
+    secret = place[:1] == ("keys",)  # what stands there may be a key, written by mistake
     found = "-" if secret or isinstance(error["input"], dict | list) else ascii(error["input"])[:120]
-    return Finding("invalid_value", f"{where}: {message.rstrip('.')}.", found, str(_expected(error)))
+    if error["type"] == "extra_forbidden":
+        unknown = unknown_field(schema(), place)
+        return Finding("invalid_value", _sentence(place, str(unknown)), found, ", ".join(unknown.allowed))
+    message = _MESSAGES.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    return Finding("invalid_value", _sentence(place, message), found, str(_expected(error)))
+
+
+_MESSAGES: Final = {
+    "missing": "this field is required",
+    "dict_type": "must be a mapping of names to values",
+    "model_type": "must be a mapping of fields to values",
+    "tuple_type": "must be a list",
+}
+"""By pydantic's type of error, where its own message names Python's types."""
+
+
+def _sentence(place: Location, message: str) -> str:
+    text = f"{path(place)}: {message}"
+    return text if text.endswith("?") else f"{text.rstrip('.')}."
 
 
 def _expected(error: Any) -> str:

@@ -14,6 +14,8 @@ import orjson
 from adapters.errors import AdaptersError, StoreUnavailableError
 from gateway.errors import FlorinError, translate
 from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.operations.adapters import disk_failure
+from gateway.operations.authorization import READER
 from gateway.operations.declarative.actions import ApplyPlan, PlannedAction, Ref
 from gateway.operations.declarative.document import Document
 from gateway.operations.declarative.objects import act
@@ -126,8 +128,7 @@ class _Run:
         except LedgerUnavailableError as error:
             return ActionOutcome(action, "failed", FlorinError("ledger_unavailable", str(error)))
         except OSError as error:
-            text = f"The version's files cannot be stored: {error}."
-            return ActionOutcome(action, "failed", FlorinError("artifacts_unavailable", text))
+            return ActionOutcome(action, "failed", disk_failure("The version's files", error, READER))
         except Exception:  # a defect with one object: the others go on, and the end names it
             log.exception("applying %s %s failed", action.kind, action.id)
             text = "Internal error in Florin; see the gateway's log."
@@ -136,4 +137,4 @@ class _Run:
 
 
 def _refused(action: PlannedAction) -> ActionOutcome:
-    return ActionOutcome(action, "failed", FlorinError("conflict", action.reason))
+    return ActionOutcome(action, "failed", FlorinError(action.code, action.reason))

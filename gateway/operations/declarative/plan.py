@@ -12,6 +12,7 @@ from typing import Any
 from adapters.errors import ConflictError
 from gateway.costs.periods import PeriodError
 from gateway.costs.prices.book import PriceError
+from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.actions import ApplyPlan, Kind, PlannedAction, compare
 from gateway.operations.declarative.current import Current
@@ -23,13 +24,21 @@ from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpe
 
 
 def plan(
-    current: Current, wanted: Document, *, prune: bool = False, asking: str = "", clock: int
+    current: Current,
+    wanted: Document,
+    *,
+    prune: bool = False,
+    asking: str = "",
+    clock: int,
+    confirmed: bool = True,
 ) -> ApplyPlan:
-    """`asking`: id of the key that asks, which prunes itself for nobody. `clock`: Unix microseconds."""
+    """`asking`: id of the key that asks, which prunes itself for nobody. `clock`: Unix microseconds.
+    `confirmed`: False refuses prices that may be slips, compared with those that stand: whoever writes a file
+    sees all of its own."""
     now = current.document
     gone = left_out(now, wanted) if prune else {section: [] for section in PRUNED}
     moved = engines_moved(now, wanted, gone)
-    made = [*moved, *_additions(current, wanted, gone, clock)]
+    made = [*moved, *_additions(current, wanted, gone, clock, confirmed=confirmed)]
     if prune:
         made += [a for a in removals(now, wanted, gone, asking) if a not in moved]
     made += _each("removed", _counted(now, gone), _raised(now, wanted, gone), lambda _, __, said: said)
@@ -37,7 +46,9 @@ def plan(
     return ApplyPlan(actions, len(made) - len(actions))
 
 
-def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> list[PlannedAction | None]:
+def _additions(
+    current: Current, wanted: Document, gone: Gone, clock: int, *, confirmed: bool
+) -> list[PlannedAction | None]:
     """In the order in which one needs the other. None: unchanged."""
     now = current.document
     buried = {i: int(r.latest[1:]) for i, r in (now.removed or {}).items()}
@@ -62,8 +73,8 @@ def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> li
         *_each("tenant", now.tenants, wanted.tenants, lambda _, n, w: resolve.tenant(n, w)),
         *(_with_own_secret(_owned(a, tenants), now) for a in keys),
         *(_owned(a, tenants) for a in adapters),
-        *_prices(current, wanted, clock),
-        *(_owned(a, tenants) for a in plan_selling(current.selling, wanted, clock)),
+        *_prices(current, wanted, clock, confirmed=confirmed),
+        *(_owned(a, tenants) for a in plan_selling(current.selling, wanted, clock, confirmed=confirmed)),
     ]
 
 
@@ -139,14 +150,22 @@ def _counted(now: Document, gone: Gone) -> dict[str, RemovedSpec]:
     return {**(now.removed or {}), **leaving}
 
 
-def _prices(current: Current, wanted: Document, clock: int) -> list[PlannedAction | None]:
-    book = list(current.document.prices or ())
+def _prices(current: Current, wanted: Document, clock: int, *, confirmed: bool) -> list[PlannedAction | None]:
+    standing = current.document.prices or ()
+    book = list(standing)
     made: list[PlannedAction | None] = []
     for said in wanted.prices or ():
         where = f"{said.region} {said.purchase}".strip()
         id_ = f"{said.gpu_type} {where} from {said.valid_from or 'now'}"
         try:
             new = resolve.price(book, said, clock)
+            if new is not None and not confirmed:
+                resolve.check_price(standing, new, clock)
+        except UnconfirmedJumpError as error:
+            made.append(
+                PlannedAction("refuse", "price", id_, reason=str(error), code="confirmation_required")
+            )
+            continue
         except (DocumentRefusedError, PriceError, PeriodError) as error:
             made.append(PlannedAction("refuse", "price", id_, reason=str(error)))
             continue

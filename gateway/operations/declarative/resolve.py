@@ -12,6 +12,7 @@ from adapters.errors import ConflictError
 from adapters.model import CanaryOutcome
 from adapters.sources.public_uri import led_to
 from gateway.costs.periods import instant, iso
+from gateway.costs.prices.jumps import check_price_jump
 from gateway.costs.prices.price import (
     Price,
     PriceConflictError,
@@ -256,6 +257,13 @@ def price(book: Iterable[NewPrice], wanted: NewPrice, now: int) -> NewPrice | No
         _check(new, standing)
         return price_spec(new).model_copy(update={"valid_from": None})
     return None if _check(new, standing) else price_spec(new)
+
+
+def check_price(standing: Iterable[NewPrice], new: NewPrice, now: int) -> None:
+    """Raises UnconfirmedJumpError if the price may be a slip."""
+    price = to_price(new)
+    begins = now if new.valid_from is None else price.valid_from
+    check_price_jump(replace(price, valid_from=begins), [to_price(p) for p in standing])
 
 
 def _check(new: Price, standing: Iterable[Price]) -> Price | None:

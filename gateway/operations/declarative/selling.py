@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.selling.cards import (
     Assignment,
     RateCard,
@@ -16,6 +17,7 @@ from gateway.costs.selling.cards import (
     RateCardError,
     RateCards,
     assignment_to_add,
+    check_card_jump,
     version_to_add,
 )
 from gateway.errors import FlorinError
@@ -62,12 +64,14 @@ def assignments_in_force(cards: RateCards, tenants: Iterable[str]) -> Iterator[N
             yield assignment_spec(one)
 
 
-def plan_selling(there: Selling, wanted: Document, clock: int) -> list[PlannedAction | None]:
+def plan_selling(
+    there: Selling, wanted: Document, clock: int, *, confirmed: bool = True
+) -> list[PlannedAction | None]:
     """None: it stands already."""
     made: list[PlannedAction | None] = []
     cards = there.cards
     for said in wanted.rate_cards or ():
-        action, cards = _card(cards, said, clock, there.opened)
+        action, cards = _card(cards, said, clock, there.opened, there.cards if not confirmed else None)
         made.append(action)
     for assigned in wanted.rate_card_assignments or ():
         one, cards = _assignment(cards, assigned, clock, there.opened)
@@ -76,12 +80,18 @@ def plan_selling(there: Selling, wanted: Document, clock: int) -> list[PlannedAc
 
 
 def _card(
-    cards: RateCards, said: NewRateCard, clock: int, opened: str
+    cards: RateCards, said: NewRateCard, clock: int, opened: str, unlike: RateCards | None
 ) -> tuple[PlannedAction | None, RateCards]:
+    """`unlike`: the cards from whose prices an unconfirmed one must not be too far."""
     id_ = f"{said.name} from {said.valid_from or 'now'}"
     try:
         wanted = card_of(said, clock)
         new, fresh = version_to_add(cards, wanted, default_start=said.valid_from is None, opened=opened)
+        if unlike is not None and fresh:
+            check_card_jump(unlike, new)
+    except UnconfirmedJumpError as error:
+        refused = PlannedAction("refuse", "rate_card", id_, reason=str(error), code="confirmation_required")
+        return refused, cards
     except _REFUSED as error:
         return PlannedAction("refuse", "rate_card", id_, reason=str(error)), cards
     if not fresh:

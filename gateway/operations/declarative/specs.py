@@ -102,18 +102,20 @@ TenantSpec = TenantTerms
 class PinsSpec(StrictBody):
     """See `gateway.tenants.directory.Pins`."""
 
-    base: Label | None = None
-    gpu_type: Label | None = None
-    gpu_count: Count | None = None
-    region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
-    purchase: Purchase | None = None
-    labels: EngineLabels | None = None
-    address: Address | None = None
+    base: Label | None = Field(None, description="Its base model.")
+    gpu_type: Label | None = Field(None, description="Its GPU type.")
+    gpu_count: Count | None = Field(None, description="Its number of GPUs.")
+    region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$", description="Its region.")
+    purchase: Purchase | None = Field(None, description="Its purchase model.")
+    labels: EngineLabels | None = Field(None, description="Its labels.")
+    address: Address | None = Field(None, description="The host in its URL.")
 
 
 class KeySpec(KeyTerms):
-    tenant: Annotated[str, AfterValidator(_tenant_or_none)] = ""
-    role: Role = Role.TENANT
+    tenant: Annotated[str, AfterValidator(_tenant_or_none)] = Field(
+        "", description="Whose it is. Required for the roles tenant and tenant-admin."
+    )
+    role: Role = Field(Role.TENANT, description="What it is for.")
     engine: Annotated[str, AfterValidator(_engine_or_none)] = Field(
         "", description="The one engine that a key of role engine is for."
     )
@@ -144,9 +146,11 @@ class KeySpec(KeyTerms):
 
 
 class BaseSpec(StrictBody):
-    aliases: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
+    aliases: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = Field(
+        None, description="Other names that adapters have for it."
+    )
     config: Annotated[dict[str, Any], AfterValidator(as_json)] | None = Field(
-        None, description="Its config.json."
+        None, description="Its config.json, against which adapters are checked."
     )
     chat_template: str | None = Field(
         None,
@@ -156,25 +160,37 @@ class BaseSpec(StrictBody):
 
 
 class EngineSpec(StrictBody):
-    url: Annotated[str, Field(max_length=2000), AfterValidator(_url)]
-    base: Label
-    gpu_type: Label
-    gpu_count: Count = 1
-    slots: Count
-    cpu_slots: Count | None = Field(None, description="As many as `slots` if left out.")
-    max_rank: Count
-    seats: Count | None = Field(None, description="Learned from its metrics if left out.")
+    url: Annotated[str, Field(max_length=2000), AfterValidator(_url)] = Field(
+        description="Where it is.", examples=["http://10.0.0.7:8000"]
+    )
+    base: Label = Field(description="The base model's name, as the engine serves it.")
+    gpu_type: Label = Field(description="As in the price book.", examples=["H200"])
+    gpu_count: Count = Field(1, description="Number of its GPUs.")
+    slots: Count = Field(description="Its `--max-loras`.")
+    cpu_slots: Count | None = Field(
+        None, description="Its `--max-cpu-loras`; as many as `slots` if left out."
+    )
+    max_rank: Count = Field(description="Its `--max-lora-rank`.")
+    seats: Count | None = Field(
+        None, description="Its `--max-num-seqs`; learned from its metrics if left out."
+    )
     prompt_scores: PromptScores | None = Field(
         None, description="Whether it survives scoring prompts; tried if left out."
     )
-    tasks: Tasks = ("generate",)
-    driver: DriverName = "vllm"
-    holds: HeldVersions = ()
-    region: str = Field("", max_length=63, pattern=r"^[ -~]*$")
-    purchase: Purchase = "on_demand"
-    labels: EngineLabels = Field(default_factory=dict)
+    tasks: Tasks = Field(("generate",), description="What it does.")
+    driver: DriverName = Field("vllm", description="Which kind of engine it is; see docs/other-engines.md.")
+    holds: HeldVersions = Field(
+        (), description="Versions that it was started with; for engines that load none later."
+    )
+    region: str = Field("", max_length=63, pattern=r"^[ -~]*$", description="As in the price book.")
+    purchase: Purchase = Field("on_demand", description="How its GPUs are paid for.")
+    labels: EngineLabels = Field(
+        default_factory=dict, description="What tenants may require of it.", examples=[{"pool": "eu"}]
+    )
     host: HostName = Field("", description="Failure domain; empty: the host of its URL.")
-    state: Literal["active", "cordoned", "draining"] | None = None
+    state: Literal["active", "cordoned", "draining"] | None = Field(
+        None, description="Left out: as it is; active for a new one."
+    )
 
     @model_validator(mode="after")
     def _enough(self) -> EngineSpec:
@@ -187,11 +203,17 @@ class EngineSpec(StrictBody):
 
 
 class VersionSpec(StrictBody):
-    version: VersionName
-    source: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_public)]
-    digest: Digest | None = None
+    version: VersionName = Field(description="Its number, never given twice.", examples=["v1"])
+    source: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_public)] = Field(
+        description="A directory that the gateway can read, or a URI without credentials: see "
+        "docs/adapters.md.",
+        examples=["s3://adapters/acme/support/1"],
+    )
+    digest: Digest | None = Field(None, description="SHA-256 of its files; they are refused if they differ.")
     base_model: Label | None = Field(None, description="The fleet, where several could be meant.")
-    trusted: bool | None = None
+    trusted: bool | None = Field(
+        None, description="Released from quarantine: it is not compared with the base model again."
+    )
     unverified_shapes: bool = Field(
         False, description="Vouch for its shapes if the base model's architecture is unknown."
     )
@@ -202,25 +224,31 @@ class VersionSpec(StrictBody):
 
 
 class CanarySpec(StrictBody):
-    version: VersionName
+    version: VersionName = Field(description="One of the adapter's versions, not the live one.")
     weight: int = Field(ge=1, le=99, description="Percent of the calls.")
     guard: GuardSpec | None = Field(None, description="What watches it.")
 
 
 class AdapterSpec(StrictBody):
-    versions: tuple[VersionSpec, ...]
-    live: VersionName | None = None
-    canary: CanarySpec | None = None
+    versions: tuple[VersionSpec, ...] = Field(
+        description="Those that can be called; the rest stay as they are."
+    )
+    live: VersionName | None = Field(
+        None, description="What its bare name calls. Left out: as it is; the first one for a new adapter."
+    )
+    canary: CanarySpec | None = Field(None, description="Another version that gets part of the calls.")
     history: tuple[VersionName, ...] | None = Field(
         None, max_length=1000, description="What was live before, oldest first; for an adapter without one."
     )
     latest: VersionName | None = Field(
         None, description="The highest number ever given, if it is not listed."
     )
-    pinned: bool = False
-    min_replicas: Replicas = 0
-    max_replicas: Replicas | None = None
-    shared_with: tuple[TenantName, ...] = ()
+    pinned: bool = Field(False, description="Never evict its live and canary versions.")
+    min_replicas: Replicas = Field(0, description="Engines that hold it, even if it is not called.")
+    max_replicas: Replicas | None = Field(
+        None, description="Most engines that hold one version of it; null: as many as it needs."
+    )
+    shared_with: tuple[TenantName, ...] = Field((), description="Other tenants that may call it.")
     cost_centre: CostCentre = Field("", description="Of its tenant's usage of it, where the key has none.")
     require_eval: bool = Field(False, description="Promote a version only if it has passed its evaluation.")
     eval_data: str = Field(

@@ -76,9 +76,13 @@ async def add(visit: Visit) -> Response:
     }
     if start := visit.text("valid_from"):
         body["valid_from"] = start
-    added = await visit.api.post("/admin/v1/prices", body)
+    added = await visit.api.post("/admin/v1/prices", body, confirm=_confirmed(visit))
     said = f"{added['gpu_type']} costs {added['rate_per_gpu_hour']} {added['currency']} per GPU-hour."
     return visit.see("/console/money/prices", " ".join([said, *added["warnings"]]))
+
+
+def _confirmed(visit: Visit) -> str | None:
+    return "true" if visit.text("confirm") else None
 
 
 async def show(visit: Visit) -> Response:
@@ -98,7 +102,9 @@ async def correct(visit: Visit) -> Response:
         body["withdraw"] = True
     elif rate := visit.text("rate"):
         body["rate_per_gpu_hour"] = rate
-    added = await visit.api.post(f"/admin/v1/prices/{quote(str(number))}/correct", body)
+    added = await visit.api.post(
+        f"/admin/v1/prices/{quote(str(number))}/correct", body, confirm=_confirmed(visit)
+    )
     said = f"Price no. {number} is corrected. Open months change at once, closed ones by corrections."
     return visit.see("/console/money/prices", " ".join([said, *added["warnings"]]))
 
@@ -113,7 +119,7 @@ async def add_rate(visit: Visit) -> Response:
     }
     if reason := visit.text("reason"):
         body["reason"] = reason
-    await visit.api.post("/admin/v1/exchange-rates", body)
+    await visit.api.post("/admin/v1/exchange-rates", body, confirm=_confirmed(visit))
     said = f"From {body['valid_from']}, 1 {body['currency']} is {body['rate']} {body['target']}."
     return visit.see("/console/money/prices", said)
 

@@ -180,7 +180,12 @@ async def remove(visit: Visit) -> Response:
         first = "; ".join(f"{o['kind']} {o['id']}: {o['command']}" for o in told["obstacles"][:5])
         more = len(told["obstacles"]) - 5
         rest = f"; and {more} more" if more > 0 else ""
-        raise ApiError(409, "in_use", f"{name} cannot be removed yet. First remove {first}{rest}.")
+        raise ApiError(
+            409,
+            "in_use",
+            f"{name} cannot be removed yet. First remove {first}{rest}. "
+            f"Or all at once: florin tenant remove {name} --cascade",
+        )
     await visit.api.delete(f"{_API}/{_segment(name)}")
     return visit.see("/console/tenants", f"{name} removed. Its usage and costs stay in the ledger.")
 

@@ -58,6 +58,13 @@ CASES = [
     (("list",), "GET", "/admin/v1/adapters", None, {"data": [ADAPTER]}, "a1, a2 (loading)"),
     (("list", "--tenant", "acme"), "GET", "/admin/v1/adapters?tenant=acme", None, {"data": [CANARY]}, "v2, 10 %"),
     (
+        ("list", "--problems", "--base", "b", "--engine", "a1", "--state", "canary"),
+        "GET", "/admin/v1/adapters?base=b&engine=a1&state=canary&problems=true", None,
+        {"data": [{**ADAPTER, "trouble": [{"version": "v2", "state": "failed", "reason": "out of memory"}]}]},
+        "out of memory",
+    ),
+    (("list", "--problems"), "GET", "/admin/v1/adapters?problems=true", None, {"data": []}, "No adapter has a problem."),
+    (
         ("list",), "GET", "/admin/v1/adapters", None,
         {"data": [{**ADAPTER, "trouble": [{"version": "v2", "state": "quarantined", "reason": "x"}]}]},
         "v2 is quarantined",

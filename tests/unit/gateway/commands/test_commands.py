@@ -285,6 +285,20 @@ CASES = [
         {"tenant": "acme", "removed": True, "exists": True, "obstacles": []}, "acme removed.",
     ),
     (
+        ("tenant", "remove", "acme", "--cascade", "-y"),
+        "DELETE", "/admin/v1/tenants/acme?cascade=true", None,
+        {"tenant": "acme", "removed": True, "exists": True, "obstacles": [
+            {"kind": "key", "id": "k1", "command": "florin key revoke k1"},
+        ]}, "Revoked key k1.",
+    ),
+    (
+        ("tenant", "remove", "acme", "--cascade", "--dry-run"),
+        "DELETE", "/admin/v1/tenants/acme?dry_run=true&cascade=true", None,
+        {"tenant": "acme", "removed": False, "exists": True, "obstacles": [
+            {"kind": "key", "id": "k1", "command": "florin key revoke k1"},
+        ]}, "acme would go with these:",
+    ),
+    (
         ("tenant", "remove", "acme", "-y"),
         "DELETE", "/admin/v1/tenants/acme", None,
         {"tenant": "acme", "removed": False, "exists": False, "obstacles": []}, "nothing to do",
@@ -393,7 +407,7 @@ CASES = [
     ),
     (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [ENGINE]}, "2/4"),
     (
-        ("engine", "list"), "GET", "/admin/v1/engines", None,
+        ("engine", "list", "--wide"), "GET", "/admin/v1/engines", None,
         {"data": [{**ENGINE, "labels": {"pool": "a"}}]}, "pool=a",
     ),
     (
@@ -401,7 +415,10 @@ CASES = [
         {"data": [{**ENGINE, "gpu_count": 8, "region": "eu-1", "purchase": "reserved"}]}, "8 x H200 reserved, eu-1",
     ),
     (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [HOSTED]}, "stopping"),
-    (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [{**HOSTED, "heartbeat": None}]}, "silent"),
+    (
+        ("engine", "list", "-w"), "GET", "/admin/v1/engines", None, {"data": [{**HOSTED, "heartbeat": None}]},
+        "silent",
+    ),
     (
         ("engine", "cordon", "a1"),
         "PUT", "/admin/v1/engines/a1/state", {"state": "cordoned"}, {**ENGINE, "state": "cordoned"}, "no new adapters",
@@ -506,6 +523,7 @@ ELSEWHERE = {
     *(("adapter", name) for name in ("eval", "evals", "require-eval")),  # test_adapter_eval
     *(("adapter", name) for name in ("convert", "merge", "compress")),  # test_adapter_convert
     ("adapter", "release"),  # test_release
+    *(("fleet-file", name) for name in ("check", "schema")),  # test_fleet_files
     ("engine", "trust"),  # test_trust
     ("engine", "roll"),  # test_rolling
     ("plan",),  # test_plan

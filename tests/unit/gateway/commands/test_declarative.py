@@ -105,14 +105,16 @@ def test_a_diff_shows_old_and_new(fake, fleet):
 def test_pruning_needs_a_yes_and_does_what_was_agreed_to(fake, fleet):
     plan = result(action("remove", "key", "k1", "planned"), dry_run=True)
     fake.answer("POST", "/admin/v1/apply?prune=true&dry_run=true", plan)
-    fake.answer("POST", "/admin/v1/apply?prune=true&plan=p1", result(action("remove", "key", "k1")))
+    confirmed = "/admin/v1/apply?prune=true&confirm=true"
+    fake.answer("POST", f"{confirmed}&dry_run=true", plan)
+    fake.answer("POST", f"{confirmed}&plan=p1", result(action("remove", "key", "k1")))
     asked = fake.florin("apply", "-f", fleet, "--prune")
     assert asked.exit_code == 2
     assert "--yes" in asked.stderr
     assert "- key k1" in asked.stdout
     assert [path for _, path, _ in fake.asked] == ["/admin/v1/apply?prune=true&dry_run=true"]
     done = fake.florin("apply", "-f", fleet, "--prune", "--yes")
-    assert (done.exit_code, fake.asked[-1][1]) == (0, "/admin/v1/apply?prune=true&plan=p1")
+    assert (done.exit_code, fake.asked[-1][1]) == (0, f"{confirmed}&plan=p1")
 
 
 def test_what_failed_is_named_with_its_reason(fake, fleet):

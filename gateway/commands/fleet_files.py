@@ -1,0 +1,125 @@
+"""florin fleet-file …: what can be said of a fleet file without a gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.commands import fleet_file
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, note, print_json, say
+from gateway.commands.session import REFUSED, Session, command
+from gateway.operations.declarative.sections import SECTIONS
+
+if TYPE_CHECKING:
+    from gateway.operations.declarative.document import Document, Mistake
+
+app = typer.Typer()
+
+
+@command(app, "check", local=True)
+def check(
+    session: Session,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A fleet file; - reads stdin.")],
+) -> None:
+    """Check a fleet file as `florin apply` would, without a gateway and without the keys that it refers to.
+
+    Prints each mistake with its line, and what an empty installation would refuse: that may exist at yours.
+    Exit code 0: the file is valid; 1: it is not.
+
+    Example: florin fleet-file check fleet.yaml
+    """
+    source = fleet_file.parsed(file)
+    body = _checked(source)
+    session.result(body, lambda result: _people(file, result))
+    if not body["valid"]:
+        raise typer.Exit(REFUSED)
+
+
+@command(app, "schema", local=True)
+def schema(session: Session) -> None:
+    """Print the JSON Schema of fleet files, for editors: a file that begins with `# yaml-language-server:
+    $schema=fleet.schema.json` is completed and checked while it is written.
+
+    Example: florin fleet-file schema > fleet.schema.json
+    """
+    from gateway.operations.declarative.json_schema import fleet_file_schema
+
+    del session  # the schema is JSON in any case
+    print_json(fleet_file_schema())
+
+
+def _checked(source: fleet_file.FleetFile) -> Json:
+    from gateway.operations.declarative.document import read
+
+    findings: list[Json] = []
+    for key_id, key in source.secrets():
+        path = f"keys.{key_id}.secret"
+        try:
+            key["secret"] = fleet_file.placeholder(path, key["secret"])
+        except UsageError as error:
+            message = str(error).removeprefix(f"{path} ")
+            findings.append(_finding(source.line(("keys", key_id, "secret")), path, message))
+            key["secret"] = fleet_file.placeholder(path, {"env": path})  # one mistake, named once
+    document, mistakes = read(source.document)
+    findings += (_mistake(source, mistake) for mistake in mistakes)
+    return {
+        "valid": not findings,
+        "findings": sorted(findings, key=lambda finding: finding["line"]),
+        "objects": {
+            section: len(source.document[section] or ())
+            for section in SECTIONS
+            if isinstance(source.document.get(section), dict | list)
+        },
+        "refused_by_an_empty_installation": [] if document is None else _needs(document),
+    }
+
+
+def _mistake(source: fleet_file.FleetFile, mistake: Mistake) -> Json:
+    finding = mistake.finding
+    path, _, message = finding.message.partition(": ")
+    return _finding(
+        source.line(mistake.places[0]),
+        path,
+        message,
+        finding.expected,
+        [source.line(p) for p in mistake.places],
+    )
+
+
+def _finding(line: int, path: str, message: str, expected: str = "-", lines: list[int] | None = None) -> Json:
+    return {"line": line, "lines": lines or [line], "path": path, "message": message, "expected": expected}
+
+
+def _needs(document: Document) -> list[Json]:
+    """What the file needs of an installation beyond itself, or contradicts itself in."""
+    import time
+
+    from adapters.registry.catalog import Catalog
+    from gateway.operations.declarative.current import Snapshot, read
+    from gateway.operations.declarative.plan import plan
+    from gateway.tenants.directory import Directory
+
+    empty = read(Snapshot.take(Catalog(), Directory()), ())
+    actions = plan(empty, document, clock=time.time_ns() // 1000).actions
+    refused = (action for action in actions if action.verb == "refuse")
+    return [{"kind": action.kind, "id": action.id, "reason": action.reason} for action in refused]
+
+
+def _people(name: str, body: Json) -> None:
+    for finding in body["findings"]:
+        say(f"{clean(name)}:{finding['line']}: {clean(finding['path'])}: {clean(finding['message'])}")
+        if finding["expected"] != "-":
+            say(f"    expected: {clean(finding['expected'])}")
+    for refusal in body["refused_by_an_empty_installation"]:
+        note(
+            f"An empty installation would refuse {refusal['kind']} {clean(refusal['id'])}: "
+            f"{clean(refusal['reason'])}"
+        )
+    if body["valid"]:
+        counts = ", ".join(f"{count:,} {section}" for section, count in body["objects"].items())
+        say(f"{clean(name)} is valid: {counts or 'no sections'}.")
+    else:
+        many = len(body["findings"])
+        note(f"{clean(name)} is not valid: {many} mistake{'' if many == 1 else 's'}.")
