@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapters.engine_agent.engine_command import CommandLine, CommandRefusedError, parse
-from adapters.model import Task
+from adapters.model import MAX_STOP_STRINGS, Task
 from adapters.placement.fingerprint import TOP
 
 KEEP_ALIVE_SECONDS = 75
@@ -305,4 +305,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     added = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
     if "VLLM_HTTP_TIMEOUT_KEEP_ALIVE" not in environ:
         added["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_SECONDS)
+    if "VLLM_MAX_STOP_STRINGS" not in environ:
+        added["VLLM_MAX_STOP_STRINGS"] = str(MAX_STOP_STRINGS)
     return added

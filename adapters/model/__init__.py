@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from adapters.model.adapter import Adapter, CanaryOutcome, Guard, PendingDeletion, Tombstone, Version
 from adapters.model.documents import D, Document, dump, load
-from adapters.model.engine import BaseModel, Drain, DriverName, Engine, Purchase, Task, has_labels
+from adapters.model.engine import (
+    MAX_STOP_STRINGS,
+    BaseModel,
+    Drain,
+    DriverName,
+    Engine,
+    Purchase,
+    Task,
+    has_labels,
+)
 from adapters.model.names import NAME_PATTERN, AdapterName, check_name
 from adapters.model.placement import (
     Fingerprint,
@@ -19,6 +28,7 @@ from adapters.model.placement import (
 )
 
 __all__ = [
+    "MAX_STOP_STRINGS",
     "NAME_PATTERN",
     "Adapter",
     "AdapterName",

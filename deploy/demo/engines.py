@@ -29,6 +29,7 @@ from typing import Self
 
 import httpx
 
+from adapters.model import MAX_STOP_STRINGS
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.model import DemoModel
 
@@ -274,6 +275,7 @@ class Fleet:
         common = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S),
+            "VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS),
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "NO_COLOR": "1",

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from gateway.dataplane.request import Endpoint
 from gateway.dialects.endpoints import ENDPOINTS
 from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
-from gateway.dialects.responses.endpoint import RESPONSES
+from gateway.dialects.responses.endpoint import INPUT_TOKENS, RESPONSES
 from gateway.fields import anthropic_messages, responses
 from gateway.fields.checks import That
 from gateway.fields.rule import FieldAction, Table
@@ -25,6 +25,7 @@ _SUMMARIES: Final = {
     "/v1/chat/completions": "Answer a chat",
     "/v1/completions": "Continue a prompt",
     "/v1/responses": "Answer, in OpenAI's Responses API",
+    "/v1/responses/input_tokens": "Count the tokens of an input, in OpenAI's Responses API",
     "/v1/messages": "Answer, in Anthropic's Messages API",
     "/v1/messages/count_tokens": "Count the tokens of a message, in Anthropic's Messages API",
     "/v1/embeddings": "Embed texts",
@@ -35,6 +36,7 @@ _SUMMARIES: Final = {
 }
 _CLIENTS_FIELDS: Final[dict[str, Table]] = {
     RESPONSES.path: responses.RESPONSES,
+    INPUT_TOKENS.path: responses.RESPONSES,
     MESSAGES.path: anthropic_messages.MESSAGES,
     COUNT_TOKENS.path: anthropic_messages.PROMPT,
 }
@@ -104,7 +106,7 @@ def _asking(path: str, endpoint: Endpoint) -> Json:
     """A request to an engine."""
     fields = _CLIENTS_FIELDS.get(endpoint.path, endpoint.fields)
     content: Json = {"application/json": {"schema": {"type": "object"}}}
-    if "stream" in fields and endpoint is not COUNT_TOKENS:
+    if "stream" in fields and not endpoint.free:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     properties = {
         name: {"description": _words(fields, name)}

@@ -17,6 +17,7 @@ from gateway.batches.documents import INPUT, OUTPUT, SECOND, File, new_file_id
 from gateway.batches.file_store import CHUNK
 from gateway.batches.rows import UPLOADING
 from gateway.batches.run import DAY
+from gateway.dataplane.body_encoding import refuse_encoded
 from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.metering.ledger.database import LedgerUnavailableError
@@ -63,6 +64,7 @@ class FileRoutes:
         settings, objects = self._objects.lifecycle.settings, self._objects
         exchange.reservation = objects.lifecycle.in_flight.reserve(key.id, key.tenant)
         exchange.refuse_longer(settings.max_file_bytes + _FORM)
+        refuse_encoded(exchange.headers)
         form = FileForm(_header(exchange, b"content-type"))
         now = objects.runner.now()
         file = File(

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import orjson
@@ -35,6 +36,10 @@ _OVERLOADED: Final = 0.25
 """Seconds that a line waits for an overloaded worker."""
 _FULL: Final = 0.05
 """Seconds between looks whether the tenant's limits allow another line."""
+
+
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of lines that one batch has in flight, beyond the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class LineRun:
         self.running: dict[int, Running] = {}
         """Line → its request."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = 0
+        """Of the lines in flight."""
         self._wake = asyncio.Event()
         self._stopped = False
         self._resume_at = 0.0
@@ -92,13 +99,14 @@ class LineRun:
             async for number, raw in lines:
                 if number in done:
                     continue
-                while len(self._tasks) >= self.context.concurrency() and not self._stopped:
+                while self._tasks and not self._stopped and self._full(len(raw)):
                     await asyncio.wait([*self._tasks], return_when=asyncio.FIRST_COMPLETED)
                 if self._stopped:
                     break
                 task = asyncio.create_task(self._line(read_line(number, raw, self.batch.endpoint)))
                 self._tasks.add(task)
-                task.add_done_callback(self._ended)
+                self._bytes += len(raw)
+                task.add_done_callback(partial(self._ended, len(raw)))
         finally:
             while self._tasks:
                 await asyncio.wait([*self._tasks])
@@ -120,8 +128,13 @@ class LineRun:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _full(self, size: int) -> bool:
+        """Whether a line of so many bytes must wait for those in flight."""
+        return len(self._tasks) >= self.context.concurrency() or self._bytes + size > _MOST_BYTES
+
+    def _ended(self, size: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._bytes -= size
         if not task.cancelled() and task.exception() is not None:
             log.error("Batch %s: a line failed", self.batch.id, exc_info=task.exception())
             self._lost()  # a defect: another worker, or this one, begins again from the results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -82,6 +83,8 @@ class LineSplitter:
         self._check(self._number)
         line = bytes(self._rest).strip()
         self._rest.clear()
+        if self._number == 1:
+            line = line.removeprefix(BOM_UTF8)  # with which Windows' tools begin a file
         if line:
             yield self._number, line
 

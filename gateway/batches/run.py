@@ -149,7 +149,10 @@ class BatchRun:
         context, batch = self.context, self.batch
         settings = context.settings()
         validation = Validation(
-            batch.endpoint, most_lines=settings.batch_max_lines, check_model=self._check_model
+            batch.endpoint,
+            most_lines=settings.batch_max_lines,
+            complexity=context.lifecycle.complexity,
+            check_model=self._check_model,
         )
         try:
             async for number, raw in self._lines():

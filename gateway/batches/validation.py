@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.admission.complexity import Complexity, check
 from gateway.batches.lines import BadLineError, LineError, read_line
+from gateway.errors import FlorinError
 
 MOST_ERRORS = 20
 """That are reported; the rest of the file is not looked at then."""
@@ -14,10 +16,16 @@ class Validation:
     """Of one batch. Mutable: what was found so far."""
 
     def __init__(
-        self, endpoint: str, *, most_lines: int, check_model: Callable[[str], LineError | None]
+        self,
+        endpoint: str,
+        *,
+        most_lines: int,
+        complexity: Complexity,
+        check_model: Callable[[str], LineError | None],
     ) -> None:
-        """`check_model`: why a model cannot be called; None: it can."""
+        """`complexity`: the limit of a line. `check_model`: why a model cannot be called; None: it can."""
         self._endpoint = endpoint
+        self._complexity = complexity
         self._most_lines = most_lines
         self._check_model = check_model
         self._first: dict[str, int] = {}
@@ -47,6 +55,10 @@ class Validation:
             self.errors.append(bad.error)
 
     def _add(self, number: int, raw: bytes) -> None:
+        try:
+            check(raw, self._complexity)
+        except FlorinError as refusal:
+            raise BadLineError(LineError(refusal.code, refusal.message, number)) from None
         line = read_line(number, raw, self._endpoint)
         first = self._first.setdefault(line.custom_id, number)
         if first != number:

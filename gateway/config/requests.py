@@ -11,8 +11,9 @@ from gateway.fields.tables import check_passed
 
 class RequestSettings(BaseModel):
     max_body_bytes: PositiveInt = Field(
-        4 * 1024 * 1024,
-        description="Maximum size in bytes of a request body on the data plane.",
+        16 * 1024 * 1024,
+        description="Maximum size in bytes of a request body on the data plane, decoded if it is compressed. "
+        "Two photos of a phone have 8 to 14 MB in base64.",
         json_schema_extra=RELOAD,
     )
     max_body_values: PositiveInt = Field(
@@ -33,7 +34,7 @@ class RequestSettings(BaseModel):
         json_schema_extra=RELOAD,
     )
     max_key_bytes: PositiveInt = Field(
-        32 * 1024 * 1024,
+        64 * 1024 * 1024,
         description="Maximum bytes of request bodies in memory per API key and worker. One body of the "
         "maximum size always fits.",
         json_schema_extra=RELOAD,
@@ -44,7 +45,7 @@ class RequestSettings(BaseModel):
         json_schema_extra=RELOAD,
     )
     max_tenant_bytes: PositiveInt = Field(
-        64 * 1024 * 1024,
+        128 * 1024 * 1024,
         description="Maximum bytes of request bodies in memory per tenant and worker.",
         json_schema_extra=RELOAD,
     )

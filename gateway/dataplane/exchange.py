@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Protocol, cast
 
 from gateway.admission.in_flight import Reservation
 from gateway.admission.overload import AdmissionTicket
+from gateway.dataplane.body_encoding import BodyDecoder, decoder
 from gateway.dataplane.dialect import OPENAI, Headers
 from gateway.errors import FlorinError
 from gateway.observability.request_context import CURRENT, RequestContext
@@ -175,34 +177,55 @@ class Exchange:
         return next((value.strip() for name, value in self._headers if name == b"x-api-key"), b"")
 
     async def body(self, limit: int) -> bytes:
-        """Read the whole body and count it in the reservation. Raises FlorinError if it exceeds `limit`
-        bytes: before reading any of it if its length is declared, else without reading the rest."""
+        """Read the whole body, decode it, and count it in the reservation as decoded. Raises FlorinError if
+        it exceeds `limit` bytes: before reading any of it if its length is declared, else without reading
+        the rest; and if it is compressed in a way that is not accepted."""
         self.refuse_longer(limit)
+        decoding = decoder(self._headers)
         body = self.transport.arrived()
         if body is None:
-            return await self._wait_for_body(limit)
-        self._count(len(body), len(body), limit)
+            return await self._wait_for_body(limit, decoding)
+        if decoding is not None:
+            parts: list[bytes] = []
+            await self._decode(decoding, body, parts, limit)
+            decoding.end()
+            body = b"".join(parts)
+        else:
+            self._count(len(body), len(body), limit)
         self.read()
         return body
 
-    async def _wait_for_body(self, limit: int) -> bytes:
-        parts, size, more = [], 0, True
+    async def _wait_for_body(self, limit: int, decoding: BodyDecoder | None) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
         self.close_admission_ticket()  # while the request waits for its client
         while more:
             received = await self.transport.read()
             if received is None:
                 raise ClientGoneError
             part, more = received
+            if decoding is not None:
+                await self._decode(decoding, part, parts, limit)
+                continue
             size += len(part)
             self._count(len(part), size, limit)
             parts.append(part)
+        if decoding is not None:
+            decoding.end()
         if isinstance(self._ticket, AdmissionTicket):
             self._ticket.resume()
         self.read()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    async def _decode(self, decoding: BodyDecoder, part: bytes, parts: list[bytes], limit: int) -> None:
+        """Add what a part of the body decodes to. Other requests have their turn between the steps."""
+        for piece in decoding.feed(part):
+            self._count(len(piece), decoding.decoded, limit)
+            parts.append(piece)
+            await asyncio.sleep(0)
+
     def _count(self, more: int, size: int, limit: int) -> None:
-        """Count `more` bytes of the body, of which `size` have arrived."""
+        """Count `more` bytes of the body, of which there are `size` so far."""
         if size > limit:
             raise too_large(limit)
         if self.reservation is not None:

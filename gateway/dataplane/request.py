@@ -8,6 +8,7 @@ in the tables reaches it.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,7 +22,7 @@ from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.labels import label_of
 from gateway.dataplane.reply import Reply
 from gateway.errors import FlorinError
-from gateway.fields.grammars import check_tools
+from gateway.fields.grammars import allow_tools, check_tools
 from gateway.fields.media import media_hosts
 from gateway.fields.messages import MUST as MESSAGES_MUST
 from gateway.fields.rule import FieldPolicy, FieldReading, Table, WrongError, read
@@ -224,7 +225,7 @@ def policy(settings: Settings) -> FieldPolicy:
 def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
     """Parse and check `raw`. Raises FlorinError with the invalid field as `param`."""
     try:
-        body = orjson.loads(raw)
+        body = orjson.loads(raw.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError as error:
         raise FlorinError("invalid_json", f"The body is not valid JSON in UTF-8: {error}.") from None
     if type(body) is not dict:
@@ -238,6 +239,7 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
         raise _wrong_field(error) from None
     try:
         sent = read(endpoint.fields, body, reading, top=True)
+        allow_tools(sent)
         check_tools(sent, reading)
     except WrongError as error:
         error.path = endpoint.named(error.path)
@@ -256,10 +258,8 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         raise _wrong("model", "be the name of an adapter")
     prompts = _count_generated(endpoint, sent) if endpoint.inputs is None else endpoint.inputs(sent)
     stream = sent.get("stream", False)
-    options = sent.pop("stream_options", None)
-    if options is not None and not stream:
-        raise _wrong("stream_options", "only be set if `stream` is true")
-    usage = bool(options and options.get("include_usage"))
+    options = sent.pop("stream_options", {})
+    usage = options.get("include_usage", False)
     metadata = given.get("metadata")
     return Call(
         endpoint=endpoint,
@@ -269,7 +269,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         n=sent.get("n", 1),
         prompts=prompts,
         include_usage=usage,
-        continuous_usage=usage and bool(options.get("continuous_usage_stats")),
+        continuous_usage=usage and options.get("continuous_usage_stats", False),
         hides_reasoning=stream and sent.get("include_reasoning") is False,
         user=given.get("user") or given.get("safety_identifier") or "",
         end_user=label_of(given.get("safety_identifier") or given.get("user")),

@@ -9,7 +9,7 @@ from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
 from gateway.dialects.engine_routes import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
-from gateway.dialects.responses.endpoint import RESPONSES
+from gateway.dialects.responses.endpoint import INPUT_TOKENS, RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -23,6 +23,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
             MESSAGES,
             COUNT_TOKENS,
             RESPONSES,
+            INPUT_TOKENS,
             TOKENIZE,
             DETOKENIZE,
         )

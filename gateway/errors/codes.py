@@ -25,8 +25,9 @@ CODES: dict[str, Code] = {
     "invalid_value": Code(
         400,
         _INVALID,
-        "A field is missing, has the wrong type, or is out of range.",
-        "Correct the field named in `param`.",
+        "A field is missing, has the wrong type, or is out of range; with status 415, it is the body's "
+        "`content-type` or `content-encoding`.",
+        "Correct the field or header named in `param`.",
     ),
     "unsupported_parameter": Code(
         400,

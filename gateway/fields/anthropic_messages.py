@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from adapters.model import MAX_STOP_STRINGS
 from gateway.fields.checks import a_list, an_object, integer, number, one_of, switch, text, texts, that
 from gateway.fields.media import media_url
 from gateway.fields.rule import (
@@ -19,7 +20,6 @@ from gateway.fields.rule import (
     refused,
     replaced,
 )
-from gateway.fields.sampling import MAX_STOPS
 
 MAX_TURNS: Final = 100_000
 """Messages of one request: that API's limit."""
@@ -233,7 +233,7 @@ MESSAGES: dict[str, Rule] = {
     "temperature": bounded(number(0, 1), "Anthropic's range"),
     "top_p": bounded(number(0, 1), "a probability"),
     "top_k": bounded(integer(0), "number of tokens; 0 turns it off"),
-    "stop_sequences": bounded(texts(MAX_STOPS, 256), "sent as `stop`"),
+    "stop_sequences": bounded(texts(MAX_STOP_STRINGS, 256), "sent as `stop`"),
     "metadata": bounded(an_object(METADATA), "see below"),
     "container": refused("Florin has no containers"),
     "inference_geo": refused("the operator decides where engines run"),

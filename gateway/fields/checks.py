@@ -21,8 +21,12 @@ class That:
 
     accepts: Callable[[Any], bool]
     must: str
+    converts: Callable[[Any], Any] | None = None
+    """Applied first: what is accepted and sent."""
 
     def __call__(self, value: Any, _: FieldReading) -> Any:
+        if self.converts is not None:
+            value = self.converts(value)
         if not self.accepts(value):
             raise WrongError(self.must)
         return value
@@ -32,10 +36,30 @@ def that(accepts: Callable[[Any], bool], must: str) -> Check:
     return That(accepts, must)
 
 
+def integral(value: Any) -> Any:
+    """An integral float as an integer, as languages write it that have one kind of number: `5.0`."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def integrals(value: Any) -> Any:
+    """The same for the items of a list, or of each list in it."""
+    if type(value) is not list:
+        return value
+    kinds = set(map(type, value))
+    if list in kinds:
+        return [_integral_items(item) if type(item) is list else item for item in value]
+    return _integral_items(value) if float in kinds else value
+
+
+def _integral_items(values: list[Any]) -> list[Any]:
+    return list(map(integral, values)) if float in set(map(type, values)) else values
+
+
 def integer(low: int, high: int = LARGEST_INT) -> Check:
-    return that(
+    return That(
         lambda v: type(v) is int and low <= v <= high,
         f"be an integer from {low} to {high}" if high != LARGEST_INT else f"be an integer of at least {low}",
+        integral,
     )
 
 
@@ -80,7 +104,7 @@ def token_ids(most: int) -> Check:
     def accepts(v: Any) -> bool:
         return type(v) is list and len(v) <= most and all(type(i) is int and 0 <= i <= LARGEST_INT for i in v)
 
-    return that(accepts, f"list at most {most:,} token ids")
+    return That(accepts, f"list at most {most:,} token ids", integrals)
 
 
 def token_biases(most: int) -> Check:
@@ -108,7 +132,7 @@ def documents(most: int) -> Check:
 
 
 def at_most_n(value: Any, reading: FieldReading) -> Any:
-    most = reading.policy.max_n
+    most, value = reading.policy.max_n, integral(value)
     if type(value) is not int or not 1 <= value <= most:
         raise WrongError(f"be an integer from 1 to {most}")
     return value

@@ -40,7 +40,18 @@ TOOL: Table = {
     "function": bounded(an_object(FUNCTION), "what can be called"),
     "defer_loading": passed(switch, "whether the template renders it at once"),
 }
-TOOLS = a_list(an_object(TOOL), MAX_TOOLS, "tools")
+_TOOL = an_object(TOOL)
+
+
+def _tool(value: Any, reading: FieldReading) -> Any:
+    tool = _TOOL(value, reading)
+    if "function" not in tool:
+        hint = "; a tool whose `name` is beside its `type` is for /v1/responses" if "name" in value else ""
+        raise WrongError(f"be an object with the function's `name`{hint}", path="function")
+    return tool
+
+
+TOOLS = a_list(_tool, MAX_TOOLS, "tools")
 CHOSEN_FUNCTION: Table = {"name": passed(text(256), "one of `tools`")}
 CHOSEN: Table = {
     "type": passed(one_of("function"), "vLLM has no other tools"),
@@ -48,10 +59,35 @@ CHOSEN: Table = {
 }
 _WORDS = one_of("none", "auto", "required")
 _NAMED = an_object(CHOSEN)
+ALLOWED: Table = {
+    "mode": passed(one_of("auto", "required"), "the choice among the allowed tools"),
+    "tools": bounded(a_list(_NAMED, MAX_TOOLS, "tools"), "those of `tools` that the model is shown"),
+}
+_ALLOWED = an_object({"type": passed(text(), ""), "allowed_tools": passed(an_object(ALLOWED), "")})
 
 
 def tool_choice(value: Any, reading: FieldReading) -> Any:
-    return _NAMED(value, reading) if type(value) is dict else _WORDS(value, reading)
+    if type(value) is not dict:
+        return _WORDS(value, reading)
+    return (_ALLOWED if value.get("type") == "allowed_tools" else _NAMED)(value, reading)
+
+
+def allow_tools(sent: dict[str, Any]) -> None:
+    """For a choice among allowed tools, which engines do not know: keep only these, and their mode as the
+    choice. Raises WrongError."""
+    choice = sent.get("tool_choice")
+    if type(choice) is not dict or choice.get("type") != "allowed_tools":
+        return
+    allowed, where = choice.get("allowed_tools", {}), "tool_choice.allowed_tools"
+    if "mode" not in allowed or not allowed.get("tools"):
+        raise WrongError("have a `mode` and a list of `tools` that is not empty", path=where)
+    tools = {tool["function"].get("name"): tool for tool in sent.get("tools", ())}
+    names = [tool.get("function", {}).get("name") for tool in allowed["tools"]]
+    for i, name in enumerate(names):
+        if name not in tools:
+            raise WrongError("name one of `tools`", path=f"{where}.tools[{i}]")
+    sent["tools"] = [tool for name, tool in tools.items() if name in names]
+    sent["tool_choice"] = allowed["mode"]
 
 
 def check_tools(sent: Mapping[str, Any], reading: FieldReading) -> None:

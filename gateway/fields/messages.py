@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.fields.checks import a_list, text, that
+from gateway.fields.checks import a_list, text
 from gateway.fields.grammars import TOOLS
 from gateway.fields.media import MAX_MEDIA, TOO_MANY, media_url
 from gateway.fields.rule import FieldReading, Rule, WrongError, bounded, dropped, passed, read, refused
@@ -131,13 +131,21 @@ def _content(value: Any, reading: FieldReading) -> Any:
 _HARMONY = "it belongs to the Harmony message format, which vLLM's chat endpoint does not render"
 
 
-_CALLS = that(lambda v: type(v) is list and all(type(one) is dict for one in v), "be a list of objects")
+def _calls(value: Any, _: FieldReading) -> Any:
+    if type(value) is not list or not all(type(call) is dict for call in value):
+        raise WrongError("be a list of objects")
+    for i, call in enumerate(value):
+        function = call.get("function")
+        if type(function) is dict and type(function.get("arguments", "")) is not str:
+            raise WrongError("be a string: the JSON that the model wrote", path=f"[{i}].function.arguments")
+    return value
+
 
 MESSAGE: dict[str, Rule] = {
     "role": bounded(text(MAX_ROLE), "rendered by the template"),
     "content": bounded(_content, "text, or parts: see below"),
     "name": passed(_TEXT, "templates may render it"),
-    "tool_calls": passed(_CALLS, "rendered by the template; limited only by the size of the body"),
+    "tool_calls": passed(_calls, "rendered by the template; limited only by the size of the body"),
     "tool_call_id": passed(_TEXT, "templates may render it"),
     "reasoning": passed(_TEXT, "earlier reasoning, for templates that render it"),
     "reasoning_content": passed(_TEXT, "vLLM's older name for `reasoning`"),

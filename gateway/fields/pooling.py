@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.fields.checks import LARGEST_INT, integer, one_of, switch, text, that
+from gateway.fields.checks import LARGEST_INT, That, integer, integrals, one_of, switch, text, that
 from gateway.fields.messages import messages
 from gateway.fields.rule import Check, Rule, WrongError, bounded, dropped, passed, refused
 from gateway.fields.sampling import SAMPLING
@@ -65,7 +65,7 @@ _SHARED: dict[str, Rule] = {
 
 EMBEDDINGS: dict[str, Rule] = {
     **_SHARED,
-    "input": bounded(that(_is_input, INPUT_MUST), "a vector for each text"),
+    "input": bounded(That(_is_input, INPUT_MUST, integrals), "a vector for each text"),
     "encoding_format": bounded(
         one_of("float", "base64"), "format of the answer; clients of OpenAI ask for base64"
     ),

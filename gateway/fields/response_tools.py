@@ -159,9 +159,28 @@ def tool_choice(value: Any, _: FieldReading) -> Any:
     """The chat's choice. Raises WrongError."""
     if type(value) is not dict:
         return value
-    kind, name, namespace = value.get("type"), value.get("name"), value.get("namespace")
+    if value.get("type") != "allowed_tools":
+        return _named(value, "be `none`, `auto`, `required`, `allowed_tools`, or")
+    mode, tools = value.get("mode"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise WrongError("be `auto` or `required`", path="mode")
+    if type(tools) is not list:
+        raise WrongError("be a list", path="tools")
+    named = []
+    for i, tool in enumerate(tools):
+        try:
+            named.append(_named(tool, "be"))
+        except WrongError as error:
+            raise error.under(f"tools[{i}]") from None
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+
+def _named(value: Any, must: str) -> dict[str, Any]:
+    """A tool of the chat for one that is named by the client."""
+    given = value if type(value) is dict else {}
+    kind, name, namespace = given.get("type"), given.get("name"), given.get("namespace")
     if type(kind) is not str or kind not in _FUNCTIONS or type(name) is not str:
-        raise WrongError("be `none`, `auto`, `required`, or a function or custom tool by `type` and `name`")
+        raise WrongError(f"{must} a function or custom tool by `type` and `name`")
     if namespace is not None and type(namespace) is not str:
         raise WrongError("have a namespace that is text")
     return {"type": "function", "function": {"name": sent_name(name, namespace)}}

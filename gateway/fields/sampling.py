@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adapters.model import MAX_STOP_STRINGS
 from gateway.fields.checks import (
     an_object,
     at_most_n,
@@ -19,8 +20,6 @@ from gateway.fields.rule import Rule, Table, bounded, dropped, passed, refused, 
 
 MAX_LOGPROBS = 20
 """vLLM's default; -1 would return the whole vocabulary for each token."""
-MAX_STOPS = 16
-"""vLLM's default is 4. The engine searches for each in every new piece of text."""
 MAX_BAD_WORDS = 64
 """Each becomes up to two token sequences, which the engine compares at each step; vLLM accepts 128 of
 them."""
@@ -32,6 +31,10 @@ _ENGINE = "it controls the engine, which is up to Florin"
 SCORED = "scores the prompt; only for models with an engine that is known not to crash of it"
 _ADAPTER = "it chooses an adapter on other engines than vLLM, which is up to `model`"
 _GONE = "vLLM 0.32 and later ignore it, so the answer would not be constrained; use `structured_outputs`"
+_STOPS = (
+    "checked after each token; vLLM 0.32 takes 4 unless `VLLM_MAX_STOP_STRINGS` says more: `florin engine "
+    "run` sets it to 16"
+)
 _RENDER = "it belongs to vLLM's render routes, which Florin does not serve"
 _HINT = "a hint for OpenAI's service, without effect here"
 _TRANSFER = "it moves caches between engines"
@@ -59,7 +62,10 @@ SAMPLING: dict[str, Rule] = {
     "n": bounded(at_most_n, "from 1 to `FLORIN_MAX_N`; all answers are generated at the same time"),
     "best_of": dropped("vLLM no longer generates more than `n` answers to choose from", at_most_n),
     "logit_bias": bounded(token_biases(MAX_BIASES), "applied at each step"),
-    "stop": bounded(texts(MAX_STOPS, 256, single=True), "checked after each token"),
+    "stop": bounded(
+        texts(MAX_STOP_STRINGS, 256, single=True),
+        _STOPS,
+    ),
     "stop_token_ids": bounded(token_ids(MAX_TOKEN_IDS), "checked after each token"),
     "bad_words": bounded(texts(MAX_BAD_WORDS, 256), "compared at each step"),
     "allowed_token_ids": bounded(token_ids(MAX_ALLOWED_TOKEN_IDS), "a mask over the vocabulary"),
@@ -83,7 +89,7 @@ SAMPLING: dict[str, Rule] = {
     # set or read by Florin
     "model": replaced("with the name of the version on the engine", text()),
     "stream": passed(switch, "format of the answer"),
-    "stream_options": bounded(an_object(STREAM_OPTIONS), "only with `stream`"),
+    "stream_options": bounded(an_object(STREAM_OPTIONS), "without effect unless `stream` is true"),
     "user": dropped(
         "Florin uses it to keep an end user on the same canary, and in reports by end user; vLLM ignores it",
         text(),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.fields.checks import documents, integer, switch, text, that
+from gateway.fields.checks import That, documents, integer, integrals, switch, text
 from gateway.fields.grammars import (
+    ALLOWED,
     CHOSEN,
     CHOSEN_FUNCTION,
     FUNCTION,
@@ -36,7 +37,10 @@ CHAT: dict[str, Rule] = {
     "logprobs": passed(switch, "format of the answer"),
     "top_logprobs": bounded(integer(0, MAX_LOGPROBS), "sorted and sent for each token"),
     "tools": bounded(TOOLS, "rendered by the template and compiled into a grammar"),
-    "tool_choice": bounded(tool_choice, "`none`, `auto`, `required`, or a function"),
+    "tool_choice": bounded(
+        tool_choice,
+        "`none`, `auto`, `required`, a function, or `allowed_tools`, of which the engine gets only these",
+    ),
     "parallel_tool_calls": passed(switch, "format of the answer"),
     "reasoning_effort": bounded(text(32), "depends on the model; vLLM refuses unknown values"),
     "include_reasoning": passed(switch, "format of the answer; Florin removes it from streams itself"),
@@ -75,7 +79,7 @@ def _is_prompt(v: Any) -> bool:
 COMPLETIONS: dict[str, Rule] = {
     **SAMPLING,
     "prompt": bounded(
-        that(_is_prompt, PROMPT_MUST),
+        That(_is_prompt, PROMPT_MUST, integrals),
         "at most 1,024 answers in total, `n` for each prompt",
     ),
     "max_tokens": bounded(integer(0), "number of tokens"),
@@ -97,6 +101,7 @@ TABLES: dict[str, Table] = {
     "tools.function": FUNCTION,
     "tool_choice": CHOSEN,
     "tool_choice.function": CHOSEN_FUNCTION,
+    "tool_choice.allowed_tools": ALLOWED,
     "messages": MESSAGE,
     "parts": {**DROPPED_OF_PARTS, **dict(PARTS.values())},
     "part_types": {kind: rule for kind, (_, rule) in PARTS.items()},

@@ -39,6 +39,15 @@ DETOKENIZE: dict[str, Rule] = {
 }
 
 
+def of_chat(chat: dict[str, Any]) -> dict[str, Any]:
+    """The request to /tokenize for a chat's prompt: those of its fields that change it."""
+    effort = chat.get("reasoning_effort")
+    if effort is not None:  # as a chat's is rendered
+        effects = {"reasoning_effort": effort, "enable_thinking": True}
+        chat = chat | {"chat_template_kwargs": effects | chat.get("chat_template_kwargs", {})}
+    return {name: value for name, value in chat.items() if name in TOKENIZE}
+
+
 def tokenized(body: dict[str, Any]) -> int:
     """Checks that the fields go together, and counts the texts: one. Raises WrongError."""
     if "prompt" not in body and "messages" not in body:

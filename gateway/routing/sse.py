@@ -109,6 +109,9 @@ class StreamRewriter:
         """The final counts have arrived."""
         self._counted = False
         """They were passed on."""
+        self._closing_chunk: dict[str, Any] | None = None
+        """The event that ended the last choice. It waits for the final counts, with which the engine sends
+        its `system_fingerprint`. None: it has been sent, or the client gets the final counts."""
         self.estimated = False
         """Counts are estimates until the final ones arrive: see `final_counts`."""
         self.unsent = b""
@@ -177,7 +180,7 @@ class StreamRewriter:
     def ending(self) -> bytes:
         """The missing end of a response whose choices have all finished before the engine failed: the latest
         counts, if the client asked for them, and [DONE]."""
-        return self._missing_counts() + b"data: [DONE]\n\n"
+        return self._release() + self._missing_counts() + b"data: [DONE]\n\n"
 
     def _missing_counts(self) -> bytes:
         """The event with the final counts, if the client asked for it and the engine has sent none."""
@@ -256,7 +259,7 @@ class StreamRewriter:
                 self._learn(data, chunk)
             return self._write_token(chunk)
         if not self._close(choices, usage):
-            return b""
+            return self._release(chunk.get("system_fingerprint"))
         self._counted = True
         return self._write(chunk)
 
@@ -272,6 +275,21 @@ class StreamRewriter:
                 chunk["usage"] = None
             elif chunk.get("usage") is not None:
                 del chunk["usage"]
+        if not self.closing or self._include_usage:
+            return self._write(chunk)
+        before = self._release()
+        if any(choice.get("finish_reason") for choice in chunk["choices"]):
+            self._closing_chunk = chunk
+            return before
+        return before + self._write(chunk)
+
+    def _release(self, fingerprint: Any = None) -> bytes:
+        """The event that waits, with the engine's fingerprint; empty if none does."""
+        chunk, self._closing_chunk = self._closing_chunk, None
+        if chunk is None:
+            return b""
+        if fingerprint is not None:
+            chunk["system_fingerprint"] = fingerprint
         return self._write(chunk)
 
     def _write(self, chunk: dict[str, Any]) -> bytes:
@@ -355,7 +373,7 @@ class StreamRewriter:
         usage = self._last.get("usage")
         if usage is not None and not (self._final or self.estimated or len(self._per_choice or ()) > 1):
             self._read_final(usage)  # (with several choices, it may have the running counts of one)
-        return self._missing_counts() + b"data: [DONE]\n\n"
+        return self._release() + self._missing_counts() + b"data: [DONE]\n\n"
 
     def _count(self, prompt: Any, completion: Any, index: int) -> bool:
         """Note a choice's running counts. Returns False if they are impossible. Written out for speed, since

@@ -28,6 +28,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "Hi", "max_tokens": 2},
     "/v1/responses": {"input": "Hi", "max_output_tokens": 2},
+    "/v1/responses/input_tokens": {"input": "Hi"},
     "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/rerank": {"query": "Hi", "documents": ["Hi", "Ho"]},
@@ -36,7 +37,12 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/detokenize": {"tokens": [1, 2]},
     "/detokenize": {"tokens": [1, 2]},
 }
-FIELDS = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES, "/v1/messages/count_tokens": PROMPT}
+FIELDS = {
+    "/v1/responses": RESPONSES,
+    "/v1/responses/input_tokens": RESPONSES,
+    "/v1/messages": MESSAGES,
+    "/v1/messages/count_tokens": PROMPT,
+}
 """Of dialects, whose fields are not the engine's."""
 MODELS = ["support", "support", "support", "support@v1", "kestrel/support@v1", "osprey/support", "bench-base"]
 PATHS = [

@@ -61,7 +61,7 @@ async def test_a_body_over_the_limit_is_not_read_to_its_end(deployment: Deployme
             yield b"x" * 65_536
 
     async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
-        answer = await http.post(CHAT, content=b"x" * (5 * 1024 * 1024))
+        answer = await http.post(CHAT, content=b"x" * (17 * 1024 * 1024))
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "body_too_large"
         try:

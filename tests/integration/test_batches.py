@@ -17,6 +17,9 @@ from openai import AsyncOpenAI
 from sqlalchemy import func, select, update
 
 from adapters.store.embedded import EmbeddedValkey
+from gateway.batches import line_run
+from gateway.batches.line_run import LineRun
+from gateway.batches.lines import Line
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import batches, files, quarantine
@@ -99,6 +102,24 @@ async def test_a_batch_is_answered_and_billed_line_by_line(deployment: Deploymen
     assert sum(r.prompt_tokens for r in records) == sum(u["prompt_tokens"] for u in used)
     assert sum(r.completion_tokens for r in records) == sum(u["completion_tokens"] for u in used)
     assert batch.usage.output_tokens == sum(u["completion_tokens"] for u in used)
+
+
+async def test_the_lines_in_flight_are_bounded_by_their_bytes(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(line_run, "_MOST_BYTES", 600)
+    in_flight: list[int] = []
+    answer_line = LineRun._line
+
+    async def noting(self: LineRun, line: Line) -> None:
+        in_flight.append(self._bytes)
+        await answer_line(self, line)
+
+    monkeypatch.setattr(LineRun, "_line", noting)
+    async with deployment.gateway.client("acme") as client:
+        batch = await ended(client, (await submitted(client, jsonl(20))).id)
+    assert batch.request_counts.completed == 20
+    assert 300 < max(in_flight) <= 600  # lines of about 170 bytes
 
 
 async def test_a_list_is_read_page_by_page(deployment: Deployment):

@@ -108,7 +108,6 @@ async def test_errors_are_the_clients_own_with_its_own_names(deployment: Deploym
         stored = await refused(previous_response_id="resp_1")
         assert (stored.code, stored.param) == ("unsupported_parameter", "previous_response_id")
         assert "send the conversation's items again as `input`" in stored.message
-        assert (await refused(store=True)).param == "store"
         assert (await refused(tools=[{"type": "web_search"}])).param == "tools[0].type"
         assert (await refused(openai.NotFoundError, model="nothing")).code == "model_not_found"
         assert (await refused(extra_body={"min_tokens": 9}, max_output_tokens=5)).message.count(

@@ -81,7 +81,7 @@ def bodies(path: str) -> Iterator[tuple[str, Make]]:
     base: dict[str, Any] = {"model": "m"}
     chat = {"messages": [{"role": "user", "content": "x"}]}
     text: Callable[[Any], dict[str, Any]]
-    if path == "/v1/responses":
+    if path.startswith("/v1/responses"):
         base["input"] = "x"
         text = lambda value: {"input": value}  # noqa: E731
         for kind, item in {

@@ -9,7 +9,7 @@ from gateway.dialects.messages.stream import CountReply, MessagesReply
 from gateway.dialects.messages.tools import chat_choice, chat_tools
 from gateway.fields.anthropic_messages import MESSAGES, MUST, PROMPT
 from gateway.fields.rule import FieldReading, Table, WrongError, read
-from gateway.fields.tokenization import TOKENIZE
+from gateway.fields.tokenization import of_chat
 
 Body = dict[str, Any]
 
@@ -74,11 +74,6 @@ def _chat(body: Body, given: Body, reading: FieldReading, table: Table) -> Body:
 
 
 def translate_count(body: Body, reading: FieldReading) -> tuple[Body, CountReply]:
-    """The same for a request to count a message's tokens. An engine's /tokenize has only those fields of a
-    chat that change the prompt."""
+    """The same for a request to count a message's tokens."""
     chat = _chat(body, read(PROMPT, body, reading, top=True), reading, PROMPT)
-    effort = chat.get("reasoning_effort")
-    if effort is not None:  # as a chat's is rendered
-        rendered = {"reasoning_effort": effort, "enable_thinking": True}
-        chat["chat_template_kwargs"] = rendered | chat.get("chat_template_kwargs", {})
-    return {name: value for name, value in chat.items() if name in TOKENIZE}, CountReply(chat["model"])
+    return of_chat(chat), CountReply(chat["model"])

@@ -1,9 +1,12 @@
-"""The route."""
+"""The routes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.dataplane.request import Endpoint
-from gateway.dialects.responses.request import translate
+from gateway.dialects.engine_routes import TOKENIZE
+from gateway.dialects.responses.request import translate, translate_count
 from gateway.fields.responses import MUST
 from gateway.fields.tables import CHAT
 
@@ -25,5 +28,14 @@ RESPONSES = Endpoint(
         "logprobs": "top_logprobs",
         "tools[].function": "tools[]",
         "tool_choice.function": "tool_choice",
+        "tool_choice.allowed_tools": "tool_choice",
     },
+)
+INPUT_TOKENS = replace(
+    TOKENIZE,
+    path="/v1/responses/input_tokens",
+    required="messages",
+    required_must=MUST,
+    translate=translate_count,
+    names=RESPONSES.names,
 )

@@ -15,29 +15,32 @@ _INCOMPLETE: Final = {"length": b"max_output_tokens", "content_filter": b"conten
 
 
 def echo(body: Body) -> bytes:
-    """The fields of a checked request that its answer repeats, as the end of a JSON object. What the client
-    has left to the engine is null: its defaults are the model's."""
+    """The fields of a checked request that its answer repeats, as the end of a JSON object. Clients with a
+    schema require numbers even for what the request has left to the engine: these are OpenAI's defaults,
+    although the model may have others."""
     given = {name: value for name, value in body.items() if value is not None}
     reasoning, text = given.get("reasoning", {}), given.get("text", {})
     repeated: dict[str, Any] = {
+        "frequency_penalty": given.get("frequency_penalty", 0.0),
         "instructions": given.get("instructions"),
         "max_output_tokens": given.get("max_output_tokens"),
         "max_tool_calls": given.get("max_tool_calls"),
         "metadata": given.get("metadata", {}),
         "model": given.get("model"),
         "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "presence_penalty": given.get("presence_penalty", 0.0),
         "previous_response_id": None,
         "prompt_cache_key": given.get("prompt_cache_key"),
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
         "safety_identifier": given.get("safety_identifier"),
         "service_tier": "default",
         "store": False,
-        "temperature": given.get("temperature"),
+        "temperature": given.get("temperature", 1.0),
         "text": {"format": text.get("format") or {"type": "text"}},
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": given.get("tools", []),
         "top_logprobs": given.get("top_logprobs", 0),
-        "top_p": given.get("top_p"),
+        "top_p": given.get("top_p", 1.0),
         "truncation": "disabled",
         "user": given.get("user"),
     }

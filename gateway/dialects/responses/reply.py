@@ -230,3 +230,14 @@ class ResponsesReply:
             fields,
             self._number,
         )
+
+
+class CountReply(ResponsesReply):
+    """For a count of tokens, which is never streamed."""
+
+    def __init__(self) -> None:
+        super().__init__(Envelope("", 0, b""), tools={})
+
+    def whole(self, answer: dict[str, Any], usage: ReplyUsage) -> bytes:
+        del usage
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": answer["count"]})

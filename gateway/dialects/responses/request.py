@@ -11,12 +11,14 @@ import orjson
 from gateway.dataplane.reply import Reply
 from gateway.dataplane.request import Body
 from gateway.dialects.responses.envelope import Envelope, echo
-from gateway.dialects.responses.reply import ResponsesReply
+from gateway.dialects.responses.reply import CountReply, ResponsesReply
 from gateway.errors import FlorinError
+from gateway.fields.grammars import allow_tools
 from gateway.fields.response_items import ROLES, item
 from gateway.fields.response_tools import CUSTOM_INPUT, names, sent_name
 from gateway.fields.responses import COPIED, LOGPROBS, MUST, RESPONSES
 from gateway.fields.rule import FieldReading, WrongError, read
+from gateway.fields.tokenization import of_chat
 
 _LABELS = ("model", "user", "safety_identifier", "metadata", "service_tier")
 """Fields that no engine gets, but that the checks of a chat read."""
@@ -26,6 +28,30 @@ _SEPARATOR = "\n\n"
 
 def translate(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
     """See `request.Translate`."""
+    chat, given = _chat(body, reading)
+    identity = f"{random.getrandbits(176):044x}"
+    try:
+        envelope = Envelope(
+            identity, int(time.time()), echo(body | {n: given[n] for n in _COUNTS if n in given})
+        )
+    except TypeError:
+        raise FlorinError("invalid_json", "The body is nested too deeply.") from None
+    return chat, ResponsesReply(envelope, tools=names(body.get("tools") or ()))
+
+
+def translate_count(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
+    """The same for a request to count the tokens of its input."""
+    chat, _ = _chat(body, reading)
+    try:
+        allow_tools(chat)
+    except WrongError as error:
+        error.path = error.path.replace(".allowed_tools", "")
+        raise
+    return of_chat(chat), CountReply()
+
+
+def _chat(body: Body, reading: FieldReading) -> tuple[Body, Body]:
+    """The chat, and the checked request of which it is made."""
     own = FieldReading(reading.policy)  # what this counts is counted again when the chat is checked
     given = read(RESPONSES, body, own, top=True)
     if "input" not in given:
@@ -50,15 +76,12 @@ def translate(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
         chat["tool_choice"] = given.get("tool_choice")
     reading.unknown += own.unknown
     reading.names += own.names
-    identity = f"{random.getrandbits(176):044x}"
-    try:
-        envelope = Envelope(identity, int(time.time()), echo(body))
-    except TypeError:
-        raise FlorinError("invalid_json", "The body is nested too deeply.") from None
-    return chat, ResponsesReply(envelope, tools=names(body.get("tools") or ()))
+    return chat, given
 
 
 _COPIED = frozenset(COPIED)
+_COUNTS = ("max_output_tokens", "top_logprobs")
+"""Integers that the answer repeats."""
 _WITHOUT_TOOLS = (None, "none", "auto")
 """Choices that ask for nothing if there are no tools; vLLM would refuse some."""
 

@@ -34,7 +34,7 @@ def test_what_florin_needs_is_added_behind_what_is_given(command):
     assert all(addition.why for addition in launch.additions)
     assert launch.environment == {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_STOP_STRINGS": "16",
     }  # fmt: skip
     assert (launch.model, launch.names) == ("/models/base", ("/models/base",))
     assert (launch.slots, launch.cpu_slots, launch.max_rank, launch.gpus) == (1, 1, 16, 1)
@@ -64,7 +64,8 @@ GIVEN = [
 
 
 def test_what_is_given_is_left_as_it_is_and_understood():
-    launch = plan(*SERVE, *GIVEN, environ={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "30"})
+    environ = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "30", "VLLM_MAX_STOP_STRINGS": "64"}
+    launch = plan(*SERVE, *GIVEN, environ=environ)
     assert launch.command == (*SERVE, *GIVEN)
     assert launch.environment == {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",

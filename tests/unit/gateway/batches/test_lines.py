@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.admission.complexity import Complexity
 from gateway.batches.lines import BadLineError, Line, LineError, LineSplitter, answered, not_run, read_line
 from gateway.batches.validation import MOST_ERRORS, Validation
 
@@ -78,11 +79,14 @@ def test_lines_of_the_output_and_error_file():
     assert lost["id"] == told["id"] != orjson.loads(not_run("batch_2", line, "batch_expired"))["id"]
 
 
+COMPLEXITY = Complexity(values=50, containers=20, depth=20)
+
+
 def validated(*lines: dict, most: int = 10) -> list[LineError]:
     def check(model: str) -> LineError | None:
         return None if model == "support" else LineError("model_not_found", f"No {model}.")
 
-    validation = Validation(CHAT, most_lines=most, check_model=check)
+    validation = Validation(CHAT, most_lines=most, complexity=COMPLEXITY, check_model=check)
     for number, line in enumerate(lines, 1):
         validation.add(number, json.dumps(line).encode())
     return validation.end()
@@ -97,6 +101,12 @@ def test_a_file():
     assert (missing.code, missing.line, missing.param) == ("model_not_found", 2, "body.model")
 
 
+def test_a_line_that_would_take_long_to_parse():
+    complex_line = GOOD | {"custom_id": "b", "body": {"model": "support", "messages": [{}] * 20}}
+    [refused] = validated(GOOD, complex_line)
+    assert (refused.code, refused.line) == ("body_too_complex", 2)
+
+
 def test_a_file_with_too_many_lines():
     many = [GOOD | {"custom_id": str(n)} for n in range(3)]
     assert validated(*many, most=3) == []
@@ -104,7 +114,7 @@ def test_a_file_with_too_many_lines():
 
 
 def test_no_more_errors_are_collected_than_are_shown():
-    validation = Validation(CHAT, most_lines=10**6, check_model=lambda _: None)
+    validation = Validation(CHAT, most_lines=10**6, complexity=COMPLEXITY, check_model=lambda _: None)
     for number in range(MOST_ERRORS - 1):
         validation.add(number, b"{")
     assert not validation.full

@@ -68,6 +68,7 @@ SAMPLES: dict[str, samples.Samples] = {
     "stream_options": ([{}, {"include_obfuscation": True}], [5, {"include_obfuscation": 5}]),
     "prompt_cache_key": (["k"], [5, "x" * 1025]),
     "max_tool_calls": ([0, 5], [-1, "5"]),
+    "store": ([True, False], ["no", 1]),
     **{name: samples.CHAT[name] for name in COPIED if name in samples.CHAT},
     **{name: ([f"some {name}"], samples.CHAT[name][1]) for name in ("user", "safety_identifier")},
     "model": (["support"], [7, ["a"], ""]),

@@ -119,7 +119,10 @@ def test_hidden_reasoning_is_counted_and_left_out():
         {"content": "b"},
     ]
     assert [(c["logprobs"], c["token_ids"]) for c in seen] == [(scores, [7]), (None, None), (scores, [7])]
-    out = r.feed(event(choices=[{"index": 0, "delta": {"reasoning": "."}, "finish_reason": "length"}]))
+    out = r.feed(
+        event(choices=[{"index": 0, "delta": {"reasoning": "."}, "finish_reason": "length"}])
+        + b"data: [DONE]\n\n"
+    )
     assert [c["choices"][0]["delta"] for c in chunks(out)] == [{}]
 
 
