@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from adapters.engine_agent.artifact_download import StageError, StagingInterruptedError
-from adapters.security.handshake_errors import explain
+from adapters.security.handshake_errors import EXPIRED, NOT_YET_VALID, explain
 
 Json = dict[str, Any]
 
@@ -194,7 +194,10 @@ def _with_message(body: Json | None) -> str:
 
 
 def _describe(error: BaseException, url: str = "") -> str:
-    if tls := explain(error, url):
+    tls = explain(error, url)
+    if tls in {EXPIRED, NOT_YET_VALID}:
+        return f"{tls}; renew it in the gateway's FLORIN_TLS_CERT, and check this host's clock"
+    if tls:
         return f"{tls}; see FLORIN_CA_FILE, FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY"
     strerror = error.strerror if isinstance(error, OSError) else None
     return strerror or str(error) or type(error).__name__

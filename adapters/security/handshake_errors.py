@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import errno
 import ssl
+from typing import Final
+
+EXPIRED: Final = "its certificate has expired"
+NOT_YET_VALID: Final = "its certificate is not valid yet"
+_OUT_OF_TIME: Final = {10: EXPIRED, 9: NOT_YET_VALID}
+"""By OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID. No other CA helps there."""
 
 
 def explain(error: BaseException, url: str = "") -> str:
     """Explain a failed handshake; empty if `error` is not a TLS error. `url`: the URL called."""
     found = _tls_error(error)
     if isinstance(found, ssl.SSLCertVerificationError):
+        if found.verify_code in _OUT_OF_TIME:
+            return _OUT_OF_TIME[found.verify_code]
         return f"its certificate is not accepted: {found.verify_message.rstrip('.')}"
     if found is None:
         # In TLS 1.3 the client's certificate is verified after the handshake, and the alert is easily lost.

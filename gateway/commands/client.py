@@ -253,6 +253,8 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
     if not isinstance(error, dict):
         error = {"message": f"The gateway at {url} answered HTTP {status}."}
     message = str(error.get("message", ""))
+    if error.get("code") == "invalid_api_key":
+        message = f"The gateway at {url} does not know this key."
     if status == 404 and message.startswith("There is no /"):  # a path, not an object
         message = f"The gateway at {url} has no such API. If it has an admin port, FLORIN_URL must name it."
     return ApiError(
@@ -265,6 +267,12 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
 
 
 def _advice(status: int, code: str, url: str) -> str:
+    if code == "invalid_api_key":
+        return (
+            " If it is a new bootstrap key: a changed FLORIN_OPERATOR_KEY_FILE takes effect within seconds "
+            "(if not, see the gateway's log), a changed FLORIN_OPERATOR_KEY when the gateway restarts. "
+            "Otherwise, set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key of this gateway."
+        )
     if status == 401 and code not in {"invalid_token", "expired_token"}:
         return f" Set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key of the gateway at {url}."
     if code == "insufficient_role":

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import httpx
 
 ROWS_HEADER = "x-florin-rows"
-COMPLETE_HEADER = "x-florin-complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,8 @@ class Saved:
     """Bytes."""
     rows: int
     """As the gateway says."""
-    complete: bool = True
-    """False if the gateway said that records were still arriving."""
+    completeness: Json
+    """As in the JSON of a report: `complete`, and `missing` if the gateway says why it lacks records."""
 
 
 def download(api: Api, path: str, params: Json, place: Path) -> Saved:
@@ -75,5 +74,10 @@ def _save(answer: httpx.Response, file: BinaryIO, bar: Progress, task: TaskID) -
         bar.update(task, completed=size)
     if total and size != total and "content-encoding" not in answer.headers:
         raise UnreachableError(f"The gateway closed the connection after {size:,} of {total:,} bytes.")
-    complete = answer.headers.get(COMPLETE_HEADER) != "false"
-    return Saved(size, int(answer.headers.get(ROWS_HEADER, 0)), complete)
+    return Saved(size, int(answer.headers.get(ROWS_HEADER, 0)), completeness(answer))
+
+
+def completeness(answer: httpx.Response) -> Json:
+    missing = answer.headers.get("x-florin-missing")
+    complete = answer.headers.get("x-florin-complete") != "false"
+    return {"complete": complete, **({"missing": missing} if missing else {})}

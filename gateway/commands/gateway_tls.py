@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
-from adapters.security.handshake_errors import explain
-from adapters.security.renewal import Identity
+from adapters.security.handshake_errors import EXPIRED, NOT_YET_VALID, explain
+from adapters.security.renewal import Identity, day
 from adapters.security.tls import TlsError, client_context
 
 CA, CERT, KEY = "FLORIN_CA_FILE", "FLORIN_CLIENT_CERT", "FLORIN_CLIENT_KEY"
+_SECONDS = 5.0
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> Identity | None:
@@ -51,7 +54,14 @@ def file(environ: Mapping[str, str], name: str) -> Path | None:
 
 def advice(error: BaseException, url: str) -> str:
     """Why the TLS connection failed, and the remedy; empty if TLS is not the cause."""
-    if words := explain(error):
+    words = explain(error)
+    if words in {EXPIRED, NOT_YET_VALID}:
+        return (
+            f"The gateway at {url} is reachable, but {words}{_when(url, expired=words == EXPIRED)}. Renew it "
+            "in FLORIN_TLS_CERT of the gateway, which needs no restart, or in the proxy in front of it; and "
+            "check this machine's clock."
+        )
+    if words:
         return f"The gateway at {url} is reachable, but {words}. {_remedy(words)}".strip()
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return ""
@@ -64,6 +74,23 @@ def advice(error: BaseException, url: str) -> str:
         f"The gateway at {url} closed the connection ({error}). A gateway with FLORIN_TLS_CLIENT_CA rejects "
         f"clients without a certificate: set {CERT} and {KEY}."
     )
+
+
+def _when(url: str, *, expired: bool) -> str:
+    """` on 2026-07-01 12:00 UTC`; empty if it is not to be had. Connects again: who refuses a certificate
+    does not get it."""
+    from cryptography import x509
+
+    server = urlsplit(url)
+    try:
+        pem = ssl.get_server_certificate((server.hostname or "", server.port or 443), timeout=_SECONDS)
+        leaf = x509.load_pem_x509_certificate(pem.encode())
+    except (OSError, ValueError):
+        return ""
+    moment = (leaf.not_valid_after_utc if expired else leaf.not_valid_before_utc).timestamp()
+    if expired == (moment > time.time()):
+        return ", or one that signed it"
+    return f" {'on' if expired else 'before'} {day(moment)}"
 
 
 def _remedy(words: str) -> str:

@@ -94,7 +94,9 @@ def note(text: str) -> None:
 
 def note_incomplete(body: Mapping[str, Any]) -> None:
     """Say it if the gateway says that figures lack records."""
-    if not body.get("complete", True):
+    if body.get("missing"):
+        note(f"Incomplete: {clean(body['missing'])} See florin doctor.")
+    elif not body.get("complete", True):
         note("Incomplete: records are still arriving in the ledger. Try again shortly.")
 
 

@@ -41,6 +41,12 @@ def _key() -> Sequence[typer.Typer]:
     return (keys.app,)
 
 
+def _version() -> typer.Typer:
+    from gateway.commands import version
+
+    return version.app
+
+
 def _whoami() -> typer.Typer:
     from gateway.commands import whoami
 
@@ -271,6 +277,7 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
     "backup": Command("Write registry, ledger and adapter files to one file.", _backup),
     "restore": Command("Restore a backup into an empty installation.", _backup),
     "doctor": Command("Diagnose this installation and say how to fix it.", _doctor),
+    "version": Command("Print Florin's version and commit, or those of all running gateways.", _version),
 }
 
 
@@ -289,7 +296,7 @@ def tree() -> typer.Typer:
         help=_HELP,
         epilog=_EPILOG,
     )
-    for command in (serve, demo, version):
+    for command in (serve, demo):
         app.command()(command)
     return app
 
@@ -338,16 +345,3 @@ def demo(
 
     gc.enable()  # off since `gateway.cli`
     raise typer.Exit(main.run(exit_after=exit_after, env_file=env_file))
-
-
-def version(*, as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False) -> None:
-    """Print Florin's version."""
-    from importlib.metadata import version as version_of
-
-    from gateway.commands.output import print_json, say
-
-    number = version_of("florin-gateway")
-    if as_json:
-        print_json({"version": number})
-    else:
-        say(f"florin {number}")

@@ -13,6 +13,7 @@ from adapters.errors import StoreUnavailableError
 from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
+from adapters.security.renewal import watch as watch_files
 from adapters.sources.options import FetchOptions
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.batches.runner import BatchRunner
@@ -21,6 +22,7 @@ from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.event_streams import open_event_streams
+from gateway.composition.gateways import open_gateways
 from gateway.composition.leader_jobs import LeaderJobs, run_canary_watch, run_ledger_jobs
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
@@ -81,6 +83,7 @@ async def build(
         registry = await open_registry(context)
         metering = await open_metering(context, entrance)
         snapshot_writer, shared = await follow(context, registry)
+        gateways = await open_gateways(context, registry.store, metering.ledger, process_values)
         engines = await open_engines(
             context, registry, metering, security.engines, agent_secret=shared["agent"].encode()
         )
@@ -129,14 +132,10 @@ async def build(
             registry,
             snapshot_writer,
             metering.meter,
-            engines.hangs,
-            clock,
-            disks,
-            refusals=engines.upstream.refusals,
-            watchdog=(watchdog := LoopWatchdog(metrics.loop_blocked)),
-            process_values=process_values,
+            process_values,
+            *(engines.hangs, engines.upstream.refusals, clock, disks, batches, gateways),
+            (watchdog := LoopWatchdog(metrics.loop_blocked)),
         )
-        conditions.add(batches.conditions)
         ledger, store = metering.ledger, registry.store
         leader_jobs = LeaderJobs(context, store)
         conditions.add(leader_jobs.conditions)
@@ -154,6 +153,8 @@ async def build(
         run_in_background(
             stack,
             *((people.run,) if people else ()),
+            gateways.run,
+            gateways.identify,
             engines.leases.run,
             engines.leases.turns.run,
             limiter.run,
@@ -178,6 +179,7 @@ async def build(
             partial(export_conditions, conditions, registry.follower, metrics),
             partial(export_waiting, lifecycle.in_flight, engines.leases, metrics),
             partial(security.watch, metrics),
+            *((partial(watch_files, [file]),) if (file := registry.bootstrap_key) else ()),
             disks.run,
             partial(clock_watch.watch, clock, store, ledger, metrics),
         )
@@ -186,7 +188,9 @@ async def build(
         state = State(
             settings=settings,
             store=store,
+            gateways=gateways,
             directory=registry.directory,
+            bootstrap_key=registry.bootstrap_key,
             catalog=registry.catalog,
             residency=registry.residency,
             placement_log=registry.placement_log,

@@ -37,6 +37,8 @@ class ReloadTargets:
         state.lifecycle.limiter.reconfigure(settings)
         failed_keys = state.directory.failed_keys
         failed_keys.limit, failed_keys.window = settings.failed_keys_per_address, settings.failed_keys_window
+        if state.bootstrap_key is not None:
+            state.bootstrap_key.read_again()
         if state.people is not None:
             state.people.reconfigure(settings)
         self.event_streams.reconfigure(settings)

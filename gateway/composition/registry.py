@@ -16,6 +16,7 @@ from adapters.store.redis import RedisStore
 from adapters.store.snapshot_writer import SnapshotWriter
 from gateway.composition.context import WorkerContext
 from gateway.routing.engine_deaths import DeathTracker
+from gateway.tenants.bootstrap_key import BootstrapKeyFile
 from gateway.tenants.directory import Directory
 
 
@@ -25,6 +26,8 @@ class Registry:
 
     store: RedisStore
     directory: Directory
+    bootstrap_key: BootstrapKeyFile | None
+    """None: it is no file's."""
     catalog: Catalog
     residency: Residency
     placement_log: PlacementLog
@@ -54,7 +57,9 @@ async def open_registry(context: WorkerContext) -> Registry:
     store = RedisStore(settings.redis_url, prefix=settings.redis_prefix)
     context.stack.push_async_callback(store.close)
     store.observe = metrics.redis_call
-    directory = Directory(settings.bootstrap_key, context.clock.now)
+    directory = Directory(settings.operator_key.get_secret_value(), context.clock.now)
+    file = settings.operator_key_file
+    bootstrap_key = BootstrapKeyFile(file, directory) if file else None
     directory.failed_keys.on_failure = context.metrics.failed_key
     catalog, residency = Catalog(), Residency()
     placement_log = PlacementLog(residency, catalog, context.clock.now)
@@ -64,7 +69,16 @@ async def open_registry(context: WorkerContext) -> Registry:
     views: list[View] = [directory, catalog, placement_log, residency, deaths, hang_reports]
     follower = Follower(store, views, saved.snapshot if saved else None)
     return Registry(
-        store, directory, catalog, residency, placement_log, deaths, hang_reports, follower, saved
+        store,
+        directory,
+        bootstrap_key,
+        catalog,
+        residency,
+        placement_log,
+        deaths,
+        hang_reports,
+        follower,
+        saved,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from adapters.model import Engine, Version
 from gateway.config import Settings
+from gateway.observability import build_info
 from gateway.observability.metrics import Metrics
 from gateway.observability.tracing import Tracing
 
@@ -23,8 +23,9 @@ async def open_tracing(
 
     resource = {
         "service.name": "florin",
-        "service.version": version("florin-gateway"),
+        "service.version": build_info.version(),
         "service.instance.id": worker,
+        **({"vcs.ref.head.revision": commit} if (commit := build_info.commit()) else {}),
     }
     export = await asyncio.to_thread(SpanExport, settings.traces_to, resource, metrics.trace_spans)
     stack.push_async_callback(asyncio.to_thread, export.close)

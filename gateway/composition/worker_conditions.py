@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Protocol
 
 from adapters.registry.mass_removal import MassRemovalWatch
 from adapters.store.feed import Follower
@@ -13,39 +14,31 @@ from gateway.composition.registry import Registry
 from gateway.metering.meter import Meter
 from gateway.observability.conditions import Condition, Conditions
 from gateway.observability.process_metrics import ProcessValues
-from gateway.routing.engine_refusals import EngineRefusals
-from gateway.routing.hang_detection import HangDetector
-from gateway.runtime.clock import Clock
-from gateway.runtime.disk_space import DiskSpace
-from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.worker_watch import crash_loop
+
+
+class Reporting(Protocol):
+    def conditions(self) -> Iterable[Condition]: ...
 
 
 def worker_conditions(
     registry: Registry,
     snapshot_writer: SnapshotWriter,
     meter: Meter,
-    hangs: HangDetector,
-    clock: Clock,
-    disks: DiskSpace,
-    *,
-    refusals: EngineRefusals,
-    watchdog: LoopWatchdog,
     process_values: ProcessValues | None,
+    *parts: Reporting,
 ) -> Conditions:
+    """`parts`: those that know their own conditions."""
     follower = registry.follower
     conditions = Conditions()
     conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
     removals = MassRemovalWatch(registry.counts)
     conditions.add(partial(_registry_conditions, follower, snapshot_writer, removals))
     conditions.when(lambda: not meter.accepting, "usage_unrecorded")
-    conditions.add(hangs.conditions)
-    conditions.add(refusals.conditions)
-    conditions.add(clock.conditions)
+    for part in parts:
+        conditions.add(part.conditions)
     conditions.when(lambda: meter.behind, "ledger_behind")
     conditions.when(lambda: meter.disk_slow, "disk_slow")
-    conditions.add(disks.conditions)
-    conditions.add(watchdog.conditions)
     if process_values is not None:
         conditions.when(partial(crash_loop, process_values.values), "workers_crash")
     return conditions

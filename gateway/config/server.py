@@ -91,7 +91,9 @@ class ServerSettings(BaseModel):
         SecretStr(""), description="Bootstrap operator key, valid in addition to the keys in the registry."
     )
     operator_key_file: Path | None = Field(
-        None, description="File that contains that key instead; no other user may read it (mode 0600)."
+        None,
+        description="File that contains that key instead; no other user may read it (mode 0600). A changed "
+        "one is read again: the old key is invalid within five seconds.",
     )
     max_connections: PositiveInt = Field(
         20_000,

@@ -46,6 +46,11 @@ class StorageSettings(BaseModel):
         description="SQLAlchemy URL of the ledger; `postgresql+psycopg://USER@HOST:PORT,HOST:PORT/DATABASE` "
         "for whichever of several PostgreSQL servers accepts writes. Empty: SQLite in the state directory.",
     )
+    separate_ledgers: bool = Field(
+        False,
+        description="Whether this gateway starts though another one on the same Redis has another ledger. "
+        "Each ledger then has only a part of the records; `florin doctor` and reports say so.",
+    )
     usage_kept_seconds: NonNegativeFloat = Field(
         1800.0,
         description="Seconds for which usage that a PostgreSQL ledger has acknowledged stays in the usage "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.metadata import version
 from itertools import islice
 from platform import python_version
 from typing import Any, Final, Self
@@ -13,6 +11,7 @@ from typing import Any, Final, Self
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
+from gateway.observability import build_info
 from gateway.observability.metric_names import AT_SCRAPE, LEDGER_METRICS, METRICS
 
 LABEL_CAP: Final = 1000
@@ -60,7 +59,8 @@ class ComputedMetrics(CollectorRegistry):
     ) -> None:
         """`known`: series of AT_SCRAPE, of which LABEL_CAP are exported per metric."""
         super().__init__()
-        self._known = {"florin_build_info": [((_version("florin-gateway"), python_version()), 1.0)], **known}
+        build = (build_info.version(), build_info.commit(), python_version())
+        self._known = {"florin_build_info": [(build, 1.0)], **known}
         self._series = figures.series if figures else {}
 
     def collect(self) -> Iterator[Metric]:
@@ -68,9 +68,6 @@ class ComputedMetrics(CollectorRegistry):
             yield _family(name, labels, islice(self._known.get(name, ()), LABEL_CAP))
         for name, labels in LEDGER_METRICS.items():
             yield _family(name, labels, self._series.get(name, ()))
-
-
-_version = cache(version)
 
 
 def _family(name: str, labels: Sequence[str], series: Iterable[tuple[Sequence[str], float]]) -> Metric:

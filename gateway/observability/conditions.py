@@ -91,6 +91,14 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check that the ledger's database is up, reachable and not locked. No record is lost as long as the "
         "disk of FLORIN_STATE_DIR has space.",
     ),
+    "ledgers_differ": Meaning(
+        "problem",
+        "Another gateway of this installation keeps its usage records in another ledger, so reports and "
+        "bills lack records.",
+        "Give all gateways that share a Redis the same FLORIN_LEDGER_URL (PostgreSQL if they are on several "
+        "hosts) and restart them. What is in the other ledger stays there: report it from a gateway that "
+        "uses it. Gateways of separate installations need a FLORIN_REDIS_PREFIX each.",
+    ),
     "job_failing": Meaning(
         "warning",
         "A job that one worker does for all gateways fails, such as the scheduled export of costs, ledger "

@@ -54,7 +54,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_redis_call_seconds": "Round trips to Redis by operation, including failed ones.",
     "florin_ledger_transaction_seconds": "Transactions of the ledger's database, by operation: `read` or "
     "`write`.",
-    "florin_build_info": "Always 1; labelled with the versions of Florin and Python.",
+    "florin_build_info": "Always 1; labelled with the versions of Florin and Python and the commit that "
+    "it was built from (empty: unknown).",
     "florin_adapter_info": "1 for each registered adapter with a live version.",
     "florin_serving_status_info": "1 for each version that is quarantined or failed, and each suspect "
     "engine; `about` names it.",
@@ -193,6 +194,6 @@ AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
     "florin_fleet_slots": ("base_model",),
     "florin_fleet_adapters": ("base_model",),
     "florin_fleet_expected_delay_seconds": ("base_model",),
-    "florin_build_info": ("version", "python"),
+    "florin_build_info": ("version", "commit", "python"),
 }
 """The metrics computed when they are scraped, with their labels."""

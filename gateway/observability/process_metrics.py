@@ -12,16 +12,18 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Metric
 
+from gateway.observability.gateway_name import GatewayName
 from gateway.observability.shared_values import Name, SharedValues, Value, Writer
 
 _JOIN: Final[dict[str, Callable[[list[float]], float]]] = {"livesum": sum, "livemin": min, "livemax": max}
 
 
 class ProcessValues:
-    """The shared values of all workers, and this worker's slot in them."""
+    """The shared values of all workers, this worker's slot in them, and the name of their gateway."""
 
-    def __init__(self, values: SharedValues, slot: int) -> None:
+    def __init__(self, values: SharedValues, slot: int, gateway: GatewayName | None = None) -> None:
         self.values = values
+        self.gateway = gateway or GatewayName.of_this_process()
         self._mine: Writer = values.writer(slot)
 
     def value_class(self, *what: Any, multiprocess_mode: str = "", **_: Any) -> Value:

@@ -33,9 +33,13 @@ _NUMBERS = 1 << 18
 _NAMES = _HEADER + 8 * _NUMBERS
 _SEGMENT_BYTES = 64 << 20
 """Size of a segment. Memory is only allocated as it is used."""
-_ALIVE, _USED, _CONNECTIONS = 0, 1, 2
-"""Words of the header: whether the process lives, the number of bytes of names, and 1 plus the number of its
-client connections (0: it accepts none)."""
+_ALIVE, _USED, _CONNECTIONS, _DEATHS = 0, 1, 2, 3
+"""Words of the header: whether the process lives, the number of bytes of names, 1 plus the number of its
+client connections (0: it accepts none), and in the parent's, the number of workers that have died. After it:
+when each of the last DEATHS_KEPT died, and its exit code."""
+DEATHS_KEPT: Final = 32
+_CODE_OFFSET: Final = 1 << 16
+"""Words have no sign, but the exit codes of killed processes do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,24 @@ class SharedValues:
     def accepts(self, index: int, connections: int | None) -> None:
         """Record that the segment's process has that many client connections; None: it accepts none."""
         self._segments[index].header[_CONNECTIONS] = 0 if connections is None else 1 + connections
+
+    def died(self, at: float, code: int) -> None:
+        """Record that a worker died: when by the monotonic clock, and its exit code. Only for the parent."""
+        header = self._segments[PARENT].header
+        place = _DEATHS + 1 + 2 * (header[_DEATHS] % DEATHS_KEPT)
+        header[place], header[place + 1] = int(at * 1e6), code + _CODE_OFFSET
+        header[_DEATHS] += 1  # makes it visible
+
+    @property
+    def death_count(self) -> int:
+        return int(self._segments[PARENT].header[_DEATHS])
+
+    def deaths(self) -> list[tuple[float, int]]:
+        """The last DEATHS_KEPT deaths of workers, oldest first."""
+        header = self._segments[PARENT].header
+        last = self.death_count
+        places = [_DEATHS + 1 + 2 * (n % DEATHS_KEPT) for n in range(max(0, last - DEATHS_KEPT), last)]
+        return [(header[place] / 1e6, header[place + 1] - _CODE_OFFSET) for place in places]
 
     def fewest_connections(self) -> int | None:
         """The smallest number of connections of a process that accepts them; None if there is none."""

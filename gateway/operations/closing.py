@@ -34,6 +34,8 @@ async def close(state: State, month: str, terms: ClosingTerms, key: Key) -> tupl
     """Close a month. Returns the month, and False if the closing is still running after ANSWER_SECONDS, here
     or on another worker; call again with the same terms to wait on. Once closed, `already` in the month says
     whether it was closed before. Raises FlorinError, LedgerUnavailableError."""
+    if state.gateways.missing and not state.settings.separate_ledgers:
+        raise FlorinError("cannot_close", state.gateways.missing)
     policy = policy_for(terms.policy, terms.shares, terms.shares_total)
     await check_known(state, policy.shares)
     if not await state.meter.flush():

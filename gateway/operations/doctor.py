@@ -13,6 +13,7 @@ from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObse
 from adapters.reconcile.drift import of_engines
 from adapters.reconcile.registry_checks import of_registry
 from gateway.operations.exposure_checks import of_exposure
+from gateway.operations.gateway_checks import of_gateways
 from gateway.operations.installation_checks import missing_files, of_conditions, of_disk, of_ledger, of_store
 from gateway.operations.limits import without_prices
 from gateway.operations.state import State
@@ -33,6 +34,7 @@ async def diagnose(state: State) -> list[Diagnosis]:
     )
     found: list[Diagnosis] = [
         *of_conditions(state),
+        *of_gateways(state.gateways.all, state.clock.now()),
         *store,
         *ledger,
         *disk,

@@ -17,6 +17,7 @@ from adapters.reconcile.exposure import is_loopback
 from gateway.config import Settings
 from gateway.operations.state import State
 from gateway.runtime.exposure import exposure_of
+from gateway.tenants.bootstrap_key import BootstrapKeyFile
 from gateway.tenants.directory import Key, Role, Tenant
 
 SHORT_KEY = 20
@@ -33,7 +34,8 @@ async def of_exposure(state: State) -> list[Diagnosis]:
     return [
         *seen,
         *of_ports(remote, open_ports),
-        *of_keys(state.directory.keys.values(), state.settings.bootstrap_key),
+        *of_keys(state.directory.keys.values(), state.directory.bootstrap_length),
+        *of_key_file(state.bootstrap_key),
         *media_exposure(
             media_hosts(state.settings, state.directory.tenants.values()),
             {e.name: bool(e.agent) for e in engines},
@@ -77,12 +79,22 @@ def of_ports(remote: Iterable[Engine], open_ports: set[str]) -> Iterator[Diagnos
         yield Diagnosis(check, "ok", "", "No engine on another host answers without credentials.")
 
 
-def of_keys(keys: Iterable[Key], bootstrap: str) -> Iterator[Diagnosis]:
-    """Roles in use, and a bootstrap key that can be guessed."""
-    check, valid = "keys", [key for key in keys if key.revoked is None]
-    if bootstrap and len(bootstrap) < SHORT_KEY:
+def of_key_file(file: BootstrapKeyFile | None) -> Iterator[Diagnosis]:
+    if file is not None and file.trouble:
         yield Diagnosis(
-            check, "warning", "FLORIN_OPERATOR_KEY", f"The bootstrap key has {len(bootstrap)} characters.",
+            "operator_key", "problem", "FLORIN_OPERATOR_KEY_FILE",
+            f"The bootstrap key is not that of its file: {file.trouble}",
+            "Correct the file: it is read again by itself. Until then the key that was read before, if any, "
+            "stays valid.",
+        )  # fmt: skip
+
+
+def of_keys(keys: Iterable[Key], bootstrap: int) -> Iterator[Diagnosis]:
+    """Roles in use, and a bootstrap key, of so many characters, that can be guessed."""
+    check, valid = "keys", [key for key in keys if key.revoked is None]
+    if 0 < bootstrap < SHORT_KEY:
+        yield Diagnosis(
+            check, "warning", "FLORIN_OPERATOR_KEY", f"The bootstrap key has {bootstrap} characters.",
             "Take a random one: openssl rand -hex 24. It may do everything.",
         )  # fmt: skip
     count = Counter(key.role for key in valid)

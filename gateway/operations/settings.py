@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from gateway.config.settings import RELOADABLE, SECRET, Settings
+from gateway.observability import build_info
 from gateway.operations.transaction import Json
 from gateway.runtime.transport_security import TransportSecurity
 
@@ -70,4 +71,5 @@ def certificates(security: TransportSecurity) -> list[Json]:
 
 @cache  # reading them takes 10 ms
 def versions() -> Json:
-    return {name: version(name) for name in ("florin-gateway", "fastapi", "sqlalchemy", "redis")}
+    libraries = {name: version(name) for name in ("fastapi", "sqlalchemy", "redis")}
+    return {"florin-gateway": build_info.build(), **libraries}

@@ -33,7 +33,9 @@ from gateway.routing.pool import Pool
 from gateway.routing.prewarming import Prewarmer
 from gateway.routing.router import Router
 from gateway.runtime.clock import Clock
+from gateway.runtime.gateways import Gateways
 from gateway.runtime.transport_security import TransportSecurity
+from gateway.tenants.bootstrap_key import BootstrapKeyFile
 from gateway.tenants.directory import Directory
 from gateway.tenants.sessions import Sessions
 
@@ -59,7 +61,9 @@ class State:
 
     settings: Settings
     store: Store
+    gateways: Gateways
     directory: Directory
+    bootstrap_key: BootstrapKeyFile | None
     catalog: Catalog
     residency: Residency
     placement_log: PlacementLog

@@ -1,11 +1,11 @@
-"""Restarts and crash loops of workers, as counted by the parent process, and the slots of their metrics."""
+"""Deaths and crash loops of workers, as counted by the parent process, and the slots of their metrics."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Final
 
+from gateway.observability.gateway_name import GatewayName
 from gateway.observability.shared_values import PARENT, Name, SharedValues
 
 CRASHES: Final = 3
@@ -17,13 +17,13 @@ _LOOPING = Name("gauge", "florin_condition", "florin_condition", (("condition", 
 
 
 class WorkerWatch:
-    """Mutable: free slots, and the times of recent crashes."""
+    """Mutable: the free slots."""
 
     def __init__(self, workers: int) -> None:
         slots = 2 * workers  # old and new workers may overlap
         self.values = SharedValues.create(slots)
+        self.gateway = GatewayName.of_this_process()
         self._free = list(range(PARENT + 1, PARENT + 1 + slots))
-        self._ended = deque[float](maxlen=CRASHES)
         own = self.values.writer(PARENT)
         self._restarts, self._looping = own.value(_RESTARTS), own.value(_LOOPING)
 
@@ -40,14 +40,15 @@ class WorkerWatch:
         self._free.append(slot)
         self._free.sort()
 
-    def restarted(self, now: float | None = None) -> None:
-        """Count a crash."""
+    def crashed(self, code: int, now: float | None = None) -> None:
+        """Count a crash, with the exit code."""
         self._restarts.inc(1)
-        self._ended.append(time.monotonic() if now is None else now)
+        self.values.died(time.monotonic() if now is None else now, code)
 
     def publish(self, now: float) -> None:
         """Tell the workers whether they are in a crash loop."""
-        self._looping.set(len(self._ended) == CRASHES and now - self._ended[0] < WITHIN)
+        recent = [at for at, _ in self.values.deaths() if now - at < WITHIN]
+        self._looping.set(len(recent) >= CRASHES)
 
     def close(self) -> None:
         self.values.close()

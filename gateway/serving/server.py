@@ -20,8 +20,10 @@ from contextlib import ExitStack, contextmanager
 
 from adapters.security import state_directory
 from adapters.store.embedded import EmbeddedError, EmbeddedValkey
+from adapters.store.redis.connection import without_password
 from gateway.config import Settings, SettingsError, load_settings
 from gateway.config.secret_files import SecretFileError, export_others
+from gateway.observability import build_info
 from gateway.observability.logs import is_json, log_to_stderr
 from gateway.runtime.exposure import of_listeners
 from gateway.runtime.transport_security import TransportSecurity
@@ -87,6 +89,10 @@ def serve() -> int:
 
 
 def _run(settings: Settings, listeners: Sequence[socket.socket], stop: Stop, valkey: _ValkeyKeeper) -> int:
+    log.info(
+        "Florin %s starts, with ledger %s and Redis %s",
+        *(build_info.build(), without_password(settings.ledger), without_password(settings.redis_url)),
+    )
     if not settings.bootstrap_key:
         log.warning("FLORIN_OPERATOR_KEY is not set; the admin API only accepts existing operator keys")
     for exposed in of_listeners(settings, [address_of(listener) for listener in listeners]):

@@ -177,7 +177,7 @@ class WorkerGroup:
                 if code is not None:
                     if not announced:
                         return FAILED
-                    self._watch.restarted()
+                    self._watch.crashed(code)
                     log.error("Worker %d died with exit code %d; restarting", pid, code)
                 if announced:
                     worker.restart_when_due()
@@ -278,7 +278,8 @@ class WorkerGroup:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent handles it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
-            app = create_app(settings, ProcessValues(values, slot), self.insertion.entrance)
+            shared = ProcessValues(values, slot, self._watch.gateway)
+            app = create_app(settings, shared, self.insertion.entrance)
         except SettingsError as error:  # for example, a certificate that was valid when the parent started
             log.error("%s", error)
             return FAILED

@@ -205,14 +205,25 @@ class Directory:
         self.tenants: dict[str, Tenant] = {}
         self.keys: dict[str, Key] = {}
         self._by_digest: dict[str, Key] = {}
-        self._bootstrap = (
-            Key("bootstrap", "", Role.OPERATOR, digest(operator_key), 0) if operator_key else None
-        )
+        self._bootstrap: Key | None = None
+        self.bootstrap_length = 0
+        """Characters of the bootstrap key; 0: there is none."""
         self.failed_keys = FailedKeys(clock=clock)
-        self._index()
+        if operator_key:
+            self.set_operator_key(operator_key)
 
     def __repr__(self) -> str:
         return f"<Directory {len(self.tenants)} tenants, {len(self.keys)} keys>"
+
+    def set_operator_key(self, operator_key: str) -> None:
+        """Replace the bootstrap key; the one before is unknown from now on."""
+        self._bootstrap = Key("bootstrap", "", Role.OPERATOR, digest(operator_key), 0)
+        self.bootstrap_length = len(operator_key)
+        self._index()
+
+    def is_operator_key(self, text: str) -> bool:
+        """Whether it is the bootstrap key."""
+        return self._bootstrap is not None and self._bootstrap.digest == digest(text)
 
     def load(self, documents: dict[str, dict[str, str]]) -> None:
         self.tenants = {i: load(Tenant, d) for i, d in documents.get("tenant", {}).items()}

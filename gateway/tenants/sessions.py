@@ -46,6 +46,9 @@ class Session:
     """Unix microseconds."""
     person: Key | None = None
     """A key that is not in the registry: that of somebody whom an identity provider vouches for."""
+    key_digest: str = ""
+    """Of the key that it acts as, since the bootstrap key keeps its id when it is replaced. Empty if an older
+    Florin began the session."""
 
 
 class Sessions:
@@ -86,6 +89,7 @@ class Sessions:
             secrets.token_urlsafe(24),
             now + int(seconds * 1e6),
             None if stored else key,
+            key.digest if stored else "",
         )
         await self._store.put_session(session.digest, _dump(session), ttl_ms=int(seconds * 1000))
         self._remember(session.digest, session)
@@ -121,7 +125,7 @@ class Sessions:
 
     def key_of(self, session: Session) -> Key | None:
         """The key as it is now, which may have been revoked; None: it is gone."""
-        return session.person or self._directory.by_id(session.key_id)
+        return session.person or self._unchanged(session.key_id, session.key_digest)
 
     async def link(self, key: Key) -> tuple[str, int]:
         """The secret of a link that signs in once, as this key, and when it expires, Unix microseconds.
@@ -129,7 +133,9 @@ class Sessions:
         self._admit(key)
         secret = secrets.token_urlsafe(32)
         stored = key.id == "bootstrap" or key.id in self._directory.keys
-        text = orjson.dumps({"key": key.id, "person": None if stored else as_json(key)}).decode()
+        text = orjson.dumps(
+            {"key": key.id, "digest": key.digest, "person": None if stored else as_json(key)}
+        ).decode()
         expires = self._clock() + int(LINK_SECONDS * 1e6)
         await self._store.put_session(_digest("link " + secret), text, ttl_ms=int(LINK_SECONDS * 1000))
         return secret, expires
@@ -141,7 +147,11 @@ class Sessions:
         if text is None:
             return None
         found = orjson.loads(text)
-        return _key(found["person"]) or self._directory.by_id(found["key"])
+        return _key(found["person"]) or self._unchanged(found["key"], found.get("digest", ""))
+
+    def _unchanged(self, key_id: str, key_digest: str) -> Key | None:
+        key = self._directory.by_id(key_id)
+        return key if key is not None and key_digest in ("", key.digest) else None
 
     def _admit(self, key: Key) -> None:
         owner, now = key.own_tenant or f"key {key.id}", self._monotonic()
@@ -172,10 +182,23 @@ def _key(document: Any) -> Key | None:
 def _dump(session: Session) -> str:
     person = None if session.person is None else as_json(session.person)
     return orjson.dumps(
-        {"key": session.key_id, "csrf": session.csrf, "expires": session.expires, "person": person}
+        {
+            "key": session.key_id,
+            "digest": session.key_digest,
+            "csrf": session.csrf,
+            "expires": session.expires,
+            "person": person,
+        }
     ).decode()
 
 
 def _load(digest: str, text: str) -> Session:
     found = orjson.loads(text)
-    return Session(digest, found["key"], found["csrf"], found["expires"], _key(found["person"]))
+    return Session(
+        digest,
+        found["key"],
+        found["csrf"],
+        found["expires"],
+        _key(found["person"]),
+        found.get("digest", ""),
+    )

@@ -54,6 +54,7 @@ class Site:
             "FLORIN_WORKERS": "2",
             "FLORIN_REDIS_URL": f"redis://127.0.0.1:{self.valkey.port}/0",
             "FLORIN_ARTIFACT_DIR": str(directory / "artifacts"),
+            "FLORIN_SEPARATE_LEDGERS": "true",  # each has SQLite, and the registry is what is looked at
             **_UNBOUNDED,
             **(settings or {}),
         }

@@ -266,14 +266,16 @@ async def test_what_is_stored_elsewhere_is_dropped_but_the_newest(installation, 
     assert await installation.store.audit() == entries[10 - left :]
 
 
-async def test_agent_is_alive_until_its_heartbeat_expires(installation):
-    await installation.store.heartbeat("e1", '{"pid": 1}', ttl_ms=1000)
-    await installation.other.heartbeat("e2", "two\nlines", ttl_ms=3000)
+@pytest.mark.parametrize(("beat", "living"), [("heartbeat", "heartbeats"), ("announce", "announced")])
+async def test_agent_or_gateway_is_alive_until_its_heartbeat_expires(installation, beat, living):
+    ours, theirs = installation.store, installation.other
+    await getattr(ours, beat)("e1", '{"pid": 1}', ttl_ms=1000)
+    await getattr(theirs, beat)("e2", "two\nlines", ttl_ms=3000)
     installation.advance(900)
-    await installation.store.heartbeat("e1", '{"pid": 2}', ttl_ms=1000)
-    assert await installation.store.heartbeats() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
+    await getattr(ours, beat)("e1", '{"pid": 2}', ttl_ms=1000)
+    assert await getattr(ours, living)() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
     installation.advance(1000)
-    assert await installation.other.heartbeats() == {"e2": "two\nlines"}
+    assert await getattr(theirs, living)() == {"e2": "two\nlines"}
     installation.advance(2000)
-    assert await installation.store.heartbeats() == {}
-    assert (await installation.store.snapshot()).seq == 0, "a heartbeat is no event"
+    assert await getattr(ours, living)() == {}
+    assert (await ours.snapshot()).seq == 0, "a heartbeat is no event"

@@ -69,6 +69,8 @@ async def every_call(store):
         store.trim_audit("1-0", keep=1),
         store.heartbeat("e", "{}", ttl_ms=1000),
         store.heartbeats(),
+        store.announce("g", "{}", ttl_ms=1000),
+        store.announced(),
         store.server_info(),
         store.touch("w", [Touch("e", "v", 0, 1)], ttl_ms=1000),
         store.recency("e"),

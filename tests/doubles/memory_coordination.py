@@ -18,7 +18,7 @@ class MemoryCoordination:
         self._roles: dict[str, tuple[int, int, str]] = {}
         self._secrets: dict[str, str] = {}
         self._format: int | None = None
-        self._heartbeats: dict[str, tuple[int, str]] = {}
+        self._beats: dict[tuple[str, str], tuple[int, str]] = {}
 
     def _now(self) -> int:
         if self.away:
@@ -67,11 +67,18 @@ class MemoryCoordination:
         return ServerInfo("memory", persistent=False)
 
     async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
-        self._heartbeats[engine] = (self._now() + ttl_ms, text)
+        self._beats["engine", engine] = (self._now() + ttl_ms, text)
 
     async def heartbeats(self) -> dict[str, str]:
+        return self._living("engine")
+
+    async def announce(self, gateway: str, text: str, *, ttl_ms: int) -> None:
+        self._beats["gateway", gateway] = (self._now() + ttl_ms, text)
+
+    async def announced(self) -> dict[str, str]:
+        return self._living("gateway")
+
+    def _living(self, kind: str) -> dict[str, str]:
         now = self._now()
-        self._heartbeats = {
-            engine: heartbeat for engine, heartbeat in self._heartbeats.items() if heartbeat[0] > now
-        }
-        return {engine: text for engine, (_, text) in self._heartbeats.items()}
+        self._beats = {name: beat for name, beat in self._beats.items() if beat[0] > now}
+        return {name: text for (of, name), (_, text) in self._beats.items() if of == kind}

@@ -136,7 +136,8 @@ async def test_other_writes_in_the_place_of_lost_ones_are_noticed(
     replica = Replica(valkey_url, prefix)
     await gateway.add_tenant("bolt")
     replica.promote()
-    async with running_gateway(tmp_path / "two", valkey_url, prefix) as two:
+    ledger = f"sqlite:///{tmp_path / 'state' / 'ledger.db'}"
+    async with running_gateway(tmp_path / "two", valkey_url, prefix, ledger_url=ledger) as two:
         for name in ("x", "y", "z"):
             await two.add_tenant(name)
         assert two.state.follower.seq > gateway.state.follower.seq

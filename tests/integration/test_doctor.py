@@ -11,25 +11,23 @@ import signal
 import httpx
 import pytest
 from redis.asyncio import Redis
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from adapters.model import ServingStatus, dump
 from adapters.registry.artifacts import ArtifactStore
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
-from gateway.commands.tree import tree
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask
-from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.commands import command
+from tests.support.harness import Gateway, running_gateway
 from tests.support.waiting import until
 
 
-async def florin(gateway: Gateway | str, *args: str, key: str = OPERATOR_KEY) -> Result:
-    url = gateway if isinstance(gateway, str) else gateway.url
-    env = {"FLORIN_URL": url, "FLORIN_OPERATOR_KEY": key}
-    return await asyncio.to_thread(CliRunner().invoke, tree(), ["doctor", *args], env=env)
+async def florin(gateway: Gateway | str, *args: str, **options: str) -> Result:
+    return await command(gateway, "doctor", *args, **options)
 
 
 async def doctor(gateway: Gateway | str, **options: str) -> tuple[int, dict[str, dict]]:

@@ -117,6 +117,7 @@ async def test_a_rolling_restart_behind_a_balancer_that_does_not_retry_loses_not
 ):
     env = {
         "FLORIN_REDIS_URL": valkey_url, "FLORIN_REDIS_PREFIX": prefix, "FLORIN_ARTIFACT_DIR": str(tmp_path / "files"),
+        "FLORIN_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
         "FLORIN_LAME_DUCK": "6",  # balancer and callers share a process, which may be slow to look
     }  # fmt: skip
     ports, crews = [str(free_port()), str(free_port())], ["1", "2"]

@@ -1,4 +1,4 @@
-"""How workers and engine agents coordinate: roles, heartbeats, shared secrets, one clock."""
+"""How gateways, their workers and engine agents coordinate: roles, heartbeats, shared secrets, one clock."""
 
 from __future__ import annotations
 
@@ -69,4 +69,12 @@ class CoordinationStore(Protocol):
 
     async def heartbeats(self) -> dict[str, str]:
         """Engine → the last report of its agent, for agents whose heartbeat has not expired."""
+        ...
+
+    async def announce(self, gateway: str, text: str, *, ttl_ms: int) -> None:
+        """Let the other gateways know of this one for so long. Not an event."""
+        ...
+
+    async def announced(self) -> dict[str, str]:
+        """Gateway → its last announcement, unless that has expired."""
         ...

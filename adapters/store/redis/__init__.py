@@ -18,6 +18,7 @@ All keys carry the installation's hash tag, so that they share one slot of a Red
     {florin}:canary:<comparison>  hash  count of a slice, version and figure → how many
     {florin}:audit              stream  server's id → note (JSON of AuditNote)
     {florin}:heartbeats         hash    engine → expiry, and the agent's report
+    {florin}:gateways           hash    gateway → expiry, and its announcement
     {florin}:limit:<subject>    string  what is used of a tenant's or key's limits, see lua/limits.lua
     {florin}:once:<name>        string  claims of what is done once, such as a budget's warning
     {florin}:secret:<name>      string

@@ -54,10 +54,22 @@ class RedisCoordination(RedisServer):
         return parse_server_info(info, saves)
 
     async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
-        await self._run("heartbeat", [self._key("feed"), self._key("heartbeats")], [engine, ttl_ms, text])
+        await self._beat("heartbeats", engine, text, ttl_ms)
 
     async def heartbeats(self) -> dict[str, str]:
-        living = await self._run("heartbeats", [self._key("feed"), self._key("heartbeats")], [])
+        return await self._living("heartbeats")
+
+    async def announce(self, gateway: str, text: str, *, ttl_ms: int) -> None:
+        await self._beat("gateways", gateway, text, ttl_ms)
+
+    async def announced(self) -> dict[str, str]:
+        return await self._living("gateways")
+
+    async def _beat(self, key: str, name: str, text: str, ttl_ms: int) -> None:
+        await self._run("heartbeat", [self._key("feed"), self._key(key)], [name, ttl_ms, text])
+
+    async def _living(self, key: str) -> dict[str, str]:
+        living = await self._run("heartbeats", [self._key("feed"), self._key(key)], [])
         return dict(zip(living[::2], living[1::2], strict=True))
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance.common import From, Month, Tagged, To, period_of
 from gateway.costs.adapter_costs.adapter_report import adapter_report
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(route_class=Tagged)
 
@@ -25,4 +25,7 @@ async def adapters(
     now = state.clock.now()
     within = period_of(start, to, month, now)
     complete = await refresh(state, state.ledger_process)
-    return {**await state.ledger_process.run(adapter_report, within, now=now), "complete": complete}
+    return {
+        **await state.ledger_process.run(adapter_report, within, now=now),
+        **completeness(state, complete=complete),
+    }

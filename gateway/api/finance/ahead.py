@@ -14,7 +14,7 @@ from gateway.costs.forecasting.anomalies import Bounds
 from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
 from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(route_class=Tagged)
 
@@ -56,7 +56,7 @@ async def forecast(
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}
 
 
 @router.get("/anomalies")
@@ -85,7 +85,7 @@ async def anomalies(
     bounds = Bounds(factor=Fraction(factor), idle_percent=Fraction(idle_percent))
     complete = await refresh(state, state.ledger_process)
     found = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}
 
 
 @router.get("/alerts")

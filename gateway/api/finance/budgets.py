@@ -13,7 +13,7 @@ from gateway.costs.periods import PeriodError, iso
 from gateway.errors import FlorinError
 from gateway.operations import budgets
 from gateway.operations.authorization import actor_of
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(prefix="/budgets", route_class=Tagged)
 
@@ -37,7 +37,7 @@ async def show(
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}
 
 
 @router.put("")

@@ -14,7 +14,7 @@ from gateway.costs.commitments.commitment_store import list_commitments
 from gateway.costs.periods import iso
 from gateway.operations import commitments
 from gateway.operations.commitments import NewCommitment
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(prefix="/commitments", route_class=Tagged)
 
@@ -46,7 +46,10 @@ async def report(
     now = state.clock.now()
     of = month_of(month or iso(now)[:7])
     complete = await refresh(state, state.ledger_process)
-    return {**await state.ledger_process.run(commitment_report, of, now=now), "complete": complete}
+    return {
+        **await state.ledger_process.run(commitment_report, of, now=now),
+        **completeness(state, complete=complete),
+    }
 
 
 @router.post("/{number}/withdraw")

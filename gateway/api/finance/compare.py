@@ -12,7 +12,7 @@ from gateway.costs.periods import iso
 from gateway.costs.periods import month as whole_month
 from gateway.costs.reports.compare_report import CompareError, compare_month
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(route_class=Tagged)
 
@@ -43,4 +43,4 @@ async def compare(
         )
     except CompareError as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}

@@ -41,6 +41,7 @@ from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 from gateway.operations.closing import asked_policy
+from gateway.operations.ledger_refresh import completeness, completeness_headers
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
@@ -133,7 +134,7 @@ async def costs(
         owner = owner_of(state, key)
         make = report_text if owner is None else partial(customer_text, owner=owner)
         text, beside = await _run(state, key, make, question, currency=currency)
-        beside["complete"] &= flushed
+        beside |= completeness(state, complete=beside["complete"] and flushed)
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         if (keys := beside.pop("keys", None)) is not None:
             beside["key_labels"] = _labels(state, keys)
@@ -177,7 +178,7 @@ async def _file(
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)
     headers = {
-        "x-florin-complete": "true" if beside["complete"] and flushed else "false",
+        **completeness_headers(state, complete=beside["complete"] and flushed),
         "x-florin-rows": str(beside["rows"]),
     }
     if beside["next"] is not None:

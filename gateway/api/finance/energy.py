@@ -11,7 +11,7 @@ from gateway.api.finance.common import From, Month, Tagged, To, dimensions_of, p
 from gateway.costs.energy.energy_store import DIMENSIONS, energy_report, stated
 from gateway.operations import energy as operations
 from gateway.operations.authorization import actor_of
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(prefix="/energy", route_class=Tagged)
 
@@ -32,7 +32,7 @@ async def energy(
     within = period_of(start, to, month, state.clock.now())
     complete = await refresh(state, state.ledger_process)
     found = await state.ledger_process.run(energy_report, within, dimensions_of(by, DIMENSIONS))
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}
 
 
 @router.get("/figures")

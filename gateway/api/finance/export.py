@@ -25,7 +25,7 @@ from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness_headers, refresh
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
@@ -102,7 +102,7 @@ class _Download(Response):
         ledger_process = ledger_process_of(self._state, self._key)
         complete = await refresh(self._state, ledger_process)
         await require_own_month(self._state, self._key, self._order.month)
-        self.headers["x-florin-complete"] = "true" if complete else "false"
+        self.headers.update(completeness_headers(self._state, complete=complete))
         try:
             return await ledger_process.run(export, self._order, path, most)
         except MissingPriceError as error:

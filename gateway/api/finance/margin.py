@@ -10,7 +10,7 @@ from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance.common import Tagged, month_of
 from gateway.costs.margin import month_margin
 from gateway.costs.periods import iso
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(route_class=Tagged)
 
@@ -30,4 +30,4 @@ async def margin(
     of = month_of(month or iso(state.clock.now())[:7])
     complete = await refresh(state, state.ledger_process)
     found = await state.ledger_process.run(month_margin, of, by_adapter=by == "adapter")
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}

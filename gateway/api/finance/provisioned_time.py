@@ -25,6 +25,7 @@ from gateway.costs.periods import iso
 from gateway.costs.reports.provisioned_time import hours_page, sightings_page
 from gateway.costs.rollups.attribution import BRIDGED
 from gateway.errors import FlorinError
+from gateway.operations.ledger_refresh import completeness
 
 router = APIRouter(prefix="/provisioned-time", route_class=Tagged)
 
@@ -97,7 +98,7 @@ async def hours(
         "from": iso(within.start),
         "to": iso(within.end),
         "next": None if last is None else token([str(part) for part in last]),
-        "complete": complete and flushed,
+        **completeness(state, complete=complete and flushed),
     }
 
 

@@ -16,7 +16,7 @@ from gateway.costs.reconciliation.acceptances import list_acceptances
 from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.operations import reconciliation as operations
 from gateway.operations.inputs import StrictBody
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(route_class=Tagged)
 
@@ -69,7 +69,7 @@ async def reconciliation(
     of = month_of(month or iso(now)[:7])
     complete = await refresh(state, state.ledger_process)
     found = await state.ledger_process.aside().run(reconcile, of, tolerance=Fraction(tolerance), now=now)
-    return {**found, "complete": complete}
+    return {**found, **completeness(state, complete=complete)}
 
 
 @router.get("/reconciliation/acceptances")

@@ -15,7 +15,7 @@ from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.statement.page import statement_csv, statement_json, statement_page
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import refresh
+from gateway.operations.ledger_refresh import completeness, refresh
 from gateway.operations.state import State
 
 _MAKE: dict[str, Callable[..., Any]] = {
@@ -79,7 +79,7 @@ async def statement(
             month,
             issuer=state.settings.issuer,
             now=now,
-            complete=complete,
+            complete=completeness(state, complete=complete)["complete"],
             known=known,
             currency=currency,
             for_tenant=key.own_tenant is not None,

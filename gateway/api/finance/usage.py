@@ -32,6 +32,7 @@ from gateway.costs.reports.request_cost import request_cost
 from gateway.costs.reports.usage_page import request_page, usage_page
 from gateway.errors import FlorinError
 from gateway.metering.records import Outcome
+from gateway.operations.ledger_refresh import completeness
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -86,7 +87,7 @@ async def usage(
         page,
         **{"from": iso(within.start), "to": iso(within.end)},
         next=None if last is None else token_of(*last),
-        complete=complete,
+        **completeness(state, complete=complete),
     )
 
 

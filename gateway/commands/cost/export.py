@@ -62,7 +62,7 @@ def export(
         "rows": saved.rows,
         "format": kind,
         "dataset": dataset,
-        "complete": saved.complete,
+        **saved.completeness,
     }
     session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
     note_incomplete(body)

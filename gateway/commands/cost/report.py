@@ -137,23 +137,23 @@ def _file(session: Session, params: Json, output: Path | None) -> None:
     from gateway.commands.download import download  # loads progress bars, which tables do not need
 
     if output is None:
-        content, complete = session.api.stream(_PATH, params, _read)
+        content, beside = session.api.stream(_PATH, params, _read)
         sys.stdout.write(content)
     else:
         saved = download(session.api, _PATH, params, output)
-        complete = saved.complete
+        beside = saved.completeness
         body = {
             "file": str(output),
             "bytes": saved.size,
             "rows": saved.rows,
             "format": params["format"],
-            "complete": complete,
+            **beside,
         }
         session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
-    note_incomplete({"complete": complete})
+    note_incomplete(beside)
 
 
-def _read(answer: httpx.Response) -> tuple[str, bool]:
-    from gateway.commands.download import COMPLETE_HEADER  # as above
+def _read(answer: httpx.Response) -> tuple[str, Json]:
+    from gateway.commands.download import completeness  # as above
 
-    return answer.read().decode(), answer.headers.get(COMPLETE_HEADER) != "false"
+    return answer.read().decode(), completeness(answer)

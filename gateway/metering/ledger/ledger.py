@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sqlalchemy import Connection, Engine, and_, make_url, select, tuple_
 
@@ -73,6 +74,12 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger {self._url.render_as_string()}>"
+
+    @property
+    def file(self) -> Path | None:
+        """The file of an SQLite ledger."""
+        path = self._url.database if self._url.get_backend_name() == "sqlite" else None
+        return Path(path) if path else None
 
     def close(self) -> None:
         with self._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import zipfile
-from importlib.metadata import version as version_of
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -20,6 +19,7 @@ from gateway.config import Settings
 from gateway.metering.ledger import dump
 from gateway.metering.ledger.database import reading
 from gateway.metering.ledger.migrations import REVISIONS, revision_of
+from gateway.observability import build_info
 from gateway.operations.backup.archive import (
     FORMAT,
     MANIFEST,
@@ -54,7 +54,7 @@ def take(settings: Settings, out: Path, *, artifacts: bool = True, progress: Pro
             revision, tables = _ledger(engine, archive, members, progress)
         manifest = Manifest(
             florin_backup=FORMAT,
-            florin=version_of("florin-gateway"),
+            florin=build_info.version(),
             at=at,
             installation=contents.position.installation,
             epoch=contents.position.epoch,

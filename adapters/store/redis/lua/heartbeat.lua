@@ -1,8 +1,8 @@
--- heartbeat.lua: record the heartbeat of an engine's agent. After prelude.lua.
+-- heartbeat.lua: record the heartbeat of an engine's agent, or of a gateway. After prelude.lua.
 --
 -- KEYS[1]  the feed (unused: nothing here is an event)
--- KEYS[2]  the heartbeats: hash engine -> '<expiry in ms> <the agent's report>'
--- ARGV[2]  engine     ARGV[3]  ttl in ms     ARGV[4]  the report
+-- KEYS[2]  the heartbeats: hash name -> '<expiry in ms> <the report>'
+-- ARGV[2]  name     ARGV[3]  ttl in ms     ARGV[4]  the report
 --
 -- Returns nothing.
 --

@@ -1,8 +1,8 @@
--- heartbeats.lua: list the agents that are alive. After prelude.lua.
+-- heartbeats.lua: list the agents, or gateways, that are alive. After prelude.lua.
 --
 -- KEYS[1]  the feed (unused)     KEYS[2]  the heartbeats, as in heartbeat.lua
 --
--- Returns {engine, text, engine, text, …}, and deletes expired ones.
+-- Returns {name, text, name, text, …}, and deletes expired ones.
 --
 -- Atomic, because a heartbeat that arrives between the read and the delete would be deleted too.
 

@@ -92,6 +92,7 @@ async def recent(visit: Visit) -> Response:
         statuses=_STATUSES,
         filters={name: query.get(name, "") for name in ("tenant", "adapter", "outcome")} | {"hours": window},
         complete=usage["complete"],
+        missing=usage.get("missing"),
     )
 
 

@@ -112,6 +112,7 @@ async def _spend(visit: Visit, name: str, path: str) -> Json:
         "forecast": rows.forecast(ahead, name),
         "currency": currency,
         "complete": costs["complete"] and month["complete"],
+        "missing": month.get("missing"),
     }
 
 

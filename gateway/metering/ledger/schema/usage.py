@@ -101,5 +101,6 @@ ledger_state = Table(
     schema,
     Column("name", String(40), primary_key=True),
     Column("value", BigInteger, nullable=False),
-    comment="`batch`: number of the last transaction; `pruned_before`: earlier records may have been removed",
+    comment="`batch`: number of the last transaction; `pruned_before`: earlier records may have been "
+    "removed; `identity`: a random number that tells this ledger from others",
 )

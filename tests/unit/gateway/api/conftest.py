@@ -54,6 +54,7 @@ def installed(ledger_with, contents, now):
         catalog=SimpleNamespace(engines={}),
         directory=directory,
         settings=SimpleNamespace(redis_prefix="florin"),
+        gateways=SimpleNamespace(missing=""),
     )
 
 

@@ -48,7 +48,7 @@ def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
 
 def test_an_invalid_key_says_which_variable_to_set(fake):
     fake.answer("GET", "/x", {"error": {"message": "No such key.", "code": "invalid_api_key"}}, 401)
-    with pytest.raises(ApiError, match="Set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key"):
+    with pytest.raises(ApiError, match="set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key"):
         Api.to(fake.url, "k").get("/x")
 
 

@@ -263,7 +263,7 @@ def test_workers_are_summed_and_the_gauges_of_dead_ones_end(crew):
     }
     one.kill()
     watch.release(1)
-    watch.restarted()
+    watch.crashed(-9)
     text = two.render()
     assert 'florin_errors_total{code="not_found"} 2.0' in text
     assert 'florin_in_flight{engine="e"} 1.0' in text

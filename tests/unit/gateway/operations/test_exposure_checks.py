@@ -44,15 +44,12 @@ def test_closed_ports_are_well_and_engines_on_this_host_say_nothing():
     assert list(of_ports([], set())) == []
 
 
-@pytest.mark.parametrize(
-    ("bootstrap", "statuses"), [("secret", ["warning", "ok"]), ("x" * 24, ["ok"]), ("", ["ok"])]
-)
+@pytest.mark.parametrize(("bootstrap", "statuses"), [(6, ["warning", "ok"]), (24, ["ok"]), (0, ["ok"])])
 def test_a_bootstrap_key_that_can_be_guessed_is_a_warning(bootstrap, statuses):
     found = list(of_keys([key(Role.OPERATOR), key(Role.TENANT), key(Role.METRICS, revoked=2)], bootstrap))
     assert [one.status for one in found] == statuses
     assert "1 operator" in found[-1].message
     assert "metrics" not in found[-1].message
-    assert bootstrap not in "".join(one.message for one in found) or not bootstrap
 
 
 def test_doctor_reports_from_where_engines_fetch_media():

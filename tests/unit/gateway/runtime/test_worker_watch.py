@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from gateway.observability.shared_values import SharedValues
+from gateway.observability.shared_values import DEATHS_KEPT, SharedValues
 from gateway.runtime.worker_watch import CRASHES, WITHIN, WorkerWatch, crash_loop
 
 
@@ -13,18 +13,27 @@ def test_a_crash_loop_is_several_ends_in_little_time():
         for number in range(CRASHES):
             watch.publish(float(number))
             assert not crash_loop(worker)
-            watch.restarted(float(number))
+            watch.crashed(-9, float(number))
         watch.publish(float(CRASHES))
         assert crash_loop(worker)
         watch.publish(WITHIN - 0.1)
         assert crash_loop(worker)
         watch.publish(WITHIN + 0.1)
         assert not crash_loop(worker), "the first of them is long ago"
-        watch.restarted(WITHIN + 0.2)
+        watch.crashed(1, WITHIN + 0.2)
         watch.publish(WITHIN + 0.3)
         assert crash_loop(worker)
         values = {name.sample: value for name, value in worker.read()}
         assert values["florin_worker_restarts_total"] == CRASHES + 1
+        assert worker.deaths() == [(0, -9), (1, -9), (2, -9), (WITHIN + 0.2, 1)]
+
+
+def test_of_many_deaths_the_last_are_kept():
+    with closing(WorkerWatch(2)) as watch:
+        for number in range(DEATHS_KEPT + 5):
+            watch.crashed(number, float(number))
+        last = range(5, DEATHS_KEPT + 5)
+        assert SharedValues(watch.values.file).deaths() == [(number, number) for number in last]
 
 
 def test_released_slots_are_reused():
