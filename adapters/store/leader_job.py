@@ -60,7 +60,8 @@ class LeaderJob:
     longest: float = 0.0
     """The pause doubles with each failure up to this, with jitter; unless above `seconds`, it stays."""
     rest: float = 0.0
-    """The pause is at least so many times what the pass took, unless that failed as `expected`."""
+    """The pause is at least so many times what the pass took, unless that failed as `expected` or says itself
+    when the next one is due."""
     lease_ms: int = LEASE_MS
     expected: tuple[type[Exception], ...] = ()
     """What a pass may raise that is no defect: the text is logged, not the stack."""
@@ -142,7 +143,9 @@ class LeaderJob:
         self.count(self.role, "failed" if failure else "ok")
         with contextlib.suppress(Exception):
             await self.report(failure[:_MOST_FAILURE])
-        usual = self._backoff() if failure else self.seconds if pause is None else 0.0
+        if pause is not None and not failure:
+            return pause
+        usual = self._backoff() if failure else self.seconds
         return max(usual, pause or 0.0, rest * (self.clock() - began))
 
     def _backoff(self) -> float:

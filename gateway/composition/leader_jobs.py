@@ -72,8 +72,12 @@ def run_ledger_jobs(
 ) -> None:
     """Those that read or write the ledger."""
     settings, now, ledger = jobs.context.settings, jobs.context.clock.now, metering.ledger
-    maintenance = Maintenance(metering.ledger_process.aside(), settings.retention_days, now)
-    interval = settings.ledger_maintenance_interval
+    maintenance = Maintenance(
+        metering.ledger_process.aside(),
+        settings.retention_days,
+        interval := settings.ledger_maintenance_interval,
+        now,
+    )
     shipper = AuditShipper(registry.store, ledger)
     residency = ResidencyLog(ledger, now, partial(_held, registry))
     jobs.run(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ ROLE = "ledger-maintenance"
 FIRST_SECONDS = 15.0
 """Delay after a worker's start; until then, metrics show the figures of the last pass."""
 REST = 20
-"""Pause as a multiple of the last pass's duration: maintenance takes at most 5 % of a processor."""
+"""Pause as a multiple of what the last pass took, without the start of its process: maintenance takes at most
+5 % of a processor."""
 READ_SECONDS = 15.0
 ROLL_SECONDS = 10.0
 """Longest roll-up in one pass; the next pass continues, so that other work does not wait behind it."""
@@ -49,15 +51,18 @@ class Maintenance:
     ledger_process: LedgerProcess
     """A process of its own, since a pass with many roll-ups takes seconds."""
     retention_days: int
+    interval: float
+    """Seconds between passes, at least."""
     clock: Callable[[], int] = system_time
     """Microseconds, UTC."""
 
-    async def work(self) -> None:
-        """One pass. Raises LedgerUnavailableError, PassFailedError."""
+    async def work(self) -> float:
+        """One pass. Returns the seconds until the next. Raises LedgerUnavailableError, PassFailedError."""
         try:
-            await self.ledger_process.run(maintain, self.clock(), self.retention_days)
+            spent = await self.ledger_process.run(maintain, self.clock(), self.retention_days)
         except BrokenProcessPool as error:
             raise PassFailedError(str(error)) from error
+        return max(self.interval, REST * spent)
 
     async def report(self, failure: str) -> None:
         """For `florin doctor`, which may run on another worker. Raises LedgerUnavailableError."""
@@ -65,8 +70,10 @@ class Maintenance:
             await self.ledger_process.run(write_snapshot, TROUBLE, self.clock(), failure[:_MOST_TROUBLE])
 
 
-def maintain(ledger: Ledger, now: int, retention_days: int) -> None:
-    """One pass, in the ledger process. Raises LedgerUnavailableError; completed steps stay."""
+def maintain(ledger: Ledger, now: int, retention_days: int) -> float:
+    """One pass, in the ledger process. Returns the seconds that it took. Raises
+    LedgerUnavailableError; completed steps stay."""
+    began = time.monotonic()
     roll(ledger, now, patience=ROLL_SECONDS)
     prune(ledger, now, retention_days)
     found = totals(ledger, now)
@@ -88,6 +95,7 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> None:
         },
     )
     write_snapshot(ledger, METRICS, now, (figures.never_back(before) if before else figures).document())
+    return time.monotonic() - began
 
 
 async def show(ledger: Ledger, metrics: Metrics, *, seconds: float) -> None:

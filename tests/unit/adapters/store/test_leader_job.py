@@ -152,10 +152,10 @@ async def test_the_pause_is_what_the_pass_says_and_grows_with_failures():
 
 
 async def test_it_rests_in_proportion_to_its_work_unless_it_waited_for_what_was_away():
-    times = iter([0.0, 100.0, 0.0, 100.0])
-    work = Work(None, OSError("away"))
+    times = iter([0.0, 100.0] * 3)
+    work = Work(None, OSError("away"), 5.0)
     led = job(Store(), work, seconds=1.0, rest=20.0, clock=lambda: next(times))
-    assert [await led.attempt() for _ in range(2)] == [2000.0, 1.0]
+    assert [await led.attempt() for _ in range(3)] == [2000.0, 1.0, 5.0]
 
 
 async def test_failures_are_logged_when_they_change_reported_and_counted(caplog):

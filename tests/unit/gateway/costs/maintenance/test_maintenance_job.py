@@ -119,12 +119,12 @@ def test_a_ledger_that_was_never_maintained_is_late_once_something_waits(ledger)
 async def test_a_pass_that_fails_is_seen_until_one_succeeds(ledger):
     class Process:
         async def run(self, function, *args):
-            function(ledger, *args)
+            return function(ledger, *args)
 
     maintain(ledger, T, 0)
-    await Maintenance(Process(), 30, lambda: T + 1).report("OverflowError: a sum")
+    await Maintenance(Process(), 30, 0.3, lambda: T + 1).report("OverflowError: a sum")
     assert "OverflowError" in health(ledger, T + 2, interval=30).trouble
-    await Maintenance(Process(), 30, lambda: T + 3).work()
+    assert await Maintenance(Process(), 30, 0.3, lambda: T + 3).work() >= 0.3
     assert health(ledger, T + 4, interval=30).trouble == ""
 
 
@@ -134,4 +134,4 @@ async def test_a_killed_process_is_no_defect():
             raise BrokenProcessPool("killed")
 
     with pytest.raises(PassFailedError, match="killed"):
-        await Maintenance(Killed(), 30).work()
+        await Maintenance(Killed(), 30, 0.3).work()
