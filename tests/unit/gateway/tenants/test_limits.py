@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,7 +12,7 @@ from decimal import Decimal
 import pytest
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.limits import UNKNOWN, Flow, Share
+from adapters.store.protocol.limits import FLOWS, UNKNOWN, Flow, Share
 from gateway.config import Settings
 from gateway.dataplane.request import COMPLETIONS
 from gateway.errors import FlorinError
@@ -29,6 +30,7 @@ from gateway.tenants.limits.needs import (
     price_for,
 )
 from gateway.tenants.limits.periods import period_of
+from gateway.tenants.limits.subject_account import Account
 from gateway.tenants.limits.wording import duration
 from gateway.tenants.terms import Budget, Limits
 from tests.support.limited import Workers, call
@@ -78,6 +80,19 @@ def test_a_need_is_the_estimate_and_at_worst_the_bytes():
     assert need.worst[2:4] == (110, 110)
     assert need.expected[4] == PRICE.cost(10, 0, 40)
     assert need.worst[5] == PRICE.cost(70, 0, 40)
+
+
+@pytest.mark.parametrize(("used", "covered"), [(0, True), (500, True), (990, False)])
+def test_near_the_end_of_a_budget_a_workers_share_serves_nothing(used: int, covered: bool):
+    """What is left is then counted in the store, for each request, over all workers."""
+    account = Account("tenant:acme", "acme", Limits(), Budget(tokens_per_day=1000), tell=_untold)
+    share = Share((0,) * 8, 0, (0, 0), (0, 0), (used, 0, 0, 0), (0,) * 4, (0,) * 4, 0, 0, wanted=False, due=())
+    account.expires, account.free, account.share = math.inf, [1000] * FLOWS, share
+    assert account.covers(need_of(call(1, 1), OutputHistory(), None), 0.0) is covered
+
+
+def _untold(_account: Account) -> asyncio.Task[None]:
+    raise AssertionError("nothing is given back")
 
 
 def test_without_max_tokens_the_need_is_what_the_tenant_is_used_to():

@@ -84,6 +84,13 @@ def test_a_cached_version_that_the_engine_lost_costs_a_load():
     assert not lost.evicted(VERSION)
 
 
+def test_a_load_costs_more_where_another_version_must_go_for_it():
+    full, free = engine("a", held={"x": SlotState.CACHED}, cpu_slots=1), engine("b", cpu_slots=1)
+    costs = {s.engine: dict(s.terms)["load"] for s in COST.scores(ASK, fleet(full, free), 0.0)}
+    assert costs["a"] - costs["b"] == pytest.approx(full.costs.evict)
+    assert full.costs.evict > 0
+
+
 def test_labels_are_hard_constraints():
     near, far = (
         engine("near", labels={"region": "eu"}, in_flight=200),
