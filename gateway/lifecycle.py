@@ -150,6 +150,7 @@ class Lifecycle:
             target = target.for_call(key.tenant, call.user)
         context.adapter, context.model = target.label, call.model
         requires = self.required_labels(key, target, call)
+        call.context = self.router.context(target)
         exchange.grant = grant = await self.limit(exchange, key, call)
         labels = self.usage_labels(key, target, call)
         self.admit(exchange, key, target, labels)

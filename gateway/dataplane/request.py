@@ -165,6 +165,8 @@ class Call:
     """`output_limit`, once `payload` has emptied the body."""
     size: int = 0
     """Bytes of the body."""
+    context: int = 0
+    """Most tokens of a prompt and its answer that the model's engines take; 0: unknown."""
     encoding: str = ""
     """Format of the vectors asked for; empty: the engine's default, lists of numbers."""
     results: int = 0

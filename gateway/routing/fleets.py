@@ -49,6 +49,7 @@ class Fleets:
         residency.on_change = self._placement_changed
         self._fleets: dict[str, Fleet] = {}
         self._tasks: dict[str, tuple[frozenset[Task], frozenset[Task]]] = {}
+        self._contexts: dict[str, int] = {}
         self._generation = (-1, -1)
 
     def of(self, base_model: str) -> Fleet:
@@ -68,9 +69,15 @@ class Fleets:
         self.of(base_model)
         return self._tasks.get(base_model, _NO_TASKS)
 
+    def context(self, base_model: str) -> int:
+        """Most tokens of a prompt and its answer that any engine of the fleet takes; 0: not known of all."""
+        self.of(base_model)
+        return self._contexts.get(base_model, 0)
+
     def _rebuild(self) -> None:
         self._fleets = {}
         self._tasks = {}
+        self._contexts = {}
         for state in sorted(
             self._pool.states(), key=lambda s: s.engine.name
         ):  # so that workers agree on ties
@@ -80,6 +87,9 @@ class Fleets:
             offered = frozenset(engine.tasks)
             some, all_ = self._tasks.get(engine.base_model, (offered, offered))
             self._tasks[engine.base_model] = some | offered, all_ & offered
+            longest = self._contexts.get(engine.base_model, engine.max_model_len)
+            known = longest and engine.max_model_len
+            self._contexts[engine.base_model] = max(longest, engine.max_model_len) if known else 0
             state.view.held = self._residency.held(engine.name)
 
     def holders(self, version: Version) -> list[EngineState]:

@@ -151,6 +151,10 @@ class Router:
             raise unsupported_endpoint(path)
         return combined(requires, for_task(task))
 
+    def context(self, target: Target) -> int:
+        """Most tokens of a prompt and its answer that any engine of the fleet takes; 0: not known of all."""
+        return self._fleets.context(target.base_model)
+
     def require_scoring(self, target: Target, requires: Mapping[str, str], name: str) -> Mapping[str, str]:
         """`requires`, with the label of engines that survive scoring a prompt. Raises FlorinError if no
         engine of the fleet is known to. `name`: the request's field."""

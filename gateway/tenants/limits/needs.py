@@ -132,15 +132,19 @@ class Need:
 
 
 def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Need:
-    """The worst case assumes a token per byte of the body."""
+    """The worst case assumes a token per byte of the body, but no more than the model's engines take: the
+    bytes of a photo are no tokens."""
     choices = call.choices
     bound = call.output_limit
-    expected = (history.expected if bound is None else bound) * choices
-    tokens = call.estimate + expected
+    each = history.expected if bound is None else bound
+    expected, tokens = each * choices, call.estimate + each * choices
+    prompt, output = call.size, UNBOUNDED_OUTPUT if bound is None else bound
+    if call.context:
+        prompt, output = min(prompt, call.context * call.prompts), min(output, call.context)
+    prompt, output = max(prompt, call.estimate), max(output, each) * choices
     if price is None:
-        most = max(call.size, call.estimate) + (UNBOUNDED_OUTPUT if bound is None else bound) * choices
+        most = prompt + output
         return Need((1, tokens, tokens, tokens, 0, 0), (1, tokens, most, most, 0, 0))
-    prompt, output = max(call.size, call.estimate), (UNBOUNDED_OUTPUT if bound is None else bound) * choices
     money, dearest = price.cost(call.estimate, 0, expected), price.cost(prompt, 0, output)
     most = prompt + output
     return Need((1, tokens, tokens, tokens, money, money), (1, tokens, most, most, dearest, dearest))

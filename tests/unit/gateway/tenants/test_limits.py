@@ -82,11 +82,23 @@ def test_a_need_is_the_estimate_and_at_worst_the_bytes():
     assert need.worst[5] == PRICE.cost(70, 0, 40)
 
 
+def test_at_worst_a_request_needs_what_its_models_engines_take():
+    """Two photos of four megabytes each are no eight million tokens."""
+    photos = replace(call(300, None, size=8_000_000, n=2), context=4096)
+    assert need_of(photos, OutputHistory(), None).worst[2] == 4096 + 2 * 4096
+    prompts = replace(photos, prompts=3, n=1)
+    assert need_of(prompts, OutputHistory(), None).worst[2] == 3 * 4096 + 3 * 4096
+    short = replace(call(10, 20, size=70), context=4096)
+    assert need_of(short, OutputHistory(), None).worst[2] == 70 + 20
+
+
 @pytest.mark.parametrize(("used", "covered"), [(0, True), (500, True), (990, False)])
 def test_near_the_end_of_a_budget_a_workers_share_serves_nothing(used: int, covered: bool):
     """What is left is then counted in the store, for each request, over all workers."""
     account = Account("tenant:acme", "acme", Limits(), Budget(tokens_per_day=1000), tell=_untold)
-    share = Share((0,) * 8, 0, (0, 0), (0, 0), (used, 0, 0, 0), (0,) * 4, (0,) * 4, 0, 0, wanted=False, due=())
+    share = Share(
+        (0,) * 8, 0, (0, 0), (0, 0), (used, 0, 0, 0), (0,) * 4, (0,) * 4, 0, 0, wanted=False, due=()
+    )
     account.expires, account.free, account.share = math.inf, [1000] * FLOWS, share
     assert account.covers(need_of(call(1, 1), OutputHistory(), None), 0.0) is covered
 
