@@ -22,7 +22,7 @@ IN_PAIRS = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 # Container images often set it. Each process of the tests would compile every module anew, and there are thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled test-fast test-fleet test-engines docs bench bench-peers bench-placement bench-fairness loadtest fuzz bystander clients-newest chaos soak lock clean
+.PHONY: help demo test test-long tools-verified check check-python check-second-python lint $(LINTERS) compiled engine-tests-fleet engine-tests-rest docs bench bench-peers bench-placement bench-fairness loadtest fuzz bystander clients-newest chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -53,22 +53,22 @@ demo: $(READY)
 
 test: $(READY) compiled
 	@$(BIN)/python -m deploy.demo.model
+	$(if $(FAST),$(PYTEST_FAST))
 	@mkdir -p .cache
-	@$(MAKE) --no-print-directory --jobs 3 $(if $(FAST),test-fast) test-fleet test-engines
-	@if [ "$$(cat .cache/test-fleet .cache/test-engines | tr -d '\n')" = 55 ]; then \
+	@$(MAKE) --no-print-directory --jobs 2 engine-tests-fleet engine-tests-rest
+	@if [ "$$(cat .cache/engine-tests-fleet .cache/engine-tests-rest | tr -d '\n')" = 55 ]; then \
 	  echo 'ARGS select no engine test.' >&2; exit 1; \
 	fi
 
-# Beside each other: an engine's start takes one processor, and the fast tests wait for a third of their time. Each line
-# is shown when it is complete, with the part that it is of: --output-sync would show nothing until a part has ended,
-# after minutes. The pipe hides pytest's exit status, so it is kept in a file; 5 means that ARGS leave no test.
-test-fast: PYTEST := $(PYTEST_FAST)
-test-fleet: PYTEST = $(PYTEST_ENGINE) -m fleet $(ARGS)
-test-engines: PYTEST = $(PYTEST_ENGINE) -m 'not fleet' $(ARGS)
-test-fast test-fleet test-engines:
+# Beside each other: an engine's start takes one processor. Each line is shown when it is complete, with the part that
+# it is of: --output-sync would show nothing until a part has ended, after minutes. The pipe hides pytest's exit
+# status, so it is kept in a file; 5 means that ARGS leave no test.
+engine-tests-fleet: PART := -m fleet
+engine-tests-rest: PART := -m 'not fleet'
+engine-tests-fleet engine-tests-rest:
 	@rm -f .cache/$@; \
-	{ $(PYTEST) 2>&1; echo $$? >.cache/$@; } | \
-	  while IFS= read -r line; do printf '%s: %s\n' $(@:test-%=%) "$$line"; done; \
+	{ $(PYTEST_ENGINE) $(PART) $(ARGS) 2>&1; echo $$? >.cache/$@; } | \
+	  while IFS= read -r line; do printf '%s: %s\n' $(@:engine-tests-%=%) "$$line"; done; \
 	status=$$(cat .cache/$@) && { [ $$status = 0 ] || [ $$status = 5 ] || exit $$status; }
 
 test-long:
@@ -80,7 +80,7 @@ tools-verified: $(READY)
 
 check: $(READY)
 	@$(IN_PAIRS) $(LINTERS) compiled
-	$(if $(FAST),$(PYTEST_FAST) $(ARGS))
+	$(PYTEST_FAST) $(ARGS)
 	@$(MAKE) --no-print-directory check-second-python
 
 check-second-python: $(READY)
