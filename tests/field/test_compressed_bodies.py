@@ -65,6 +65,7 @@ TEXT = "".join(f"{i}bottles-of-beer," for i in range(60_000))
         ("deflate", raw_deflate(body("Hello!"))),  # as some clients understand the word
         ("identity", body("Hello!")),
     ],
+    ids=["gzip", "x-gzip", "zlib", "deflate", "identity"],
 )
 async def test_a_compressed_body_is_answered(deployment: Deployment, encoding: str, packed: bytes):
     response = await post(deployment, packed, encoding)
