@@ -41,8 +41,8 @@ class LeaderJob:
     """Every worker runs the job; the one that leads makes its passes, one after the other, and renews the
     role meanwhile. A pass must be such that two overlapping leaders do no harm, or carry the job's `fence`.
 
-    While the store cannot be reached, nobody begins a pass. A pass that fails is tried again; the failure is
-    logged when it changes."""
+    No pass begins while the store cannot be reached. A pass that fails is repeated, and its failure is logged
+    when it changes."""
 
     store: CoordinationStore
     owner: str

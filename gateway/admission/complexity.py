@@ -46,14 +46,14 @@ def check(raw: bytes, limit: Complexity) -> None:
     most = _counts(raw)
     if most.values <= limit.values and most.containers <= min(limit.containers, limit.depth):
         return
-    found = measure(raw, depth=most.containers > limit.depth)
-    for what, have, most_of_it in (
-        ("values", found.values, limit.values),
-        ("objects and arrays", found.containers, limit.containers),
-        ("levels of nesting", found.depth, limit.depth),
+    exact = measure(raw, depth=most.containers > limit.depth)
+    for what, count, allowed in (
+        ("values", exact.values, limit.values),
+        ("objects and arrays", exact.containers, limit.containers),
+        ("levels of nesting", exact.depth, limit.depth),
     ):
-        if have > most_of_it:
-            raise FlorinError("body_too_complex", f"The body has more than {most_of_it:,} {what}.")
+        if count > allowed:
+            raise FlorinError("body_too_complex", f"The body has more than {allowed:,} {what}.")
 
 
 def measure(raw: bytes, *, depth: bool = True) -> Complexity:
@@ -100,10 +100,12 @@ def _escaped(codes: NDArray[np.uint8]) -> NDArray[np.int32]:
     """The positions that a backslash escapes: behind each run of them, every second one is."""
     import numpy as np  # noqa: PLC0415  # as above
 
-    at = np.flatnonzero(codes == ord("\\")).astype(np.int32)
-    first = np.diff(at, prepend=np.int32(-2)) != 1
-    runs = np.maximum.accumulate(np.where(first, at, np.int32(0))) if len(at) else at
-    odd: NDArray[np.int32] = at[(at - runs) % 2 == 0]
+    backslashes = np.flatnonzero(codes == ord("\\")).astype(np.int32)
+    begins_run = np.diff(backslashes, prepend=np.int32(-2)) != 1
+    runs = backslashes
+    if len(backslashes):
+        runs = np.maximum.accumulate(np.where(begins_run, backslashes, np.int32(0)))
+    odd: NDArray[np.int32] = backslashes[(backslashes - runs) % 2 == 0]
     return odd + 1
 
 

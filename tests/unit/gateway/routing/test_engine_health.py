@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from adapters.model import Engine
@@ -43,6 +45,10 @@ class Fleet:
         lease = self.leases.acquire(name, None)
         assert lease
         return lease
+
+    def takes(self, name: str, tokens: int) -> None:
+        self.catalog.engines[name] = replace(self.catalog.engines[name], max_model_len=tokens)
+        self.catalog.engine_changes += 1
 
     def share(self, name: str) -> float:
         fleet = self.fleets.of("base")
@@ -135,3 +141,12 @@ async def test_streams_that_can_go_on_elsewhere_leave_a_dead_engine_when_they_fa
     assert all(lease.abandoned for lease in leases.values())
     with pytest.raises(EngineLostError), leases["bound"].scope:
         pass
+
+
+def test_what_a_request_may_have_at_most_is_known_once_all_engines_have_told(fleet: Fleet):
+    assert fleet.fleets.context("base") == 0
+    fleet.takes("a", 8192)
+    assert fleet.fleets.context("base") == 0, "b may take more"
+    fleet.takes("b", 4096)
+    assert fleet.fleets.context("base") == 8192
+    assert fleet.fleets.context("another") == 0
