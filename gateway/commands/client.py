@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, overload
 from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:  # imported where a request is sent, to keep help texts fast
@@ -14,8 +14,11 @@ if TYPE_CHECKING:  # imported where a request is sent, to keep help texts fast
 
     import httpx
 
+    from gateway.schemas.base import Answer
+
 Json = dict[str, Any]
 T = TypeVar("T")
+A = TypeVar("A", bound="Answer")
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 300.0  # a registration reads, checks and copies gigabytes before it responds
@@ -73,20 +76,58 @@ class Api:
             raise UsageError("The key contains invalid characters: copy it again.")
         return cls(url.rstrip("/"), key)
 
-    def get(self, path: str, params: Json | None = None) -> Json:
-        return self._call("GET", path, params=params)
+    @overload
+    def get(self, path: str, answer: type[A], params: Json | None = None) -> A: ...
+    @overload
+    def get(self, path: str, answer: Json | None = None) -> Json: ...
+    def get(self, path: str, answer: type[A] | Json | None = None, params: Json | None = None) -> A | Json:
+        if answer is None or isinstance(answer, dict):
+            return self._call("GET", path, params=answer)
+        return self._read(answer, self._call("GET", path, params=params))
 
-    def post(self, path: str, body: Json | None = None, params: Json | None = None) -> Json:
-        return self._call("POST", path, body=body, params=params)
+    @overload
+    def post(self, path: str, body: Json | None, answer: type[A], params: Json | None = None) -> A: ...
+    @overload
+    def post(self, path: str, body: Json | None = None, answer: Json | None = None) -> Json: ...
+    def post(
+        self,
+        path: str,
+        body: Json | None = None,
+        answer: type[A] | Json | None = None,
+        params: Json | None = None,
+    ) -> A | Json:
+        if answer is None or isinstance(answer, dict):
+            return self._call("POST", path, body=body, params=answer)
+        return self._read(answer, self._call("POST", path, body=body, params=params))
 
-    def put(self, path: str, body: Json) -> Json:
-        return self._call("PUT", path, body=body)
+    @overload
+    def put(self, path: str, body: Json, answer: type[A]) -> A: ...
+    @overload
+    def put(self, path: str, body: Json) -> Json: ...
+    def put(self, path: str, body: Json, answer: type[A] | None = None) -> A | Json:
+        sent = self._call("PUT", path, body=body)
+        return sent if answer is None else self._read(answer, sent)
 
-    def patch(self, path: str, body: Json) -> Json:
-        return self._call("PATCH", path, body=body)
+    @overload
+    def patch(self, path: str, body: Json, answer: type[A]) -> A: ...
+    @overload
+    def patch(self, path: str, body: Json) -> Json: ...
+    def patch(self, path: str, body: Json, answer: type[A] | None = None) -> A | Json:
+        sent = self._call("PATCH", path, body=body)
+        return sent if answer is None else self._read(answer, sent)
 
-    def delete(self, path: str, params: Json | None = None) -> Json:
-        return self._call("DELETE", path, params=params)
+    @overload
+    def delete(self, path: str, answer: type[A], params: Json | None = None) -> A: ...
+    @overload
+    def delete(self, path: str, answer: Json | None = None) -> Json: ...
+    def delete(self, path: str, answer: type[A] | Json | None = None, params: Json | None = None) -> A | Json:
+        if answer is None or isinstance(answer, dict):
+            return self._call("DELETE", path, params=answer)
+        return self._read(answer, self._call("DELETE", path, params=params))
+
+    def _read(self, answer: type[A], body: Json) -> A:
+        """Raises ApiError if the gateway's version answers in another form."""
+        return read(answer, body, self.url)
 
     def work(
         self,
@@ -192,6 +233,21 @@ class Api:
                 f"No gateway answers at {self.url} ({error}): start one with `florin serve`, "
                 "or set FLORIN_URL to its address."
             ) from error
+
+
+def read(answer: type[A], body: Json, url: str) -> A:
+    """What the gateway at `url` sent. Raises ApiError if it lacks fields that this version knows."""
+    from pydantic import ValidationError
+
+    try:
+        return answer.read(body)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ApiError(
+            200,
+            f"The gateway at {url} answers in a form that this florin does not know ({place}: "
+            f"{error.errors()[0]['msg']}): use the same version on both sides (`florin version`).",
+        ) from error
 
 
 def segment(text: str) -> str:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
-from gateway.commands.adapters import absolute
 from gateway.commands.client import Json, segment
-from gateway.commands.labels import EngineDomain, EngineLabels, PromptScoresOption, labels, shown
+from gateway.commands.labels import shown
+from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, note, say, show, table
-from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command, confirm
+from gateway.schemas.base import Listed, Removed
+from gateway.schemas.engine_registration import NewEngine
+from gateway.schemas.engines import Engine, RegisteredEngine, TrustedEngine
 
 app = typer.Typer()
 
-Columns = tuple[tuple[str, Callable[[Json], object]], ...]
+Columns = tuple[tuple[str, Callable[[Engine], object]], ...]
 """Names, and what each shows of an engine."""
 Name = Annotated[str, typer.Argument(help="The engine's name.")]
-
-
-class Driver(StrEnum):
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TRTLLM = "trtllm"
-    TGI = "tgi"
-    LORAX = "lorax"
 
 
 _STATES = {
@@ -38,61 +31,8 @@ _STATES = {
 
 
 @command(app, "add")
-def add(
-    session: Session,
-    *,
-    name: Annotated[str, typer.Option(help="1 to 63 of a-z, 0-9, - and _.")],
-    url: Annotated[str, typer.Option("--url", help="The engine's URL, for example http://10.0.0.7:8000.")],
-    base: Annotated[str, typer.Option(help="The base model's name, as the engine serves it.")],
-    gpu_type: Annotated[str, typer.Option(help="GPU type, as named in the price book, for example H200.")],
-    slots: Annotated[
-        int, typer.Option(min=1, help="The engine's --max-loras; verified once the engine has answered.")
-    ],
-    max_rank: Annotated[
-        int,
-        typer.Option(
-            min=1, help="The engine's --max-lora-rank. vLLM does not report it, so it cannot be verified."
-        ),
-    ],
-    gpu_count: Annotated[int, typer.Option(min=1, help="Number of GPUs of this engine.")] = 1,
-    region: Annotated[str, typer.Option(help="Region of its GPUs, as named in the price book.")] = "",
-    purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
-    label: EngineLabels = None,
-    domain: EngineDomain = "",
-    cpu_slots: Annotated[
-        int | None, typer.Option(help="The engine's --max-cpu-loras; at least --slots.")
-    ] = None,
-    seats: Annotated[
-        int | None,
-        typer.Option(min=1, help="The engine's --max-num-seqs; learned from its metrics if left out."),
-    ] = None,
-    prompt_scores: PromptScoresOption = None,
-    driver: Annotated[
-        Driver, typer.Option(help="Which kind of engine it is; see docs/engines.md.")
-    ] = Driver.VLLM,
-    holds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--holds",
-            metavar="TENANT/NAME@VERSION",
-            help="A version that it was started with; only for engines that load none later. Repeatable.",
-        ),
-    ] = None,
-    tasks: Annotated[
-        str, typer.Option(help="What it does, comma-separated: generate, embed (vectors), score (rerank).")
-    ] = "generate",
-    base_config: Annotated[
-        str | None,
-        typer.Option(help="The base model's config.json, if the gateway cannot read the engine's files."),
-    ] = None,
-    base_alias: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name that adapters use for the base model. Repeatable."),
-    ] = None,
-    no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Register the engine even if it does not answer yet.")
-    ] = False,
-) -> None:
+@with_options(NewEngine)
+def add(session: Session, *, changes: Json) -> None:
     """Register an engine by its URL, or update its registration. Repeating the command changes nothing.
 
     For engines on a shared filesystem, or not started by Florin; `florin engine run` registers its own.
@@ -102,31 +42,9 @@ def add(
     Example: florin engine add --name a1 --url http://10.0.0.7:8000 --base llama-8b --gpu-type H200 --slots 8
     --max-rank 64
     """
-    body: Json = {
-        "name": name,
-        "url": url,
-        "base": base,
-        "gpu_type": gpu_type,
-        "gpu_count": gpu_count,
-        "region": region,
-        "purchase": purchase.value,
-        "labels": labels("--label", label),
-        "host": domain,
-        "slots": slots,
-        "cpu_slots": cpu_slots,
-        "max_rank": max_rank,
-        "seats": seats,
-        "prompt_scores": prompt_scores and prompt_scores.value,
-        "driver": driver.value,
-        "holds": holds or [],
-        "tasks": [task.strip() for task in tasks.split(",")],
-        "verify": not no_verify,
-        "base_config": None if base_config is None else absolute(base_config),
-        "base_aliases": base_alias or [],
-    }
-    with busy(f"Asking {url} …"):
-        answer = session.api.post("/admin/v1/engines", body)
-    session.result(answer, _added)
+    with busy(f"Asking {changes['url']} …"):
+        engine = session.api.post("/admin/v1/engines", changes, RegisteredEngine)
+    session.result(engine, _added)
 
 
 @command(app, "list")
@@ -147,22 +65,23 @@ def list_(
 
     Example: florin engine list --wide
     """
-    session.result(session.api.get("/admin/v1/engines"), lambda body: _show_list(body, wide=wide))
+    engines = session.api.get("/admin/v1/engines", Listed[Engine])
+    session.result(engines, lambda engines: show_list(engines.data, wide=wide))
 
 
-def _show_list(body: Json, *, wide: bool) -> None:
-    if not body["data"]:
+def show_list(engines: Sequence[Engine], *, wide: bool) -> None:
+    if not engines:
         note("No engines yet: florin engine add --name … --url …")
     columns = (*_COLUMNS, *(_WIDE if wide else ()), *_LAST)
-    rows = [[shown_field(engine) for _, shown_field in columns] for engine in body["data"]]
+    rows = [[shown_field(engine) for _, shown_field in columns] for engine in engines]
     names = [name for name, _ in columns]
     right = [name for name in ("slots", "max rank", "run", "wait") if name in names]
     show(table(names, rows, right=right))
-    for engine in body["data"]:
-        if engine.get("hang"):
-            note(f"{clean(engine['name'])} {clean(engine['hang']['reason'])}.")
+    for engine in engines:
+        if engine.hang:
+            note(f"{clean(engine.name)} {clean(engine.hang.reason)}.")
         if not wide and _agent(engine) == "silent":
-            note(f"{clean(engine['name'])}: its agent, florin engine run, sends no reports.")
+            note(f"{clean(engine.name)}: its agent, florin engine run, sends no reports.")
 
 
 @command(app, "cordon")
@@ -195,13 +114,9 @@ def remove(
     Example: florin engine remove a1 --yes
     """
     confirm(f"Remove engine {name}?", yes=yes)
-    body = session.api.delete(f"/admin/v1/engines/{segment(name)}")
-    session.result(
-        body,
-        lambda b: say(
-            f"Engine {clean(b['name'])} {'removed' if b['removed'] else 'was not registered; nothing to do'}."
-        ),
-    )
+    removed = session.api.delete(f"/admin/v1/engines/{segment(name)}", Removed)
+    end = "removed" if removed.removed else "was not registered; nothing to do"
+    session.result(removed, lambda _: say(f"Engine {clean(name)} {end}."))
 
 
 @command(app, "trust")
@@ -221,33 +136,34 @@ def trust(
     Example: florin engine trust a1 --yes
     """
     confirm(f"Use the answers of {name} as the reference for its whole fleet?", yes=yes, unattended=False)
-    session.result(session.api.post(f"/admin/v1/engines/{segment(name)}/trust"), _trusted)
+    path = f"/admin/v1/engines/{segment(name)}/trust"
+    session.result(session.api.post(path, None, TrustedEngine), _trusted)
 
 
-def _added(body: Json) -> None:
-    say(f"Engine {clean(body['name'])} serves {clean(body['base'])} at {clean(body['url'])}.")
-    if not body["base_config"]:
+def _added(engine: RegisteredEngine) -> None:
+    say(f"Engine {clean(engine.name)} serves {clean(engine.base)} at {clean(engine.url)}.")
+    if not engine.base_config:
         note(
-            f"Florin does not have the config.json of {clean(body['base'])} and cannot check "
+            f"Florin does not have the config.json of {clean(engine.base)} and cannot check "
             "adapters without it: run the command again with --base-config PATH."
         )
 
 
-def _shown_state(engine: Json) -> str:
-    if not engine["stopping"]:
-        return str(engine["state"])
-    end = "stopped" if engine.get("stopped") else "stopping"
-    return end if engine["state"] == "active" else f"{engine['state']}, {end}"
+def _shown_state(engine: Engine) -> str:
+    if not engine.stopping:
+        return engine.state
+    end = "stopped" if engine.stopped else "stopping"
+    return end if engine.state == "active" else f"{engine.state}, {end}"
 
 
-def _agent(engine: Json) -> str | None:
+def _agent(engine: Engine) -> str | None:
     """`up 3h 12m`, or `silent`; None without one."""
-    if not engine["agent"]:
+    if not engine.agent:
         return None
-    heartbeat = engine["heartbeat"]
-    if not heartbeat:
+    if not engine.heartbeat:
         return "silent"
-    return f"up {lasting(time.time() - heartbeat['started'] / 1e6)}" if heartbeat.get("started") else "up"
+    started = engine.heartbeat.started
+    return f"up {lasting(time.time() - started / 1e6)}" if started else "up"
 
 
 def lasting(seconds: float) -> str:
@@ -260,44 +176,41 @@ def lasting(seconds: float) -> str:
     return f"{hours}h {minutes % 60}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"
 
 
-def _gpus(engine: Json) -> str:
+def _gpus(engine: Engine) -> str:
     """`2 x H200`, with purchase model and region if set: `2 x H200 spot, eu-1`."""
-    purchase = "" if engine["purchase"] == Purchase.ON_DEMAND else f" {engine['purchase']}"
-    region = f", {engine['region']}" if engine["region"] else ""
-    return f"{engine['gpu_count']} x {engine['gpu_type']}{purchase}{region}"
+    purchase = "" if engine.purchase == "on_demand" else f" {engine.purchase}"
+    region = f", {engine.region}" if engine.region else ""
+    return f"{engine.gpu_count} x {engine.gpu_type}{purchase}{region}"
 
 
 def _state(session: Session, name: str, state: str) -> None:
-    body = session.api.put(f"/admin/v1/engines/{segment(name)}/state", {"state": state})
-    session.result(body, lambda b: say(f"Engine {clean(b['name'])} {_STATES[b['state']]}."))
+    engine = session.api.put(f"/admin/v1/engines/{segment(name)}/state", {"state": state}, Engine)
+    session.result(engine, lambda engine: say(f"Engine {clean(engine.name)} {_STATES[engine.state]}."))
 
 
-def _trusted(body: Json) -> None:
+def _trusted(trusted: TrustedEngine) -> None:
     say(
-        f"{clean(body['engine'])} is now the reference for {clean(body['base'])}; "
-        f"{body['fingerprints_forgotten']} versions get new references at their next loads."
+        f"{clean(trusted.engine)} is now the reference for {clean(trusted.base)}; "
+        f"{trusted.fingerprints_forgotten} versions get new references at their next loads."
     )
 
 
 _COLUMNS: Columns = (
-    ("engine", lambda e: e["name"]),
+    ("engine", lambda e: e.name),
     ("state", _shown_state),
-    ("health", lambda e: e["health"]),
+    ("health", lambda e: e.health),
     ("gpus", _gpus),
-    ("slots", lambda e: f"{e['resident']}/{e['slots']}"),
-    ("run", lambda e: e["running"]),
-    ("wait", lambda e: e["waiting"]),
+    ("slots", lambda e: f"{e.resident}/{e.slots}"),
+    ("run", lambda e: e.running),
+    ("wait", lambda e: e.waiting),
 )
 _WIDE: Columns = (
     ("agent", _agent),
-    ("max rank", lambda e: e["max_rank"]),
-    ("labels", lambda e: shown(e["labels"])),
-    ("engine version", lambda e: f"{e['driver']} {e['version']}".strip()),
-    (
-        "prompt scores",
-        lambda e: f"{e['prompt_scores']} (set)" if e["declared_scores"] else e["prompt_scores"],
-    ),
-    ("url", lambda e: e["url"]),
+    ("max rank", lambda e: e.max_rank),
+    ("labels", lambda e: shown(e.labels)),
+    ("engine version", lambda e: f"{e.driver} {e.version}".strip()),
+    ("prompt scores", lambda e: f"{e.prompt_scores} (set)" if e.declared_scores else e.prompt_scores),
+    ("url", lambda e: e.url),
 )
-_LAST: Columns = (("base", lambda e: e["base"]),)
+_LAST: Columns = (("base", lambda e: e.base),)
 """A model's name may be long, and then its column is the one that folds."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import typer
 
@@ -21,7 +21,11 @@ from adapters.security.secret_files import KeyFileError, read_key
 from gateway.commands import output
 from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError, full_name
 
+if TYPE_CHECKING:  # imported where an answer is read, to keep help texts fast
+    from gateway.schemas.base import Answer
+
 P = ParamSpec("P")
+A = TypeVar("A", bound="Answer")
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 
@@ -108,12 +112,16 @@ class Session:
         """The adapter's path in the admin API. Raises UsageError, ApiError."""
         return f"/admin/v1/adapters/{full_name(self.adapter(name))}"
 
-    def result(self, body: Json, people: Callable[[Json], None]) -> None:
-        """Print the object for scripts, or render it for people."""
+    @overload
+    def result(self, answer: A, people: Callable[[A], None]) -> None: ...
+    @overload
+    def result(self, answer: Json, people: Callable[[Json], None]) -> None: ...
+    def result(self, answer: A | Json, people: Callable[[Any], None]) -> None:
+        """Print the object as it was sent for scripts, or render it for people."""
         if self.json:
-            output.print_json(body)
+            output.print_json(answer if isinstance(answer, dict) else answer.body)
         else:
-            people(body)
+            people(answer)
 
 
 def command(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 from urllib.parse import urlencode
 
 import orjson
 
 from gateway.dataplane.asgi import SESSION_KEY, Message, Receive, Scope, Send
 from gateway.errors import CODES
+from gateway.schemas.base import Answer
 from gateway.tenants.directory import Key
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 Json = dict[str, Any]
+A = TypeVar("A", bound=Answer)
 
 _MOST_BYTES: Final = 32 * 1024 * 1024
 """Of one answer that a page reads whole."""
@@ -41,7 +43,7 @@ class ApiError(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class RawAnswer:
     """Mutable while it arrives."""
 
     status: int = 0
@@ -65,27 +67,54 @@ class ApiClient:
         self._client = client
         self._authorization = authorization
 
-    async def get(self, path: str, **query: Any) -> Any:
-        """The JSON of the answer. Parameters that are None are left out; lists are repeated."""
-        answer = await self.call("GET", path, query=query)
+    # Each returns what the API answers, as an `answer`. Parameters that are None are left out; lists are
+    # repeated.
+
+    @overload
+    async def get(self, path: str, answer: type[A], **query: Any) -> A: ...
+    @overload
+    async def get(self, path: str, **query: Any) -> Any: ...
+    async def get(self, path: str, answer: type[A] | None = None, **query: Any) -> Any:
+        return await self._ask("GET", path, None, answer, query)
+
+    @overload
+    async def post(self, path: str, body: object, answer: type[A], **query: Any) -> A: ...
+    @overload
+    async def post(self, path: str, body: object = None, **query: Any) -> Any: ...
+    async def post(self, path: str, body: object = None, answer: type[A] | None = None, **query: Any) -> Any:
+        return await self._ask("POST", path, body, answer, query)
+
+    @overload
+    async def put(self, path: str, body: object, answer: type[A], **query: Any) -> A: ...
+    @overload
+    async def put(self, path: str, body: object = None, **query: Any) -> Any: ...
+    async def put(self, path: str, body: object = None, answer: type[A] | None = None, **query: Any) -> Any:
+        return await self._ask("PUT", path, body, answer, query)
+
+    @overload
+    async def patch(self, path: str, body: object, answer: type[A], **query: Any) -> A: ...
+    @overload
+    async def patch(self, path: str, body: object = None, **query: Any) -> Any: ...
+    async def patch(self, path: str, body: object = None, answer: type[A] | None = None, **query: Any) -> Any:
+        return await self._ask("PATCH", path, body, answer, query)
+
+    @overload
+    async def delete(self, path: str, answer: type[A], **query: Any) -> A: ...
+    @overload
+    async def delete(self, path: str, **query: Any) -> Any: ...
+    async def delete(self, path: str, answer: type[A] | None = None, **query: Any) -> Any:
+        return await self._ask("DELETE", path, None, answer, query)
+
+    async def _ask(
+        self, method: str, path: str, body: object, answer: type[A] | None, query: Mapping[str, Any]
+    ) -> Any:
+        sent = await self.call(method, path, body, query=query)
         await asyncio.sleep(0)  # a long one has taken its time to arrive, and takes as much to be parsed
-        return answer.json()
-
-    async def post(self, path: str, body: object = None, **query: Any) -> Any:
-        return (await self.call("POST", path, body, query=query)).json()
-
-    async def put(self, path: str, body: object = None, **query: Any) -> Any:
-        return (await self.call("PUT", path, body, query=query)).json()
-
-    async def patch(self, path: str, body: object = None, **query: Any) -> Any:
-        return (await self.call("PATCH", path, body, query=query)).json()
-
-    async def delete(self, path: str, **query: Any) -> Any:
-        return (await self.call("DELETE", path, query=query)).json()
+        return sent.json() if answer is None else answer.model_validate_json(sent.body)
 
     async def call(
         self, method: str, path: str, body: object = None, *, query: Mapping[str, Any] | None = None
-    ) -> Answer:
+    ) -> RawAnswer:
         content = b"" if body is None else orjson.dumps(body)
         sent, over = False, asyncio.Event()
 
@@ -112,10 +141,10 @@ class ApiClient:
         headers: list[tuple[bytes, bytes]],
         *,
         query: Mapping[str, Any] | None = None,
-    ) -> Answer:
+    ) -> RawAnswer:
         """The same with a body of any length, which is read as it comes. A refusal may leave some of it
         unread."""
-        answer = Answer()
+        answer = RawAnswer()
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -175,7 +204,7 @@ async def maybe(asked: Awaitable[Any]) -> tuple[Any, ApiError | None]:
         return None, error
 
 
-def _error(answer: Answer) -> ApiError:
+def _error(answer: RawAnswer) -> ApiError:
     try:
         found = orjson.loads(answer.body)["error"]
         findings = tuple(found.get("findings") or ())

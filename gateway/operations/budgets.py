@@ -9,9 +9,9 @@ from pydantic import Field
 from gateway.costs.forecasting.budgets import BudgetError, set_budget
 from gateway.costs.periods import PeriodError, iso
 from gateway.errors import FlorinError
-from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
 
 
 class NewBudget(StrictBody):

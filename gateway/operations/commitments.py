@@ -15,9 +15,9 @@ from gateway.costs.commitments.commitment_store import (
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import Count, StrictBody
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.base import Count, StrictBody
 from gateway.tenants.directory import Key
 
 

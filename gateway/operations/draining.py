@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 from adapters.errors import NotFoundError
 from adapters.model import Drain, Engine, dump
@@ -14,8 +13,7 @@ from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change
-
-Phase = Literal["serving", "loading", "finishing", "drained"]
+from gateway.schemas.engines import Phase
 
 
 @dataclass(frozen=True, slots=True)

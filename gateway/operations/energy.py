@@ -11,9 +11,9 @@ from gateway.costs.energy.energy_store import set_grid, set_power
 from gateway.costs.energy.figures import EnergyError, Grid, Power
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
-from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
 
 _Figure = Annotated[str, Field(max_length=20, description="A decimal with at most three places.")]
 _Source = Annotated[str, Field(min_length=1, max_length=300, description="Who measured or states it.")]

@@ -14,22 +14,23 @@ from adapters.model import Drain, Engine, dump
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote
-from gateway.operations.engine_inputs import ProcessFields
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
+from gateway.schemas.engine_registration import ProcessFields
+from gateway.schemas.engines import Heartbeat
 from gateway.tenants.directory import Key, Role
 
-Heartbeats = dict[str, Json]
+Heartbeats = dict[str, Heartbeat]
 """Engine → the last heartbeat of its living agent."""
 
 
-async def record_heartbeat(state: State, name: str, said: Json, *, key: Key, leaving: bool) -> bool:
+async def record_heartbeat(state: State, name: str, report: Json, *, key: Key, leaving: bool) -> bool:
     """Returns False if the engine is not registered with this epoch and key. `leaving` marks the last
     heartbeat, which frees the name at once."""
     engine = state.catalog.engines.get(name)
-    if engine is None or engine.epoch != said["epoch"] or engine.key != own_id(key):
+    if engine is None or engine.epoch != report["epoch"] or engine.key != own_id(key):
         return False
-    text = json.dumps(said | {"agent": engine.agent})
+    text = json.dumps(report | {"agent": engine.agent})
     await state.store.heartbeat(name, text, ttl_ms=1 if leaving else HEARTBEAT_TTL_MS)
     return True
 
@@ -74,19 +75,19 @@ def own_id(key: Key) -> str:
 async def living(state: State) -> Heartbeats:
     """Empty while Redis is unavailable."""
     try:
-        said = await state.store.heartbeats()
+        texts = await state.store.heartbeats()
     except StoreUnavailableError:
         return {}
-    return {engine: json.loads(text) for engine, text in said.items()}
+    return {engine: Heartbeat.model_validate_json(text) for engine, text in texts.items()}
 
 
 async def check_agent(state: State, name: str, host: ProcessFields | None) -> None:
     """Raises ConflictError if another agent runs the engine of that name; with `host` None, if any does."""
     heartbeat = (await living(state)).get(name)
-    if heartbeat is None or (host and heartbeat.get("instance") == host.instance):
+    if heartbeat is None or (host and heartbeat.instance == host.instance):
         return
     raise ConflictError(
-        f"Engine {name} is run by the agent at {heartbeat.get('agent')}, which is alive: stop "
+        f"Engine {name} is run by the agent at {heartbeat.agent}, which is alive: stop "
         "`florin engine run` there, or take another name."
     )
 
@@ -104,6 +105,6 @@ async def greet(state: State, engine: Engine, host: ProcessFields) -> str:
     the gateway. An emptied Redis gets this worker's secret back, so that later workers use the same one."""
     secret = await state.store.secret("agent", state.control.agent_secret.decode())
     state.control.agent_secret = secret.encode()
-    said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
-    await state.store.heartbeat(engine.name, said, ttl_ms=HEARTBEAT_TTL_MS)
+    report = Heartbeat(epoch=host.epoch, instance=host.instance, agent=engine.agent)
+    await state.store.heartbeat(engine.name, report.model_dump_json(), ttl_ms=HEARTBEAT_TTL_MS)
     return state.control.agent_token(engine.name, engine.key)

@@ -8,21 +8,21 @@ serve it too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from adapters.drivers import driver_of
 from adapters.errors import ConflictError
-from adapters.model import BaseModel, Engine, dump
+from adapters.model import BaseModel, Engine, check_name, dump
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
 from gateway.operations.engine_agents import check_agent, greet, lose_if_new
 from gateway.operations.engine_checks import merge_base, normal_url, read_base, verify
-from gateway.operations.engine_inputs import NewEngine
 from gateway.operations.prompt_scores import learn
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
+from gateway.schemas.engine_registration import NewEngine
 from gateway.tenants import directory
 from gateway.tenants.directory import Key
 from gateway.tenants.engine_pins import contradiction, may_claim, settle
@@ -46,7 +46,7 @@ async def register(
     EngineError."""
     if own is not None:
         _check_claims(own, body, peer)
-    wanted = replace(body.engine(), key=own.id if own else "")
+    wanted = replace(engine_from(body), key=own.id if own else "")
     now = state.clock.now()
     await check_agent(state, wanted.name, body.process)
     listing = None
@@ -83,6 +83,27 @@ async def register(
     if body.process is None:
         return done
     return replace(done, agent_token=await greet(state, done.engine, body.process))
+
+
+def engine_from(body: NewEngine) -> Engine:
+    """What is registered for `body`, without what its process tells. Raises FlorinError, InvalidNameError."""
+    check_name("engine", body.name)
+    same = body.model_dump(include={field.name for field in fields(Engine)})
+    process = body.process
+    return Engine(
+        **same
+        | {
+            "url": normal_url(body.url),
+            "base_model": body.base,
+            "cpu_slots": body.cpu_slots or body.slots,
+            "seats": body.seats or 0,
+            "prompt_scores": body.prompt_scores or "unknown",
+            "declared_scores": body.prompt_scores or "",
+        },
+        epoch=process.epoch if process else "",
+        agent=normal_url(process.agent) if process else "",
+        stopping=process.stopping if process else False,
+    )
 
 
 def _holds_other_adapters(done: EngineRegistration) -> bool:

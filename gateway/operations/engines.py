@@ -39,7 +39,7 @@ async def remove(state: State, name: str, *, actor: str) -> bool:
     heartbeat = (await living(state)).get(name)
     if heartbeat is not None:
         raise InUseError(
-            f"The agent at {heartbeat.get('agent')} runs engine {name} and would register it again: "
+            f"The agent at {heartbeat.agent} runs engine {name} and would register it again: "
             "stop `florin engine run` there first."
         )
 

@@ -12,9 +12,9 @@ from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
 from gateway.event_streams.streams import COUNTED, STREAMS, StreamName, read_status, replay, skip
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
 from gateway.tenants.directory import Key
 
 

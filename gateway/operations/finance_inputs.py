@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.operations.inputs import StrictBody
+from gateway.schemas.base import StrictBody
 
 
 class NewPrice(StrictBody):

@@ -27,8 +27,8 @@ from gateway.costs.selling.cards import (
 )
 from gateway.costs.selling.invoices import Invoice, due_date
 from gateway.errors import FlorinError
-from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
+from gateway.schemas.base import StrictBody
 
 _Decimal = Annotated[str, Field(max_length=40, description="A decimal with at most six places.")]
 _Count = Annotated[int, Field(ge=0, le=10**15)]

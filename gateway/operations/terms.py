@@ -21,7 +21,7 @@ from gateway.dialects.endpoints import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.fields.media import media_hosts
 from gateway.fields.tables import check_passed
-from gateway.operations.inputs import Labels, StrictBody
+from gateway.schemas.base import Labels, StrictBody
 from gateway.tenants.directory import TENANT_ROLES, Role
 from gateway.tenants.terms import Priority
 

@@ -14,9 +14,9 @@ from gateway.api.admin.common import Managed
 from gateway.api.admin.progress import answer
 from gateway.api.dependencies import Manager, StateDep
 from gateway.operations import adapters
-from gateway.operations.inputs import StrictBody
 from gateway.operations.progress import OperationProgress
 from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 

@@ -15,10 +15,10 @@ from gateway.api.admin.common import Managed, Operator, listed
 from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.operations import adapters, canaries, evaluations
 from gateway.operations.authorization import Authority
-from gateway.operations.inputs import GuardSpec, Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
 from gateway.operations.terms import CostCentre
 from gateway.operations.transaction import Json
+from gateway.schemas.base import GuardSpec, Replicas, StrictBody, check_replicas
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 

@@ -11,8 +11,8 @@ from gateway.api.admin.common import Operator
 from gateway.api.dependencies import Actor, StateDep
 from gateway.costs.calibration.store import list_calibrations
 from gateway.operations import calibrations
-from gateway.operations.inputs import Label, StrictBody
 from gateway.operations.transaction import Json
+from gateway.schemas.base import Label, StrictBody
 
 router = APIRouter(prefix="/calibrations", tags=["calibrations"], dependencies=[Operator])
 

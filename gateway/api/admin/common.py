@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-import orjson
 from fastapi import Depends, Request, Response
+from pydantic_core import to_json
 
 from adapters.errors import StoreUnavailableError
 from gateway.api.dependencies import HostKey, Manager, OperatorKey, StateDep
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up
+from gateway.schemas.base import Answer
 
 T = TypeVar("T")
 
@@ -47,20 +48,20 @@ async def _current(request: Request, state: State) -> None:
             raise
 
 
-def as_it_is(body: Json) -> Response:
+def as_it_is(body: Json | Answer) -> Response:
     """For long answers that are asked for often: FastAPI's encoder takes milliseconds for a thousand fields,
     in which the worker serves nobody."""
-    return Response(orjson.dumps(body), media_type="application/json")
+    return Response(to_json(body), media_type="application/json")
 
 
 async def listed(
-    items: Sequence[T], render: Callable[[T], Json], chosen: Callable[[Json], bool] = lambda _: True
+    items: Sequence[T], render: Callable[[T], Any], chosen: Callable[[Any], bool] = lambda _: True
 ) -> Response:
     """{"data": [...]} of a list that may have thousands of objects: other requests are served meanwhile."""
     parts = []
     for start in range(0, len(items), _TOGETHER):
         rendered = map(render, items[start : start + _TOGETHER])
-        parts.append(orjson.dumps([body for body in rendered if chosen(body)])[1:-1])
+        parts.append(to_json([answer for answer in rendered if chosen(answer)])[1:-1])
         await asyncio.sleep(0)
     return Response(b'{"data":[%b]}' % b",".join(filter(None, parts)), media_type="application/json")
 

@@ -11,9 +11,9 @@ from gateway.api.admin.common import Host
 from gateway.api.dependencies import HostKey, StateDep
 from gateway.operations import engine_agents
 from gateway.operations.authorization import actor_of
-from gateway.operations.engine_inputs import Token
-from gateway.operations.inputs import StrictBody
-from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
+from gateway.schemas.engine_registration import Token
+from gateway.schemas.engines import HeartbeatAnswer, StoppingAnswer
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
@@ -21,7 +21,7 @@ Number = Annotated[int, Field(ge=0, le=1 << 53)]
 """Integers that every JSON parser represents exactly."""
 
 
-class Heartbeat(StrictBody):
+class NewHeartbeat(StrictBody):
     epoch: Token
     instance: Token
     started: Number = Field(0, description="Start of the epoch, Unix microseconds, UTC.")
@@ -39,19 +39,20 @@ class Stopping(StrictBody):
 
 
 @router.put("/{name}/heartbeat")
-async def heartbeat(name: str, body: Heartbeat, state: StateDep, key: HostKey) -> Json:
+async def heartbeat(name: str, body: NewHeartbeat, state: StateDep, key: HostKey) -> HeartbeatAnswer:
     """Report that an engine is alive. `known` is false if this epoch is not registered, or was registered
     with another key; the agent then registers the engine again."""
-    said = body.model_dump(exclude={"leaving"})
-    return {"known": await engine_agents.record_heartbeat(state, name, said, key=key, leaving=body.leaving)}
+    report = body.model_dump(exclude={"leaving"})
+    known = await engine_agents.record_heartbeat(state, name, report, key=key, leaving=body.leaving)
+    return HeartbeatAnswer(known=known)
 
 
 @router.put("/{name}/stopping")
-async def stop_engine(name: str, body: Stopping, state: StateDep, key: HostKey) -> Json:
+async def stop_engine(name: str, body: Stopping, state: StateDep, key: HostKey) -> StoppingAnswer:
     """Report that an engine is about to stop. Its adapters are loaded elsewhere first, for half of `seconds`
     at most; then it gets no new requests until its next epoch, and `moved` is true. Repeat the call to
     follow. Its state (cordoned, draining) is kept."""
     engine = await engine_agents.stop(
         state, name, epoch=body.epoch, seconds=body.seconds, actor=actor_of(key)
     )
-    return {"name": name, "stopping": engine.stopping, "moved": not engine.moving}
+    return StoppingAnswer(name=name, stopping=engine.stopping, moved=not engine.moving)

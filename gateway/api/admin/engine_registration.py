@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request, Response
 
 from adapters.errors import NotFoundError
 from gateway.api.admin.common import Host
-from gateway.api.admin.engines import engine_json
+from gateway.api.admin.engines import engine_of
 from gateway.api.dependencies import HostKey, StateDep
 from gateway.operations.authorization import actor_of, check_own_engine
 from gateway.operations.engine_agents import living
-from gateway.operations.engine_inputs import NewEngine
 from gateway.operations.engine_registration import register
-from gateway.operations.transaction import Json
+from gateway.schemas.engine_registration import NewEngine
+from gateway.schemas.engines import Engine, RegisteredEngine
 from gateway.tenants.directory import Role
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 @router.post("", status_code=201)
 async def add_engine(
     body: NewEngine, state: StateDep, key: HostKey, request: Request, response: Response
-) -> Json:
+) -> RegisteredEngine:
     """Register an engine (201) or change its registration (200). An agent gets an `agent_token`, with which
     the gateway authenticates to it; it is refused while another agent with the same name is alive. An
     engine's key can only register that engine, from its own host, and cannot change values that were pinned
@@ -32,14 +32,17 @@ async def add_engine(
     peer = request.client.host if request.client else None
     done = await register(state, body, actor=actor_of(key), own=own, peer=peer)
     response.status_code = 200 if done.old else 201
-    shown = {**engine_json(state, done.engine, None), "base_config": done.base.config is not None}
-    return shown if done.agent_token is None else shown | {"agent_token": done.agent_token}
+    return RegisteredEngine.of(
+        engine_of(state, done.engine, None),
+        base_config=done.base.config is not None,
+        agent_token=done.agent_token,
+    )
 
 
 @router.get("/{name}")
-async def show_engine(name: str, state: StateDep) -> Json:
+async def show_engine(name: str, state: StateDep) -> Engine:
     """An engine with its health and load, as seen by this worker."""
     engine = state.catalog.engines.get(name)
     if engine is None:
         raise NotFoundError(f"There is no engine {name[:80]!r}.")
-    return engine_json(state, engine, await living(state))
+    return engine_of(state, engine, await living(state))

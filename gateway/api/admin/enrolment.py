@@ -12,9 +12,9 @@ from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import key_json
 from gateway.api.dependencies import Actor, EnrolmentKey, StateDep
 from gateway.operations import enrolment
-from gateway.operations.engine_inputs import EngineLabels
-from gateway.operations.inputs import Address, Count, Label, StrictBody
 from gateway.operations.transaction import Json
+from gateway.schemas.base import Address, Count, Label, StrictBody
+from gateway.schemas.engine_registration import EngineLabels
 from gateway.tenants.directory import Pins
 
 router = APIRouter(tags=["engines"])

@@ -14,8 +14,8 @@ from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.batches.documents import Batch
 from gateway.evaluations.documents import Evaluation, Metric, Plan
 from gateway.operations import evaluations
-from gateway.operations.inputs import StrictBody
 from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 

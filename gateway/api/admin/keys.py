@@ -13,10 +13,10 @@ from gateway.api.dependencies import Manager, StateDep
 from gateway.operations import keys
 from gateway.operations.authorization import Authority
 from gateway.operations.enrolment import pins_json
-from gateway.operations.inputs import Address, StrictBody
 from gateway.operations.state import State
 from gateway.operations.terms import KeyTerms
 from gateway.operations.transaction import Json
+from gateway.schemas.base import Address, StrictBody
 from gateway.tenants.directory import Key, Role, as_json
 
 router = APIRouter(prefix="/keys", tags=["keys"], dependencies=[Managed])

@@ -9,9 +9,9 @@ from pydantic import Field
 from adapters.store.continuity import RegistryDifference, differences
 from gateway.api.dependencies import Actor, OperatorKey, StateDep
 from gateway.operations import registry
-from gateway.operations.inputs import StrictBody
 from gateway.operations.registry import RegistryComparison
 from gateway.operations.transaction import Json
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/registry", tags=["registry"])
 

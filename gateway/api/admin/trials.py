@@ -16,8 +16,8 @@ from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.request import CHAT, COMPLETIONS
 from gateway.operations import trials
-from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
 

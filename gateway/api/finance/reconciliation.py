@@ -15,8 +15,8 @@ from gateway.costs.periods import iso
 from gateway.costs.reconciliation.acceptances import list_acceptances
 from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.operations import reconciliation as operations
-from gateway.operations.inputs import StrictBody
 from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(route_class=Tagged)
 

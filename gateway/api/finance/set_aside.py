@@ -13,7 +13,7 @@ from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations import set_aside
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import StrictBody
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/set-aside", route_class=Tagged)
 

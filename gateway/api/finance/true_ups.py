@@ -14,8 +14,8 @@ from gateway.api.finance.common import Tagged, month_of
 from gateway.api.finance.reconciliation import DEFAULT_TOLERANCE, Tolerance
 from gateway.costs.reconciliation.true_up_store import show_true_up
 from gateway.operations import reconciliation
-from gateway.operations.inputs import StrictBody
 from gateway.operations.ledger_refresh import refresh
+from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/true-ups", route_class=Tagged)
 

@@ -24,8 +24,8 @@ from gateway.operations.declarative.specs import (
     VersionSpec,
 )
 from gateway.operations.finance_inputs import NewPrice
-from gateway.operations.inputs import GuardSpec, StrictBody
 from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
+from gateway.schemas.base import GuardSpec, StrictBody
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 
 
@@ -138,25 +138,13 @@ def base_spec(base: BaseModel) -> BaseSpec:
 
 def engine_spec(engine: Engine) -> EngineSpec:
     """Without what its process says of itself."""
-    return EngineSpec.model_construct(
-        url=engine.url,
-        base=engine.base_model,
-        gpu_type=engine.gpu_type,
-        gpu_count=engine.gpu_count,
-        slots=engine.slots,
-        cpu_slots=engine.cpu_slots,
-        max_rank=engine.max_rank,
-        seats=engine.seats or None,
-        prompt_scores=engine.declared_scores or None,
-        tasks=engine.tasks,
-        driver=engine.driver,
-        holds=engine.holds,
-        region=engine.region,
-        purchase=engine.purchase,
-        labels=engine.labels,
-        host=engine.host,
-        state=engine.state,
-    )
+    same = {name: getattr(engine, name) for name in EngineSpec.model_fields if hasattr(engine, name)}
+    registered = {
+        "base": engine.base_model,
+        "seats": engine.seats or None,
+        "prompt_scores": engine.declared_scores or None,
+    }
+    return EngineSpec.model_construct(**same | registered)
 
 
 def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:

@@ -35,9 +35,9 @@ from gateway.operations.declarative.specs import (
     unique,
 )
 from gateway.operations.finance_inputs import NewPrice
-from gateway.operations.inputs import Label, StrictBody
 from gateway.operations.rate_cards import NewAssignment, NewRateCard
 from gateway.operations.unknown_fields import Location, pattern, unknown_field
+from gateway.schemas.base import Label, StrictBody
 
 SHOWN_ERRORS = 50
 _WORD = re.compile(r"[\w/@.+-]+", re.ASCII)

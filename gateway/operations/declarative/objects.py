@@ -27,11 +27,11 @@ from gateway.operations.declarative.specs import (
     RemovedSpec,
     TenantSpec,
 )
-from gateway.operations.engine_inputs import NewEngine
 from gateway.operations.engine_registration import register
 from gateway.operations.finance_inputs import NewPrice
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
+from gateway.schemas.engine_registration import NewEngine
 from gateway.tenants import directory
 from gateway.tenants.directory import Key, Role
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from adapters.errors import InvalidNameError
-from adapters.model import AdapterName, DriverName, Purchase, check_name
+from adapters.model import AdapterName, Purchase, check_name
 from adapters.sources.public_uri import public
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
-from gateway.operations.engine_inputs import (
-    EngineLabels,
-    HeldVersions,
-    HostName,
-    PromptScores,
-    Tasks,
-    mistaken_kind,
-)
-from gateway.operations.inputs import (
+from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
+from gateway.schemas.base import (
     Address,
     Count,
     GuardSpec,
@@ -31,7 +24,8 @@ from gateway.operations.inputs import (
     as_json,
     check_replicas,
 )
-from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
+from gateway.schemas.engine_registration import EngineLabels, EngineOptions
+from gateway.schemas.engines import EngineState
 from gateway.tenants.directory import TENANT_ROLES, Role
 
 VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
@@ -159,47 +153,11 @@ class BaseSpec(StrictBody):
     )
 
 
-class EngineSpec(StrictBody):
+class EngineSpec(EngineOptions):
     url: Annotated[str, Field(max_length=2000), AfterValidator(_url)] = Field(
         description="Where it is.", examples=["http://10.0.0.7:8000"]
     )
-    base: Label = Field(description="The base model's name, as the engine serves it.")
-    gpu_type: Label = Field(description="As in the price book.", examples=["H200"])
-    gpu_count: Count = Field(1, description="Number of its GPUs.")
-    slots: Count = Field(description="Its `--max-loras`.")
-    cpu_slots: Count | None = Field(
-        None, description="Its `--max-cpu-loras`; as many as `slots` if left out."
-    )
-    max_rank: Count = Field(description="Its `--max-lora-rank`.")
-    seats: Count | None = Field(
-        None, description="Its `--max-num-seqs`; learned from its metrics if left out."
-    )
-    prompt_scores: PromptScores | None = Field(
-        None, description="Whether it survives scoring prompts; tried if left out."
-    )
-    tasks: Tasks = Field(("generate",), description="What it does.")
-    driver: DriverName = Field("vllm", description="Which kind of engine it is; see docs/other-engines.md.")
-    holds: HeldVersions = Field(
-        (), description="Versions that it was started with; for engines that load none later."
-    )
-    region: str = Field("", max_length=63, pattern=r"^[ -~]*$", description="As in the price book.")
-    purchase: Purchase = Field("on_demand", description="How its GPUs are paid for.")
-    labels: EngineLabels = Field(
-        default_factory=dict, description="What tenants may require of it.", examples=[{"pool": "eu"}]
-    )
-    host: HostName = Field("", description="Failure domain; empty: the host of its URL.")
-    state: Literal["active", "cordoned", "draining"] | None = Field(
-        None, description="Left out: as it is; active for a new one."
-    )
-
-    @model_validator(mode="after")
-    def _enough(self) -> EngineSpec:
-        if self.cpu_slots is not None and self.cpu_slots < self.slots:
-            raise ValueError(f"cpu_slots is {self.cpu_slots}, but must be at least slots ({self.slots})")
-        _, why = mistaken_kind(self.driver, self.tasks, self.holds)
-        if why:
-            raise ValueError(why)
-        return self
+    state: EngineState | None = Field(None, description="Left out: as it is; active for a new one.")
 
 
 class VersionSpec(StrictBody):

@@ -8,65 +8,34 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
+from gateway.console.forms import body_of, fields_of
 from gateway.console.visit import OPERATORS, Route, Visit
+from gateway.schemas.engine_registration import NewEngine
+from gateway.schemas.engines import RegisteredEngine
 
-_DRIVERS: Final = (
-    ("vllm", "vLLM"),
-    ("sglang", "SGLang"),
-    ("trtllm", "TensorRT-LLM"),
-    ("tgi", "TGI"),
-    ("lorax", "LoRAX"),
-)
-_PURCHASES: Final = (("on_demand", "On demand"), ("spot", "Spot"), ("reserved", "Reserved"))
 _LIVES: Final = (("1800", "30 minutes"), ("3600", "1 hour"), ("86400", "1 day"), ("604800", "7 days"))
 
 
+_LEFT: Final = ("name", "url", "base", "driver", "slots", "max_rank", "cpu_slots", "seats", "tasks")
+_RIGHT: Final = ("gpu_type", "gpu_count", "purchase", "region", "labels", "host", "base_config", "verify")
+"""The form's columns."""
+
+
 async def add_form(visit: Visit) -> Response:
-    return visit.page("fleet_add.html.j2", drivers=_DRIVERS, purchases=_PURCHASES)
+    columns = fields_of(NewEngine, *_LEFT), fields_of(NewEngine, *_RIGHT)
+    return visit.page("fleet_add.html.j2", columns=columns)
 
 
 async def add(visit: Visit) -> Response:
-    done = await visit.api.post("/admin/v1/engines", new_engine(visit))
-    note = f"Engine {done['name']} serves {done['base']}."
-    if not done["base_config"]:
+    body = body_of(NewEngine, visit.text, *_LEFT, *_RIGHT)
+    engine = await visit.api.post("/admin/v1/engines", body, RegisteredEngine)
+    note = f"Engine {engine.name} serves {engine.base}."
+    if not engine.base_config:
         note += (
-            f" Florin does not have the config.json of {done['base']} and cannot check adapters without it:"
+            f" Florin does not have the config.json of {engine.base} and cannot check adapters without it:"
             " register the engine again with the path of that file."
         )
-    return visit.see(f"/console/fleet/{done['name']}", note)
-
-
-def new_engine(visit: Visit) -> dict[str, Any]:
-    """The body of POST /admin/v1/engines. Raises ApiError."""
-    return {
-        "name": visit.text("name"),
-        "url": visit.text("url"),
-        "base": visit.text("base"),
-        "gpu_type": visit.text("gpu_type"),
-        "gpu_count": _count(visit, "gpu_count") or 1,
-        "region": visit.text("region"),
-        "purchase": visit.text("purchase") or "on_demand",
-        "driver": visit.text("driver") or "vllm",
-        "labels": labels(visit.text("labels")),
-        "host": visit.text("host"),
-        "slots": _count(visit, "slots"),
-        "cpu_slots": _count(visit, "cpu_slots"),
-        "max_rank": _count(visit, "max_rank"),
-        "seats": _count(visit, "seats"),
-        "verify": bool(visit.text("verify")),
-        "base_config": visit.text("base_config") or None,
-    }
-
-
-def labels(text: str) -> dict[str, str]:
-    """Of lines like `pool=acme`. Raises ApiError."""
-    found = {}
-    for line in filter(None, (line.strip() for line in text.splitlines())):
-        name, equals, value = line.partition("=")
-        if not equals:
-            raise ApiError(400, "invalid_value", f"Labels: {line[:60]!r} is not like pool=acme.", "labels")
-        found[name.strip()] = value.strip()
-    return found
+    return visit.see(f"/console/fleet/{engine.name}", note)
 
 
 def _count(visit: Visit, name: str) -> int | None:

@@ -9,43 +9,34 @@ import pytest
 import typer
 
 from gateway.commands.tree import tree
+from gateway.schemas.engines import Engine, Heartbeat
 from gateway.tenants import directory
+from tests.support.samples import sample
 
 from .conftest import KEY
 
 TENANT = directory.as_json(directory.Tenant("acme", base_access=False, created=1_700_000_000_000_000))
 KEY_ROW = directory.as_json(directory.Key("k1", "acme", directory.Role.TENANT, "", 1)) | {"last_used": None}
 NEW_KEY = KEY_ROW | {"key": "fl_k1_s3cret"}
-ENGINE = {
-    "name": "a1",
-    "url": "http://10.0.0.7:8000",
-    "base": "base",
-    "gpu_type": "H200",
-    "gpu_count": 1,
-    "region": "",
-    "purchase": "on_demand",
-    "labels": {},
-    "host": "",
-    "registered": 1_800_000_000_000_000,
-    "slots": 4,
-    "cpu_slots": 8,
-    "max_rank": 16,
-    "driver": "vllm",
-    "version": "0.33.0",
-    "prompt_scores": "safe",
-    "declared_scores": "",
-    "state": "active",
-    "health": "up",
-    "running": 3,
-    "waiting": 0,
-    "resident": 2,
-    "epoch": "",
-    "agent": "",
-    "stopping": False,
-    "heartbeat": None,
-}
+ENGINE = sample(
+    Engine,
+    name="a1",
+    url="http://10.0.0.7:8000",
+    base="base",
+    gpu_type="H200",
+    gpu_count=1,
+    slots=4,
+    cpu_slots=8,
+    max_rank=16,
+    driver="vllm",
+    version="0.33.0",
+    prompt_scores="safe",
+    health="up",
+    running=3,
+    resident=2,
+)
 HOSTED = {
-    **ENGINE, "stopping": True, "epoch": "e1", "agent": "http://10.0.0.7:41000", "heartbeat": {"started": 1}
+    **ENGINE, "stopping": True, "epoch": "e1", "agent": "http://10.0.0.7:41000", "heartbeat": sample(Heartbeat, started=1)
 }  # fmt: skip
 DRAIN = {
     "engine": "a1", "state": "draining", "phase": "loading", "until": 1, "in_flight": 3, "held": 3, "alone": False,
@@ -153,22 +144,8 @@ NEW_ENGINE_BODY = {
     "url": "http://10.0.0.7:8000",
     "base": "base",
     "gpu_type": "H200",
-    "gpu_count": 1,
-    "region": "",
-    "purchase": "on_demand",
-    "labels": {},
-    "host": "",
     "slots": 4,
-    "cpu_slots": None,
-    "seats": None,
-    "prompt_scores": None,
-    "tasks": ["generate"],
-    "driver": "vllm",
-    "holds": [],
     "max_rank": 16,
-    "verify": True,
-    "base_config": None,
-    "base_aliases": [],
 }
 _GIVEN = ("gpu_type", "rate_per_gpu_hour", "currency", "purchase", "region")
 NEW_PRICE_BODY = {name: PRICE[name] for name in _GIVEN}

@@ -7,6 +7,7 @@ import re
 import sys
 
 from gateway.commands import engines
+from gateway.schemas.engines import Engine
 
 from .test_commands import ENGINE
 
@@ -20,7 +21,7 @@ def test_an_engine_is_a_line_of_80_columns(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("COLUMNS", "80")
     named = {"name": "h200-eu-12", "state": "cordoned", "gpu_count": 8, "base": "Qwen3-30B-A3B"}
-    engines._show_list({"data": [ENGINE | named, ENGINE | {"name": "a2"}]}, wide=False)
+    engines.show_list([Engine.read(e) for e in (ENGINE | named, ENGINE | {"name": "a2"})], wide=False)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue())
     lines = [line for line in shown.splitlines() if line.strip()]
     assert len(lines) == 4  # head, rule, and one for each

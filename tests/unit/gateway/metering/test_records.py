@@ -8,7 +8,7 @@ from pydantic import ValidationError
 import gateway.dataplane.request
 from gateway.metering.records import NAMESPACE, is_final, orphaned, parse_line, record_id
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS
-from gateway.operations.engine_inputs import NewEngine
+from gateway.schemas.engine_registration import NewEngine
 from tests.unit.gateway.metering.make import HOUR, intent, record
 
 

@@ -1,16 +1,19 @@
-"""Inputs of operations, typed, validated, and without unknown fields: what several of them share."""
+"""What bodies and answers have in common, and the types that several of them use."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from adapters.model import Guard
+
+Json = dict[str, Any]
+T = TypeVar("T")
 
 
 def as_json(config: dict[str, Any]) -> dict[str, Any]:
@@ -29,6 +32,46 @@ class StrictBody(BaseModel):
     """A request body. Unknown fields are rejected, so that a typo is not silently ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(BaseModel):
+    """What a route returns. Who reads one ignores fields that it does not know, so that a command line works
+    with a newer gateway."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    _body: Json = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def read(cls, body: Json) -> Self:
+        """Of what a gateway sent. Raises pydantic.ValidationError."""
+        answer = cls.model_validate(body)
+        answer._body = body  # noqa: SLF001 - its own
+        return answer
+
+    @classmethod
+    def of(cls, source: object, **more: object) -> Self:
+        """`more`, and what `source` has under the names of the other fields."""
+        same = (name for name in cls.model_fields if name not in more and hasattr(source, name))
+        return cls.model_validate({name: getattr(source, name) for name in same} | more)
+
+    @property
+    def body(self) -> Json:
+        """As it was sent, with fields that this version does not know."""
+        return self._body
+
+
+class Listed(Answer, Generic[T]):
+    """A list."""
+
+    data: tuple[T, ...]
+
+
+class Removed(Answer):
+    """What a removal did."""
+
+    name: str
+    removed: bool = Field(description="false: there was none.")
 
 
 class GuardSpec(StrictBody):
