@@ -125,7 +125,9 @@ class Engine(Answer):
 
 class RegisteredEngine(Engine):
     base_config: bool = Field(description="The base model's config.json is known: adapters can be checked.")
-    agent_token: str | None = Field(None, description="By which the agent recognizes the gateway.")
+    agent_token: str | None = Field(
+        None, description="By which the agent recognizes the gateway; left out without an agent."
+    )
 
 
 class RestartingEngine(Answer):

@@ -199,7 +199,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"keys": {"bootstrap": {"role": "operator", "secret": SHA}}}, "keys.bootstrap"),
     ({"keys": {"k1": {"tenant": "a", "secret": SHA, "revoked": "soon"}}}, "keys.k1"),
     ({"engines": {"a1": engine_at("ftp://x")}}, "engines.a1.url"),
-    ({"engines": {"a1": engine_at("http://x", cpu_slots=1)}}, "engines.a1"),
+    ({"engines": {"a1": engine_at("http://x", cpu_slots=1)}}, "engines.a1.cpu_slots"),
     ({"engines": {"a": engine_at("http://x"), "b": engine_at("http://x/")}}, "the document"),
     ({"adapters": {"acme": {"versions": []}}}, "adapters.acme"),
     (versions({"version": "v1", "source": "/a"}, {"version": "v2"}), "adapters.acme/x.versions[1].source"),

@@ -19,7 +19,7 @@ from gateway.tenants.directory import Role
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model_exclude_unset=True)
 async def add_engine(
     body: NewEngine, state: StateDep, key: HostKey, request: Request, response: Response
 ) -> RegisteredEngine:
@@ -32,11 +32,9 @@ async def add_engine(
     peer = request.client.host if request.client else None
     done = await register(state, body, actor=actor_of(key), own=own, peer=peer)
     response.status_code = 200 if done.old else 201
-    return RegisteredEngine.of(
-        engine_of(state, done.engine, None),
-        base_config=done.base.config is not None,
-        agent_token=done.agent_token,
-    )
+    token = {} if done.agent_token is None else {"agent_token": done.agent_token}
+    engine = engine_of(state, done.engine, None)
+    return RegisteredEngine.of(engine, base_config=done.base.config is not None, **token)
 
 
 @router.get("/{name}")
