@@ -3,6 +3,7 @@ roles that may call it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ _OBJECTS = """
 The objects that the operations take and return.
 """
 
+_LISTED: Final = re.compile(r"Listed_(\w+)_")
+"""The name that FastAPI gives a list's schema."""
 _HEADINGS: Final = {"admin": "Admin", "finance": "Finance", "": "Health and metrics"}
 
 
@@ -89,7 +92,8 @@ def operations(description: Json) -> Iterator[tuple[str, str, Json]]:
 def objects(description: Json) -> list[str]:
     """Names of the schemas that the page describes: all but FastAPI's own, whose errors Florin replaces."""
     own = {"HTTPValidationError", "ValidationError"}
-    return sorted(description["components"]["schemas"].keys() - own)
+    names = description["components"]["schemas"].keys() - own
+    return sorted(name for name in names if not _LISTED.fullmatch(name))
 
 
 def roles(method: str, path: str) -> list[str]:
@@ -166,6 +170,8 @@ def _example(schema: Json) -> str:
 def _type(schema: Json) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
+        if listed := _LISTED.fullmatch(name):
+            return f"`data`: list of [{listed[1]}](#{listed[1].lower()})"
         return f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(_type(s) for s in schema["anyOf"] if s.get("type") != "null")

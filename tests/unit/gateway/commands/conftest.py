@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.commands.tree import tree
+from tests.support.routes import check_answer
 
 KEY = "fl_abc_secret"
 
@@ -28,6 +29,9 @@ class FakeGateway:
     keys: list[str | None] = field(default_factory=list)
 
     def answer(self, method: str, path: str, body: Any, status: int = 200) -> None:
+        """What the gateway could not answer there is refused: see `check_answer`."""
+        if status < 400 and isinstance(body, dict):
+            check_answer(method, path, body)
         self.answers[method, path] = (status, body)
 
     def florin(self, *args: str) -> Result:

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from gateway.schemas.engines import Engine
 from loadtests.mock_engine.process import MockProcess
 from tests.support.harness import fake_adapter
+from tests.support.samples import sample
 
 QUICK = ("--seconds", "0.05", "--repeats", "1")
 
@@ -17,11 +19,8 @@ def engine():
 
 
 def listed(fake, at, **fields):
-    row = {
-        "name": "e0", "url": at, "base": "base", "gpu_type": "H100", "gpu_count": 2, "state": "draining",
-        "running": 0, "waiting": 0,
-    }  # fmt: skip
-    fake.answer("GET", "/admin/v1/engines", {"data": [row | fields]})
+    row = {"name": "e0", "url": at, "base": "base", "gpu_type": "H100", "gpu_count": 2, "state": "draining"}
+    fake.answer("GET", "/admin/v1/engines", {"data": [sample(Engine, **row | fields)]})
 
 
 def test_it_measures_and_keeps_the_weights(fake, engine, tmp_path):
