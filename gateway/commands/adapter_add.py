@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from gateway.commands.adapters import Adapter, absolute
-from gateway.commands.client import Json, UsageError
+from gateway.commands.adapters import Adapter
+from gateway.commands.client import Json, UsageError, read
+from gateway.commands.options import absolute
 from gateway.commands.output import clean, console, findings_table, note, say
 from gateway.commands.packing import Parcel, parcel
 from gateway.commands.session import Session, command
+from gateway.schemas.adapters import RegisteredVersion
 
 app = typer.Typer()
 
@@ -85,7 +87,7 @@ def add(
         sent = parcel(Path(upload).expanduser())
         answer = _upload(session, body, sent)
         answer["warnings"] = [*answer.get("warnings", ()), *sent.warnings]
-    session.result(answer, _added)
+    session.result(read(RegisteredVersion, answer, session.gateway), _added)
     if answer.get("warnings") and not session.json:
         console(stderr=True).print(findings_table(answer["warnings"]))
 
@@ -136,16 +138,16 @@ def _bar(what: str, total: int | None = None) -> Iterator[_Bar]:
         yield _Bar(progress, progress.add_task(clean(what), total=total))
 
 
-def _added(body: Json) -> None:
-    adapter, version, live = clean(body["adapter"]), clean(body["version"]), body.get("live")
-    if not body.get("created", True):
+def _added(body: RegisteredVersion) -> None:
+    adapter, version, live = clean(body.adapter), clean(body.version), body.live
+    if not body.created:
         say(f"{adapter}@{version} already has these files; nothing to do. Live: {clean(live)}.")
-    elif live == body["version"]:
+    elif live == body.version:
         say(f"{adapter}@{version} is registered and live.")
     else:
         say(
             f"{adapter}@{version} is registered. Live is still {clean(live)}; to switch: "
             f"florin adapter promote {adapter} {version}"
         )
-    if body.get("warnings"):
+    if body.warnings:
         note("Accepted with warnings:")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,22 +13,15 @@ from gateway.commands.adapters import Adapter
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, facts, note, say, show, table, when
 from gateway.commands.session import REFUSED, Session, command
+from gateway.evaluations.documents import Metric
+from gateway.schemas.base import Listed
+from gateway.schemas.evaluations import EvalPolicyAnswer, Evaluation, Interval, ListedEvaluation, Result
 
 app = typer.Typer()
 
 _POLL_SECONDS: Final = 1.0
 _SHOWN: Final = 60
 """Characters of a text in the table of examples."""
-
-
-class MetricName(StrEnum):
-    """As `gateway.evaluations.documents.Metric`, which would load the gateway."""
-
-    EXACT = "exact"
-    REGEX = "regex"
-    JSON_SCHEMA = "json-schema"
-    PERPLEXITY = "perplexity"
-    JUDGE = "judge"
 
 
 @command(app, "eval")
@@ -41,7 +33,7 @@ def eval_(
     against: Annotated[
         str | None, typer.Option(help="Compare with another version (v1), with `live`, or with `base`.")
     ] = None,
-    metric: Annotated[MetricName, typer.Option(help="How an answer is scored.")] = MetricName.EXACT,
+    metric: Annotated[Metric, typer.Option(help="How an answer is scored.")] = Metric.EXACT,
     pattern: Annotated[
         str | None, typer.Option(help="With --metric regex: the expression that an answer must contain.")
     ] = None,
@@ -81,7 +73,7 @@ def eval_(
     if not at or not number:
         raise UsageError(f"{version!r} is not TENANT/NAME@VN, like acme/support@v2.")
     path = session.adapter_path(name)
-    asked: Json = {
+    order: Json = {
         "data": _read(data),
         "metric": metric.value,
         "against": against,
@@ -94,12 +86,12 @@ def eval_(
         "max_tokens": max_tokens,
         "limit": limit,
     }
-    asked = {key: value for key, value in asked.items() if value is not None}
-    body = session.api.post(f"{path}/versions/{segment(number)}/evaluations", asked)
+    order = {key: value for key, value in order.items() if value is not None}
+    body = session.api.post(f"{path}/versions/{segment(number)}/evaluations", order, Evaluation)
     if wait:
-        body = _ended(session, f"{path}/evaluations/{segment(body['id'])}", body)
+        body = _ended(session, f"{path}/evaluations/{segment(body.id)}", body)
     session.result(body, _one)
-    if wait and (body["status"] == "failed" or body["passed"] is False):
+    if wait and (body.status == "failed" or body.passed is False):
         raise typer.Exit(REFUSED)
 
 
@@ -120,10 +112,11 @@ def evals(
     """
     path = f"{session.adapter_path(adapter)}/evaluations"
     if evaluation is None:
-        session.result(session.api.get(path, {"limit": str(limit)}), _list)
+        evaluations = session.api.get(path, Listed[ListedEvaluation], {"limit": str(limit)})
+        session.result(evaluations, _list)
         return
     path = f"{path}/{segment(evaluation)}"
-    body = session.api.get(path)
+    body = session.api.get(path, Evaluation)
     session.result(_ended(session, path, body) if wait else body, _one)
 
 
@@ -132,7 +125,7 @@ def require_eval(
     session: Session,
     adapter: Adapter,
     *,
-    of: Annotated[
+    data_sha256: Annotated[
         str | None,
         typer.Option("--of", metavar="SHA256", help="Count only evaluations with this held-out set."),
     ] = None,
@@ -143,8 +136,9 @@ def require_eval(
 
     Example: florin adapter require-eval acme/support
     """
-    body = {"require_eval": not off, "data_sha256": of}
-    session.result(session.api.put(f"{session.adapter_path(adapter)}/evaluation-policy", body), _policy)
+    body = {"require_eval": not off, "data_sha256": data_sha256}
+    path = f"{session.adapter_path(adapter)}/evaluation-policy"
+    session.result(session.api.put(path, body, EvalPolicyAnswer), _policy)
 
 
 def _read(path: Path) -> str:
@@ -154,103 +148,99 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path}: {error}") from error
 
 
-def _ended(session: Session, path: str, body: Json) -> Json:
-    with busy(f"Evaluating {body['adapter']}@{body['version']} …"):
-        while body["status"] in ("answering", "judging"):
+def _ended(session: Session, path: str, body: Evaluation) -> Evaluation:
+    with busy(f"Evaluating {body.adapter}@{body.version} …"):
+        while body.status in ("answering", "judging"):
             time.sleep(_POLL_SECONDS)
-            body = session.api.get(path)
+            body = session.api.get(path, Evaluation)
     return body
 
 
-def _policy(body: Json) -> None:
-    name = clean(body["adapter"])
-    if not body["require_eval"]:
+def _policy(body: EvalPolicyAnswer) -> None:
+    name = clean(body.adapter)
+    if not body.require_eval:
         say(f"{name} is promoted without evaluations.")
-    elif body["data_sha256"]:
-        say(f"{name} is promoted only after a passing evaluation of {clean(body['data_sha256'])}.")
+    elif body.data_sha256:
+        say(f"{name} is promoted only after a passing evaluation of {clean(body.data_sha256)}.")
     else:
         say(f"{name} is promoted only after a passing evaluation.")
 
 
-def _list(body: Json) -> None:
-    if not body["data"]:
+def _list(body: Listed[ListedEvaluation]) -> None:
+    if not body.data:
         note("No evaluations yet: florin adapter eval TENANT/NAME@VN --data FILE")
         return
     rows = [
         (
-            e["id"], e["version"], e["status"], outcome({**e, "score": (e["result"] or {}).get("score")}),
-            e["against"], e["cases"], e["data_sha256"][:12], when(e["created"]), e["by"],
+            e.id, e.version, e.status, outcome(e, e.result.score if e.result else None),
+            e.against, e.cases, e.data_sha256[:12], when(e.created), e.by,
         )
-        for e in body["data"]
+        for e in body.data
     ]  # fmt: skip  # one name a line says no more
     columns = ("evaluation", "version", "status", "result", "against", "cases", "data", "started", "by")
     show(table(columns, rows, right=("cases",)))
 
 
-def _one(body: Json) -> None:
-    result, progress = body["result"] or {}, body["progress"]
+def _one(body: Evaluation) -> None:
+    result, progress = body.result or Result(), body.progress
     pairs: list[tuple[str, Any]] = [
-        ("evaluation", body["id"]),
-        ("version", f"{body['adapter']}@{body['version']}"),
-        ("data", f"{body['data_sha256'][:12]}…, {body['cases']:,} cases"),
-        ("metric", body["metric"]),
-        ("status", body["status"]),
+        ("evaluation", body.id),
+        ("version", f"{body.adapter}@{body.version}"),
+        ("data", f"{body.data_sha256[:12]}…, {body.cases:,} cases"),
+        ("metric", body.metric),
+        ("status", body.status),
     ]
-    if body["status"] in ("answering", "judging"):
+    if body.status in ("answering", "judging"):
         if progress:
-            pairs.append(
-                ("answers", f"{progress['completed'] + progress['failed']:,} of {progress['total']:,}")
-            )
+            pairs.append(("answers", f"{progress.completed + progress.failed:,} of {progress.total:,}"))
         show(facts(pairs))
-        note(f"The gateway continues: florin adapter evals {clean(body['adapter'])} {clean(body['id'])}")
+        note(f"The gateway continues: florin adapter evals {clean(body.adapter)} {clean(body.id)}")
         return
-    if "error" not in result:
+    if result.error is None:
         pairs += _figures(body, result)
     show(facts(pairs))
-    if "error" in result:
-        say(clean(result["error"]))
+    if result.error is not None:
+        say(clean(result.error))
     _examples(body)
     _verdict(body, result)
 
 
-def _figures(body: Json, result: Json) -> list[tuple[str, Any]]:
-    pairs = [("score", _with_interval(result["score"], result["interval"]))]
-    if result["perplexity"] is not None:
-        pairs.append(("perplexity", f"{result['perplexity']:.3f}"))
-    other = result.get("against")
+def _figures(body: Evaluation, result: Result) -> list[tuple[str, Any]]:
+    pairs = [("score", _with_interval(result.score, result.interval))]
+    if result.perplexity is not None:
+        pairs.append(("perplexity", f"{result.perplexity:.3f}"))
+    other = result.against
     if other:
-        pairs.append((clean(body["against"]), _with_interval(other["score"], other["interval"])))
-        pairs.append(("difference", _with_interval(result["difference"], result["difference_interval"])))
-        pairs.append(
-            ("better, worse", f"{result['better']:,}, {result['worse']:,} of {result['scored']:,} cases")
-        )
-    if result["unanswered"]:
-        codes = ", ".join(f"{code} {count:,}" for code, count in result["errors"].items())
-        pairs.append(("unanswered", f"{result['unanswered']:,} ({codes})"))
-    if result["left_out"]:
-        pairs.append(("without a score", f"{result['left_out']:,}"))
+        pairs.append((clean(body.against), _with_interval(other.score, other.interval)))
+        pairs.append(("difference", _with_interval(result.difference, result.difference_interval)))
+        pairs.append(("better, worse", f"{result.better:,}, {result.worse:,} of {result.scored:,} cases"))
+    if result.unanswered:
+        codes = ", ".join(f"{code} {count:,}" for code, count in result.errors.items())
+        pairs.append(("unanswered", f"{result.unanswered:,} ({codes})"))
+    if result.left_out:
+        pairs.append(("without a score", f"{result.left_out:,}"))
     return pairs
 
 
-def _with_interval(value: float | None, interval: Json | None) -> str:
+def _with_interval(value: float | None, interval: Interval | None) -> str:
     if value is None or interval is None:
         return "none"
-    return f"{value:.3f} ({interval['low']:.3f} to {interval['high']:.3f})"
+    return f"{value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
-def _examples(body: Json) -> None:
-    if not body["examples"]:
+def _examples(body: Evaluation) -> None:
+    if not body.examples:
         return
-    compared = body["against"] is not None
+    compared = body.against is not None
     say("Cases that got worse:" if compared else "The worst cases:")
     columns = ["line", "prompt", "expected", "answer", *(["answer before"] if compared else ())]
     rows = [
         [
-            example["line"], _short(example["prompt"]), _short(example["expected"]),
-            _short(example["answer"] or example["error"]),
-            *([_short(example["against_answer"])] if compared else ()),
+            example.line, _short(example.prompt), _short(example.expected),
+            _short(example.answer or example.error),
+            *([_short(example.against_answer)] if compared else ()),
         ]
-        for example in body["examples"]
+        for example in body.examples
     ]  # fmt: skip  # as above
     show(table(columns, rows, right=("line",)))
 
@@ -260,12 +250,12 @@ def _short(text: str | None) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def _verdict(body: Json, result: Json) -> None:
-    label = f"{clean(body['adapter'])}@{clean(body['version'])}"
-    if body["passed"]:
+def _verdict(body: Evaluation, result: Result) -> None:
+    label = f"{clean(body.adapter)}@{clean(body.version)}"
+    if body.passed:
         say(f"{label} passes.")
-    elif body["passed"] is False:
-        reasons = " ".join(clean(reason) for reason in result.get("reasons", ()))
+    elif body.passed is False:
+        reasons = " ".join(clean(reason) for reason in result.reasons)
         say(f"{label} does not pass. {reasons}".rstrip())
-    elif body["status"] == "completed":
+    elif body.status == "completed":
         note("There was no criterion to pass: set --threshold, or --against with --no-worse-than.")

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from gateway.commands.adapters import Adapter
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import clean, say
 from gateway.commands.session import Session, command
 from gateway.commands.terms import NONE
+from gateway.schemas import adapters as schemas
 
 app = typer.Typer()
 
@@ -36,11 +37,11 @@ def update(
     """
     if cost_centre is None:
         raise UsageError("Nothing to change: give --cost-centre LABEL, or --cost-centre none.")
-    wanted = {"cost_centre": None if cost_centre == NONE else cost_centre}
-    body = session.api.put(f"{session.adapter_path(adapter)}/cost-centre", wanted)
-    session.result(body, _labelled)
+    path = f"{session.adapter_path(adapter)}/cost-centre"
+    label = None if cost_centre == NONE else cost_centre
+    session.result(session.api.put(path, {"cost_centre": label}, schemas.Adapter), _labelled)
 
 
-def _labelled(body: Json) -> None:
-    label = body["cost_centre"]
-    say(f"{clean(body['adapter'])} has {f'the cost centre {clean(label)}' if label else 'no cost centre'}.")
+def _labelled(body: schemas.Adapter) -> None:
+    label = body.cost_centre
+    say(f"{clean(body.adapter)} has {f'the cost centre {clean(label)}' if label else 'no cost centre'}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +18,15 @@ from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, say
 from gateway.commands.session import Session, command, confirm
 from gateway.commands.tokens import seconds
+from gateway.schemas import adapters as schemas
+from gateway.schemas.adapters import (
+    AdapterDetails,
+    AdapterVersion,
+    PromotedAdapter,
+    RemovedAdapter,
+    ScaledAdapter,
+)
+from gateway.schemas.base import Listed
 
 app = typer.Typer()
 
@@ -72,10 +80,11 @@ def list_(
 
     Example: florin adapter list --problems --tenant acme
     """
-    params = {"tenant": tenant, "base": base, "engine": engine, "state": state and state.value}
-    body = session.api.get("/admin/v1/adapters", params | ({"problems": True} if problems else {}))
-    filtered = problems or any(params.values())
-    session.result(body, show_problems if problems else lambda b: show_list(b, filtered=filtered))
+    params: Json = {"tenant": tenant, "base": base, "engine": engine, "state": state and state.value}
+    params |= {"problems": True} if problems else {}
+    adapters = session.api.get("/admin/v1/adapters", Listed[schemas.Adapter], params)
+    filtered = any(params.values())
+    session.result(adapters, show_problems if problems else lambda a: show_list(a, filtered=filtered))
 
 
 @command(app, "show")
@@ -84,7 +93,7 @@ def show_(session: Session, adapter: Adapter) -> None:
 
     Example: florin adapter show acme/support
     """
-    session.result(session.api.get(session.adapter_path(adapter)), show_page)
+    session.result(session.api.get(session.adapter_path(adapter), AdapterDetails), show_page)
 
 
 @command(app, "promote")
@@ -153,11 +162,11 @@ def promote(
     Example: florin adapter promote acme/support v2 --weight 10 --guard rollback --then 50 --then 100
     """
     path = f"{session.adapter_path(adapter)}/live"
-    wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
+    change: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
     if force:
-        wanted["force"] = True
+        change["force"] = True
     if require_eval or require_eval_of:
-        wanted |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
+        change |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
     terms = {
         "max_error_rate": max_error_rate,
         "max_latency_ratio": max_latency_ratio,
@@ -165,17 +174,17 @@ def promote(
         "window_seconds": None if window is None else seconds(window, "--window"),
         "then": then or None,
     }
-    said: Json = {name: value for name, value in terms.items() if value is not None}
+    limits: Json = {name: value for name, value in terms.items() if value is not None}
     if guard in (None, GuardAction.NONE):
-        if said:
+        if limits:
             raise UsageError("These options need --guard rollback or --guard hold.")
         if guard is not None:
-            wanted["guard"] = None
+            change["guard"] = None
     else:
-        wanted["guard"] = {"action": str(guard), **said}
-    with busy(f"Loading {adapter}@{wanted['version']} before the switch …"):
-        body = session.api.put(path, wanted)
-    session.result(body, show_switch)
+        change["guard"] = {"action": str(guard), **limits}
+    with busy(f"Loading {adapter}@{change['version']} before the switch …"):
+        promoted = session.api.put(path, change, PromotedAdapter)
+    session.result(promoted, show_switch)
 
 
 @command(app, "rollback")
@@ -184,7 +193,8 @@ def rollback(session: Session, adapter: Adapter) -> None:
 
     Example: florin adapter rollback acme/support
     """
-    session.result(session.api.post(f"{session.adapter_path(adapter)}/rollback"), show_switch)
+    path = f"{session.adapter_path(adapter)}/rollback"
+    session.result(session.api.post(path, None, schemas.Adapter), show_switch)
 
 
 @command(app, "retire")
@@ -198,9 +208,8 @@ def retire(session: Session, adapter: Adapter, version: Version) -> None:
     Example: florin adapter retire acme/support v1
     """
     path = f"{session.adapter_path(adapter)}/versions/{segment(_version(version))}/retire"
-    session.result(
-        session.api.post(path), lambda b: say(f"{clean(b['adapter'])}@{clean(b['version'])} is retired.")
-    )
+    retired = session.api.post(path, None, AdapterVersion)
+    session.result(retired, lambda v: say(f"{clean(v.adapter)}@{clean(v.version)} is retired."))
 
 
 @command(app, "pin")
@@ -248,7 +257,8 @@ def scale(
     bounds: Json = {} if least is None else {"min_replicas": least}
     if most is not None or no_max:
         bounds["max_replicas"] = most
-    session.result(session.api.put(f"{session.adapter_path(adapter)}/replicas", bounds), show_scale)
+    path = f"{session.adapter_path(adapter)}/replicas"
+    session.result(session.api.put(path, bounds, ScaledAdapter), show_scale)
 
 
 @command(app, "remove")
@@ -268,24 +278,9 @@ def remove(
     """
     path = session.adapter_path(adapter)
     confirm(f"Remove {adapter} and all of its versions?", yes=yes, unattended=False)
-    session.result(
-        session.api.delete(path),
-        lambda b: say(
-            f"{clean(b['adapter'])} {'removed' if b['removed'] else 'was not registered; nothing to do'}."
-        ),
-    )
-
-
-def absolute(source: str) -> str:
-    """The absolute path, or a URI unchanged. Raises UsageError if empty."""
-    if not source:
-        raise UsageError("--source is empty: name the directory with the adapter's files.")
-    if "://" in source:
-        return source
-    try:
-        return str(Path(source).expanduser().resolve())
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"--source: {source!r} is not a usable path ({error}).") from error
+    removed = session.api.delete(path, RemovedAdapter)
+    end = "removed" if removed.removed else "was not registered; nothing to do"
+    session.result(removed, lambda r: say(f"{clean(r.adapter)} {end}."))
 
 
 def _version(text: str) -> str:
@@ -293,7 +288,6 @@ def _version(text: str) -> str:
 
 
 def _pin(session: Session, adapter: str, *, pinned: bool) -> None:
-    body = session.api.put(f"{session.adapter_path(adapter)}/pin", {"pinned": pinned})
-    session.result(
-        body, lambda b: say(f"{clean(b['adapter'])} is {'pinned' if b['pinned'] else 'not pinned'}.")
-    )
+    path, end = f"{session.adapter_path(adapter)}/pin", "pinned" if pinned else "not pinned"
+    answer = session.api.put(path, {"pinned": pinned}, schemas.Adapter)
+    session.result(answer, lambda a: say(f"{clean(a.adapter)} is {end}."))

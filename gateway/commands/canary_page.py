@@ -4,54 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.commands.client import Json
 from gateway.commands.output import clean, facts, say, show, table, when
+from gateway.schemas.adapters import AdapterDetails, ArmFigures
+from gateway.schemas.base import GuardSpec
 
 _DONE = {"hold": "held", "rollback": "rolled back", "promote": "made live"}
 
 
-def compared(body: Json) -> None:
+def compared(body: AdapterDetails) -> None:
     """Of an adapter: its canary's guard, the figures of both, and what the guard makes of them; or what the
     last canary's guard has decided."""
-    canary, found, outcome = body["canary"], body.get("comparison"), body.get("outcome")
-    if canary and canary.get("guard"):
-        show(facts([("guard", _guard(canary["guard"]))]))
-    if canary and found:
+    canary, figures, outcome = body.canary, body.comparison, body.outcome
+    if canary and canary.guard:
+        show(facts([("guard", _guard(canary.guard))]))
+    if canary and figures:
         columns = ("", "requests", "failed", "first token p50", "p95", "per token p50", "p95")
-        rows = [_row(f"{canary['version']} (canary)", found["canary"]), _row(body["live"], found["live"])]
+        rows = [_row(f"{canary.version} (canary)", figures.canary), _row(clean(body.live), figures.live)]
         show(table(columns, rows, right=columns[1:]))
-        if found["verdict"]:
-            say(f"Verdict: {clean(found['verdict'])}. {clean(found['reason'])}")
+        if figures.verdict:
+            say(f"Verdict: {clean(figures.verdict)}. {clean(figures.reason)}")
     elif outcome:
-        done = _DONE.get(outcome["verdict"], clean(outcome["verdict"]))
-        decided = f"{clean(outcome['version'])} was {done} by its guard, {when(outcome['at'])}"
-        say(f"{decided}. {clean(outcome['reason'])}")
+        done = _DONE.get(outcome.verdict, clean(outcome.verdict))
+        decided = f"{clean(outcome.version)} was {done} by its guard, {when(outcome.at)}"
+        say(f"{decided}. {clean(outcome.reason)}")
 
 
-def _guard(guard: Json) -> str:
-    then = "".join(f", then {weight} %" for weight in guard["then"])
+def _guard(guard: GuardSpec) -> str:
+    then = "".join(f", then {weight} %" for weight in guard.then)
     return (
-        f"{guard['action']} if more than {guard['max_error_rate']:.3g} of requests fail, or take over "
-        f"{guard['max_latency_ratio']:g} times as long, within {_time(guard['window_seconds'])}, from "
-        f"{guard['min_requests']} requests on{then}"
+        f"{guard.action} if more than {guard.max_error_rate:.3g} of requests fail, or take over "
+        f"{guard.max_latency_ratio:g} times as long, within {_time(guard.window_seconds)}, from "
+        f"{guard.min_requests} requests on{then}"
     )
 
 
-def _row(name: str, arm: Json) -> list[Any]:
-    first, each = arm["first_token"], arm["per_token"]
-    rate = None if arm["error_rate"] is None else f"{arm['error_rate']:.2%}"
+def _row(name: str, arm: ArmFigures) -> list[Any]:
+    first, each = arm.first_token, arm.per_token
+    rate = None if arm.error_rate is None else f"{arm.error_rate:.2%}"
     return [
         name,
-        arm["requests"],
+        arm.requests,
         rate,
-        *(_latency(latency[q]) for latency in (first, each) for q in ("p50", "p95")),
+        *map(_latency, (first.p50, first.p95, each.p50, each.p95)),
     ]
 
 
-def _latency(found: float | None) -> str | None:
-    if found is None:
+def _latency(seconds: float | None) -> str | None:
+    if seconds is None:
         return None
-    return f"{found:.3g} s" if found >= 1 else f"{found * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def _time(seconds: int) -> str:

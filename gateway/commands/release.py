@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from gateway.commands.adapters import Adapter, Version
-from gateway.commands.client import Json, segment
+from gateway.commands.client import segment
 from gateway.commands.output import clean, note, say
 from gateway.commands.session import Session, command, confirm
+from gateway.schemas.adapters import ReleasedVersion
 
 app = typer.Typer()
 
@@ -34,12 +35,12 @@ def release(
     name = f"v{version}" if version.isdecimal() else version
     path = f"{session.adapter_path(adapter)}/versions/{segment(name)}/release"
     confirm(f"Serve {adapter}@{name} although it failed verification?", yes=yes, unattended=False)
-    session.result(session.api.post(path), _released)
+    session.result(session.api.post(path, None, ReleasedVersion), _released)
 
 
-def _released(body: Json) -> None:
-    full = f"{clean(body['adapter'])}@{clean(body['version'])}"
-    if body["released"]:
+def _released(body: ReleasedVersion) -> None:
+    full = f"{clean(body.adapter)}@{clean(body.version)}"
+    if body.released:
         say(f"{full} is released; the next request loads it.")
     else:
         note(f"{full} was neither quarantined nor failed; nothing to do.")

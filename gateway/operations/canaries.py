@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from adapters.errors import StoreUnavailableError
 from adapters.model import Adapter, AdapterName, CanaryOutcome, Version
@@ -22,7 +22,8 @@ from adapters.registry.canary_guard import Evaluation, Judgement, judge
 from adapters.registry.changes.live_version import plan_verdict
 from gateway.operations import evaluations
 from gateway.operations.state import State
-from gateway.operations.transaction import Json, catch_up
+from gateway.operations.transaction import catch_up
+from gateway.schemas import adapters as schemas
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +40,13 @@ class Compared:
     judgement: Judgement | None
     """None: the canary has no guard."""
 
-    def json(self) -> Json:
-        """Without a guard, `verdict` and `reason` are null. Latencies are in seconds; null: none was seen."""
-        found = self.judgement
-        return {
-            "canary": _arm_json(self.canary),
-            "live": _arm_json(self.live),
-            "verdict": found.verdict if found else None,
-            "reason": found.reason if found else None,
-        }
+    def answer(self) -> schemas.Comparison:
+        return schemas.Comparison(
+            canary=_figures(self.canary),
+            live=_figures(self.live),
+            verdict=self.judgement.verdict if self.judgement else None,
+            reason=self.judgement.reason if self.judgement else None,
+        )
 
 
 def judged(
@@ -67,9 +66,10 @@ def judged(
 
 async def evaluation_of(state: State, adapter: Adapter) -> Evaluation:
     """How the canary's last evaluation ended; none while the ledger is away."""
-    found = await evaluations.latest(state, adapter)
-    passed = found.get(adapter.canary or 0, {}).get("passed")
-    return "none" if passed is None else "passed" if passed else "failed"
+    last = (await evaluations.latest(state, adapter)).get(adapter.canary or 0)
+    if last is None or last.passed is None:
+        return "none"
+    return "passed" if last.passed else "failed"
 
 
 async def compared(state: State, adapter: Adapter, evaluation: Evaluation = "none") -> Compared | None:
@@ -81,14 +81,14 @@ async def compared(state: State, adapter: Adapter, evaluation: Evaluation = "non
     return judged(adapter, version, counts, state.clock.now(), evaluation)
 
 
-async def comparison_json(state: State, adapter: Adapter) -> Json | None:
+async def comparison(state: State, adapter: Adapter) -> schemas.Comparison | None:
     """None: there is no canary, or its figures cannot be read now."""
     evaluation: Evaluation = "none" if adapter.guard is None else await evaluation_of(state, adapter)
     try:
-        found = await compared(state, adapter, evaluation)
+        now = await compared(state, adapter, evaluation)
     except StoreUnavailableError:
         return None
-    return None if found is None else found.json()
+    return None if now is None else now.answer()
 
 
 def canary_of(state: State, adapter: Adapter) -> Version | None:
@@ -132,16 +132,17 @@ _WORDS: Final = {
 }
 
 
-def _arm_json(arm: Arm) -> dict[str, Any]:
-    return {
-        "requests": arm.requests,
-        "failures": arm.failures,
-        "error_rate": round(arm.error_rate, 6) if arm.requests else None,
-        "first_token": _latency_json(arm.first_token),
-        "per_token": _latency_json(arm.per_token),
-    }
+def _figures(arm: Arm) -> schemas.ArmFigures:
+    return schemas.ArmFigures(
+        requests=arm.requests,
+        failures=arm.failures,
+        error_rate=round(arm.error_rate, 6) if arm.requests else None,
+        first_token=_latency(arm.first_token),
+        per_token=_latency(arm.per_token),
+    )
 
 
-def _latency_json(histogram: Histogram) -> dict[str, float | None]:
-    found = {name: quantile(histogram, q) for name, q in (("p50", 0.5), ("p95", 0.95))}
-    return {name: None if b is None else float(f"{seconds(b):.3g}") for name, b in found.items()}
+def _latency(histogram: Histogram) -> schemas.Latency:
+    buckets = {name: quantile(histogram, q) for name, q in (("p50", 0.5), ("p95", 0.95))}
+    shown = {name: None if b is None else float(f"{seconds(b):.3g}") for name, b in buckets.items()}
+    return schemas.Latency(**shown)

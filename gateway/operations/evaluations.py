@@ -26,7 +26,8 @@ from gateway.evaluations.scoring import BadPlanError, check_of
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import Authority, no_adapter
 from gateway.operations.state import State
-from gateway.operations.transaction import Json, catch_up
+from gateway.operations.transaction import catch_up
+from gateway.schemas.evaluations import LastEvaluation
 from gateway.tenants.directory import Key, Tenant, evaluation_key_id
 from gateway.tenants.scopes import check_endpoint
 
@@ -109,17 +110,17 @@ async def get(
     return found
 
 
-async def latest(state: State, adapter: Adapter) -> dict[int, Json]:
+async def latest(state: State, adapter: Adapter) -> dict[int, LastEvaluation]:
     """Version → what its page shows of its last evaluation; nothing while the ledger is away."""
     tenant = state.directory.tenants.get(adapter.name.partition("/")[0])
     if tenant is None:
         return {}
     store = state.evaluations.store
     try:
-        found = await state.batches.in_thread(store.latest, adapter.name, tenant.created)
+        last = await state.batches.in_thread(store.latest, adapter.name, tenant.created)
     except LedgerUnavailableError:
         return {}
-    return {number: evaluation.brief() for number, evaluation in found.items()}
+    return {number: LastEvaluation.model_validate(evaluation.brief()) for number, evaluation in last.items()}
 
 
 async def set_policy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -39,4 +40,6 @@ def _least(annotation: Any) -> Any:
         return arguments[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return sample(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return next(iter(annotation))
     return _EMPTY[origin or annotation]

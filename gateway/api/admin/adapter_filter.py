@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from fastapi import Query
 from pydantic import BaseModel
 
-from gateway.operations.transaction import Json
+from gateway.schemas.adapters import Adapter
 
 
 class AdapterState(StrEnum):
@@ -35,26 +35,21 @@ class AdapterFilter(BaseModel):
     ] = None
     problems: Annotated[bool, Query(description="Only those with a version that is not served.")] = False
 
-    def matches(self, adapter: Json) -> bool:
+    def matches(self, adapter: Adapter) -> bool:
         """`adapter`: as its reader sees it, so a filter tells nobody more than that."""
         return (
-            self.tenant in (None, adapter["adapter"].partition("/")[0])
-            and self.base in (None, adapter["base_model"])
-            and (self.engine is None or self.engine in {p["engine"] for p in adapter.get("placed", ())})
+            self.tenant in (None, adapter.adapter.partition("/")[0])
+            and self.base in (None, adapter.base_model)
+            and (self.engine is None or self.engine in {place.engine for place in adapter.placed or ()})
             and (self.state is None or _STATES[self.state](adapter))
-            and (not self.problems or bool(adapter["trouble"]))
+            and (not self.problems or bool(adapter.trouble))
         )
 
 
-def _held(adapter: Json) -> bool:
-    canary = adapter["canary"]
-    return canary is not None and canary["held"] is not None
-
-
-_STATES: Final[dict[AdapterState, Callable[[Json], bool]]] = {
-    AdapterState.CANARY: lambda adapter: adapter["canary"] is not None,
-    AdapterState.HELD: _held,
-    AdapterState.PINNED: lambda adapter: bool(adapter.get("pinned")),
-    AdapterState.LOADED: lambda adapter: bool(adapter["loaded"]),
-    AdapterState.UNLOADED: lambda adapter: not adapter["loaded"],
+_STATES: Final[dict[AdapterState, Callable[[Adapter], bool]]] = {
+    AdapterState.CANARY: lambda adapter: adapter.canary is not None,
+    AdapterState.HELD: lambda adapter: adapter.canary is not None and adapter.canary.held is not None,
+    AdapterState.PINNED: lambda adapter: bool(adapter.pinned),
+    AdapterState.LOADED: lambda adapter: adapter.loaded,
+    AdapterState.UNLOADED: lambda adapter: not adapter.loaded,
 }

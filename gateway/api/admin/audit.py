@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from gateway.api.admin.adapter_json import own_source
+from gateway.api.admin.adapter_answers import own_source
 from gateway.api.admin.common import Managed, Operator
 from gateway.api.dependencies import Manager, StateDep
 from gateway.api.finance.common import position, token

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from fastapi import Depends, Request, Response
+from pydantic import SerializeAsAny, TypeAdapter
 from pydantic_core import to_json
 
 from adapters.errors import StoreUnavailableError
@@ -17,6 +18,7 @@ from gateway.schemas.base import Answer
 
 T = TypeVar("T")
 
+_JSON: Final = TypeAdapter(list[SerializeAsAny[Any]])
 _TOGETHER: Final = 100
 """Objects of a list that are rendered in one step of the event loop."""
 
@@ -61,7 +63,9 @@ async def listed(
     parts = []
     for start in range(0, len(items), _TOGETHER):
         rendered = map(render, items[start : start + _TOGETHER])
-        parts.append(to_json([answer for answer in rendered if chosen(answer)])[1:-1])
+        parts.append(
+            _JSON.dump_json([answer for answer in rendered if chosen(answer)], exclude_unset=True)[1:-1]
+        )
         await asyncio.sleep(0)
     return Response(b'{"data":[%b]}' % b",".join(filter(None, parts)), media_type="application/json")
 

@@ -16,12 +16,13 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
 
 from adapters.errors import AdaptersError
 from gateway.errors import FlorinError
 from gateway.operations.authorization import Authority, worded
 from gateway.operations.progress import AbandonedError, OperationProgress
-from gateway.operations.transaction import Json
+from gateway.schemas.base import Answer, Json
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ _ALIVE_SECONDS = 5.0
 _WAITING = b'{"step":"wait","done":0,"total":null}\n'
 """Sent while the work is queued."""
 
-Work = Callable[["OperationProgress"], Awaitable[tuple[int, Json]]]
+Work = Callable[["OperationProgress"], Awaitable[tuple[int, Answer | Json]]]
 """Does the work; returns the status and body of the response."""
 
 _running: set[asyncio.Task[Any]] = set()
@@ -69,7 +70,7 @@ async def _outcome(
     """Status, body and headers. Never raises, since the caller may have disconnected."""
     try:
         status, body = await work(progress)
-        return status, orjson.dumps(body), {}
+        return status, to_json(body), {}
     except AbandonedError:
         error = FlorinError("internal_error", "The caller disconnected.")
     except FlorinError as refusal:

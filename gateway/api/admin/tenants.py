@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from adapters.errors import StoreUnavailableError
-from gateway.api.admin.adapter_json import adapter_json
+from gateway.api.admin.adapter_answers import adapter_answer
 from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import keys_json
 from gateway.api.dependencies import Actor, StateDep
@@ -122,7 +122,7 @@ async def _page(state: State, tenant: Tenant) -> Json:
         "usage": await _usage(state, tenant),
         "quota_use": quotas.quotas_json(tenant.quotas, quotas.use(state, tenant.name)),
         "queue": asdict(queue_of(state, tenant.name)),
-        "adapters": [adapter_json(state, adapter, READER) for adapter in adapters],
+        "adapters": [adapter_answer(state, adapter, READER).model_dump(mode="json") for adapter in adapters],
         "keys": await keys_json(state, keys, READER),
         "errors": await tenants.last_errors(state, tenant),
         "currency": await state.currency.get(state.ledger),

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Response
 from pydantic import Field, model_validator
 
 from adapters.model import AdapterName
-from gateway.api.admin.adapters import VersionName
 from gateway.api.admin.common import Operator
 from gateway.api.dependencies import Actor, StateDep
 from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
@@ -17,6 +16,7 @@ from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.request import CHAT, COMPLETIONS
 from gateway.operations import trials
 from gateway.operations.state import State
+from gateway.schemas.adapters import VersionName
 from gateway.schemas.base import StrictBody
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])

@@ -10,14 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from adapters.model import AdapterName
 from adapters.registry.ingest import Upload
-from gateway.api.admin.adapter_registration import (
-    AssumeBase,
-    BaseName,
-    Digest,
-    FullName,
-    UnverifiedShapes,
-    rendered,
-)
+from gateway.api.admin.adapter_registration import registered
 from gateway.api.admin.common import Managed
 from gateway.api.admin.progress import answer
 from gateway.api.admin.upload_stream import receive
@@ -25,7 +18,14 @@ from gateway.api.dependencies import Manager, StateDep
 from gateway.errors import FlorinError
 from gateway.operations import adapters, uploads
 from gateway.operations.progress import OperationProgress
-from gateway.operations.transaction import Json
+from gateway.schemas.adapters import (
+    AssumeBase,
+    BaseName,
+    Digest,
+    FullName,
+    RegisteredVersion,
+    UnverifiedShapes,
+)
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 
@@ -46,7 +46,7 @@ _BODY = {
 }
 
 
-@router.post("/upload", status_code=201, response_model=None, openapi_extra=_BODY)
+@router.post("/upload", status_code=201, response_model=RegisteredVersion, openapi_extra=_BODY)
 async def upload(
     *,
     request: Request,
@@ -76,7 +76,7 @@ async def upload(
             return _hang_up(refusal)
         theirs = stack.pop_all()  # now owned by the work, which may outlive the request
 
-    async def work(progress: OperationProgress) -> tuple[int, Json]:
+    async def work(progress: OperationProgress) -> tuple[int, RegisteredVersion]:
         async with theirs:
             done = await adapters.register(
                 state,
@@ -89,7 +89,7 @@ async def upload(
                 authority=authority,
                 progress=progress,
             )
-        return rendered(name, done)
+        return registered(name, done)
 
     return await answer(request, work, authority)
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from gateway.console.api_client import ApiError, Json
 from gateway.console.visit import CUSTOMERS, OPERATORS, Visit
+from gateway.schemas.adapters import AdapterDetails
 from gateway.tenants.directory import Role
 
 VISITORS = OPERATORS | CUSTOMERS
@@ -34,10 +35,9 @@ def command(*words: str) -> str:
     return shlex.join(("florin", *words))
 
 
-async def adapter(visit: Visit) -> Json:
+async def adapter(visit: Visit) -> AdapterDetails:
     """The adapter in the path, as the API shows it. Raises ApiError."""
-    found: Json = await visit.api.get(api_of(full_name(visit)))
-    return found
+    return await visit.api.get(api_of(full_name(visit)), AdapterDetails)
 
 
 def tabs(visit: Visit, name: str) -> list[tuple[str, str]]:

@@ -24,6 +24,8 @@ from gateway.console.pages.adapters.common import (
 )
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import MANAGERS, Route, Visit
+from gateway.schemas.base import Listed
+from gateway.schemas.evaluations import Evaluation, ListedEvaluation, Result
 
 _MOST_BYTES: Final = 17 * 1024 * 1024
 """Of the form: a held-out set as large as the API takes, and the fields."""
@@ -39,31 +41,31 @@ _OPEN: Final = {"answering", "judging"}
 
 def _columns(name: str) -> list[Column]:
     return [
-        Column("id", "Evaluation", lambda e: Cell(e["id"], href=page_of(name, "evaluations", e["id"]))),
-        Column("version", "Version", lambda e: e["version"]),
-        Column("result", "Result", lambda e: rows.evaluation_cell(_brief(e)), "badge"),
-        Column("against", "Compared with", lambda e: e["against"]),
-        Column("cases", "Cases", lambda e: e["cases"], "number"),
-        Column("data", "Data", lambda e: Cell(e["data_sha256"], text=e["data_sha256"][:12]), "code"),
-        Column("started", "Started", lambda e: e["created"], "time"),
-        Column("by", "By", lambda e: e["by"]),
+        Column("id", "Evaluation", lambda e: Cell(e.id, href=page_of(name, "evaluations", e.id))),
+        Column("version", "Version", lambda e: e.version),
+        Column("result", "Result", _ended, "badge"),
+        Column("against", "Compared with", lambda e: e.against),
+        Column("cases", "Cases", lambda e: e.cases, "number"),
+        Column("data", "Data", lambda e: Cell(e.data_sha256, text=e.data_sha256[:12]), "code"),
+        Column("started", "Started", lambda e: e.created, "time"),
+        Column("by", "By", lambda e: e.by),
     ]
 
 
-def _brief(evaluation: Json) -> Json:
-    return {**evaluation, "score": (evaluation["result"] or {}).get("score")}
+def _ended(evaluation: ListedEvaluation) -> Cell:
+    return rows.evaluation_cell(evaluation, evaluation.result.score if evaluation.result else None)
 
 
 async def evaluations(visit: Visit) -> Response:
     name = full_name(visit)
-    found = await visit.api.get(api_of(name, "evaluations"), limit=1000)
-    table = visit.table(_columns(name), found["data"])
+    listed = await visit.api.get(api_of(name, "evaluations"), Listed[ListedEvaluation], limit=1000)
+    table = visit.table(_columns(name), list(listed.data))
     return visit.export(table, "evaluations") or visit.page(
         "adapter_evaluations.html.j2",
         adapter=await adapter(visit),
         name=name,
         table=table,
-        any=bool(found["data"]),
+        any=bool(listed.data),
         tabs=tabs(visit, name),
         cli=command("adapter", "evals", name),
     )
@@ -72,10 +74,10 @@ async def evaluations(visit: Visit) -> Response:
 async def new(visit: Visit) -> Response:
     name = full_name(visit)
     found = await adapter(visit)
-    versions = list(reversed(found["versions"]))
+    versions = list(reversed(found.versions))
     others = [("", "Nothing"), ("live", "The live version"), ("base", "The base model")]
-    canary = (found["canary"] or {}).get("version")
-    newest = next((v for v in versions if v != found["live"]), found["live"])
+    canary = found.canary.version if found.canary else None
+    newest = next((v for v in versions if v != found.live), found.live)
     wanted = visit.query.get("version") or canary or newest
     return visit.page(
         "adapter_evaluate.html.j2",
@@ -118,9 +120,9 @@ async def start(visit: Visit) -> Response:
     async with visit.request.form(max_files=1, max_fields=50, max_part_size=_MOST_BYTES) as visit.form:
         body = plan(visit.text, await _cases(visit))
     version = visit.text("version")
-    made = await visit.api.post(api_of(name, "versions", version, "evaluations"), body)
+    started = await visit.api.post(api_of(name, "versions", version, "evaluations"), body, Evaluation)
     return visit.see(
-        page_of(name, "evaluations", made["id"]), f"The evaluation of {name}@{version} has begun."
+        page_of(name, "evaluations", started.id), f"The evaluation of {name}@{version} has begun."
     )
 
 
@@ -149,17 +151,18 @@ async def live(visit: Visit) -> Response:
 
 async def _drawn(visit: Visit) -> dict[str, Any]:
     name, wanted = full_name(visit), visit.params["evaluation"]
-    found = await visit.api.get(api_of(name, "evaluations", wanted))
-    progress = found["progress"]
-    done = progress["completed"] + progress["failed"] if progress else 0
+    found = await visit.api.get(api_of(name, "evaluations", wanted), Evaluation)
+    progress = found.progress
+    done = progress.completed + progress.failed if progress else 0
     return {
         "e": found,
+        "r": found.result or Result(),
         "name": name,
-        "open": found["status"] in _OPEN,
+        "open": found.status in _OPEN,
         "done": done,
-        "total": progress["total"] if progress else 0,
-        "verdict": rows.evaluation_cell(_brief(found)),
-        "cli": command("adapter", "evals", name, found["id"]),
+        "total": progress.total if progress else 0,
+        "verdict": _ended(found),
+        "cli": command("adapter", "evals", name, found.id),
     }
 
 

@@ -13,6 +13,8 @@ from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.common import VISITORS, command
 from gateway.console.tables import Cell, Column, TableView
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
+from gateway.schemas.adapters import Adapter
+from gateway.schemas.base import Listed
 from gateway.tenants.directory import Role
 
 
@@ -22,11 +24,11 @@ async def adapters(visit: Visit) -> Response:
     operator = visit.role is Role.OPERATOR
     costly = operator and visit.query.get("cost") == "month"
     found, placed, costs = await asyncio.gather(
-        visit.api.get("/admin/v1/adapters"),
+        visit.api.get("/admin/v1/adapters", Listed[Adapter]),
         visit.api.get("/admin/v1/placement") if operator else _nothing(),
         visit.api.get("/finance/v1/adapters") if costly else _nothing(),
     )
-    every = found["data"]
+    every = list(found.data)
     used = rows.last_used(placed["data"], visit.now)
     by_name = {row["adapter"]: row for row in costs["rows"]} if costly else None
     columns = rows.columns(operator=operator, used=used, costs=by_name)
@@ -54,13 +56,13 @@ class _Listing(NamedTuple):
     bases: list[tuple[str, str]]
 
 
-def _listing(visit: Visit, columns: list[Column], every: list[Json]) -> _Listing:
+def _listing(visit: Visit, columns: list[Column], every: list[Adapter]) -> _Listing:
     table = visit.table(columns, rows.narrowed(every, visit.query), sort="adapter")
     return _Listing(
         table,
         visit.export(table, "adapters"),
         _options(map(rows.tenant_of, every), "All tenants"),
-        _options((a["base_model"] for a in every), "All base models"),
+        _options((a.base_model for a in every), "All base models"),
     )
 
 

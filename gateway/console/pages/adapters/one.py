@@ -12,6 +12,7 @@ from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.common import VISITORS, adapter, command, full_name, page_of, tabs
 from gateway.console.tables import view
 from gateway.console.visit import MANAGERS, Route, Visit
+from gateway.schemas.adapters import AdapterDetails
 from gateway.tenants.directory import Role
 
 _EVERY = 2.0
@@ -29,7 +30,7 @@ async def one(visit: Visit) -> Response:
         **context,
         live_url=f"/console/live/adapters/{name}" + (f"?{visit.request.url.query}" if visit.query else ""),
         tabs=tabs(visit, name),
-        promotable=[v["version"] for v in found["version_details"] if v["state"] in {"ready", "canary"}],
+        promotable=[v.version for v in found.version_details if v.state in {"ready", "canary"}],
         cli=command("adapter", "show", name),
     )
 
@@ -44,14 +45,14 @@ async def live(visit: Visit) -> Response:
     return await visit.live(draw, every=_EVERY)
 
 
-async def _now(visit: Visit) -> tuple[Json, dict[str, Any]]:
+async def _now(visit: Visit) -> tuple[AdapterDetails, dict[str, Any]]:
     """The adapter, and what both templates show of it. Raises ApiError."""
     found, placement = await asyncio.gather(adapter(visit), _explained(visit))
-    name = found["adapter"]
+    name = found.adapter
     operator = visit.role is Role.OPERATOR
     table = view(
         rows.version_columns(found, operator=operator),
-        list(reversed(found["version_details"])),
+        list(reversed(found.version_details)),
         visit.query,
         path=page_of(name),
     )
@@ -82,20 +83,20 @@ async def _explained(visit: Visit) -> Json | None:
 async def version(visit: Visit) -> Response:
     name, wanted = full_name(visit), visit.params["version"]
     found = await adapter(visit)
-    shown = next((v for v in found["version_details"] if v["version"] == wanted), None)
+    shown = next((v for v in found.version_details if v.version == wanted), None)
     if shown is None:
         raise ApiError(404, "not_found", f"{name} has no version {wanted[:40]}.")
-    single, several = rows.evidence(shown["evidence"])
+    single, several = rows.evidence(shown.evidence)
     return visit.page(
         "adapter_version.html.j2",
         adapter=found,
         name=name,
         v=shown,
         state=rows.version_state(found, shown),
-        evaluation=rows.evaluation_cell(shown.get("evaluation")),
+        evaluation=rows.last_evaluation_cell(shown.evaluation),
         single=single,
         several=several,
-        resident=rows.resident(shown.get("placed", ())),
+        resident=rows.resident(shown.placed or ()),
         cli=command("adapter", "show", name),
     )
 

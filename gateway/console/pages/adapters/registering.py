@@ -12,6 +12,7 @@ from gateway.console.api_client import ApiError, Json
 from gateway.console.pages.adapters.common import command, known, page_of, wrong
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.dataplane.asgi import Message, Receive
+from gateway.schemas.adapters import RegisteredVersion
 from gateway.tenants.directory import Role
 
 _MOST_DRAINED: Final = 64 * 1024 * 1024
@@ -24,14 +25,14 @@ async def new(visit: Visit) -> Response:
     tenants, bases = await asyncio.gather(
         visit.api.get("/admin/v1/tenants") if operator else _none(), visit.api.get("/admin/v1/bases")
     )
-    names = [t["name"] for t in tenants["data"]] if operator else [visit.tenant]
+    names = [t.name for t in tenants["data"]] if operator else [visit.tenant]
     asked_tenant, _, asked_name = visit.query.get("adapter", "").partition("/")
     return visit.page(
         "adapter_new.html.j2",
         tenants=names,
         tenant=asked_tenant,
         adapter_name=asked_name,
-        bases=[("", "The one that it names"), *((b["base_model"], b["base_model"]) for b in bases["data"])],
+        bases=[("", "The one that it names"), *((b.base_model, b.base_model) for b in bases["data"])],
         operator=operator,
         upload=visit.query.get("from", "") != "source",
         cli=command("adapter", "add", visit.query.get("adapter") or "TENANT/NAME", "--upload", "DIR"),
@@ -60,8 +61,8 @@ async def from_source(visit: Visit) -> Response:
     for flag in ("assume_base", "unverified_shapes"):
         if visit.text(flag):
             body[flag] = True
-    done = await visit.api.post("/admin/v1/adapters", body)
-    if done["warnings"]:
+    done = await visit.api.post("/admin/v1/adapters", body, RegisteredVersion)
+    if done.warnings:
         return visit.page("adapter_registered.html.j2", done=done, said=registered(done))
     return visit.see(page_of(name), registered(done))
 
@@ -92,7 +93,7 @@ async def upload(visit: Visit) -> Response:
     except ApiError:
         await body.drain()
         raise
-    done = answer.json()
+    done = RegisteredVersion.model_validate_json(answer.body)
     return visit.page("adapter_registered_part.html.j2", done=done, said=registered(done))
 
 
@@ -104,14 +105,14 @@ def _name(tenant: str, name: str) -> str:
     return f"{tenant}/{name}"
 
 
-def registered(done: Json) -> str:
+def registered(done: RegisteredVersion) -> str:
     """What a registration did, in a sentence or two."""
-    label = f"{done['adapter']}@{done['version']}"
-    if not done["created"]:
+    label = f"{done.adapter}@{done.version}"
+    if not done.created:
         return f"{label} has these files already: nothing was registered."
-    if done["live"] == done["version"]:
+    if done.live == done.version:
         return f"{label} is registered, and live."
-    return f"{label} is registered. Live is still {done['live']}, until it is promoted."
+    return f"{label} is registered. Live is still {done.live}, until it is promoted."
 
 
 class _Body:

@@ -21,6 +21,7 @@ from gateway.console.pages.adapters.common import (
     wrong,
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
+from gateway.schemas.adapters import Adapter, PromotedAdapter, ReleasedVersion
 
 _GUARDS: Final = [
     ("rollback", "Roll it back"),
@@ -57,25 +58,26 @@ def promotion(text: Callable[[str], str]) -> Json:
     return body | {"guard": {"action": action, **said}}
 
 
-def switched(body: Json) -> str:
+def switched(body: Adapter) -> str:
     """What a promotion or a rollback did, in a sentence."""
-    name, live, canary = body["adapter"], body["live"], body["canary"]
+    name, live, canary = body.adapter, body.live, body.canary
     if canary:
-        rest = 100 - canary["weight"]
-        share = f"{canary['version']} for {canary['weight']} % of calls"
+        rest = 100 - canary.weight
+        share = f"{canary.version} for {canary.weight} % of calls"
         said = f"{name} now serves {share}, and {live} for the other {rest} %."
     else:
         said = f"{name} now serves {live}."
-    return " ".join([said, *(f"Warning: {warning}" for warning in body.get("warnings", ()))])
+    warnings = body.warnings if isinstance(body, PromotedAdapter) else ()
+    return " ".join([said, *(f"Warning: {warning}" for warning in warnings)])
 
 
 async def promote_page(visit: Visit) -> Response:
     name = full_name(visit)
     found = await adapter(visit)
-    canary = found["canary"]
-    able = [v["version"] for v in reversed(found["version_details"]) if v["state"] != "retired"]
-    able = [v for v in able if v != found["live"]]
-    wanted = visit.query.get("version") or (canary["version"] if canary else next(iter(able), ""))
+    canary = found.canary
+    able = [v.version for v in reversed(found.version_details) if v.state != "retired"]
+    able = [v for v in able if v != found.live]
+    wanted = visit.query.get("version") or (canary.version if canary else next(iter(able), ""))
     return visit.page(
         "adapter_promote.html.j2",
         adapter=found,
@@ -83,8 +85,8 @@ async def promote_page(visit: Visit) -> Response:
         able=able,
         wanted=wanted,
         guards=_GUARDS,
-        guard=(canary or {}).get("guard") or {},
-        action=(canary["guard"] or {"action": "none"})["action"] if canary else "rollback",
+        guard=canary.guard if canary else None,
+        action="rollback" if canary is None else canary.guard.action if canary.guard else "none",
         tabs=tabs(visit, name),
         cli=command("adapter", "promote", name, wanted or "v2", "--weight", "10", "--guard", "rollback"),
     )
@@ -92,13 +94,13 @@ async def promote_page(visit: Visit) -> Response:
 
 async def promote(visit: Visit) -> Response:
     name = full_name(visit)
-    done = await visit.api.put(api_of(name, "live"), promotion(visit.text))
+    done = await visit.api.put(api_of(name, "live"), promotion(visit.text), PromotedAdapter)
     return visit.see(page_of(name), switched(done))
 
 
 async def rollback(visit: Visit) -> Response:
     name = full_name(visit)
-    done = await visit.api.post(api_of(name, "rollback"))
+    done = await visit.api.post(api_of(name, "rollback"), None, Adapter)
     return visit.see(page_of(name), switched(done))
 
 
@@ -112,8 +114,8 @@ async def retire(visit: Visit) -> Response:
 async def release(visit: Visit) -> Response:
     name, version = full_name(visit), visit.params["version"]
     confirmed(visit, version)
-    done = await visit.api.post(api_of(name, "versions", version, "release"))
-    if not done["released"]:
+    done = await visit.api.post(api_of(name, "versions", version, "release"), None, ReleasedVersion)
+    if not done.released:
         raise ApiError(409, "invalid_value", f"{name}@{version} was neither quarantined nor failed.")
     return visit.see(page_of(name), f"{name}@{version} is released: the next request loads it.")
 

@@ -7,6 +7,9 @@ from typing import Any, Final
 
 from gateway.console.api_client import Json
 from gateway.console.tables import Cell, Column
+from gateway.schemas.adapters import Adapter, AdapterDetails, Place, Version, VersionDetails
+from gateway.schemas.base import GuardSpec
+from gateway.schemas.evaluations import LastEvaluation, ListedEvaluation
 
 TONES: Final = {"quarantined": "bad", "failed": "bad", "live": "good", "canary": "info", "retired": ""}
 SHOWN: Final = (
@@ -19,30 +22,28 @@ SHOWN: Final = (
 """What the list can be narrowed to."""
 
 
-def narrowed(adapters: Iterable[Json], query: Mapping[str, str]) -> list[Json]:
+def narrowed(adapters: Iterable[Adapter], query: Mapping[str, str]) -> list[Adapter]:
     """Those that the URL asks for."""
     tenant, base, show = (query.get(name, "") for name in ("tenant", "base", "show"))
     return [
-        a
-        for a in adapters
-        if tenant in ("", tenant_of(a)) and base in ("", a["base_model"]) and _shows(a, show)
+        a for a in adapters if tenant in ("", tenant_of(a)) and base in ("", a.base_model) and _shows(a, show)
     ]
 
 
-def tenant_of(adapter: Json) -> str:
-    return str(adapter["adapter"]).partition("/")[0]
+def tenant_of(adapter: Adapter) -> str:
+    return adapter.adapter.partition("/")[0]
 
 
-def _shows(adapter: Json, show: str) -> bool:
+def _shows(adapter: Adapter, show: str) -> bool:
     match show:
         case "canary":
-            return adapter["canary"] is not None
+            return adapter.canary is not None
         case "loaded":
-            return bool(adapter["loaded"])
+            return bool(adapter.loaded)
         case "cold":
-            return not adapter["loaded"]
+            return not adapter.loaded
         case "trouble":
-            return bool(adapter["trouble"])
+            return bool(adapter.trouble)
     return True
 
 
@@ -52,65 +53,63 @@ def columns(
     """Of the list. `used`: adapter → when an engine last used it, Unix microseconds. `costs`: adapter → its
     row of this month's report; None: not asked for."""
     found = [
-        Column("adapter", "Adapter", lambda a: Cell(a["adapter"], href=f"/console/adapters/{a['adapter']}")),
+        Column("adapter", "Adapter", lambda a: Cell(a.adapter, href=f"/console/adapters/{a.adapter}")),
         Column("state", "State", state_cell, "badge"),
-        Column("live", "Live", lambda a: a["live"]),
+        Column("live", "Live", lambda a: a.live),
         Column("canary", "Canary", canary_cell, help="The share of calls that it gets"),
-        Column("base", "Base model", lambda a: a["base_model"]),
-        Column("rank", "Rank", lambda a: a["rank"], "number"),
-        Column("size", "Size", lambda a: a["size_bytes"], "bytes"),
+        Column("base", "Base model", lambda a: a.base_model),
+        Column("rank", "Rank", lambda a: a.rank, "number"),
+        Column("size", "Size", lambda a: a.size_bytes, "bytes"),
     ]
     if operator:
         last = used or {}
         found += [
-            Column("engines", "Resident on", lambda a: ", ".join(resident(a["placed"]))),
+            Column("engines", "Resident on", lambda a: ", ".join(resident(a.placed or ()))),
             Column(
                 "used",
                 "Last used",
-                lambda a: last.get(a["adapter"]),
+                lambda a: last.get(a.adapter),
                 "time",
                 "On an engine that still has it",
             ),
         ]
     if costs is not None:
         found += [
-            Column(
-                "requests", "Requests", lambda a: costs.get(a["adapter"], {}).get("requests", 0), "number"
-            ),
-            Column("cost", "Cost", lambda a: costs.get(a["adapter"], {}).get("cost"), "money"),
+            Column("requests", "Requests", lambda a: costs.get(a.adapter, {}).get("requests", 0), "number"),
+            Column("cost", "Cost", lambda a: costs.get(a.adapter, {}).get("cost"), "money"),
         ]
     return found
 
 
-def state_cell(adapter: Json) -> Cell:
+def state_cell(adapter: Adapter) -> Cell:
     """How its live version is served, and what else is to be known of it."""
-    canary = adapter["canary"]
-    notes = [f"{t['version']} is {t['state']}: {t['reason']}" for t in adapter["trouble"]]
-    if canary and canary["held"]:
-        notes.append(f"{canary['version']} is held: {canary['held']}")
+    canary = adapter.canary
+    notes = [f"{t.version} is {t.state}: {t.reason}" for t in adapter.trouble]
+    if canary and canary.held:
+        notes.append(f"{canary.version} is held: {canary.held}")
     text, tone = "not loaded", ""
-    if adapter["loaded"]:
+    if adapter.loaded:
         text, tone = "loaded", "good"
-    if adapter["live"] is None:
+    if adapter.live is None:
         text, tone = "no live version", "warn"
     if notes:
         tone = "warn"
-    for trouble in adapter["trouble"]:
-        if trouble["version"] == adapter["live"]:
-            text, tone = trouble["state"], "bad"
+    for trouble in adapter.trouble:
+        if trouble.version == adapter.live:
+            text, tone = trouble.state, "bad"
     return Cell(text, tone=tone, note=" ".join(notes))
 
 
-def canary_cell(adapter: Json) -> Cell:
-    canary = adapter["canary"]
+def canary_cell(adapter: Adapter) -> Cell:
+    canary = adapter.canary
     if canary is None:
         return Cell(None)
-    return Cell(canary["version"], text=f"{canary['version']} · {canary['weight']}\N{NO-BREAK SPACE}%")
+    return Cell(canary.version, text=f"{canary.version} · {canary.weight}\N{NO-BREAK SPACE}%")
 
 
-def resident(placed: Iterable[Json]) -> list[str]:
+def resident(placed: Iterable[Place]) -> list[str]:
     """The engines that hold one of its versions, each once; with the state if that is another."""
-    names = (p["engine"] if p["state"] == "resident" else f"{p['engine']} ({p['state']})" for p in placed)
+    names = (p.engine if p.state == "resident" else f"{p.engine} ({p.state})" for p in placed)
     return list(dict.fromkeys(names))
 
 
@@ -128,77 +127,84 @@ def last_used(engines: Iterable[Json], now: int) -> dict[str, int]:
     return found
 
 
-def version_state(adapter: Json, version: Json) -> Cell:
+def version_state(adapter: Adapter, version: Version) -> Cell:
     """`live`, `canary · 10 %`, `ready`, `retired`, `quarantined` or `failed`."""
-    canary, state = adapter["canary"], version["state"]
-    text = state
-    if canary and version["version"] == canary["version"]:
-        text = f"canary · {canary['weight']}\N{NO-BREAK SPACE}%" if state == "canary" else f"canary, {state}"
-    elif version["version"] == adapter["live"] and state != "live":
+    canary, state = adapter.canary, version.state
+    text: str = state
+    if canary and version.version == canary.version:
+        text = f"canary · {canary.weight}\N{NO-BREAK SPACE}%" if state == "canary" else f"canary, {state}"
+    elif version.version == adapter.live and state != "live":
         text = f"live, {state}"
     return Cell(state, tone=TONES.get(state, ""), text=text)
 
 
-def version_columns(adapter: Json, *, operator: bool) -> list[Column]:
+def version_columns(adapter: Adapter, *, operator: bool) -> list[Column]:
     """Of an adapter's versions."""
-    base = f"/console/adapters/{adapter['adapter']}/versions/"
+    base = f"/console/adapters/{adapter.adapter}/versions/"
 
-    def version(v: Json) -> Cell:
-        return Cell(int(v["version"][1:]), href=base + v["version"], text=v["version"])
+    def version(v: VersionDetails) -> Cell:
+        return Cell(int(v.version[1:]), href=base + v.version, text=v.version)
 
     found = [
         Column("version", "Version", version),
         Column("state", "State", lambda v: version_state(adapter, v), "badge"),
-        Column("created", "Registered", lambda v: v["created"], "time"),
-        Column("source", "Source", lambda v: v["source"]),
-        Column("rank", "Rank", lambda v: v["rank"], "number"),
-        Column("size", "Size", lambda v: v["size_bytes"], "bytes"),
+        Column("created", "Registered", lambda v: v.created, "time"),
+        Column("source", "Source", lambda v: v.source),
+        Column("rank", "Rank", lambda v: v.rank, "number"),
+        Column("size", "Size", lambda v: v.size_bytes, "bytes"),
         Column(
             "digest",
             "Digest",
-            lambda v: Cell(v["digest"], text=v["digest"].removeprefix("sha256:")[:12]),
+            lambda v: Cell(v.digest, text=v.digest.removeprefix("sha256:")[:12]),
             "code",
         ),
-        Column("evaluation", "Last evaluation", lambda v: evaluation_cell(v.get("evaluation")), "badge"),
+        Column("evaluation", "Last evaluation", lambda v: last_evaluation_cell(v.evaluation), "badge"),
     ]
     if operator:
-        found.append(Column("engines", "Resident on", lambda v: ", ".join(resident(v["placed"]))))
+        found.append(Column("engines", "Resident on", lambda v: ", ".join(resident(v.placed or ()))))
     return found
 
 
-def evaluation_cell(evaluation: Json | None) -> Cell:
+def last_evaluation_cell(evaluation: LastEvaluation | None) -> Cell:
+    return Cell(None) if evaluation is None else evaluation_cell(evaluation, evaluation.score)
+
+
+def evaluation_cell(evaluation: LastEvaluation | ListedEvaluation, score: float | None) -> Cell:
     """How an evaluation ended."""
-    if evaluation is None:
-        return Cell(None)
-    score = evaluation.get("score")
-    note = "" if score is None else f"{evaluation['metric']} {score:.3f}"
-    if evaluation["status"] in {"answering", "judging"}:
+    note = "" if score is None else f"{evaluation.metric} {score:.3f}"
+    if evaluation.status in {"answering", "judging"}:
         return Cell("running", tone="info", note=note)
-    if evaluation["status"] == "failed":
+    if evaluation.status == "failed":
         return Cell("failed", tone="bad", note=note)
     words = {True: ("passed", "good"), False: ("not passed", "bad"), None: ("no criterion", "")}
-    text, tone = words[evaluation["passed"]]
+    text, tone = words[evaluation.passed]
     return Cell(text, tone=tone, note=note)
 
 
-def compared(adapter: Json) -> list[dict[str, Any]]:
+def compared(adapter: AdapterDetails) -> list[dict[str, Any]]:
     """The canary beside the live version: rows of {title, kind, live, canary, ratio, tone}. Empty: there is
     nothing to compare. `tone`: `warn` where the canary is worse than its guard allows, or without one, than
     guards allow unless told otherwise."""
-    found = adapter.get("comparison")
+    found = adapter.comparison
     if not found:
         return []
-    guard = (adapter["canary"] or {}).get("guard") or {}
-    most, ratio = guard.get("max_error_rate", 0.01), guard.get("max_latency_ratio", 1.5)
-    live, canary = found["live"], found["canary"]
-    most = max(most, live["error_rate"] or 0)
+    guard = (adapter.canary and adapter.canary.guard) or GuardSpec(action="rollback")
+    most, ratio = guard.max_error_rate, guard.max_latency_ratio
+    live, canary = found.live, found.canary
+    most = max(most, live.error_rate or 0)
     rows = [
-        _row("Requests", "number", live["requests"], canary["requests"]),
-        _row("Failed", "percent", live["error_rate"], canary["error_rate"], most=most),
+        _row("Requests", "number", live.requests, canary.requests),
+        _row("Failed", "percent", live.error_rate, canary.error_rate, most=most),
     ]
-    for field, title in (("first_token", "First token"), ("per_token", "Per token")):
-        for quantile, words in (("p50", "median"), ("p95", "95th percentile")):
-            pair = live[field][quantile], canary[field][quantile]
+    for title, of_live, of_canary in (
+        ("First token", live.first_token, canary.first_token),
+        ("Per token", live.per_token, canary.per_token),
+    ):
+        pairs = {
+            "median": (of_live.p50, of_canary.p50),
+            "95th percentile": (of_live.p95, of_canary.p95),
+        }
+        for words, pair in pairs.items():
             rows.append(_row(f"{title}, {words}", "seconds", *pair, most_ratio=ratio))
     return rows
 
@@ -219,14 +225,14 @@ def _row(
     return shown | {"tone": "warn" if worse else ""}
 
 
-def steps(adapter: Json) -> list[tuple[int, str]]:
+def steps(adapter: Adapter) -> list[tuple[int, str]]:
     """The canary's weights in order: those before (unknown), now, and those that follow by themselves."""
-    canary = adapter["canary"]
+    canary = adapter.canary
     if canary is None:
         return []
-    guard = canary["guard"] or {}
-    later = [weight for weight in guard.get("then", ()) if weight > canary["weight"]]
-    return [(canary["weight"], "now"), *((weight, "later") for weight in later)]
+    then = canary.guard.then if canary.guard else ()
+    later = [weight for weight in then if weight > canary.weight]
+    return [(canary.weight, "now"), *((weight, "later") for weight in later)]
 
 
 def evidence(found: Json | None) -> tuple[list[tuple[str, Any]], list[dict[str, Any]]]:

@@ -16,6 +16,8 @@ from gateway.console.pages.adapters.common import (
     whole,
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
+from gateway.schemas.adapters import RemovedAdapter, ScaledAdapter
+from gateway.schemas.evaluations import EvalPolicyAnswer
 
 
 async def settings(visit: Visit) -> Response:
@@ -42,8 +44,8 @@ async def replicas(visit: Visit) -> Response:
         "min_replicas": whole(visit.text("min_replicas") or "0", "min_replicas", "At least"),
         "max_replicas": whole(visit.text("max_replicas"), "max_replicas", "At most"),
     }
-    done = await visit.api.put(api_of(name, "replicas"), body)
-    warned = "".join(f" Warning: {warning}." for warning in done["warnings"])
+    done = await visit.api.put(api_of(name, "replicas"), body, ScaledAdapter)
+    warned = "".join(f" Warning: {warning}." for warning in done.warnings)
     return visit.see(page_of(name, "settings"), f"The replicas of {name} are changed.{warned}")
 
 
@@ -61,16 +63,16 @@ async def policy(visit: Visit) -> Response:
         "require_eval": bool(visit.text("require_eval")),
         "data_sha256": visit.text("data_sha256").lower() or None,
     }
-    done = await visit.api.put(api_of(name, "evaluation-policy"), body)
-    said = "only after a passing evaluation" if done["require_eval"] else "without evaluations"
+    done = await visit.api.put(api_of(name, "evaluation-policy"), body, EvalPolicyAnswer)
+    said = "only after a passing evaluation" if done.require_eval else "without evaluations"
     return visit.see(page_of(name, "settings"), f"{name} is promoted {said}.")
 
 
 async def remove(visit: Visit) -> Response:
     name = full_name(visit)
     confirmed(visit, name)
-    done = await visit.api.delete(api_of(name))
-    if not done["removed"]:
+    done = await visit.api.delete(api_of(name), RemovedAdapter)
+    if not done.removed:
         raise ApiError(404, "not_found", f"There is no adapter {name}.")
     return visit.see("/console/adapters", f"{name} is removed, with all its versions.")
 

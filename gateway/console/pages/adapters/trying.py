@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from gateway.console.api_client import ApiError, Json
+from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters.common import (
     VISITORS,
     adapter,
@@ -18,6 +18,7 @@ from gateway.console.pages.adapters.common import (
     wrong,
 )
 from gateway.console.visit import Forwarded, Route, Visit
+from gateway.schemas.adapters import AdapterDetails
 from gateway.tenants.directory import Role
 
 _MOST_BYTES: Final = 512 * 1024
@@ -28,26 +29,25 @@ _TAKEN: Final = ("messages", "prompt", "max_tokens", "temperature", "seed")
 
 async def try_page(visit: Visit) -> Response:
     name = full_name(visit)
-    found: Json | None = None
-    versions: list[tuple[str, str]] = []
+    shown: AdapterDetails | None = None
     chat = True
     if visit.role is Role.TENANT:
         await visit.models(visit.key).get(f"/v1/models/{name}")  # whether there is one that it may call
     else:
-        found = await adapter(visit)
-        chat = await _chats(visit, found["base_model"])
-        versions = _versions(found)
-    canary = (found or {}).get("canary")
+        shown = await adapter(visit)
+        chat = await _chats(visit, shown.base_model)
+    live = (shown and shown.live) or ""
+    canary = shown and shown.canary
     return visit.page(
         "adapter_try.html.j2",
         name=name,
-        versions=versions,
-        left=visit.query.get("left") or (found or {}).get("live") or "",
-        right=visit.query.get("right") or (canary["version"] if canary else ""),
+        versions=_versions(shown) if shown else [],
+        left=visit.query.get("left") or live,
+        right=visit.query.get("right") or (canary.version if canary else ""),
         chat=chat,
         paid_by=name.partition("/")[0],
         tabs=tabs(visit, name),
-        cli=_curl(visit, name, (found or {}).get("live") or "", chat=chat),
+        cli=_curl(visit, name, live, chat=chat),
     )
 
 
@@ -65,11 +65,12 @@ def _curl(visit: Visit, name: str, version: str, *, chat: bool) -> str:
     return f'curl -N "$FLORIN_URL"{path} {proof} -d {shlex.quote(orjson.dumps(asked).decode())}'
 
 
-def _versions(found: Json) -> list[tuple[str, str]]:
+def _versions(adapter: AdapterDetails) -> list[tuple[str, str]]:
     """Those that can be called, with what they are."""
-    canary = found["canary"] or {}
-    words = {found["live"]: " (live)", canary.get("version"): f" (canary, {canary.get('weight')} %)"}
-    return [(v, v + words.get(v, "")) for v in reversed(found["versions"])]
+    words = {adapter.live: " (live)"}
+    if adapter.canary:
+        words[adapter.canary.version] = f" (canary, {adapter.canary.weight} %)"
+    return [(v, v + words.get(v, "")) for v in reversed(adapter.versions)]
 
 
 async def _chats(visit: Visit, base: str | None) -> bool:

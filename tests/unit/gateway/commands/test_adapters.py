@@ -6,44 +6,42 @@ import json
 
 import pytest
 
+from gateway.schemas.adapters import Adapter, Canary, VersionDetails
+from tests.support.samples import sample
+
 PATH = "/admin/v1/adapters/acme/support"
-ADAPTER = {
-    "adapter": "acme/support",
-    "live": "v1",
-    "canary": None,
-    "previous": None,
-    "history": [],
-    "versions": ["v1", "v2"],
-    "pinned": False,
-    "min_replicas": 0,
-    "max_replicas": None,
-    "cost_centre": "",
-    "placed": [
+ADAPTER = sample(
+    Adapter,
+    adapter="acme/support",
+    live="v1",
+    versions=["v1", "v2"],
+    pinned=False,
+    min_replicas=0,
+    max_replicas=None,
+    placed=[
         {"engine": "a1", "state": "resident", "version": "v1"},
         {"engine": "a2", "state": "loading", "version": "v2"},
     ],
-    "trouble": [],
+)
+CANARY = {**ADAPTER, "canary": sample(Canary, version="v2", weight=10)}
+VERSION = sample(
+    VersionDetails,
+    version="v1",
+    state="live",
+    digest="sha256:0123456789abcdef",
+    rank=8,
+    size_bytes=151_552,
+    base_model="base",
+    created=1_700_000_000_000_000,
+    placed=ADAPTER["placed"][:1],
+)
+SHOWN = {**ADAPTER, "comparison": None}
+RETIRED = {name: value for name, value in VERSION.items() if name != "evaluation"} | {
+    "adapter": "acme/support",
+    "version": "v2",
 }
-CANARY = {**ADAPTER, "canary": {"version": "v2", "weight": 10}}
-VERSION = {
-    "version": "v1",
-    "state": "live",
-    "reason": None,
-    "evidence": None,
-    "serving_status": None,
-    "digest": "sha256:0123456789abcdef",
-    "rank": 8,
-    "size_bytes": 151_552,
-    "base_model": "base",
-    "source": "/x",
-    "path": "/artifacts/0123",
-    "created": 1_700_000_000_000_000,
-    "retired": None,
-    "trusted": False,
-    "warnings": [],
-    "engine_name": "fl-0",
-    "placed": ADAPTER["placed"][:1],
-}
+NO_WARNING = {"warnings": []}
+PROMOTED = ADAPTER | NO_WARNING
 LIVE_BODY = {"version": "v2", "weight": 100, "wait": True}
 WARNING = {
     "code": "chat_template_differs",
@@ -69,18 +67,18 @@ CASES = [
         {"data": [{**ADAPTER, "trouble": [{"version": "v2", "state": "quarantined", "reason": "x"}]}]},
         "v2 is quarantined",
     ),
-    (("show", "acme/support"), "GET", PATH, None, {**ADAPTER, "version_details": [VERSION]}, "151,552"),
+    (("show", "acme/support"), "GET", PATH, None, {**SHOWN, "version_details": [VERSION]}, "151,552"),
     (
         ("promote", "acme/support", "v2"),
-        "PUT", f"{PATH}/live", LIVE_BODY, {**ADAPTER, "live": "v2"}, "acme/support now serves v2.",
+        "PUT", f"{PATH}/live", LIVE_BODY, {**PROMOTED, "live": "v2"}, "acme/support now serves v2.",
     ),
     (
         ("promote", "acme/support", "2", "--no-wait"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**ADAPTER, "live": "v2"}, "now serves v2.",
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**PROMOTED, "live": "v2"}, "now serves v2.",
     ),
     (
         ("promote", "acme/support", "v2", "--weight", "10"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY,
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY | NO_WARNING,
         "acme/support now serves v2 for 10 % of calls, and v1 for the other 90 %.",
     ),
     (
@@ -95,16 +93,16 @@ CASES = [
                 "action": "rollback", "max_error_rate": 0.02, "window_seconds": 600, "then": [50, 100],
             },
         },
-        CANARY, "acme/support now serves v2 for 10 % of calls",
+        CANARY | NO_WARNING, "acme/support now serves v2 for 10 % of calls",
     ),
     (
         ("promote", "acme/support", "v2", "--weight", "10", "--guard", "none"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10, "guard": None}, CANARY, "acme/support now serves v2",
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10, "guard": None}, CANARY | NO_WARNING, "acme/support now serves v2",
     ),
     (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support now serves v1."),
     (
         ("retire", "acme/support", "2"),
-        "POST", f"{PATH}/versions/v2/retire", None, {"adapter": "acme/support", **VERSION, "version": "v2"},
+        "POST", f"{PATH}/versions/v2/retire", None, RETIRED,
         "acme/support@v2 is retired.",
     ),
     (("pin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": True}, {**ADAPTER, "pinned": True}, "is pinned"),
@@ -129,7 +127,7 @@ CASES = [
     ),
     (
         ("show", "acme/support"), "GET", PATH, None,
-        {**ADAPTER, "cost_centre": "R&D", "version_details": [VERSION]}, "R&D",
+        {**SHOWN, "cost_centre": "R&D", "version_details": [VERSION]}, "R&D",
     ),
     (
         ("remove", "acme/support", "--yes"),
@@ -174,7 +172,9 @@ def test_a_table_of_versions_says_what_each_is_and_why(fake):
         VERSION | {"version": "v4", "state": "retired"},
         VERSION | {"version": "v5", "state": "failed", "reason": "a1 said no."},
     ]
-    fake.answer("GET", PATH, {**CANARY, "history": ["v3", "v5"], "version_details": versions})
+    fake.answer(
+        "GET", PATH, {**CANARY, "comparison": None, "history": ["v3", "v5"], "version_details": versions}
+    )
     shown = fake.florin("adapter", "show", "acme/support").stdout
     rows = {line.split()[0]: line for line in shown.splitlines() if line.startswith("v") and "sha256" in line}
     assert [" ".join(rows[v].split()[1:3]) for v in ("v1", "v3", "v4", "v5")] == [

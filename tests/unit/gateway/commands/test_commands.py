@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from gateway.commands.tree import tree
+from gateway.schemas.adapters import Adapter, RegisteredVersion
 from gateway.schemas.engines import Engine, Heartbeat
 from gateway.tenants import directory
 from tests.support.samples import sample
@@ -134,7 +135,7 @@ COSTS = {
     "corrections": {"rows": [], "totals": NOTHING},
     "missing_prices": [{"gpu_type": "L40", "region": "", "purchase": "on_demand"}],
 }
-ADDED = {"adapter": "acme/support", "version": "v2", "digest": "sha256:00", "live": "v1", "created": True}
+ADDED = sample(RegisteredVersion, adapter="acme/support", version="v2", live="v1", created=True)
 NEW_ENGINE = (
     *("engine", "add", "--name", "a1", "--url", "http://10.0.0.7:8000", "--base", "base"),
     *("--gpu-type", "H200", "--slots", "4", "--max-rank", "16"),
@@ -617,7 +618,7 @@ def test_a_customer_need_not_name_its_tenant(fake, florin):
     fake.answer(
         "POST",
         "/admin/v1/adapters/acme/support/rollback",
-        {"adapter": "acme/support", "live": "v1", "canary": None},
+        sample(Adapter, adapter="acme/support", live="v1"),
     )
     result = florin("adapter", "rollback", "support", FLORIN_URL=fake.url, FLORIN_KEY="fl_own")
     assert (result.exit_code, result.stdout) == (0, "acme/support now serves v1.\n")

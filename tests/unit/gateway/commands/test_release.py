@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.schemas.adapters import ReleasedVersion
+from tests.support.samples import sample
+
 PATH = "/admin/v1/adapters/acme/support/versions/v2/release"
 
 
@@ -13,7 +16,7 @@ PATH = "/admin/v1/adapters/acme/support/versions/v2/release"
     [(True, "acme/support@v2 is released"), (False, "acme/support@v2 was neither quarantined nor failed")],
 )
 def test_a_version_is_released(fake, name, released, said):
-    body = {"adapter": "acme/support", "version": "v2", "released": released}
+    body = sample(ReleasedVersion, adapter="acme/support", version="v2", released=released)
     fake.answer("POST", PATH, body)
     result = fake.florin("adapter", "release", "acme/support", name, "--yes")
     assert result.exit_code == 0

@@ -14,6 +14,8 @@ from adapters.model import Adapter, CanaryOutcome, Guard, Version
 from adapters.registry.canary_figures import Comparison
 from gateway.operations import canaries, evaluations
 from gateway.operations.canary_watch import SHOWN_SECONDS, CanaryWatch
+from gateway.schemas.evaluations import LastEvaluation
+from tests.support.samples import sample
 
 NOW = 1_795_000_000_000_000
 BAD = {"0 canary n": 100, "0 canary k": 50, "0 live n": 900}
@@ -43,10 +45,10 @@ def test_a_held_canary_stays_held_whatever_its_figures():
 
 
 def test_without_a_guard_there_are_figures_and_no_verdict():
-    found = canaries.judged(replace(ADAPTER, guard=None), VERSION, BAD, NOW).json()
-    assert (found["verdict"], found["reason"]) == (None, None)
-    assert found["canary"]["error_rate"] == 0.5
-    assert found["live"] == {
+    figures = canaries.judged(replace(ADAPTER, guard=None), VERSION, BAD, NOW).answer()
+    assert (figures.verdict, figures.reason) == (None, None)
+    assert figures.canary.error_rate == 0.5
+    assert figures.live.model_dump() == {
         "requests": 900, "failures": 0, "error_rate": 0.0,
         "first_token": {"p50": None, "p95": None}, "per_token": {"p50": None, "p95": None},
     }  # fmt: skip
@@ -126,15 +128,20 @@ def test_conditions(verdict: Any, ago: int, shown: bool):
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
-    [({}, "none"), ({1: {"passed": False}}, "none"), ({2: {"passed": None}}, "none"),
-     ({2: {"passed": True}}, "waiting"), ({2: {"passed": False}}, "rollback")],
-)  # fmt: skip
+    ("version", "passed", "expected"),
+    [
+        (None, None, "none"),
+        (1, False, "none"),
+        (2, None, "none"),
+        (2, True, "waiting"),
+        (2, False, "rollback"),
+    ],
+)
 async def test_the_last_evaluation_of_the_canary_counts(
-    monkeypatch: pytest.MonkeyPatch, found: dict[int, Any], expected: str
+    monkeypatch: pytest.MonkeyPatch, version: int | None, passed: bool | None, expected: str
 ):
-    async def latest(*_: Any) -> dict[int, Any]:
-        return found
+    async def latest(*_: Any) -> dict[int | None, LastEvaluation]:
+        return {version: LastEvaluation.read(sample(LastEvaluation, passed=passed))}
 
     monkeypatch.setattr(evaluations, "latest", latest)
     evaluation = await canaries.evaluation_of(watch(Store({})).state, ADAPTER)

@@ -9,6 +9,8 @@ from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.evaluating import plan
 from gateway.console.pages.adapters.registering import registered
 from gateway.console.pages.adapters.release import promotion, switched
+from gateway.schemas.adapters import AdapterDetails, PromotedAdapter, RegisteredVersion
+from tests.support.samples import sample
 
 ARM = {
     "requests": 100,
@@ -17,11 +19,21 @@ ARM = {
     "first_token": {"p50": 0.1, "p95": 0.2},
     "per_token": {"p50": 0.01, "p95": None},
 }
-ADAPTER = {
-    "adapter": "acme/support", "live": "v1", "canary": None, "loaded": True, "trouble": [], "base_model": "base",
-    "placed": [],
-}  # fmt: skip
 CANARY = {"version": "v2", "weight": 10, "guard": None, "held": None}
+
+
+def adapter_of(**fields):
+    known = {
+        "adapter": "acme/support",
+        "live": "v1",
+        "loaded": True,
+        "base_model": "base",
+        "version_details": [],
+    }
+    return AdapterDetails.read(sample(AdapterDetails, **known | fields))
+
+
+ADAPTER = adapter_of()
 
 
 def promoted(**fields):
@@ -54,33 +66,35 @@ def test_what_is_no_number_is_refused_by_name(field, value):
 
 def test_a_canary_is_worse_where_its_guard_says_so():
     slow = ARM | {"error_rate": 0.02, "first_token": {"p50": 0.14, "p95": 0.4}}
-    adapter = {**ADAPTER, "canary": CANARY, "comparison": {"live": ARM, "canary": slow}}
-    worse = {row["title"] for row in rows.compared(adapter) if row["tone"]}
+    arms = {"live": ARM, "canary": slow, "verdict": None, "reason": None}
+    worse = {row["title"] for row in rows.compared(adapter_of(canary=CANARY, comparison=arms)) if row["tone"]}
     assert worse == {"Failed", "First token, 95th percentile"}
-    lenient = CANARY | {"guard": {"max_error_rate": 0.05, "max_latency_ratio": 3, "then": [5, 50, 100]}}
-    assert not any(row["tone"] for row in rows.compared({**adapter, "canary": lenient}))
-    assert rows.steps({"canary": lenient}) == [(10, "now"), (50, "later"), (100, "later")]
-    assert rows.compared({**ADAPTER, "comparison": None}) == []
+    lenient = CANARY | {
+        "guard": {"action": "hold", "max_error_rate": 0.05, "max_latency_ratio": 3, "then": [5, 50, 100]}
+    }
+    adapter = adapter_of(canary=lenient, comparison=arms)
+    assert not any(row["tone"] for row in rows.compared(adapter))
+    assert rows.steps(adapter) == [(10, "now"), (50, "later"), (100, "later")]
+    assert rows.compared(ADAPTER) == []
     empty = ARM | {"requests": 0, "error_rate": None, "first_token": {"p50": None, "p95": None}}
-    assert [r["ratio"] for r in rows.compared({**adapter, "comparison": {"live": ARM, "canary": empty}})][
-        2
-    ] is None
+    adapter = adapter_of(canary=CANARY, comparison=arms | {"canary": empty})
+    assert rows.compared(adapter)[2]["ratio"] is None
 
 
 def test_the_state_is_that_of_the_live_version_and_the_rest_is_noted():
     assert rows.state_cell(ADAPTER).tone == "good"
     other = {"version": "v2", "state": "failed", "reason": "No."}
-    cell = rows.state_cell({**ADAPTER, "trouble": [other]})
+    cell = rows.state_cell(adapter_of(trouble=[other]))
     assert (cell.value, cell.tone, cell.note) == ("loaded", "warn", "v2 is failed: No.")
-    cell = rows.state_cell({**ADAPTER, "trouble": [other | {"version": "v1"}]})
+    cell = rows.state_cell(adapter_of(trouble=[other | {"version": "v1"}]))
     assert (cell.value, cell.tone) == ("failed", "bad")
-    held = rows.state_cell({**ADAPTER, "canary": CANARY | {"held": "Slow."}})
+    held = rows.state_cell(adapter_of(canary=CANARY | {"held": "Slow."}))
     assert (held.tone, held.note) == ("warn", "v2 is held: Slow.")
-    assert rows.state_cell({**ADAPTER, "live": None, "loaded": False}).value == "no live version"
+    assert rows.state_cell(adapter_of(live=None, loaded=False)).value == "no live version"
 
 
 def test_the_list_is_narrowed_as_the_url_says():
-    cold = {**ADAPTER, "adapter": "bolt/x", "loaded": False, "base_model": "other"}
+    cold = adapter_of(adapter="bolt/x", loaded=False, base_model="other")
     found = [ADAPTER, cold]
     assert rows.narrowed(found, {}) == found
     assert rows.narrowed(found, {"tenant": "acme"}) == [ADAPTER]
@@ -130,8 +144,10 @@ def test_an_evaluation_sends_only_what_its_metric_takes():
 
 
 def test_what_an_action_did_is_said():
-    body = {"adapter": "acme/support", "live": "v1", "canary": CANARY, "warnings": ["Fewer engines."]}
-    assert switched(body).endswith("for 10 % of calls, and v1 for the other 90 %. Warning: Fewer engines.")
-    done = {"adapter": "acme/support", "version": "v2", "live": "v1", "created": True}
-    assert "until it is promoted" in registered(done)
-    assert "already" in registered(done | {"created": False})
+    promoted = sample(PromotedAdapter, **ADAPTER.body | {"canary": CANARY, "warnings": ["Fewer engines."]})
+    assert switched(PromotedAdapter.read(promoted)).endswith(
+        "for 10 % of calls, and v1 for the other 90 %. Warning: Fewer engines."
+    )
+    added = sample(RegisteredVersion, version="v2", live="v1", created=True)
+    assert "until it is promoted" in registered(RegisteredVersion.read(added))
+    assert "already" in registered(RegisteredVersion.read(added | {"created": False}))
