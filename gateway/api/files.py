@@ -16,12 +16,12 @@ from gateway.api.file_form import FileForm
 from gateway.batches.documents import INPUT, OUTPUT, SECOND, File, new_file_id
 from gateway.batches.file_store import CHUNK
 from gateway.batches.rows import UPLOADING
-from gateway.batches.run import DAY
 from gateway.dataplane.body_encoding import refuse_encoded
 from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import actor_of
+from gateway.units import DAY
 
 PATH: Final = "/v1/files"
 _FORM: Final = 64 * 1024

@@ -17,10 +17,10 @@ from gateway.batches.results import Result, Stored
 from gateway.batches.validation import Validation
 from gateway.errors import FlorinError
 from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.units import DAY
 
 log = logging.getLogger(__name__)
 
-DAY: Final = 24 * 3600 * 1_000_000
 _AGAIN: Final = 1.0
 """Seconds until the next attempt, when the database was away or the batch has changed."""
 _AROUND_BODY: Final = 16 * 1024

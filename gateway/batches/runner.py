@@ -13,7 +13,7 @@ from gateway.batches.batch_store import BatchStore
 from gateway.batches.documents import SECOND, Batch
 from gateway.batches.file_store import FileStore
 from gateway.batches.line_run import RunContext, Running
-from gateway.batches.run import DAY, BatchRun
+from gateway.batches.run import BatchRun
 from gateway.batches.threads import Threads
 from gateway.config import Settings
 from gateway.lifecycle import Lifecycle
@@ -21,6 +21,7 @@ from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.conditions import Condition
 from gateway.routing.pool import Pool
+from gateway.units import DAY
 
 log = logging.getLogger(__name__)
 

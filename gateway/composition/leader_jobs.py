@@ -22,7 +22,6 @@ from gateway.costs.maintenance import export_job, maintenance_job
 from gateway.costs.maintenance.export_job import ScheduledExports
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.maintenance_job import Maintenance
-from gateway.costs.periods import HOUR
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.writing import Room
 from gateway.metering.ledger import audit_shipper
@@ -34,6 +33,7 @@ from gateway.operations import canary_watch
 from gateway.operations.canary_watch import CanaryWatch
 from gateway.tenants.limits import budget_watch
 from gateway.tenants.limits.budget_watch import BudgetWatch
+from gateway.units import HOUR
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from gateway.units import shown
+
 NONE: Final = "–"  # noqa: RUF001  # a dash, as in tables
 _STEPS: Final = (
     (60, 1, "s"),
@@ -88,8 +90,7 @@ def money(value: Any, currency: str = "") -> str:
     if value is None or value == "":
         return NONE
     amount = Decimal(str(value))
-    text = f"{amount:,.2f}"
+    text = shown(amount)
     if 0 < abs(amount) < 1:
-        whole, _, rest = f"{amount:.6f}".partition(".")
-        text = f"{whole}.{rest[:2]}{rest[2:].rstrip('0')}"
+        text = shown(amount, 6).rstrip("0").ljust(len(text), "0")
     return f"{text} {currency}".rstrip()

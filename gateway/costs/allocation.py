@@ -23,8 +23,8 @@ from typing import Any
 
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.fixed_shares import PolicyError, parse_shares
-from gateway.costs.prices.amounts import decimal_of
 from gateway.costs.rollups.attribution import largest_remainder
+from gateway.units import decimal_of
 
 POLICIES = ("none", "proportional", "even", "fixed")
 OWN_POLICIES = ("none", "proportional", "even")
@@ -66,8 +66,8 @@ NONE = AllocationPolicy()
 def policy_of(name: str, shares: str | None = None) -> AllocationPolicy:
     """Parse a policy. `shares`: `acme=60,bolt=40` or `acme=60%,bolt=40%`, for `fixed` only. Raises
     PolicyError."""
-    found, total = parse_shares((shares or "").split(",") if shares else ())
-    return checked(name, found, total)
+    parsed, total = parse_shares((shares or "").split(",") if shares else ())
+    return checked(name, parsed, total)
 
 
 def checked(name: str, shares: Mapping[str, int], total: int | None = None) -> AllocationPolicy:
@@ -80,9 +80,9 @@ def checked(name: str, shares: Mapping[str, int], total: int | None = None) -> A
         )
     if shares and not any(shares.values()):
         raise PolicyError("shares", "shares: at least one must be greater than 0.")
-    if total is not None and (found := sum(shares.values())) != total:
-        said = decimal_of(Fraction(100 * found, total)).removesuffix(".00")
-        raise PolicyError("shares", f"shares: they sum to {said} %, not to 100 %.")
+    if total is not None and (given := sum(shares.values())) != total:
+        percent = decimal_of(Fraction(100 * given, total)).removesuffix(".00")
+        raise PolicyError("shares", f"shares: they sum to {percent} %, not to 100 %.")
     return AllocationPolicy(name, shares)
 
 
@@ -131,12 +131,12 @@ def _mixed(policy: AllocationPolicy, common: Mapping[str, int], used: Mapping[st
 
 
 def _shares(weights: Mapping[str, int]) -> dict[str, Fraction]:
-    whole = sum(weights.values())
-    return {name: Fraction(weight, whole) for name, weight in weights.items()}
+    total = sum(weights.values())
+    return {name: Fraction(weight, total) for name, weight in weights.items()}
 
 
 def pool(line: CostLine) -> Pool:
-    return line.gpu_type, line.region, line.purchase, line.rate_micros
+    return *line.series, line.rate_micros
 
 
 class PoolSums:
@@ -156,8 +156,8 @@ class PoolSums:
         """Each tenant's share of each pool."""
         return {
             (tenant, *key): nano
-            for key, whole in sorted(self._unused.items(), key=repr)
-            for tenant, nano in divide(policy, whole, self._used[key]).items()
+            for key, unused in sorted(self._unused.items(), key=repr)
+            for tenant, nano in divide(policy, unused, self._used[key]).items()
             if nano
         }
 

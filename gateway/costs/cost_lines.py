@@ -28,12 +28,13 @@ from sqlalchemy import (
     union_all,
 )
 
-from gateway.costs.periods import DAY, HOUR, LAST_HOUR, LocalTime, Period, iso, month, months
-from gateway.costs.prices.book import PriceBook, Rate
+from gateway.costs.periods import LAST_HOUR, LocalTime, Period, iso, month_of, months
+from gateway.costs.prices.book import PriceBook, Rate, Series
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.part_sources import Source, sources
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import DAY, HOUR, Amount, Micros, NanoHours
 
 BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
 """usage: delivered attempts; retry_waste: other attempts that reached an engine, and rereading the prompt
@@ -56,8 +57,8 @@ class CostLine:
     gpu_type: str
     region: str
     purchase: str
-    rate_micros: int | None
-    """Millionths of the currency per GPU-hour; None: no price."""
+    rate_micros: Micros | None
+    """Per GPU-hour; None: no price."""
     calibration: int
     correction: bool
     requests: int
@@ -65,7 +66,7 @@ class CostLine:
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int
-    nano_gpu_hours: int
+    nano_gpu_hours: NanoHours
     """May be negative in corrections."""
     weight_input: int
     weight_cached: int
@@ -73,9 +74,13 @@ class CostLine:
     weight_other: int
 
     @property
-    def cost(self) -> int | None:
-        """10**-15 of the currency; None: no price."""
-        return None if self.rate_micros is None else self.nano_gpu_hours * self.rate_micros
+    def series(self) -> Series:
+        return self.gpu_type, self.region, self.purchase
+
+    @property
+    def cost(self) -> Amount | None:
+        """None: no price."""
+        return None if self.rate_micros is None else Amount(self.nano_gpu_hours * self.rate_micros)
 
 
 _FACTS = ("bucket", "gpu_type", "region", "purchase", "calibration", "correction")
@@ -117,29 +122,32 @@ def read_lines(
     of the days; without the hours that it cuts, which `own_lines` adds."""
 
     def where(table: Table) -> list[ColumnElement[bool]]:
-        found = [_within(table, period, as_posted=as_posted), *(table.c.tenant == t for t in set(tenants))]
+        conditions = [
+            _within(table, period, as_posted=as_posted),
+            *(table.c.tenant == t for t in set(tenants)),
+        ]
         if corrections is not None:
-            found.append(table.c.correction == corrections)
+            conditions.append(table.c.correction == corrections)
         if local is not None and local.cuts:
-            found.append(table.c.hour.not_in(local.cut_hours))
+            conditions.append(table.c.hour.not_in(local.cut_hours))
         if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
-            found.append(table.c.hour < month(names[-1]).start)
-        return found
+            conditions.append(table.c.hour < month_of(names[-1]).start)
+        return conditions
 
     yield from _read(connection, book, where, by, local)
 
 
 def read_postings(
-    connection: Connection, book: PriceBook, of: str, by: Sequence[str], *, first: str, last: str
+    connection: Connection, book: PriceBook, month: str, by: Sequence[str], *, first: str, last: str
 ) -> Iterator[CostLine]:
-    """Lines of the hours of the month `of`, as posted to the months from `first` to `last`: the month's own
-    rows, later corrections of them, or both. All are of every tenant."""
-    whole = month(of)
-    names = months(Period(month(first).start, month(last).end)) or ()
+    """Lines of the hours of a month, as posted to the months from `first` to `last`: the month's own rows,
+    later corrections of them, or both. All are of every tenant."""
+    period = month_of(month)
+    names = months(Period(month_of(first).start, month_of(last).end)) or ()
 
     def where(table: Table) -> list[ColumnElement[bool]]:
         posted = table.c.posted.in_(names)  # not a range, so that the index also narrows the hours
-        return [posted, table.c.hour >= whole.start, table.c.hour < whole.end]
+        return [posted, table.c.hour >= period.start, table.c.hour < period.end]
 
     yield from _read(connection, book, where, by)
 
@@ -182,8 +190,8 @@ def effective(period: Period) -> Period:
 def _within(table: Table, period: Period, *, as_posted: bool) -> ColumnElement[bool]:
     if as_posted and (names := months(period)) is not None:
         return table.c.posted.between(names[0], names[-1])
-    whole = effective(period)
-    return and_(table.c.hour >= whole.start, table.c.hour < whole.end)
+    hours = effective(period)
+    return and_(table.c.hour >= hours.start, table.c.hour < hours.end)
 
 
 def _key(source: Source, name: str, local: LocalTime | None) -> ColumnElement[Any]:
@@ -201,10 +209,10 @@ def _key(source: Source, name: str, local: LocalTime | None) -> ColumnElement[An
 def _ahead(table: Table, local: LocalTime) -> ColumnElement[int]:
     """Microseconds that local time is ahead of UTC in a row's hour."""
     (_, first), *later = local.offsets
-    found: ColumnElement[int] = literal(first, BigInteger)
+    offset: ColumnElement[int] = literal(first, BigInteger)
     for start, ahead in later:
-        found = case((table.c.hour >= start, literal(ahead, BigInteger)), else_=found)
-    return found
+        offset = case((table.c.hour >= start, literal(ahead, BigInteger)), else_=offset)
+    return offset
 
 
 def _rate(table: Table, book: PriceBook) -> ColumnElement[int | None]:
@@ -250,7 +258,7 @@ def _line(row: Row[Any], by: Sequence[str]) -> CostLine:
     values = tuple(row)
     facts, first = values[len(by) :], len(by) + len(_FACTS) + 1
     highs, lows = values[first : first + len(SUMS)], values[first + len(SUMS) :]
-    sums = (int(high) * _HIGH + int(low) for high, low in zip(highs, lows, strict=True))
+    sums: Iterator[Any] = (int(high) * _HIGH + int(low) for high, low in zip(highs, lows, strict=True))
     bucket, gpu_type, region, purchase, calibration, correction, rate = facts[: len(_FACTS) + 1]
     keys = tuple(_text(name, value) for name, value in zip(by, values, strict=False))
     return CostLine(keys, bucket, gpu_type, region, purchase, rate, calibration, correction, *sums)

@@ -34,13 +34,13 @@ def _collected(
     matches: Sequence[re.Match[str] | None],
     share: Callable[[re.Match[str]], int],
 ) -> dict[str, int]:
-    found: dict[str, int] = {}
+    shares: dict[str, int] = {}
     for text, match in zip(given, matches, strict=True):
-        if match is None or match[1] in found:
+        if match is None or match[1] in shares:
             raise PolicyError(
                 "shares",
                 f"shares: {text[:40]!r} is not TENANT=SHARE, like acme=60 or acme=60%, once per tenant and "
                 "the same for all.",
             )
-        found[match[1]] = share(match)
-    return found
+        shares[match[1]] = share(match)
+    return shares

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.periods import DAY, HOUR, Period, iso, month
+from gateway.costs.periods import Period, iso, month_of
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import residency_spans, rollups, usage_records
+from gateway.units import DAY, HOUR
 
 _LONGEST_REQUEST = DAY
 """No request outlives its tenant by more."""
@@ -60,11 +61,11 @@ def first_hour(connection: Connection, owner: Owner) -> int:
 
 def has_predecessor(connection: Connection, owner: Owner) -> bool:
     """Whether a tenant of its name had used anything when it was added."""
-    table, of = rollups.c, iso(owner.since)[:7]
+    table, month_added = rollups.c, iso(owner.since)[:7]
     own = table.tenant == owner.tenant
     return any(
         connection.execute(select(table.id).where(own, *where).limit(1)).first()
-        for where in ((table.posted < of,), (table.posted == of, table.hour < owner.hour))
+        for where in ((table.posted < month_added,), (table.posted == month_added, table.hour < owner.hour))
     )
 
 
@@ -80,32 +81,32 @@ def report_start(
     return max(first_hour(connection, owner), period.start)
 
 
-def owns_month(connection: Connection, owner: Owner, of: str) -> bool:
+def owns_month(connection: Connection, owner: Owner, month: str) -> bool:
     """Whether a month covers nothing of an earlier tenant."""
-    whole = month(of)
-    if whole.end <= owner.since or _shared(connection, owner, of, of):
+    period = month_of(month)
+    if period.end <= owner.since or _shared(connection, owner, month, month):
         return False
-    return whole.start >= owner.since or not _resident_before(connection, owner, whole)
+    return period.start >= owner.since or not _resident_before(connection, owner, period)
 
 
-def owns(ledger: Ledger, owner: Owner, of: str) -> bool:
+def owns(ledger: Ledger, owner: Owner, month: str) -> bool:
     """`owns_month` in a transaction of its own. Raises PeriodError, LedgerUnavailableError."""
     with ledger.read() as connection:
-        return owns_month(connection, owner, of)
+        return owns_month(connection, owner, month)
 
 
 def names_reused(ledger: Ledger, added: Mapping[str, int], period: Period) -> dict[str, str]:
-    """Of tenants and when they were added: those whose names had another's usage in the period before, and
-    since when the names are theirs. Raises LedgerUnavailableError."""
+    """The tenants whose names had another's usage in the period before, and since when the names are theirs.
+    `added`: when each tenant was added. Raises LedgerUnavailableError."""
     late = [Owner(name, since) for name, since in sorted(added.items()) if since > period.start]
     with ledger.read() as connection:
         return {owner.tenant: iso(owner.since) for owner in _used_before(connection, late, period)}
 
 
 def _used_before(connection: Connection, owners: list[Owner], period: Period) -> list[Owner]:
-    table, found = rollups.c, []
-    for at in range(0, len(owners), _NAMES_AT_A_TIME):
-        some = owners[at : at + _NAMES_AT_A_TIME]
+    table, reused = rollups.c, []
+    for index in range(0, len(owners), _NAMES_AT_A_TIME):
+        some = owners[index : index + _NAMES_AT_A_TIME]
         query = (
             select(table.tenant, func.min(table.hour))
             .where(table.tenant.in_([owner.tenant for owner in some]), table.posted >= iso(period.start)[:7])
@@ -113,8 +114,8 @@ def _used_before(connection: Connection, owners: list[Owner], period: Period) ->
             .group_by(table.tenant)
         )
         first = {row.tenant: row[1] for row in connection.execute(query)}
-        found += [o for o in some if o.tenant in first and first[o.tenant] < first_hour(connection, o)]
-    return found
+        reused += [o for o in some if o.tenant in first and first[o.tenant] < first_hour(connection, o)]
+    return reused
 
 
 def _shared(connection: Connection, owner: Owner, first: str, last: str) -> bool:
@@ -129,12 +130,12 @@ def _shared(connection: Connection, owner: Owner, first: str, last: str) -> bool
     return begun > owner.hour and first <= iso(begun - 1)[:7] and iso(owner.hour)[:7] <= last
 
 
-def _resident_before(connection: Connection, owner: Owner, whole: Period) -> bool:
+def _resident_before(connection: Connection, owner: Owner, period: Period) -> bool:
     """Whether an earlier tenant's adapters were resident in the month: a rate card may charge for it."""
     table = residency_spans.c
     query = select(table.version).where(
         table.version.startswith(f"{owner.tenant}/", autoescape=True),
-        table.seen > whole.start,
+        table.seen > period.start,
         table.started < owner.since,
     )
     return connection.execute(query.limit(1)).first() is not None

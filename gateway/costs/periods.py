@@ -11,10 +11,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from gateway.costs.field_error import FieldError
-
-HOUR = 3_600_000_000
-"""Microseconds."""
-DAY = 24 * HOUR
+from gateway.units import DAY, HOUR
 
 _LONGEST_LOCAL = 3660 * DAY
 """Each of its days is looked at."""
@@ -60,31 +57,31 @@ class LocalTime:
         """Where an hour of UTC is cut."""
         return [cut for cut in self.cuts if hour < cut < hour + HOUR]
 
-    def day(self, at: int) -> str:
+    def day(self, time: int) -> str:
         """`2026-11-01`"""
-        return iso(at + self._ahead(at))[:10]
+        return iso(time + self._ahead(time))[:10]
 
-    def _ahead(self, at: int) -> int:
-        return _held(self.offsets, at)
+    def _ahead(self, time: int) -> int:
+        return _held(self.offsets, time)
 
-    def iso(self, at: int) -> str:
+    def iso(self, time: int) -> str:
         """`2026-11-01T00:00:00+01:00`"""
-        ahead = self._ahead(at)
+        ahead = self._ahead(time)
         sign, minutes = "-" if ahead < 0 else "+", abs(ahead) // 60_000_000
-        return f"{iso(at + ahead).removesuffix('Z')}{sign}{minutes // 60:02}:{minutes % 60:02}"
+        return f"{iso(time + ahead).removesuffix('Z')}{sign}{minutes // 60:02}:{minutes % 60:02}"
 
 
-def micros(at: datetime) -> int:
-    return (at - _EPOCH) // _MICROSECOND
+def micros(time: datetime) -> int:
+    return (time - _EPOCH) // _MICROSECOND
 
 
 LAST_HOUR = micros(datetime(9999, 12, 31, 23, tzinfo=UTC))
 """The last hour that can be written in ISO 8601."""
 
 
-def iso(at: int) -> str:
+def iso(time: int) -> str:
     """`2026-11-01T00:00:00Z`, with fractional seconds if there are any."""
-    when = _EPOCH + timedelta(microseconds=at)
+    when = _EPOCH + timedelta(microseconds=time)
     return when.isoformat().replace("+00:00", "Z")
 
 
@@ -104,109 +101,109 @@ def zone(name: str) -> tzinfo:
         ) from error
 
 
-def local_time(within: Period, at: tzinfo) -> LocalTime | None:
+def local_time(within: Period, tz: tzinfo) -> LocalTime | None:
     """A timezone during a period; None for UTC. Raises PeriodError if the period is too long."""
-    if at is UTC:
+    if tz is UTC:
         return None
     if within.end - within.start > _LONGEST_LOCAL:
         raise PeriodError("from", "A report in local time covers at most ten years.")
-    days = [(day, _ahead(at, day)) for day in (*range(within.start, within.end, DAY), within.end)]
+    days = [(day, _ahead(tz, day)) for day in (*range(within.start, within.end, DAY), within.end)]
     offsets = days[:1]
     for (start, before), (end, after) in pairwise(days):
         if before != after:
-            offsets.append((_turn(at, start, end), after))
+            offsets.append((_turn(tz, start, end), after))
     first, last = (_held(offsets, when) for when in (within.start, within.end))
-    whole = Period(
+    hours = Period(
         within.start - (within.start + first) % HOUR,
         min(within.end + -(within.end + last) % HOUR, LAST_HOUR),
     )
-    return LocalTime(str(at), tuple(offsets), whole, _cuts(offsets, whole))
+    return LocalTime(str(tz), tuple(offsets), hours, _cuts(offsets, hours))
 
 
-def _held(offsets: Sequence[tuple[int, int]], at: int) -> int:
-    return next((ahead for start, ahead in reversed(offsets) if start <= at), offsets[0][1])
+def _held(offsets: Sequence[tuple[int, int]], time: int) -> int:
+    return next((ahead for start, ahead in reversed(offsets) if start <= time), offsets[0][1])
 
 
-def _cuts(offsets: Sequence[tuple[int, int]], whole: Period) -> tuple[int, ...]:
+def _cuts(offsets: Sequence[tuple[int, int]], period: Period) -> tuple[int, ...]:
     """See `LocalTime.cuts`."""
     if not any(ahead % HOUR for _, ahead in offsets):
         return ()
-    starts = [whole.start, *(start for start, _ in offsets[1:]), whole.end]
-    found = set(starts)  # also when clocks are set, since an hour of UTC may then have two offsets
+    starts = [period.start, *(start for start, _ in offsets[1:]), period.end]
+    cuts = set(starts)  # also when clocks are set, since an hour of UTC may then have two offsets
     for (start, end), (_, ahead) in zip(pairwise(starts), offsets, strict=True):
-        found.update(range(start + -(start + ahead) % DAY, end, DAY))
-    return tuple(sorted(cut for cut in found if cut % HOUR))
+        cuts.update(range(start + -(start + ahead) % DAY, end, DAY))
+    return tuple(sorted(cut for cut in cuts if cut % HOUR))
 
 
-def _ahead(at: tzinfo, when: int) -> int:
-    found = (_EPOCH + timedelta(microseconds=when)).astimezone(at).utcoffset()
-    return (found or timedelta(0)) // _MICROSECOND
+def _ahead(tz: tzinfo, when: int) -> int:
+    offset = (_EPOCH + timedelta(microseconds=when)).astimezone(tz).utcoffset()
+    return (offset or timedelta(0)) // _MICROSECOND
 
 
-def _turn(at: tzinfo, start: int, end: int) -> int:
+def _turn(tz: tzinfo, start: int, end: int) -> int:
     """When the offset changes in (start, end], to the second: never twice in a day."""
-    after = _ahead(at, end)
+    after = _ahead(tz, end)
     while end - start > 1_000_000:
         middle = (start + end) // 2
-        start, end = (start, middle) if _ahead(at, middle) == after else (middle, end)
+        start, end = (start, middle) if _ahead(tz, middle) == after else (middle, end)
     return end - end % 1_000_000
 
 
-def instant(param: str, value: str, at: tzinfo = UTC) -> int:
-    """Unix microseconds of an ISO 8601 date or time; in `at` if it has no zone. Raises PeriodError."""
+def instant(param: str, value: str, tz: tzinfo = UTC) -> int:
+    """Unix microseconds of an ISO 8601 date or time; in `tz` if it has no zone. Raises PeriodError."""
     try:
         if not _INSTANT.fullmatch(value):
             raise ValueError(value)
         when = datetime.fromisoformat(value)
-        return micros((when.replace(tzinfo=at) if when.tzinfo is None else when).astimezone(UTC))
+        return micros((when.replace(tzinfo=tz) if when.tzinfo is None else when).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise PeriodError(
             param, f"{param}={value[:40]!r} is not an ISO 8601 time like 2026-11-01T00:00:00Z."
         ) from error
 
 
-def month(value: str, at: tzinfo = UTC) -> Period:
+def month_of(value: str, tz: tzinfo = UTC) -> Period:
     """The whole month `2026-11`, by default of UTC. Raises PeriodError."""
     match = _MONTH.fullmatch(value)
     year, number = (int(match[1]), int(match[2])) if match else (0, 0)
     if not (1970 <= year < 9999 and 1 <= number <= 12):
         raise PeriodError("month", f"month={value[:40]!r} is not a month like 2026-11.")
     after = (year + 1, 1) if number == 12 else (year, number + 1)
-    first, last = datetime(year, number, 1, tzinfo=at), datetime(*after, 1, tzinfo=at)
+    first, last = datetime(year, number, 1, tzinfo=tz), datetime(*after, 1, tzinfo=tz)
     return Period(micros(first.astimezone(UTC)), micros(last.astimezone(UTC)))
 
 
 def months(within: Period) -> tuple[str, ...] | None:
     """The months of the period, like `("2026-11",)`; None unless it consists of whole months."""
-    found: list[str] = []
-    at = within.start
-    while at < within.end:
-        name = iso(at)[:7]
+    names: list[str] = []
+    start = within.start
+    while start < within.end:
+        name = iso(start)[:7]
         try:
-            whole = month(name)
+            period = month_of(name)
         except PeriodError:  # outside the supported range
             return None
-        if at != whole.start or whole.end > within.end:
+        if start != period.start or period.end > within.end:
             return None
-        found.append(name)
-        at = whole.end
-    return tuple(found) or None
+        names.append(name)
+        start = period.end
+    return tuple(names) or None
 
 
 def period(
-    *, start: str | None, end: str | None, whole_month: str | None, now: int, at: tzinfo = UTC
+    *, start: str | None, end: str | None, whole_month: str | None, now: int, tz: tzinfo = UTC
 ) -> Period:
-    """The period given by `from`, `to` and `month` in the timezone `at`. Defaults: this month; the start of
+    """The period given by `from`, `to` and `month` in the timezone `tz`. Defaults: this month; the start of
     the month for a missing `from`, now for a missing `to`. Raises PeriodError."""
     if whole_month:
         if start or end:
             raise PeriodError("month", "`month` cannot be combined with `from` or `to`.")
-        return month(whole_month, at)
-    current = month((_EPOCH + timedelta(microseconds=now)).astimezone(at).isoformat()[:7], at)
+        return month_of(whole_month, tz)
+    current = month_of((_EPOCH + timedelta(microseconds=now)).astimezone(tz).isoformat()[:7], tz)
     if not start and not end:
         return current
-    first = instant("from", start, at) if start else current.start
-    last = instant("to", end, at) if end else now
+    first = instant("from", start, tz) if start else current.start
+    last = instant("to", end, tz) if end else now
     if first > last:
         raise PeriodError("from", f"The range is empty: {iso(first)} is after {iso(last)}.")
     return Period(first, last)

@@ -16,7 +16,6 @@ import orjson
 
 from gateway.batches.documents import SECOND, Batch
 from gateway.batches.documents import Status as BatchStatus
-from gateway.batches.run import DAY
 from gateway.batches.runner import BatchRunner
 from gateway.batches.threads import Threads
 from gateway.evaluations.answers import judged, scored, texts
@@ -28,6 +27,7 @@ from gateway.evaluations.requests import CANDIDATE, CHAT, judge_line
 from gateway.evaluations.summary import summarize
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import DAY
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from gateway.metering.output_estimate import AnswerSpeed
 from gateway.metering.records import CONTINUED, FINAL, NO_LABELS, Labels, Outcome, UsageSource, record_id
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, plausible
 from gateway.runtime.clock import Clock
+from gateway.units import HOUR
 
-HOUR = 3_600_000_000
 FIRST_CHECKPOINT = 1_000_000_000
 """Nanoseconds until an attempt's first checkpoint. The next ones come when its age has doubled, at least
 every CHECKPOINT, and at each full hour."""

@@ -21,6 +21,7 @@ import orjson
 from adapters.model import NAME_PATTERN
 from gateway.dataplane.labels import storable
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, plausible
+from gateway.units import DAY, HOUR
 
 NAMESPACE = UUID("6f0a9c1e-3d0b-5b52-9a53-0f5c6b1d7a10")
 _NAMED = sha1(NAMESPACE.bytes, usedforsecurity=False)
@@ -164,9 +165,8 @@ _TYPES: dict[str, type] = {
 }
 _OUTCOMES = {"", *(o.value for o in Outcome)}
 _SOURCES = {s.value for s in UsageSource}
-_LONGEST = 366 * 24 * 3_600_000_000
+_LONGEST = 366 * DAY
 """Longest attempt in microseconds; a damaged time could otherwise touch the roll-ups of a million hours."""
-_HOUR = 3_600_000_000
 _LAST = 4_102_444_800_000_000
 """The year 2100, Unix microseconds: a limit for wrong clocks."""
 MOST_ATTEMPTS = 10_000
@@ -277,7 +277,7 @@ def _marked(r: UsageRecord, text: str) -> bool:
             if not (
                 type(at) is int
                 and before < at <= _end(r)
-                and at % _HOUR == 0
+                and at % HOUR == 0
                 and plausible(prompt, completion, cached, 0, prompts=MAX_CHOICES, choices=MAX_CHOICES)
                 and least[0] <= prompt <= r.prompt_tokens
                 and least[1] <= completion <= r.completion_tokens

@@ -11,8 +11,9 @@ from gateway.costs.periods import iso
 from gateway.errors import FlorinError, for_tenant, translate
 from gateway.tenants.directory import Key, Role
 from gateway.tenants.scopes import covers
+from gateway.units import DAY
 
-PERSONS_KEYS: Final = 365 * 86_400_000_000
+PERSONS_KEYS: Final = 365 * DAY
 """Microseconds by which the keys of somebody who signed in may outlive that sign-in, which lasts hours."""
 
 

@@ -19,8 +19,9 @@ from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.authentication import USED_UP
 from gateway.tenants.directory import Key, Pins, Role, dump, mint
+from gateway.units import DAY
 
-_KEPT_MICROS = 86_400_000_000
+_KEPT_MICROS = DAY
 """How long a token is listed after it has expired or was used."""
 
 

@@ -15,7 +15,6 @@ from adapters.model import Adapter, AdapterName, Version
 from adapters.registry.catalog import Target
 from adapters.registry.changes.settings import plan_eval_policy
 from gateway.batches.documents import Batch
-from gateway.batches.run import DAY
 from gateway.errors import FlorinError
 from gateway.evaluations.batch_files import write_batch
 from gateway.evaluations.cases import BadDataError, Case, read_cases
@@ -30,6 +29,7 @@ from gateway.operations.transaction import catch_up
 from gateway.schemas.evaluations import LastEvaluation
 from gateway.tenants.directory import Key, Tenant, evaluation_key_id
 from gateway.tenants.scopes import check_endpoint
+from gateway.units import DAY
 
 _NEEDS: Final = {"pattern": Metric.REGEX, "json_schema": Metric.JSON_SCHEMA, "judge": Metric.JUDGE}
 """A plan's field → the metric that has it, and cannot do without."""

@@ -7,11 +7,12 @@ from typing import Any
 from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Share
 from gateway.operations.state import State
 from gateway.tenants.directory import Tenant
-from gateway.tenants.limits.needs import NANO, check_budget, price_for
+from gateway.tenants.limits.needs import check_budget, price_for
 from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import flow_limits
 from gateway.tenants.limits.wording import CONCURRENT, NAMES
 from gateway.tenants.terms import Budget
+from gateway.units import short_text
 
 
 async def usage(state: State, tenant: Tenant) -> list[dict[str, Any]]:
@@ -64,4 +65,4 @@ def _row(share: Share, flow: int, limit: int, now: int) -> dict[str, Any]:
 
 
 def _amount(amount: int, *, money: bool) -> int | str:
-    return f"{amount // NANO}.{amount % NANO:09}".rstrip("0").rstrip(".") if money else amount
+    return short_text(amount, 9) if money else amount

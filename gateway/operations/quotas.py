@@ -28,8 +28,8 @@ from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Directory, Key, Tenant, load
 from gateway.tenants.terms import Quotas
+from gateway.units import HOUR
 
-HOUR: Final = 3_600_000_000
 KIND: Final = "self_service"
 _REMEMBERED: Final = 1000
 """Uploads, where there is no quota."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.costs.periods import PeriodError, iso, month
+from gateway.costs.periods import PeriodError, iso, month_of
 from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.selling import card_store, invoices
 from gateway.costs.selling.cards import (
@@ -176,7 +176,7 @@ def _month(param: str, value: str | None, now: int) -> str:
     if value is None:
         return iso(now)[:7]
     try:
-        month(value)
+        month_of(value)
     except PeriodError as error:
         why = _WHOLE if param == "valid_from" else ""
         raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.{why}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from gateway.costs.periods import PeriodError
-from gateway.costs.periods import month as whole_month
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reconciliation.acceptances import LineNotFoundError, accept, month_of_line, unaccept
 from gateway.costs.reconciliation.true_up_store import TrueUpError, record_true_up
 from gateway.errors import FlorinError

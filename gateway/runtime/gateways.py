@@ -23,6 +23,7 @@ from gateway.observability import build_info
 from gateway.observability.conditions import Condition
 from gateway.observability.gateway_name import GatewayName
 from gateway.observability.process_metrics import ProcessValues
+from gateway.units import HOUR
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ _IDENTIFY_SECONDS: Final = 60.0
 """Between two looks at which ledger it is: a database may be replaced under its URL."""
 _START_SECONDS: Final = 3.0
 """How long a start waits for the ledger to say which one it is."""
-HOUR: Final = 3_600_000_000
 MISSING: Final = (
     "Not all records are here: another gateway of this installation keeps its own in another ledger."
 )

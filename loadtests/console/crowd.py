@@ -8,11 +8,11 @@ from pathlib import Path
 
 from adapters.model import Adapter, BaseModel, Engine, Version, dump
 from adapters.store.protocol.registry import Change
-from gateway.costs.periods import HOUR
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import record_id
 from gateway.tenants import directory
+from gateway.units import HOUR
 from loadtests.ledger import sample
 
 ENGINES, ADAPTERS, TENANTS = 64, 300, 40

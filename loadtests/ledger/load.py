@@ -16,9 +16,10 @@ from typing import cast
 import psycopg
 from sqlalchemy import Connection, insert, make_url, text
 
-from gateway.metering.ledger.engine_hours import HOUR, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, ledger_state, prices, usage_records
+from gateway.units import HOUR
 from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row, engines
 
 Put = Callable[[list[Row]], None]

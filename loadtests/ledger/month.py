@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.records import UsageSource, record_id
+from gateway.units import HOUR
 
 MONTH = "2026-10"
 START = 1_790_812_800_000_000

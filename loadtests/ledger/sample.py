@@ -15,15 +15,16 @@ from zlib import crc32
 
 from sqlalchemy import insert
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_spans
 from gateway.metering.records import NO_LABELS, Labels, Outcome, UsageRecord, UsageSource, record_id
+from gateway.units import HOUR
 
-MONTH = month("2026-10")
+MONTH = month_of("2026-10")
 MODEL = "llama-3.1-8b"
 ENGINES = {"h100-0": ("H100", 0.55), "l40s-1": ("L40S", 0.30)}
 """GPU type and share of busy time."""

@@ -19,15 +19,15 @@ from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import preview
 from gateway.costs.export.columns import Granularity
 from gateway.costs.export.files import Order, export
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.statement.page import statement_json
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours, rollup_parts, rollups
 from gateway.metering.records import FINAL, UsageRecord, record_id
+from gateway.units import HOUR
 from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines
 
 END = START + HOURS * HOUR
@@ -112,7 +112,7 @@ def _imbalance(ledger: Ledger) -> dict[str, Any]:
 
 def _report(*by: str, **more: Any) -> Callable[[Ledger], dict[str, Any]]:
     def step(ledger: Ledger) -> dict[str, Any]:
-        found = cost_report(ledger, Question(month(MONTH), by, **more), now=END)
+        found = cost_report(ledger, Question(month_of(MONTH), by, **more), now=END)
         return {
             "rows": len(found["rows"]),
             "requests": sum(row["requests"] for row in found["rows"]),

@@ -10,8 +10,8 @@ import pytest
 from deploy.focus.validate import TENANT_CRITERIA, ValidatorUnavailableError, build, validate
 from gateway.costs.commitments.commitment_store import add_commitment
 from gateway.costs.export.files import Order, export
-from gateway.costs.periods import HOUR
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import HOUR
 from tests.support.missing import missing
 from tests.unit.gateway.costs.export.month import FIRST, MONTH, fill
 from tests.unit.gateway.costs.selling.cards import sell

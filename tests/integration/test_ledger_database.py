@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import select, text
 
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
+from gateway.units import HOUR
 from tests.support.waiting import until_now
 from tests.unit.gateway.metering.make import record
 

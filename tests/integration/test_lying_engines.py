@@ -11,9 +11,10 @@ from sqlalchemy import select, update
 from typer.testing import CliRunner
 
 from gateway.commands.tree import tree
-from gateway.metering.ledger.engine_hours import HOUR, mark_dirty
+from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_spans, usage_records
+from gateway.units import HOUR
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until

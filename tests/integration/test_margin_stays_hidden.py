@@ -19,12 +19,13 @@ from gateway.costs.cost_lines import DIMENSIONS, lines
 from gateway.costs.forecasting.alerts import alerts_of, raise_alerts
 from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.forecasting.look_ahead import find_anomalies, look_ahead
-from gateway.costs.periods import DAY, HOUR, Period, iso, month
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.reports.request_cost import request_cost
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants import directory
 from gateway.tenants.directory import TENANT_ROLES, Role, Tenant
+from gateway.units import DAY, HOUR
 from tests.support.console import Browser
 from tests.support.empty_ledgers import put_sqlite
 from tests.support.harness import Gateway, running_gateway
@@ -33,9 +34,9 @@ from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.metering.make import record
 
 NOW = time.time_ns() // 1000
-THIS = month(iso(NOW)[:7])
-LAST = month(iso(THIS.start - 1)[:7])
-CLOSED = month(iso(LAST.start - 1)[:7])
+THIS = month_of(iso(NOW)[:7])
+LAST = month_of(iso(THIS.start - 1)[:7])
+CLOSED = month_of(iso(LAST.start - 1)[:7])
 DAYS = [*range(CLOSED.start, NOW - DAY, 4 * DAY), *range(NOW - NOW % DAY - 9 * DAY, NOW - 2 * HOUR, DAY)]
 STARTS = sorted({day - day % HOUR + HOUR for day in DAYS})
 RATE = "271828.182845"

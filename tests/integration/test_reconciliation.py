@@ -10,13 +10,14 @@ from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from gateway.commands.tree import tree
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import engine_counters, engine_spans
+from gateway.units import HOUR
 from tests.support.harness import OPERATOR_KEY, Gateway
 from tests.unit.gateway.metering.make import record
 
-START = month("2026-05").start
+START = month_of("2026-05").start
 HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
 
 

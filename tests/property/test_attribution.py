@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orjson import dumps, loads
 from sqlalchemy import insert, select, update
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.attribution import (
@@ -31,6 +31,7 @@ from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights, omega
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations, engine_spans, periods, prices, rollups
+from gateway.units import HOUR
 from tests.support.search import examples
 from tests.unit.gateway.metering.make import record
 
@@ -97,7 +98,7 @@ def by_id(pieces, found):
     """All that the pieces say, without the order of attempts."""
     return [
         (
-            p.start, p.end, p.provisioned_us, p.startup_us, p.busy_us, p.whole, p.headroom, p.startup, p.idle,
+            p.start, p.end, p.provisioned_us, p.startup_us, p.busy_us, p.total, p.headroom, p.startup, p.idle,
             sorted((found[n].id, *rest) for n, *rest in zip(p.who, p.shares, *p.omegas, strict=True)),
         )
         for p in pieces
@@ -111,10 +112,10 @@ def test_the_parts_sum_to_the_whole(pool, cut, found):
     for piece in pieces:
         parts = (*piece.shares, piece.headroom, piece.startup, piece.idle)
         assert min(parts) >= 0
-        assert sum(parts) == piece.whole
+        assert sum(parts) == piece.total
         assert piece.headroom == 0 or pool.weights.calibrated
     [uncut] = divide(pool, found)
-    assert sum(p.whole for p in pieces) == uncut.whole == nano_gpu_hours(uncut.provisioned_us, pool.gpus)
+    assert sum(p.total for p in pieces) == uncut.total == nano_gpu_hours(uncut.provisioned_us, pool.gpus)
     for name in ("provisioned_us", "startup_us", "busy_us"):
         assert sum(getattr(p, name) for p in pieces) == getattr(uncut, name)
 
@@ -181,13 +182,13 @@ def test_each_part_is_within_one_unit_of_what_fractions_say(pool, cut, found):
         busy, starting, provisioned = elementary(pool, runs, start, end)
         assert (piece.busy_us, piece.startup_us, piece.provisioned_us) == (busy, starting, provisioned)
         elapsed += provisioned
-        assert piece.whole == int(Fraction(elapsed * pool.gpus, HOUR) * 10**9) - given_out
-        given_out += piece.whole
+        assert piece.total == int(Fraction(elapsed * pool.gpus, HOUR) * 10**9) - given_out
+        given_out += piece.total
         here = [n for n, (s, e) in enumerate(runs) if s < end and e > start]
         assert list(piece.who) == here
         spent = sum(piece.shares) + piece.headroom
         if provisioned:
-            unit = Fraction(piece.whole, provisioned)
+            unit = Fraction(piece.total, provisioned)
             for part, time in (
                 (spent, busy),
                 (piece.startup, starting),
@@ -254,7 +255,7 @@ def test_an_attempt_with_marks_is_like_its_pieces_one_by_one(found, hour, weight
     [one], [other] = divide(pool, found), divide(pool, by_hand)
     assert [found[n].id for n in one.who] == [by_hand[n].id for n in other.who]
     assert list(one.shares) == list(other.shares)
-    assert (one.whole, one.idle, one.headroom) == (other.whole, other.idle, other.headroom)
+    assert (one.total, one.idle, one.headroom) == (other.total, other.idle, other.headroom)
 
 
 def _without_cached(text):
@@ -306,9 +307,9 @@ def test_a_correction_nets_to_the_difference(states):
 
 # Through the ledger:
 
-START = month("2026-10").end - 2 * HOUR
+START = month_of("2026-10").end - 2 * HOUR
 """Two hours of October, and then November."""
-LATE = month("2027-06").start
+LATE = month_of("2027-06").start
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ from adapters.store.redis import RedisStore
 from gateway.errors import FlorinError
 from gateway.tenants.limits import limiter as limiter_module
 from gateway.tenants.limits.grant import Grant
-from gateway.tenants.limits.needs import NANO
 from gateway.tenants.limits.subject_account import SHARE_SECONDS
 from gateway.tenants.terms import Budget, Limits
+from gateway.units import NANO
 from tests.doubles.memory_store import MemoryStore
 from tests.support.limited import Workers, call
 from tests.support.search import examples

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metering import attempt as attempt_module
-from gateway.metering.attempt import HOUR, AttemptMeter
+from gateway.metering.attempt import AttemptMeter
 from gateway.metering.ledger.ledger import Inserted
 from gateway.metering.records import Outcome, UsageRecord, orphaned, parse_line
 from gateway.metering.wal.segments import WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
 from gateway.observability.metrics import Metrics
+from gateway.units import HOUR
 from tests.support.search import examples
 from tests.unit.gateway.metering.make import LogStub, intent, record
 

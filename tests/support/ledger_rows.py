@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import Table, insert
 
-from gateway.costs.periods import HOUR
 from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.prices.price import Price
 from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, periods
+from gateway.units import HOUR
 from tests.support.waiting import PATIENCE_S
 
 POOL: dict[str, Any] = {

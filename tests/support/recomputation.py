@@ -14,7 +14,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-HOUR = 3_600_000_000
+from gateway.units import HOUR
+
 BRIDGED = 60_000_000
 UNUSED = ("startup", "idle")
 SPARE = chr(0x10FFFF)

@@ -17,7 +17,7 @@ from gateway.costs.export.files import MissingPriceError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.owner import Owner, names_reused, owns
 from gateway.costs.periods import LocalTime, Period, PeriodError, iso, local_time, period, zone
-from gateway.costs.periods import month as whole_month
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 from gateway.operations.known_tenants import require_tenant
@@ -136,7 +136,7 @@ def period_of(start: str | None, to: str | None, month: str | None, now: int, at
     """The requested period, in the timezone `at`. Raises FlorinError if it is none, or lies in the future:
     that is a slip of the pen, and an empty report would hide it."""
     try:
-        found = period(start=start, end=to, whole_month=month, now=now, at=at)
+        found = period(start=start, end=to, whole_month=month, now=now, tz=at)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     if found.start > now:

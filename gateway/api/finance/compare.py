@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance.common import Tagged, month_of
 from gateway.costs.periods import iso
-from gateway.costs.periods import month as whole_month
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reports.compare_report import CompareError, compare_month
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refresh

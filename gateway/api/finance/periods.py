@@ -30,7 +30,7 @@ from gateway.api.finance.period_models import (
     Verification,
 )
 from gateway.api.finance.usage import position_of, token_of
-from gateway.costs.periods import month as whole_month
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError

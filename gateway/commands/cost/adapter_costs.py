@@ -8,9 +8,10 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.cost.ahead import money, unsaid
+from gateway.commands.cost.ahead import unsaid
 from gateway.commands.output import clean, note, show, table
 from gateway.commands.session import Session, command
+from gateway.units import shown
 
 app = typer.Typer()
 
@@ -67,6 +68,6 @@ def _people(body: Json, limit: int) -> None:
 
 def _row(name: str, row: Json) -> list[str | Text | int]:
     return [
-        name, row["requests"], money(row["cost"]), row["loads"], money(row["load_cost"]),
-        money(row["slot_hours"]), row["engines"], money(row["slot_cost"]),
+        name, row["requests"], shown(row["cost"]), row["loads"], shown(row["load_cost"]),
+        shown(row["slot_hours"]), row["engines"], shown(row["slot_cost"]),
     ]  # fmt: skip  # as the columns

@@ -12,6 +12,7 @@ from rich.text import Text
 from gateway.commands.client import Json
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
+from gateway.units import percent, short, shown
 
 app = typer.Typer()
 
@@ -80,8 +81,8 @@ def _forecast(body: Json) -> None:
 
 def _forecast_row(name: str, row: Json) -> list[str | Text]:
     return [
-        name, money(row["so_far"]), money(row["expected"]), money(row["low"]), money(row["high"]),
-        money(row["budget"]), status(row["status"]),
+        name, shown(row["so_far"]), shown(row["expected"]), shown(row["low"]), shown(row["high"]),
+        shown(row["budget"]), status(row["status"]),
     ]  # fmt: skip  # as the columns
 
 
@@ -107,14 +108,14 @@ def anomalies(
 def _anomalies(body: Json) -> None:
     if not body["data"]:
         note(
-            f"Nothing costs {clean(_short(body['factor']))} times its habit, and no engine is idle for "
-            f"{clean(_short(body['idle_percent']))} % of its time."
+            f"Nothing costs {clean(short(body['factor']))} times its habit, and no engine is idle for "
+            f"{clean(short(body['idle_percent']))} % of its time."
         )
         unsaid(body)
         return
     rows = [
         (
-            row["kind"], row["subject"], row["since"], row["day"], money(row["cost"]), money(row["habit"]),
+            row["kind"], row["subject"], row["since"], row["day"], shown(row["cost"]), shown(row["habit"]),
             _ratio(row),
         )
         for row in body["data"]
@@ -127,8 +128,8 @@ def _anomalies(body: Json) -> None:
 
 def _ratio(row: Json) -> str:
     if row["kind"] == "engine":
-        return f"{Decimal(row['ratio']) * 100:.1f} % idle"
-    return f"{Decimal(row['ratio']):.1f} times"
+        return f"{percent(row['ratio'])} idle"
+    return f"{shown(row['ratio'], 1)} times"
 
 
 @command(app, "alerts")
@@ -158,10 +159,10 @@ def _alerts(body: Json) -> None:
 
 def _about(data: Json) -> str:
     if "budget" in data:
-        end = "" if data["expected"] is None else f", {money(data['expected'])} expected"
-        used = f"{money(data['so_far'])} of {money(data['budget'])} {data['currency']}"
+        end = "" if data["expected"] is None else f", {shown(data['expected'])} expected"
+        used = f"{shown(data['so_far'])} of {shown(data['budget'])} {data['currency']}"
         return f"{data['month']}: {used} used{end}"
-    cost = f"{money(data['cost'])} {data['currency']} on {data['day']}"
+    cost = f"{shown(data['cost'])} {data['currency']} on {data['day']}"
     return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data)}"
 
 
@@ -178,13 +179,5 @@ def _series(price: object) -> str:
     return str(price)
 
 
-def money(text: str | None) -> str:
-    return "-" if text is None else f"{Decimal(text):,.2f}"
-
-
 def status(name: str | None) -> Text:
     return Text(STATUS.get(name, name) if name else "", _STYLE.get(name or "", ""))
-
-
-def _short(text: str) -> str:
-    return f"{Decimal(text).normalize():f}"

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json
-from gateway.commands.cost.ahead import money, status, unsaid
+from gateway.commands.cost.ahead import status, unsaid
 from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.units import shown
 
 _budgets = typer.Typer(
     no_args_is_help=True,
@@ -51,7 +52,7 @@ def set_(
 
 def _was_set(body: Json) -> None:
     say(
-        f"{_whose(body)} may cost {money(body['amount'])} {clean(body['currency'])} a month from "
+        f"{_whose(body)} may cost {shown(body['amount'])} {clean(body['currency'])} a month from "
         f"{clean(body['from'])} on; warning at {body['warn_percent']} %."
     )
     if not body["changed"]:
@@ -94,8 +95,8 @@ def _listed(body: Json) -> None:
         return
     rows = [
         (
-            _whose(one), money(one["amount"]), money(one["so_far"]), _percent(one["used_percent"]),
-            money(one["expected"]), status(one["status"]), one["from"],
+            _whose(one), shown(one["amount"]), shown(one["so_far"]), _percent(one["used_percent"]),
+            shown(one["expected"]), status(one["status"]), one["from"],
         )
         for one in body["data"]
     ]  # fmt: skip  # as the columns

@@ -8,6 +8,7 @@ from decimal import Decimal
 from gateway.commands.client import Json
 from gateway.commands.cost.shares import policy_in_words
 from gateway.commands.output import clean, facts, note, show, table
+from gateway.units import gpu_hours_text, shown, shown_cents
 
 _MOST = 20
 """Customers to name before the question."""
@@ -15,10 +16,7 @@ _HEADS = ("customer", "what", "GPU", "requests", "GPU-hours", "amount")
 
 
 def money(cents: int | None, currency: str | None) -> str | None:
-    if cents is None:
-        return None
-    sign, cents = ("-", -cents) if cents < 0 else ("", cents)
-    return f"{sign}{cents // 100:,}.{cents % 100:02d} {currency or ''}".strip()
+    return None if cents is None else f"{shown_cents(cents)} {currency or ''}".strip()
 
 
 def question(body: Json) -> str:
@@ -120,7 +118,7 @@ def _rows(statement: Json, currency: str | None) -> Iterator[tuple[object, ...]]
             counts = line["requests"] if line["kind"] == "usage" else ""
             yield (
                 *(statement["tenant"], _what(line), gpu, counts),
-                *(f"{line['nano_gpu_hours'] / 10**9:,.3f}", money(line["amount_cents"], currency)),
+                *(shown(gpu_hours_text(line["nano_gpu_hours"]), 3), money(line["amount_cents"], currency)),
             )
     about = "statement"
     if statement.get("charges"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from gateway.commands.client import Json
 from gateway.commands.output import busy, clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
+from gateway.units import percent, shown
 
 app = typer.Typer()
 
@@ -43,9 +43,9 @@ def _people(body: Json) -> None:
         rows = [
             (
                 str(one["id"]), one["description"], f"{one['gpus']:,} x {one['gpu_type']}", one["region"],
-                _hours(one["committed_gpu_hours"]), _hours(one["used_gpu_hours"]),
-                _percent(one["utilisation"]), _money(one["net_cost"]), _money(one["unused_cost"]),
-                _money(one["list_cost"]), _money(one["savings"]),
+                shown(one["committed_gpu_hours"], 3), shown(one["used_gpu_hours"], 3),
+                percent(one["utilisation"]), shown(one["net_cost"]), shown(one["unused_cost"]),
+                shown(one["list_cost"]), shown(one["savings"]),
             )
             for one in body["rows"]
         ]  # fmt: skip  # as the columns
@@ -56,8 +56,8 @@ def _people(body: Json) -> None:
         show(table(columns, rows, right=columns[4:]))
         totals = body["totals"]
         say(
-            f"Commitments cost {_money(totals['net_cost'])} {currency}; "
-            f"{_money(totals['unused_cost'])} of it paid for capacity that no engine used."
+            f"Commitments cost {shown(totals['net_cost'])} {currency}; "
+            f"{shown(totals['unused_cost'])} of it paid for capacity that no engine used."
         )
     _coverage(body["gpu_types"])
     _spot(body["spot"], currency)
@@ -69,9 +69,9 @@ def _coverage(gpu_types: list[Json]) -> None:
         return
     rows = [
         (
-            one["gpu_type"], _hours(one["provisioned_gpu_hours"]), _hours(one["covered_gpu_hours"]),
-            _percent(one["coverage"]), _hours(one["reserved_without_commitment_gpu_hours"]),
-            _hours(one["spot_gpu_hours"]), _hours(one["on_demand_gpu_hours"]),
+            one["gpu_type"], shown(one["provisioned_gpu_hours"], 3), shown(one["covered_gpu_hours"], 3),
+            percent(one["coverage"]), shown(one["reserved_without_commitment_gpu_hours"], 3),
+            shown(one["spot_gpu_hours"], 3), shown(one["on_demand_gpu_hours"], 3),
         )
         for one in gpu_types
     ]  # fmt: skip  # as the columns
@@ -88,24 +88,11 @@ def _spot(spot: list[Json], currency: str) -> None:
         return
     rows = [
         (
-            one["gpu_type"], one["region"], _hours(one["gpu_hours"]), _money(one["cost"]),
-            _money(one["list_cost"]), _money(one["savings"]),
+            one["gpu_type"], one["region"], shown(one["gpu_hours"], 3), shown(one["cost"]),
+            shown(one["list_cost"]), shown(one["savings"]),
         )
         for one in spot
     ]  # fmt: skip  # as the columns
     columns = ("spot", "region", "GPU-hours", f"cost {currency}", "on demand", "savings")
     say("")
     show(table(columns, rows, right=columns[2:]))
-
-
-def _hours(text: str) -> str:
-    return f"{Decimal(text):,.3f}"
-
-
-def _money(text: str | None) -> str | None:
-    """To cents for people; --json is exact. None: a price is missing."""
-    return None if text is None else f"{Decimal(text):,.2f}"
-
-
-def _percent(share: str | None) -> str | None:
-    return None if share is None else f"{Decimal(share) * 100:.1f}%"

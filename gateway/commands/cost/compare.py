@@ -11,6 +11,7 @@ from rich.text import Text
 from gateway.commands.client import Json
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
+from gateway.units import percent, shown
 
 app = typer.Typer()
 
@@ -42,9 +43,9 @@ def _people(body: Json) -> None:
     actual, work = body["actual"], body["work"]
     reference, currency = clean(body["reference"]), clean(body["currency"])
     note(
-        f"{clean(body['month'])}: the work takes {_hours(work['busy_reference_hours'])} GPU-hours of an "
-        f"{reference}, and {_hours(work['provisioned_reference_hours'])} were provisioned "
-        f"({reference}-equivalents, {_percent(work['utilisation'])} used). {_cost(actual, currency)}"
+        f"{clean(body['month'])}: the work takes {shown(work['busy_reference_hours'])} GPU-hours of an "
+        f"{reference}, and {shown(work['provisioned_reference_hours'])} were provisioned "
+        f"({reference}-equivalents, {percent(work['utilisation'])} used). {_cost(actual, currency)}"
     )
     columns = (
         "GPU", "per hour", "speed", "", f"per {reference}-hour", "busy hours", "if busy", "hours", "pro rata",
@@ -52,19 +53,19 @@ def _people(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     rows = [
         [
-            _gpu(row), _money(row["rate_per_gpu_hour"]), _maybe(row["speedup"], 3), row["speedup_is"],
-            _maybe(row["effective_rate"], 4), _maybe(row["busy_gpu_hours"], 2), _maybe(row["busy_cost"], 2),
-            _maybe(row["loaded_gpu_hours"], 2), _maybe(row["loaded_cost"], 2),
-            "-" if row["gpus"] is None else f"{row['gpus']:,}", _maybe(row["gpus_cost"], 2),
+            _gpu(row), _money(row["rate_per_gpu_hour"]), shown(row["speedup"], 3), row["speedup_is"],
+            shown(row["effective_rate"], 4), shown(row["busy_gpu_hours"], 2), shown(row["busy_cost"], 2),
+            shown(row["loaded_gpu_hours"], 2), shown(row["loaded_cost"], 2),
+            "-" if row["gpus"] is None else f"{row['gpus']:,}", shown(row["gpus_cost"], 2),
             Text("cheapest", "bold") if row["cheapest"] else Text(""),
         ]
         for row in body["rows"]
     ]  # fmt: skip  # as the columns
     show(table(columns, rows, right=(*columns[1:3], *columns[4:11])))
     note(
-        f"The same work without unused time (if busy); at {_percent(work['utilisation'])} utilisation, as in "
+        f"The same work without unused time (if busy); at {percent(work['utilisation'])} utilisation, as in "
         f"{clean(body['month'])} (hours, pro rata); and on whole GPUs that are on for all "
-        f"{_hours(body['hours'])} hours, which decide what is cheapest."
+        f"{shown(body['hours'])} hours, which decide what is cheapest."
     )
     for source, names in _sources(body["rows"]).items():
         note(f"Stated speed of {', '.join(names)}: {clean(source)}.")
@@ -92,7 +93,7 @@ def _advice(gpu_type: str, reference: str) -> str:
 def _gpu(row: Json) -> str:
     """The offer, like `H100 spot in eu-west, -64.0 %`."""
     where = f" in {row['region']}" if row["region"] else ""
-    discount = "" if row["discount"] is None else f", -{_percent(row['discount'])}"
+    discount = "" if row["discount"] is None else f", -{percent(row['discount'])}"
     return f"{row['gpu_type']} {row['purchase'].replace('_', ' ')}{where}{discount}"
 
 
@@ -106,17 +107,5 @@ def _sources(rows: list[Json]) -> dict[str, list[str]]:
     return found
 
 
-def _maybe(text: str | None, places: int) -> str:
-    return "-" if text is None else f"{Decimal(text):,.{places}f}"
-
-
 def _money(text: str) -> str:
-    return f"{Decimal(text):,.2f}" if Decimal(text) == round(Decimal(text), 2) else f"{Decimal(text):,f}"
-
-
-def _hours(text: str) -> str:
-    return f"{Decimal(text):,.2f}"
-
-
-def _percent(ratio: str | None) -> str:
-    return "-" if ratio is None else f"{Decimal(ratio) * 100:.1f} %"
+    return shown(text) if Decimal(text) == round(Decimal(text), 2) else f"{Decimal(text):,f}"

@@ -11,6 +11,7 @@ from rich.text import Text
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
+from gateway.units import short, shown
 
 _power = typer.Typer(
     no_args_is_help=True, help="Stated power of GPU types and emissions of grids, for florin cost energy."
@@ -66,11 +67,7 @@ def _energy(body: Json) -> None:
 
 
 def _sums(row: Json) -> list[str | Text]:
-    return [_figure(row["gpu_hours"]), _figure(row["kwh"]), _figure(row["kg_co2e"])]
-
-
-def _figure(text: str | None) -> str:
-    return "-" if text is None else f"{Decimal(text):,.3f}"
+    return [shown(row["gpu_hours"], 3), shown(row["kwh"], 3), shown(row["kg_co2e"], 3)]
 
 
 @command(_power, "set")
@@ -98,8 +95,8 @@ def set_(
 
 def _was_set(body: Json) -> None:
     say(
-        f"{clean(body['gpu_type'])} draws {_short(body['watts'])} W at work and "
-        f"{_short(body['idle_watts'])} W idle, from {clean(body['valid_from'])} on."
+        f"{clean(body['gpu_type'])} draws {short(body['watts'])} W at work and "
+        f"{short(body['idle_watts'])} W idle, from {clean(body['valid_from'])} on."
     )
     _unchanged(body)
 
@@ -134,7 +131,7 @@ def set_grid(
 def _grid_was_set(body: Json) -> None:
     where = clean(body["region"]) if body["region"] else "Regions without their own grid"
     say(
-        f"{where}: {_short(body['grams_per_kwh'])} g CO2e per kWh, PUE {_short(body['pue'])}, from "
+        f"{where}: {short(body['grams_per_kwh'])} g CO2e per kWh, PUE {short(body['pue'])}, from "
         f"{clean(body['valid_from'])} on."
     )
     _unchanged(body)
@@ -159,7 +156,7 @@ def _listed(body: Json) -> None:
         note("Nothing is stated yet: florin cost power set --gpu-type … --watts … --source …")
     if body["power"]:
         rows = [
-            (p["gpu_type"], _short(p["watts"]), _short(p["idle_watts"]), p["valid_from"], p["source"])
+            (p["gpu_type"], short(p["watts"]), short(p["idle_watts"]), p["valid_from"], p["source"])
             for p in body["power"]
         ]
         columns = ("gpu type", "W at work", "W idle", "from", "source")
@@ -168,8 +165,8 @@ def _listed(body: Json) -> None:
         rows = [
             (
                 g["region"] or "all others",
-                _short(g["grams_per_kwh"]),
-                _short(g["pue"]),
+                short(g["grams_per_kwh"]),
+                short(g["pue"]),
                 g["valid_from"],
                 g["source"],
             )
@@ -177,7 +174,3 @@ def _listed(body: Json) -> None:
         ]
         columns = ("region", "g CO2e per kWh", "PUE", "from", "source")
         show(table(columns, rows, right=columns[1:3]))
-
-
-def _short(text: str) -> str:
-    return f"{Decimal(text).normalize():f}"

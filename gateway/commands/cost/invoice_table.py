@@ -8,8 +8,9 @@ from decimal import Decimal
 from rich.text import Text
 
 from gateway.commands.client import Json
-from gateway.commands.cost.rounding import cents_of, places_of, rounded, text
+from gateway.commands.cost.rounding import cents_of, places_of, rounded
 from gateway.commands.output import clean, show, table
+from gateway.units import shown
 
 _ENDS = {"trued_up": "invoice", "expected": "expected at least"}
 
@@ -22,7 +23,7 @@ def show_invoice(body: Json) -> None:
     for line, amount in zip(lines, amounts[1:], strict=True):
         hours = Decimal(line["gpu_hours"])
         sign = "" if amount.startswith("-") else "+"
-        rows.append([Text(f"  {clean(line['reason'])}"), text(hours, 3) if hours else "", sign + amount])
+        rows.append([Text(f"  {clean(line['reason'])}"), shown(hours, 3) if hours else "", sign + amount])
     rows.append([end, "", total])
     show(Text())
     cells = [[cell or Text("") for cell in row] for row in rows]  # not a dash
@@ -35,5 +36,5 @@ def _amounts(parts: Sequence[Json]) -> list[str]:
     places = places_of(costs)
     cents = [cents_of(part) for part in parts]
     if places == 2 and None not in cents:
-        return [text(amount, places) for amount in cents]
-    return [text(amount, places) for amount in (*rounded(costs[:-1], costs[-1], places), costs[-1])]
+        return [shown(amount, places) for amount in cents]
+    return [shown(amount, places) for amount in (*rounded(costs[:-1], costs[-1], places), costs[-1])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from rich.text import Text
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
+from gateway.units import shown, shown_cents
 
 app = typer.Typer()
 
@@ -49,7 +49,7 @@ def _adapters(body: Json) -> None:
     columns = ("tenant", "adapter", f"price {currency}", "cost", "margin", "margin %")
     rows = [
         (
-            r["tenant"], _name(r["adapter"]), _money(r["price"]), _money(r["cost"]), _money(r["margin"]),
+            r["tenant"], _name(r["adapter"]), shown(r["price"]), shown(r["cost"]), shown(r["margin"]),
             r["margin_percent"],
         )
         for r in body["adapters"]
@@ -75,20 +75,21 @@ def _people(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     rows: list[tuple[object, ...]] = [
         (
-            r["tenant"], r["rate_card"] or "none: cost", _cents(r["amount_cents"]),
-            _cents(_less(r["cost_cents"], r["unused_time_cents"])), _cents(r["unused_time_cents"]),
-            _cents(_less(r["amount_cents"], r["cost_cents"])), r["margin_percent"],
+            r["tenant"], r["rate_card"] or "none: cost", shown_cents(r["amount_cents"]),
+            shown_cents(_less(r["cost_cents"], r["unused_time_cents"])), shown_cents(r["unused_time_cents"]),
+            shown_cents(_less(r["amount_cents"], r["cost_cents"])), r["margin_percent"],
         )
         for r in body["rows"]
     ]  # fmt: skip  # as above
-    left, totals = body["not_charged_cents"], body["totals"]
-    retries, unused = left["retry_waste"], left["unallocated"]
-    whole = _less(totals["price_cents"], totals["cost_cents"])
+    unpaid, totals = body["not_charged_cents"], body["totals"]
+    retries, unused = unpaid["retry_waste"], unpaid["unallocated"]
+    left = _less(totals["price_cents"], totals["cost_cents"])
+    price = shown_cents(totals["price_cents"])
     rows += [
         ("",) * len(columns),
-        ("not charged: retries", "", "", _cents(retries), "", _cents(_less(0, retries)), ""),
-        ("not charged: unused time", "", "", "", _cents(unused), _cents(_less(0, unused)), ""),
-        ("total", "", _cents(totals["price_cents"]), "", "", _cents(whole), totals["margin_percent"]),
+        ("not charged: retries", "", "", shown_cents(retries), "", shown_cents(_less(0, retries)), ""),
+        ("not charged: unused time", "", "", "", shown_cents(unused), shown_cents(_less(0, unused)), ""),
+        ("total", "", price, "", "", shown_cents(left), totals["margin_percent"]),
     ]
     show(
         table(
@@ -109,15 +110,3 @@ def _remarks(body: Json) -> None:
 def _less(whole: int | None, part: int | None) -> int | None:
     """Of cents that the statements are rounded to, so that rows and columns add up."""
     return None if whole is None or part is None else whole - part
-
-
-def _cents(amount: int | None) -> str | None:
-    return None if amount is None else f"{Decimal(amount).scaleb(-2):,}"
-
-
-def _rounded(amount: str | Decimal) -> Decimal:
-    return Decimal(amount).quantize(Decimal("0.01"), ROUND_HALF_UP)
-
-
-def _money(amount: str | None) -> str | None:
-    return None if amount is None else f"{_rounded(amount):,}"

@@ -15,6 +15,7 @@ from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.cost.shares import Share, policy_in_words, shares_of
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
+from gateway.units import gpu_hours_text, shown
 
 app = typer.Typer()
 
@@ -157,8 +158,9 @@ def _closed(period: Json) -> None:
         note(f"No price, so charged nothing: {clean(series)}")
     rows = [
         (
-            s["tenant"], s["records"], f"{s['nano_gpu_hours'] / 10**9:,.6f}",
-            f"{s['allocated_nano_gpu_hours'] / 10**9:,.6f}", money(s["amount_cents"], currency), s["seal"],
+            s["tenant"], s["records"], shown(gpu_hours_text(s["nano_gpu_hours"]), 6),
+            shown(gpu_hours_text(s["allocated_nano_gpu_hours"]), 6),
+            money(s["amount_cents"], currency), s["seal"],
         )
         for s in period["statements"]
     ]  # fmt: skip  # a row

@@ -12,6 +12,7 @@ from rich.text import Text
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import busy, clean, facts, note, note_incomplete, say, show, table
 from gateway.commands.session import REFUSED, Session, command
+from gateway.units import shown
 
 app = typer.Typer()
 
@@ -120,12 +121,12 @@ def _bill(bill: Json, *, accounts: bool) -> None:
     rows = [
         [
             _LISTED,
-            _hours(bill["provisioned_gpu_hours"]),
-            _money(bill["own_cost"]),
+            shown(bill["provisioned_gpu_hours"], 6),
+            shown(bill["own_cost"], 6),
             Text(""),
         ],
         *([*_difference(line), _of_kind(line)] for line in bill["lines"]),
-        [Text("billed", "bold"), _hours(bill["billed_gpu_hours"]), _money(bill["billed_cost"]), Text("")],
+        [Text("billed", "bold"), shown(bill["billed_gpu_hours"], 6), shown(bill["billed_cost"], 6), Text("")],
     ]
     show(table(columns, rows, right=columns[1:3]))
     note(f"{bill['attributed_gpu_hours']} of the provisioned hours are attributed to tenants' requests.")
@@ -143,9 +144,9 @@ def _accounts(accounts: list[Json], columns: tuple[str, ...]) -> None:
         say("")
         say(f"{_name(one)}: {rates}")
         rows = [
-            [_LISTED, _hours(one["provisioned_gpu_hours"]), _money(one["own_cost"]), Text("")],
+            [_LISTED, shown(one["provisioned_gpu_hours"], 6), shown(one["own_cost"], 6), Text("")],
             *([*_difference(line), _verdict(line["verdict"])] for line in one["lines"]),
-            ["billed", _hours(one["billed_gpu_hours"]), _money(one["billed_cost"]), Text("")],
+            ["billed", shown(one["billed_gpu_hours"], 6), shown(one["billed_cost"], 6), Text("")],
         ]
         show(table(columns, rows, right=columns[1:3]))
 
@@ -180,7 +181,7 @@ def _accepted(bill: Json) -> None:
         for line in account["lines"]:
             if not (given := line["accepted"]):
                 continue
-            amounts = (_hours(given["gpu_hours"], sign="+"), _money(given["cost"], sign="+"))
+            amounts = (shown(given["gpu_hours"], 6, "+"), shown(given["cost"], 6, "+"))
             state = "" if given["current"] else "no longer: the amount changed"
             row = (line["line"], _name(account), *amounts, given["by"], given["at"], given["reason"])
             rows.append([*row, Text(state, "bold")])
@@ -202,8 +203,8 @@ def _name(account: Json) -> str:
 def _difference(line: Json, indent: str = "  ") -> list[Any]:
     return [
         f"{indent}{line['reason']}{_when(line)}",
-        _hours(line["gpu_hours"], sign="+"),
-        _money(line["cost"], sign="+"),
+        shown(line["gpu_hours"], 6, "+"),
+        shown(line["cost"], 6, "+"),
     ]
 
 
@@ -267,12 +268,3 @@ def _signed(tokens: int) -> str:
 
 def _rest(tokens: int) -> Text:
     return Text(_signed(tokens), "bold" if tokens else "")
-
-
-def _hours(text: str, sign: str = "") -> str:
-    """Rounded to six places for people; --json is exact."""
-    return f"{Decimal(text):{sign},.6f}"
-
-
-def _money(text: str, sign: str = "") -> str:
-    return f"{Decimal(text):{sign},.6f}"

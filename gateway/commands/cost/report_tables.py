@@ -13,8 +13,9 @@ from rich.text import Text
 
 from gateway.commands.client import Json
 from gateway.commands.cost.invoice_table import show_invoice
-from gateway.commands.cost.rounding import cents_of, places_of, rounded, summed, text
+from gateway.commands.cost.rounding import cents_of, places_of, rounded, summed
 from gateway.commands.output import clean, console, note, note_incomplete, show, table
+from gateway.units import shown
 
 _COUNTS = {
     "requests": "requests",
@@ -106,12 +107,12 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
         columns.append(_allocated(body, parts, len(names)))
     cells = [[*n, *c, *more] for n, c, *more in zip(names, counts, *columns, strict=True)]
     styles = [*[""] * len(rows), "bold", *["dim"] * (len(parts) - 1), "bold"]
-    shown = [
+    styled = [
         [Text(clean(cell) if cell else "", style) for cell in row]
         for row, style in zip(cells, styles, strict=False)
     ]
     names_of = [g.replace("_", " ") for g in groups]
-    show(_fitting([*names_of, *heads], shown, heads, {len(rows) - 1, len(rows) + len(parts) - 1}))
+    show(_fitting([*names_of, *heads], styled, heads, {len(rows) - 1, len(rows) + len(parts) - 1}))
 
 
 def _fitting(
@@ -159,11 +160,11 @@ def _allocated(body: Json, parts: dict[str, Json], length: int) -> list[str]:
     places = places_of(known)
     if places == 2:
         known = _rather([cents_of(row, "allocated_amount_cents") for row in figures], known)
-    shown = [*rounded(known[:-1], known[-1], places), known[-1]]
-    blank = [""] * (length - len(shown))
+    amounts = [*rounded(known[:-1], known[-1], places), known[-1]]
+    blank = [""] * (length - len(amounts))
     if late := parts.get("corrections", {}).get("allocated_cost"):
-        blank[list(parts).index("corrections") - 1] = text(Decimal(late), places)
-    return [*(text(amount, places) for amount in shown), *blank]
+        blank[list(parts).index("corrections") - 1] = shown(late, places)
+    return [*(shown(amount, places) for amount in amounts), *blank]
 
 
 def _column(
@@ -187,7 +188,7 @@ def _column(
         total = summed(outside) if whole is None else total
     outside = rounded(outside, total, places)
     inside = rounded(inside, outside[0], places)
-    return [text(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
+    return [shown(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
 
 
 def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[Decimal | None]:
@@ -199,9 +200,9 @@ def _utilisation(rows: Sequence[Json]) -> None:
     costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
     cells = []
     for row, cost in zip(rows, costs, strict=True):
-        hours = [text(Decimal(row[name]), 3) for name in ("provisioned_gpu_hours", "busy_gpu_hours")]
+        hours = [shown(row[name], 3) for name in ("provisioned_gpu_hours", "busy_gpu_hours")]
         percent = "-" if row["utilisation"] is None else f"{row['utilisation']:.1%}"
-        cells.append([row["gpu_type"], *hours, percent, text(cost, places_of(costs))])
+        cells.append([row["gpu_type"], *hours, percent, shown(cost, places_of(costs))])
     show(Text())
     show(table(("gpu type", *heads), cells, right=heads))
 
@@ -219,7 +220,7 @@ def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
     for (index, way), line in prices.items():
         row = rows[index]
         what = " ".join(filter(None, (row["gpu_type"], row["region"], row["purchase"].replace("_", " "))))
-        cells.append([what, _WAYS[way], *(text(price, places) for price in line)])
+        cells.append([what, _WAYS[way], *(shown(price, places) for price in line)])
     if cells:
         heads = tuple(_KINDS.values())
         show(Text())
@@ -229,7 +230,7 @@ def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
 def _remarks(body: Json) -> Iterator[str]:
     yield from _unused(body)
     if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
-        yield f"Of it, {text(Decimal(left['cost']), 6)} {body['currency']} is not allocated to any tenant."
+        yield f"Of it, {shown(left['cost'], 6)} {body['currency']} is not allocated to any tenant."
     if body.get("rejected"):
         yield f"{body['rejected']:,} requests were rejected before reaching an engine and cost nothing."
     if body.get("weights") == "uncalibrated" and body["rows"]:
@@ -264,7 +265,7 @@ def _unused(body: Json) -> Iterator[str]:
         ("Cost of spare capacity while busy", ("headroom",)),
     ):
         if part := summed([_cost(body[name]["totals"]) for name in names if name in body]):
-            money = f"{text(part, places_of([cost]))} {body['currency']}"
+            money = f"{shown(part, places_of([cost]))} {body['currency']}"
             yield f"{what}: {money}, {part / cost:.1%} of the total."
 
 
@@ -275,7 +276,7 @@ def _missing(series: dict[str, str]) -> str:
     if series["purchase"] != "on_demand":
         options += f" --purchase {series['purchase']}"
     hours = Decimal(series.get("gpu_hours", "0"))
-    without = f", and no amount includes its {text(hours, 3)} GPU-hours" if hours else ""
+    without = f", and no amount includes its {shown(hours, 3)} GPU-hours" if hours else ""
     return (
         f"No price for {clean(series['gpu_type'])}{without}: add one with florin price add {options} --rate …"
     )

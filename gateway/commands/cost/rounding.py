@@ -37,7 +37,3 @@ def rounded(amounts: Sequence[Decimal | None], total: Decimal | None, places: in
     for index in order[: max(left, 0)]:
         floors[index] += unit
     return list(floors)
-
-
-def text(amount: Decimal | None, places: int) -> str:
-    return "-" if amount is None else f"{amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"

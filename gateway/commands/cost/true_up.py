@@ -10,6 +10,7 @@ from rich.text import Text
 from gateway.commands.client import Json, segment
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command, confirm
+from gateway.units import shown_cents
 
 app = typer.Typer()
 
@@ -57,7 +58,8 @@ def true_up(
         if not session.json:
             _shown(preview)
         confirm(
-            f"Set the cost of {month} to {_money(preview['invoice_amount_cents'])} {preview['currency']}?",
+            f"Set the cost of {month} to {shown_cents(preview['invoice_amount_cents'])} "
+            f"{preview['currency']}?",
             yes=yes,
             unattended=False,
         )
@@ -72,31 +74,25 @@ def _found(body: Json) -> None:
         _shown(body["preview"])
     for index, one in enumerate(body["recorded"]):
         state = "the same" if body["current"] and not index else "superseded" if index else "out of date"
-        total = f"{_money(one['invoice_amount_cents'])} {clean(one['currency'])}"
+        total = f"{shown_cents(one['invoice_amount_cents'])} {clean(one['currency'])}"
         note(f"Recorded at {clean(one['at'])} by {clean(one['by'])}: {total} ({state}).")
 
 
 def _shown(one: Json) -> None:
     books = "closed" if one["books"] == "closed" else "open: preliminary"
     listed = f"provisioned GPU cost at list price ({books})"
-    rows: list[list[str | Text]] = [[listed, Text(""), _money(one["list_amount_cents"])]]
+    rows: list[list[str | Text]] = [[listed, Text(""), shown_cents(one["list_amount_cents"])]]
     for line in one["lines"]:
-        amount = _money(line["amount_cents"], sign="+")
+        amount = shown_cents(line["amount_cents"], sign="+")
         rows.append([f"  {line['reason']}", clean(line["gpu_hours"]), amount])
-    rows.append([Text("invoice", "bold"), Text(""), _money(one["invoice_amount_cents"])])
+    rows.append([Text("invoice", "bold"), Text(""), shown_cents(one["invoice_amount_cents"])])
     columns = ("", "GPU-hours", clean(one["currency"]))
     show(table(columns, rows, right=columns[1:]))
 
 
 def _recorded(body: Json, *, known: bool) -> None:
-    total = f"{_money(body['invoice_amount_cents'])} {clean(body['currency'])}"
+    total = f"{shown_cents(body['invoice_amount_cents'])} {clean(body['currency'])}"
     if known:
         say(f"{clean(body['month'])} was trued up to {total} already, {clean(body['at'])}.")
     else:
         say(f"{clean(body['month'])} cost {total}, as invoiced. The differences belong to no tenant.")
-
-
-def _money(cents: int, sign: str = "") -> str:
-    mark = "-" if cents < 0 else sign
-    whole, part = divmod(abs(cents), 100)
-    return f"{mark}{whole:,}.{part:02d}"

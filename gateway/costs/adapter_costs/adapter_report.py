@@ -22,12 +22,12 @@ from typing import Any
 from sqlalchemy import Connection, and_, select
 
 from gateway.costs.cost_lines import effective, read_lines
-from gateway.costs.periods import HOUR, Period, iso
-from gateway.costs.prices.amounts import decimal_of, decimal_text
+from gateway.costs.periods import Period, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans, usage_records
+from gateway.units import DAY, HOUR, Amount, amount_text, decimal_of
 
 _PS = 3600 * 10**12
 """Picoseconds in an hour."""
@@ -41,11 +41,10 @@ class AdapterCosts:
 
     requests: int = 0
     cost: int = 0
-    """10**-15 of the currency."""
     unpriced: bool = False
     loads: int = 0
     load_cost: Fraction = Fraction(0)
-    """Of the currency."""
+    """In the currency."""
     unmeasured: bool = False
     """Some loads were on GPUs without a calibration or a price."""
     slot_us: int = 0
@@ -56,7 +55,7 @@ class AdapterCosts:
     def document(self) -> dict[str, Any]:
         return {
             "requests": self.requests,
-            "cost": None if self.unpriced else decimal_text(self.cost, 15),
+            "cost": None if self.unpriced else amount_text(Amount(self.cost)),
             "loads": self.loads,
             "load_cost": None if self.unmeasured else decimal_of(self.load_cost),
             "slot_hours": decimal_of(Fraction(self.slot_us, HOUR), 6),
@@ -68,40 +67,40 @@ class AdapterCosts:
 def adapter_report(ledger: Ledger, period: Period, *, now: int) -> dict[str, Any]:
     """By adapter, those with the most expensive slots first. `rare`: the same for all adapters with fewer
     than ten requests a day. Raises LedgerUnavailableError."""
-    whole = Period(effective(period).start, min(effective(period).end, now))
-    found: defaultdict[str, AdapterCosts] = defaultdict(AdapterCosts)
+    hours = Period(effective(period).start, min(effective(period).end, now))
+    by_adapter: defaultdict[str, AdapterCosts] = defaultdict(AdapterCosts)
     with ledger.read() as connection:
         book = PriceBook(read_prices(connection))
-        _add_requests(found, connection, book, period)
-        _add_loads(found, connection, book, whole)
-        _add_slots(found, connection, book, whole)
-    days = max(Fraction(whole.end - whole.start, 24 * HOUR), Fraction(1))
-    rare = [costs for costs in found.values() if costs.requests < _RARE * days]
-    ordered = sorted(found.items(), key=lambda item: (-item[1].slot_cost, -item[1].cost, item[0]))
+        _add_requests(by_adapter, connection, book, period)
+        _add_loads(by_adapter, connection, book, hours)
+        _add_slots(by_adapter, connection, book, hours)
+    days = max(Fraction(hours.end - hours.start, DAY), Fraction(1))
+    rare = [costs for costs in by_adapter.values() if costs.requests < _RARE * days]
+    ordered = sorted(by_adapter.items(), key=lambda item: (-item[1].slot_cost, -item[1].cost, item[0]))
     return {
         "currency": book.currency,
-        "from": iso(whole.start),
-        "to": iso(max(whole.start, whole.end)),
+        "from": iso(hours.start),
+        "to": iso(max(hours.start, hours.end)),
         "rows": [{"adapter": name, **costs.document()} for name, costs in ordered],
         "rare": {"adapters": len(rare), **_total(rare).document()},
-        "total": {"adapters": len(found), **_total(list(found.values())).document()},
+        "total": {"adapters": len(by_adapter), **_total(list(by_adapter.values())).document()},
     }
 
 
 def _add_requests(
-    found: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
+    by_adapter: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
 ) -> None:
     for line in read_lines(connection, book, period, ("adapter",)):
         [adapter] = line.keys
         if adapter and line.bucket == "usage":
-            costs = found[adapter]
+            costs = by_adapter[adapter]
             costs.requests += line.requests
             costs.cost += line.cost or 0
             costs.unpriced |= line.cost is None
 
 
 def _add_loads(
-    found: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
+    by_adapter: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
 ) -> None:
     record, hour = usage_records.c, engine_hours.c
     same = and_(
@@ -121,7 +120,7 @@ def _add_loads(
         .where(record.adapter_loads > 0, record.ended >= period.start, record.ended < period.end)
     )
     for adapter, loads, ended, gpu_type, region, purchase, load_ps in connection.execute(query):
-        costs = found[adapter]
+        costs = by_adapter[adapter]
         costs.loads += loads
         rate = None if purchase is None else book.rate(gpu_type, region, purchase, ended)
         if load_ps is None or rate is None:
@@ -131,12 +130,12 @@ def _add_loads(
 
 
 def _add_slots(
-    found: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
+    by_adapter: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
 ) -> None:
     table = residency_spans.c
     query = select(residency_spans).where(table.seen > period.start, table.started < period.end)
     for span in connection.execute(query).mappings():
-        costs = found[span["version"].partition("@")[0]]
+        costs = by_adapter[span["version"].partition("@")[0]]
         start, end = max(span["started"], period.start), min(span["seen"], period.end)
         costs.slot_us += end - start
         costs.engines.add(span["engine"])
@@ -157,10 +156,10 @@ def _pieces(book: PriceBook, series: tuple[str, str, str], start: int, end: int)
 
 def _total(costs: Sequence[AdapterCosts]) -> AdapterCosts:
     total = AdapterCosts()
-    for one in costs:
+    for adapter in costs:
         for name in ("requests", "cost", "loads", "load_cost", "slot_us", "slot_cost"):
-            setattr(total, name, getattr(total, name) + getattr(one, name))
+            setattr(total, name, getattr(total, name) + getattr(adapter, name))
         for name in ("unpriced", "unmeasured", "slots_unpriced"):
-            setattr(total, name, getattr(total, name) or getattr(one, name))
-        total.engines |= one.engines
+            setattr(total, name, getattr(total, name) or getattr(adapter, name))
+        total.engines |= adapter.engines
     return total

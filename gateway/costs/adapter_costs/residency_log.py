@@ -51,13 +51,13 @@ class ResidencyLog:
         now = self.now()
         if not self._open:
             self._open = self._resumed(now)
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        slots: dict[tuple[str, str], tuple[int, int]] = {}
         for row in rows:
             key = row["engine"], row["version"]
             started, seen = self._open.get(key, (now, now))
             if now - seen > BRIDGE or seen > now:
                 started = now
-            found[key] = started, now
+            slots[key] = started, now
             row |= {"started": started, "seen": now}
         with self.ledger.write() as connection:
             for first in range(0, len(rows), _PART):
@@ -68,7 +68,7 @@ class ResidencyLog:
                     where=put.excluded.seen > table.c.seen,
                 )
                 connection.execute(put, rows[first : first + _PART])
-        self._open = found
+        self._open = slots
 
     def _resumed(self, now: int) -> dict[tuple[str, str], tuple[int, int]]:
         """The spans that another worker, or this one before a restart, has left open."""

@@ -97,7 +97,7 @@ def fit(samples: Sequence[LoadSample]) -> Fit:
     spent = np.array([s.seconds * s.gpus for s in samples])
     counts = np.array([s.counts() for s in samples], dtype=float) / spent[:, None]
     ones = np.ones(len(samples))
-    found = _nonnegative(counts, ones)
+    weights = _nonnegative(counts, ones)
     draws = np.random.default_rng(_SEED)
     phases = [np.flatnonzero([s.phase == p for s in samples]) for p in sorted({s.phase for s in samples})]
     again = []
@@ -105,13 +105,13 @@ def fit(samples: Sequence[LoadSample]) -> Fit:
         rows = np.concatenate([draws.choice(rows, len(rows)) for rows in phases])
         again.append(_nonnegative(counts[rows], ones[rows]))
     low, high = np.percentile(np.array(again), (2.5, 97.5), axis=0)
-    explained = counts @ found
+    explained = counts @ weights
     total = float(((spent - spent.mean()) ** 2).sum())
     left = float(((spent - explained * spent) ** 2).sum())
     measured = counts.any(axis=0)
     return Fit(
         tuple(
-            Weight(term, _ps(found[i]), _ps(low[i]), _ps(high[i]), bool(measured[i]))
+            Weight(term, _ps(weights[i]), _ps(low[i]), _ps(high[i]), bool(measured[i]))
             for i, term in enumerate(TERMS)
         ),
         r_squared=1 - left / total if total else 1.0,

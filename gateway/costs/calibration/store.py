@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import insert, select
 
 from gateway.costs.calibration.fit import TERMS
-from gateway.costs.periods import HOUR, iso
+from gateway.costs.periods import iso
 from gateway.costs.prices.repricing import marked
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.continuity import next_batch
@@ -18,6 +18,7 @@ from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations as table
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
+from gateway.units import HOUR
 
 
 class CalibrationConflictError(Exception):
@@ -100,8 +101,8 @@ def add_calibration(
             **{f"{term}_ps": weights_ps[term] for term in TERMS},
         }
         text = orjson.dumps(document).decode()
-        made = connection.execute(insert(table).values(**row, document=text).returning(table))
-        kept = _calibration(made.mappings().one())
+        inserted = connection.execute(insert(table).values(**row, document=text).returning(table))
+        kept = _calibration(inserted.mappings().one())
         pools = select(
             engine_hours.c.hour, engine_hours.c.engine, engine_hours.c.gpu_type, engine_hours.c.gpu_count
         )
@@ -112,8 +113,8 @@ def add_calibration(
         )
         waiting = marked(connection, gpu_type, dirty_hours.c.hour >= since)
         mark_dirty(connection, [*waiting, *(tuple(row) for row in connection.execute(touched))])
-        told = {name: value for name, value in row.items() if name != "recorded_at"}
-        record(connection, actor, "calibration.add", gpu_type, told, now)
+        details = {name: value for name, value in row.items() if name != "recorded_at"}
+        record(connection, actor, "calibration.add", gpu_type, details, now)
         return kept
 
 

@@ -2,128 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from decimal import Decimal
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
 
 from sqlalchemy import Connection
 
-from gateway.costs.closing.settlement import CENT, Settlement, rounded
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.closing.documents import (
+    BatchDiscount,
+    Charge,
+    Charges,
+    CorrectionCharge,
+    CostCharge,
+    MinimumCharge,
+    ResidencyCharge,
+    ResidentAdapter,
+    TokenCharge,
+)
+from gateway.costs.closing.settlement import Settlement
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import (
+    BATCH_SKU,
     MINIMUM_SKU,
+    RESIDENCY_SKU,
+    SKUS,
     MonthCharges,
     MonthCorrection,
     TenantMonth,
-    batch_document,
-    exact,
-    kind_document,
     price_id,
-    residency_document,
 )
 from gateway.costs.selling.posted import tenant_months
+from gateway.units import Amount, Cents, cents_of, rounded, total
 
 LATE_RECORDS = "usage that was recorded or changed after the month was closed"
 COST_CHANGED = "costs that changed after the month was closed"
 
 
-def add_charges(
-    connection: Connection, book: PriceBook, of: str, cards: RateCards, settled: Settlement
-) -> None:
-    """Adds `charges` to the statements of tenants that pay by a rate card. `book`: for rows without a frozen
-    rate."""
-    costs = {name: units(made["cost"]) for name, made in settled.statements.items()}
+def with_charges(
+    connection: Connection, book: PriceBook, month: str, cards: RateCards, settled: Settlement
+) -> Settlement:
+    """The settlement, with `charges` in the statements of tenants that pay by a rate card. `book`: for rows
+    without a frozen rate."""
+    costs = {tenant: statement.cost for tenant, statement in settled.statements.items()}
     shares: dict[tuple[str, str], int] = {}
-    for name, made in settled.statements.items():
-        for line in made["lines"]:
-            if line["kind"] == "allocated" and line["correction"]:
-                key = name, line["corrects"]
-                shares[key] = shares.get(key, 0) + units(line["cost"])
-    for name, whole in tenant_months(connection, book, of, cards, costs, shares).items():
-        if name in settled.statements:
-            settled.statements[name]["charges"] = charges_document(whole)
+    for tenant, statement in settled.statements.items():
+        for line in statement.lines:
+            if line.kind == "allocated" and line.correction:
+                key = tenant, line.corrects
+                shares[key] = shares.get(key, 0) + line.cost
+    charged = tenant_months(connection, book, month, cards, costs, shares)
+    statements = {
+        tenant: statement.model_copy(update={"charges": charges_of(charged[tenant])})
+        if tenant in charged
+        else statement
+        for tenant, statement in settled.statements.items()
+    }
+    return Settlement(statements, settled.totals)
 
 
-def units(cost: str) -> int:
-    """A decimal as a whole number of 10**-15."""
-    return int(Decimal(cost).scaleb(15))
-
-
-def charges_document(whole: TenantMonth) -> dict[str, Any]:
+def charges_of(month: TenantMonth) -> Charges:
     """Each amount exactly and in cents. The sum is rounded once, half up; its parts by largest remainder, so
     that they sum to it: first tokens, residency, minimum and corrections, then the kinds of tokens."""
-    current = whole.current
+    current = month.current
     parts: dict[str, int] = {}
     if current is None:
-        parts["cost"] = whole.cost
+        parts["cost"] = month.cost
     else:
         parts |= {"tokens": sum(kind.amount for kind in current.kinds), "minimum": current.top_up}
-        if current.resident:  # no key without, so that the documents of earlier months stay as they were
+        if current.resident:
             parts["residency"] = current.residency
-        if current.batch_discount:  # likewise
+        if current.batch_discount:
             parts["batch"] = current.batch_discount
-    parts |= {f"priced {of}": changed.amount for of, changed in whole.corrections.items()}
-    parts |= {f"cost {of}": cost for of, cost in whole.corrected_cost.items()}
-    cents = (2 * whole.amount + CENT) // (2 * CENT)
-    amounts = rounded(parts, cents)
-    lines = []
+    parts |= {f"priced {name}": change.amount for name, change in month.corrections.items()}
+    parts |= {f"cost {name}": cost for name, cost in month.corrected_cost.items()}
+    price = cents_of(month.amount)
+    cents = rounded(parts, price)
+    lines: list[Charge] = []
     if current is None:
-        lines.append(_line({"kind": "cost"}, whole.cost, amounts["cost"]))
+        lines.append(CostCharge(kind="cost", **_amounts(month.cost, cents["cost"])))
     else:
-        lines += _month(current, amounts)
+        lines += _lines(current, cents)
     lines += [
-        _line(_correction(of, changed), changed.amount, amounts[f"priced {of}"])
-        for of, changed in whole.corrections.items()
+        _correction(name, change, cents[f"priced {name}"]) for name, change in month.corrections.items()
     ]
     lines += [
-        _line({"kind": "correction", "month": of, "reason": COST_CHANGED}, cost, amounts[f"cost {of}"])
-        for of, cost in whole.corrected_cost.items()
+        CorrectionCharge(
+            kind="correction", month=name, reason=COST_CHANGED, **_amounts(cost, cents[f"cost {name}"])
+        )
+        for name, cost in month.corrected_cost.items()
     ]
     card = None if current is None else current.card
-    return {
-        "card": None if card is None else card.name,
-        "card_from": None if card is None else card.valid_from,
-        "exact": exact(whole.amount),
-        "amount_cents": cents,
-        "lines": lines,
-    }
+    return Charges(
+        card=None if card is None else card.name,
+        card_from=None if card is None else card.valid_from,
+        **_amounts(month.amount, price),
+        lines=tuple(lines),
+    )
 
 
-def _line(made: dict[str, Any], amount: int, cents: int) -> dict[str, Any]:
-    return {**made, "exact": exact(amount), "amount_cents": cents}
+class _Amounts(TypedDict):
+    exact: Amount
+    amount_cents: Cents
 
 
-def _month(charges: MonthCharges, amounts: Mapping[str, int]) -> list[dict[str, Any]]:
-    kinds = rounded({n: kind.amount for n, kind in enumerate(charges.kinds)}, amounts["tokens"])
-    lines = [
-        _line(kind_document(charges.card, kind), kind.amount, kinds[n])
-        for n, kind in enumerate(charges.kinds)
-    ]
+def _amounts(amount: int, cents: Cents) -> _Amounts:
+    return {"exact": Amount(amount), "amount_cents": cents}
+
+
+def _lines(charges: MonthCharges, cents: Mapping[str, Cents]) -> Iterator[Charge]:
+    """What there was nothing of has no line, so that the documents of earlier months stay as they were."""
+    card = charges.card
+    of_kinds = rounded({n: kind.amount for n, kind in enumerate(charges.kinds)}, cents["tokens"])
+    for n, kind in enumerate(charges.kinds):
+        yield TokenCharge(
+            kind=kind.kind,
+            sku=SKUS[kind.kind],
+            price=price_id(card, kind.kind),
+            tokens=kind.tokens,
+            free_tokens=kind.free,
+            per_million=kind.rate_micros,
+            **_amounts(kind.amount, of_kinds[n]),
+        )
     if charges.resident:
-        lines.append(_line(residency_document(charges), charges.residency, amounts["residency"]))
+        yield ResidencyCharge(
+            kind="residency",
+            sku=RESIDENCY_SKU,
+            price=price_id(card, "residency"),
+            hours=total(charges.resident.values()),
+            per_hour=card.residency_micros,
+            adapters=tuple(
+                ResidentAdapter(adapter=adapter, hours=hours)
+                for adapter, hours in sorted(charges.resident.items())
+            ),
+            **_amounts(charges.residency, cents["residency"]),
+        )
     if charges.batch_discount:
-        lines.append(_line(batch_document(charges), charges.batch_discount, amounts["batch"]))
+        yield BatchDiscount(
+            kind="batch_discount",
+            sku=BATCH_SKU,
+            price=price_id(card, "batch"),
+            input_tokens=charges.batch.input,
+            cached_tokens=charges.batch.cached,
+            output_tokens=charges.batch.output,
+            batch_percent=card.batch_percent,
+            **_amounts(charges.batch_discount, cents["batch"]),
+        )
     if charges.top_up:
-        made = {
-            "kind": "minimum",
-            "sku": MINIMUM_SKU,
-            "price": price_id(charges.card, "minimum"),
-            "monthly_minimum": decimal_text(charges.card.minimum_micros, 6),
-        }
-        lines.append(_line(made, charges.top_up, amounts["minimum"]))
-    return lines
+        yield MinimumCharge(
+            kind="minimum",
+            sku=MINIMUM_SKU,
+            price=price_id(card, "minimum"),
+            monthly_minimum=card.minimum_micros,
+            **_amounts(charges.top_up, cents["minimum"]),
+        )
 
 
-def _correction(of: str, changed: MonthCorrection) -> dict[str, Any]:
-    tokens = changed.tokens
-    return {
-        "kind": "correction",
-        "month": of,
-        "reason": LATE_RECORDS,
-        "card": changed.after.card.name,
-        "input_tokens": tokens.input,
-        "cached_tokens": tokens.cached,
-        "output_tokens": tokens.output,
-    }
+def _correction(month: str, change: MonthCorrection, cents: Cents) -> CorrectionCharge:
+    return CorrectionCharge(
+        kind="correction",
+        month=month,
+        reason=LATE_RECORDS,
+        card=change.after.card.name,
+        input_tokens=change.tokens.input,
+        cached_tokens=change.tokens.cached,
+        output_tokens=change.tokens.output,
+        **_amounts(change.amount, cents),
+    )

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.prices.book import Series
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.set_aside import hour_text, read_set_aside
 from gateway.metering.ledger.schema import dirty_hours, rollups, usage_records
+from gateway.units import HOUR
 
 GRACE = HOUR
 """Wait after the end of a month before closing it: until then workers may still hold records in their
@@ -25,41 +26,41 @@ class UnpricedError(ClosingError):
     """Some of the month's GPU time has no price."""
 
 
-def check_over(whole: Period, of: str, now: int, *, force: bool) -> None:
-    if now < whole.end:
-        raise ClosingError(f"{of} is not over yet; it ends {iso(whole.end)}.")
-    if now < whole.end + GRACE and not force:
+def check_over(period: Period, month: str, now: int, *, force: bool) -> None:
+    if now < period.end:
+        raise ClosingError(f"{month} is not over yet; it ends {iso(period.end)}.")
+    if now < period.end + GRACE and not force:
         raise ClosingError(
-            f"{of} ended less than an hour ago, and workers may not have shipped all its "
-            f"records. Close it after {iso(whole.end + GRACE)}, or with force: "
+            f"{month} ended less than an hour ago, and workers may not have shipped all its "
+            f"records. Close it after {iso(period.end + GRACE)}, or with force: "
             "records that arrive later are corrected in the next month."
         )
 
 
-def stale_hours(connection: Connection, whole: Period) -> int:
-    query = select(func.count()).select_from(dirty_hours).where(dirty_hours.c.hour < whole.end)
+def stale_hours(connection: Connection, period: Period) -> int:
+    query = select(func.count()).select_from(dirty_hours).where(dirty_hours.c.hour < period.end)
     return int(connection.execute(query).scalar_one())
 
 
-def check_arrived(connection: Connection, of: str) -> None:
-    if stale := stale_hours(connection, month(of)):
-        raise ClosingError(f"Usage of {of} is still arriving ({stale} engine-hours); try again.")
+def check_arrived(connection: Connection, month: str) -> None:
+    if stale := stale_hours(connection, month_of(month)):
+        raise ClosingError(f"Usage of {month} is still arriving ({stale} engine-hours); try again.")
 
 
-def check_set_aside(connection: Connection, of: str) -> None:
+def check_set_aside(connection: Connection, month: str) -> None:
     """Usage that is set aside when the month closes would never be billed."""
-    aside = read_set_aside(connection, Period(-(2**63), month(of).end))
+    aside = read_set_aside(connection, Period(-(2**63), month_of(month).end))
     if aside:
         first = aside[0]
         raise ClosingError(
-            f"{len(aside)} engine-hours up to the end of {of} are set aside because of implausible usage; "
-            f"the first is {first}. See florin cost set-aside. To quarantine the implausible records and "
-            f"roll up the rest of the hour: florin cost exclude {first.engine} {hour_text(first.hour)}"
+            f"{len(aside)} engine-hours up to the end of {month} are set aside because of implausible "
+            f"usage; the first is {first}. See florin cost set-aside. To quarantine the implausible records "
+            f"and roll up the rest of the hour: florin cost exclude {first.engine} {hour_text(first.hour)}"
         )
 
 
-def check_balance(connection: Connection, of: str) -> None:
-    if wrong := imbalances(connection, of):
+def check_balance(connection: Connection, month: str) -> None:
+    if wrong := imbalances(connection, month):
         raise ClosingError(
             "The parts of some engine-hours do not add up to the whole, because of a defect or tampering: "
             + "; ".join(map(str, wrong))
@@ -75,23 +76,23 @@ def check_prices(missing: Iterable[Series]) -> None:
         )
 
 
-def check_order(connection: Connection, of: str, known: list[tuple[str, str]]) -> None:
+def check_order(connection: Connection, month: str, known: list[tuple[str, str]]) -> None:
     """Months close in order. Months without usage may be skipped, and then stay skipped."""
     if half := next((name for name, state in known if state != "closed"), None):
         raise ClosingError(f"Closing {half} was interrupted; close {half} again first.")
     latest = known[-1][0] if known else None
-    if latest is not None and latest > of:
+    if latest is not None and latest > month:
         raise ClosingError(
-            f"{latest} is already closed and {of}, which had no usage, was skipped. Usage of {of} "
-            "that arrives late is in the open month."
+            f"{latest} is already closed and {month}, which had no usage, was skipped. Usage of "
+            f"{month} that arrives late is in the open month."
         )
-    since, whole = month(latest).end if latest else 0, month(of)
+    since, period = month_of(latest).end if latest else 0, month_of(month)
     ended = usage_records.c.ended
     first = connection.execute(
-        select(func.min(ended)).where(ended >= since, ended < whole.start)
+        select(func.min(ended)).where(ended >= since, ended < period.start)
     ).scalar_one()
     posted = select(func.min(rollups.c.posted)).where(
-        rollups.c.posted > (latest or ""), rollups.c.posted < of
+        rollups.c.posted > (latest or ""), rollups.c.posted < month
     )
     names = {connection.execute(posted).scalar_one(), None if first is None else iso(first)[:7]} - {None}
     if names:

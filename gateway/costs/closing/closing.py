@@ -40,7 +40,7 @@ from gateway.costs.closing.period_hash import (
     previous_root,
     sums_of_records,
 )
-from gateway.costs.periods import Period, month
+from gateway.costs.periods import Period, month_of
 from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
 from gateway.costs.proofs.merkle import canonical
@@ -59,7 +59,7 @@ _ROLL_SECONDS = 5.0
 
 def close(
     ledger: Ledger,
-    of: str,
+    month: str,
     *,
     now: int,
     by: str,
@@ -70,68 +70,68 @@ def close(
     force: bool = False,
     progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
-    """Close the month `of`. Returns the period's row, and `already`: whether it was closed before. Takes
-    about a minute for four million records.
+    """Close a month. Returns the period's row, and `already`: whether it was closed before. Takes about a
+    minute for four million records.
 
     `actor`: recorded in the audit log; empty to record nothing. `policy`: how to allocate unused time in this
     month, for all tenants; by default the standing policy. `shares`: for policy `fixed`, in any proportion.
     `force`: do not wait for GRACE. Run it in the ledger process; calling it again is safe.
 
     Raises PeriodError, ClosingError, LedgerUnavailableError."""
-    whole = month(of)
-    held = _row(ledger, of)
-    if held is None:
-        check_over(whole, of, now, force=force)
-        _flush(ledger, whole, now, progress)
+    period = month_of(month)
+    row = _row(ledger, month)
+    if row is None:
+        check_over(period, month, now, force=force)
+        _flush(ledger, period, now, progress)
         with ledger.write() as connection:
             _cut_off(
                 connection,
-                of,
+                month,
                 now=now,
                 by=by,
                 policy=policy,
                 shares=shares,
                 allow_missing_prices=allow_missing_prices,
             )
-        held = _row(ledger, of)
-        assert held is not None
-    _check_terms(held, policy, shares)
-    if held["state"] == "closed":
-        return {**held, "already": True}
-    hashed = _sum(ledger, held, progress)
+        row = _row(ledger, month)
+        assert row is not None
+    _check_terms(row, policy, shares)
+    if row["state"] == "closed":
+        return {**row, "already": True}
+    hashed = _sum(ledger, row, progress)
     with ledger.write() as connection:
-        if _commit(connection, held, hashed, now):
-            told = {"seal": hashed.root, "policy": held["policy"], "records": hashed.summary["records"]}
-            record(connection, actor, "period.close", of, told, now)
-    closed = _row(ledger, of)
+        if _commit(connection, row, hashed, now):
+            details = {"seal": hashed.root, "policy": row["policy"], "records": hashed.summary["records"]}
+            record(connection, actor, "period.close", month, details, now)
+    closed = _row(ledger, month)
     assert closed is not None
     return {**closed, "already": False}
 
 
-def _row(ledger: Ledger, of: str) -> dict[str, Any] | None:
+def _row(ledger: Ledger, month: str) -> dict[str, Any] | None:
     with ledger.read() as connection:
-        row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+        row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
     return None if row is None else dict(row)
 
 
-def _check_terms(held: Mapping[str, Any], policy: str | None, shares: Mapping[str, int] | None) -> None:
+def _check_terms(row: Mapping[str, Any], policy: str | None, shares: Mapping[str, int] | None) -> None:
     """Closing again must use the same terms. A policy that is asked for holds for all tenants."""
-    terms = json.loads(held["document"])["terms"]
-    same = policy in {None, held["policy"]} and (not shares or shares == terms["shares"])
+    terms = json.loads(row["document"])["terms"]
+    same = policy in {None, row["policy"]} and (not shares or shares == terms["shares"])
     if not same or (policy and terms.get("own")):
         own = ", with tenants' own policies," if terms.get("own") else ","
         raise ClosingError(
-            f"{held['month']} was closed with policy {held['policy']}{own} which can no longer change."
+            f"{row['month']} was closed with policy {row['policy']}{own} which can no longer change."
         )
 
 
-def _flush(ledger: Ledger, whole: Period, now: int, progress: Progress) -> None:
-    stale = _stale(ledger, whole)
+def _flush(ledger: Ledger, period: Period, now: int, progress: Progress) -> None:
+    stale = _stale(ledger, period)
     most = stale
     while stale:
         progress("roll-ups", most - stale, most)
         rolled = roll(ledger, now, patience=_ROLL_SECONDS).rolled
-        left = _stale(ledger, whole)
+        left = _stale(ledger, period)
         if left >= stale and not rolled:
             raise ClosingError(
                 f"{left} engine-hours of the month or before cannot be rolled up; check the gateway's log."
@@ -139,14 +139,14 @@ def _flush(ledger: Ledger, whole: Period, now: int, progress: Progress) -> None:
         stale, most = left, max(left, most)
 
 
-def _stale(ledger: Ledger, whole: Period) -> int:
+def _stale(ledger: Ledger, period: Period) -> int:
     with ledger.read() as connection:
-        return stale_hours(connection, whole)
+        return stale_hours(connection, period)
 
 
 def _cut_off(
     connection: Connection,
-    of: str,
+    month: str,
     *,
     now: int,
     by: str,
@@ -160,28 +160,28 @@ def _cut_off(
     known = connection.execute(
         select(periods.c.month, periods.c.state, periods.c.cutoff_batch).order_by(periods.c.month)
     ).all()
-    if any(row.month == of for row in known):
+    if any(row.month == month for row in known):
         return
-    check_order(connection, of, [(row.month, row.state) for row in known])
-    check_arrived(connection, of)
-    check_set_aside(connection, of)
-    check_balance(connection, of)
-    currency, missing, prices = freeze(connection, of)
+    check_order(connection, month, [(row.month, row.state) for row in known])
+    check_arrived(connection, month)
+    check_set_aside(connection, month)
+    check_balance(connection, month)
+    currency, missing, prices = freeze(connection, month)
     if not allow_missing_prices:
         check_prices(missing)
-    agreed = AllocationPolicy(policy, shares or {}) if policy else standing_policy(connection, of)
+    agreed = AllocationPolicy(policy, shares or {}) if policy else standing_policy(connection, month)
     terms = {
         **MonthTerms(agreed).document(),
         "currency": currency,
         "prices": prices,
         "missing_prices": missing,
-        "calibrations": calibrations_of(connection, of),
+        "calibrations": calibrations_of(connection, month),
         "rate_cards": card_rows(connection),
-        "residency": store_residency(connection, of),
+        "residency": store_residency(connection, month),
     }
     connection.execute(
         insert(periods).values(
-            month=of,
+            month=month,
             state="closing",
             first_batch=known[-1].cutoff_batch if known else BEFORE_ALL,
             cutoff_batch=cutoff,
@@ -195,20 +195,20 @@ def _cut_off(
     )
 
 
-def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> HashedPeriod:
-    cover = Coverage(held["month"], held["first_batch"], held["cutoff_batch"])
+def _sum(ledger: Ledger, row: Mapping[str, Any], progress: Progress) -> HashedPeriod:
+    cover = Coverage(row["month"], row["first_batch"], row["cutoff_batch"])
     sums = {tenant: s.document() for tenant, s in sums_of_records(ledger, cover, progress).items()}
     with ledger.read() as connection:
-        before = previous_root(connection, held["month"])
+        before = previous_root(connection, row["month"])
     progress("statements", 0, len(sums))
-    return compute_hash(ledger, cover, json.loads(held["document"])["terms"], before, sums)
+    return compute_hash(ledger, cover, json.loads(row["document"])["terms"], before, sums)
 
 
-def _commit(connection: Connection, held: Mapping[str, Any], hashed: HashedPeriod, now: int) -> bool:
+def _commit(connection: Connection, row: Mapping[str, Any], hashed: HashedPeriod, now: int) -> bool:
     """In a write transaction. False if another worker was first; nothing is written then."""
     done = connection.execute(
         update(periods)
-        .where(periods.c.month == held["month"], periods.c.state == "closing")
+        .where(periods.c.month == row["month"], periods.c.state == "closing")
         .values(
             state="closed",
             closed_at=now,
@@ -217,7 +217,7 @@ def _commit(connection: Connection, held: Mapping[str, Any], hashed: HashedPerio
             previous_root=hashed.header["previous_root"],
             document=canonical(
                 {
-                    "terms": json.loads(held["document"])["terms"],
+                    "terms": json.loads(row["document"])["terms"],
                     "header": hashed.header,
                     "summary": hashed.summary,
                 }
@@ -227,7 +227,7 @@ def _commit(connection: Connection, held: Mapping[str, Any], hashed: HashedPerio
     if done.rowcount and hashed.statements:
         rows = [
             {
-                "month": held["month"],
+                "month": row["month"],
                 "tenant": statement["tenant"],
                 "records": statement["records"],
                 "root": statement["root"],

@@ -14,10 +14,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, select, tuple_
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.proofs.merkle import STORED_FIELDS, canonical, present
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollup_parts, rollups, usage_records
+from gateway.units import HOUR
 
 BEFORE_ALL = -1
 """The cutoff before the first period."""
@@ -44,20 +45,20 @@ class Coverage:
     """Inclusive."""
 
 
-def cover_of(connection: Connection, of: str) -> Coverage | None:
+def cover_of(connection: Connection, month: str) -> Coverage | None:
     """The coverage of a month that is closed or being closed; None if it is open."""
     query = select(periods.c.month, periods.c.first_batch, periods.c.cutoff_batch).where(
-        periods.c.month == of
+        periods.c.month == month
     )
     row = connection.execute(query).one_or_none()
     return None if row is None else Coverage(*row)
 
 
-def late_hours(connection: Connection, of: str) -> list[int]:
+def late_hours(connection: Connection, month: str) -> list[int]:
     """Hours of earlier months that this month has corrections for. Every late record is in one of them, since
     it changed the counts of its hour."""
     table = rollups.c
-    query = select(table.hour).where(table.posted == of, table.hour < month(of).start).distinct()
+    query = select(table.hour).where(table.posted == month, table.hour < month_of(month).start).distinct()
     return sorted(connection.execute(query).scalars())
 
 
@@ -74,11 +75,11 @@ def record_page(
     ledger: Ledger, cover: Coverage, *, tenant: str | None, after: tuple[int, str] | None, limit: int
 ) -> list[Record]:
     """The first `limit` records after the position `after`, in order. Raises LedgerUnavailableError."""
-    whole = month(cover.month)
+    period = month_of(cover.month)
     page: list[Record] = []
     with ledger.read() as connection:
         late = [(hour, hour + HOUR, cover.first_batch) for hour in late_hours(connection, cover.month)]
-        for start, end, first_batch in [*late, (whole.start, whole.end, BEFORE_ALL - 1)]:
+        for start, end, first_batch in [*late, (period.start, period.end, BEFORE_ALL - 1)]:
             if after is not None and after[0] >= end:
                 continue
             # One lower bound only: SQLite uses the first it is given, and would reread all earlier pages.
@@ -119,12 +120,12 @@ def _page(connection: Connection, where: list[ColumnElement[bool]], limit: int) 
     ]
 
 
-def rollups_digest(connection: Connection, of: str) -> str:
+def rollups_digest(connection: Connection, month: str) -> str:
     """SHA-256 over the rows posted to a month, and then over their parts, which months closed before there
     were parts do not have; each in their order: the row's canonical JSON without its id, and a newline."""
-    made = hashlib.sha256()
+    hashed = hashlib.sha256()
     for table, order, names in _ROWS:
-        query = select(*(table.c[name] for name in names)).where(table.c.posted == of).order_by(*order)
+        query = select(*(table.c[name] for name in names)).where(table.c.posted == month).order_by(*order)
         for row in connection.execute(query.execution_options(yield_per=_PAGE)):
-            made.update(canonical(dict(zip(names, row, strict=True))) + b"\n")
-    return made.hexdigest()
+            hashed.update(canonical(dict(zip(names, row, strict=True))) + b"\n")
+    return hashed.hexdigest()

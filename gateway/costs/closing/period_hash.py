@@ -18,11 +18,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.closing.charging import add_charges
+from gateway.costs.closing.charging import with_charges
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.cost_lines import read_lines
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.merkle import (
@@ -62,8 +62,8 @@ class TenantSums:
 
     def document(self) -> dict[str, Any]:
         tokens = dict(zip(SUMS, self.tokens, strict=True))
-        made = {"records": self.tree.count, "root": self.tree.root().hex(), **tokens}
-        return made if self.version == 1 else {**made, "withheld": self.withheld.hexdigest()}
+        document = {"records": self.tree.count, "root": self.tree.root().hex(), **tokens}
+        return document if self.version == 1 else {**document, "withheld": self.withheld.hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,15 @@ def sums_of_records(
 
 
 def settlement_of(
-    connection: Connection, of: str, terms: Mapping[str, Any], tenants: Sequence[str]
+    connection: Connection, month: str, terms: Mapping[str, Any], tenants: Sequence[str]
 ) -> Settlement:
     """The settlement of a month, from its rows with frozen rates, and what it charges by rate cards."""
     book = PriceBook([])
-    lines = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
+    lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter")))
     cards = RateCards.of_rows(terms.get("rate_cards", {}))
-    allocated = allocate_month(connection, book, of, MonthTerms.of(terms), lines)
-    settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, of, cards)])
-    add_charges(connection, book, of, cards, settled)
-    return settled
+    allocated = allocate_month(connection, book, month, MonthTerms.of(terms), lines)
+    settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, month, cards)])
+    return with_charges(connection, book, month, cards, settled)
 
 
 def compute_hash(
@@ -131,9 +130,9 @@ def compute_hash(
             "tenant": tenant,
             "currency": terms["currency"],
             **sums.get(tenant, nothing),
-            **figures,
+            **statement.document(),
         }
-        for tenant, figures in sorted(settlement.statements.items())
+        for tenant, statement in sorted(settlement.statements.items())
     ]
     summary = {
         "first_batch": cover.first_batch,
@@ -141,7 +140,7 @@ def compute_hash(
         **{name: value for name, value in terms.items() if name != "prices"},
         "records": sum(document["records"] for document in sums.values()),
         "tenants": len(statements),
-        "totals": settlement.totals,
+        "totals": settlement.totals.document(),
     }
     header = {
         "version": VERSION,
@@ -156,8 +155,8 @@ def compute_hash(
     return HashedPeriod(header_hash(header).hex(), header, summary, statements)
 
 
-def previous_root(connection: Connection, of: str) -> str | None:
+def previous_root(connection: Connection, month: str) -> str | None:
     """The root of the latest period before a month."""
-    query = select(periods.c.root).where(periods.c.month < of).order_by(periods.c.month.desc()).limit(1)
+    query = select(periods.c.root).where(periods.c.month < month).order_by(periods.c.month.desc()).limit(1)
     root: str | None = connection.execute(query).scalar_one_or_none()
     return root

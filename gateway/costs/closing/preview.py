@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from gateway.costs.allocation import AllocationPolicy
-from gateway.costs.closing.charging import add_charges
+from gateway.costs.closing.charging import with_charges
 from gateway.costs.closing.checks import (
     ClosingError,
     check_arrived,
@@ -24,9 +24,10 @@ from gateway.costs.closing.checks import (
     check_prices,
     check_set_aside,
 )
+from gateway.costs.closing.documents import TenantStatement, Totals
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
@@ -34,6 +35,7 @@ from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.posted import charged_tenants
 from gateway.metering.ledger.schema import period_tenants, periods
+from gateway.units import FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +53,34 @@ class MonthSettlement:
 
 def settlement_now(
     connection: Connection,
-    of: str,
+    month: str,
     *,
     policy: AllocationPolicy | None = None,
     book: PriceBook | None = None,
 ) -> MonthSettlement:
     """`policy`: instead of the month's own. `book`: the price book, if it has been read already."""
-    row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
-    terms = terms_of(connection, of)
+    row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
+    terms = terms_of(connection, month)
     other = policy is not None and policy != terms.policy
-    if row is not None and not other and (stored := _stored(connection, of, row["document"])) is not None:
-        return MonthSettlement(of, "closed", terms, row["currency"], stored)
+    if row is not None and not other and (stored := _stored(connection, month, row["document"])) is not None:
+        return MonthSettlement(month, "closed", terms, row["currency"], stored)
     if policy is not None and other:
         terms = MonthTerms(policy)
     book = book or PriceBook(read_prices(connection))
-    found = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
-    lines = [line if line.rate_micros is not None else replace(line, rate_micros=0) for line in found]
+    posted_lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter")))
+    lines = [
+        line if line.rate_micros is not None else replace(line, rate_micros=FREE) for line in posted_lines
+    ]
     cards = _cards(connection, row)
-    charged = charged_tenants(connection, of, cards)
-    settled = settle(lines, allocate_month(connection, book, of, terms, lines), charged)
-    add_charges(connection, book, of, cards, settled)
+    charged = charged_tenants(connection, month, cards)
+    settled = settle(lines, allocate_month(connection, book, month, terms, lines), charged)
     return MonthSettlement(
-        month=of,
+        month=month,
         state="open" if row is None else row["state"],
         terms=terms,
         currency=book.currency if row is None else row["currency"],
-        settlement=settled,
-        missing=_unpriced(found),
+        settlement=with_charges(connection, book, month, cards, settled),
+        missing=_unpriced(posted_lines),
     )
 
 
@@ -87,58 +90,61 @@ def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
     return read_cards(connection) if row is None else RateCards.of_rows(terms.get("rate_cards", {}))
 
 
-def _stored(connection: Connection, of: str, document: str | None) -> Settlement | None:
-    """Of a closed month; None while it is being closed."""
+def _stored(connection: Connection, month: str, document: str | None) -> Settlement | None:
+    """The settlement of a closed month; None while it is being closed."""
     summary = json.loads(document or "{}").get("summary")
     if summary is None:
         return None
-    query = select(period_tenants.c.tenant, period_tenants.c.document).where(period_tenants.c.month == of)
+    query = select(period_tenants.c.tenant, period_tenants.c.document).where(period_tenants.c.month == month)
     rows = connection.execute(query.order_by(period_tenants.c.tenant))
-    return Settlement({row.tenant: json.loads(row.document) for row in rows}, summary["totals"])
+    statements = {row.tenant: TenantStatement.model_validate_json(row.document) for row in rows}
+    return Settlement(statements, Totals.model_validate(summary["totals"]))
 
 
 def _unpriced(lines: Iterable[CostLine]) -> tuple[Series, ...]:
     missing = (line for line in lines if line.rate_micros is None and line.bucket != "rejected")
-    return tuple(sorted({(line.gpu_type, line.region, line.purchase) for line in missing}))
+    return tuple(sorted({line.series for line in missing}))
 
 
 def preview(
-    connection: Connection, of: str, *, now: int, policy: AllocationPolicy | None = None
+    connection: Connection, month: str, *, now: int, policy: AllocationPolicy | None = None
 ) -> dict[str, Any]:
-    """What closing the month `of` now would bill, as a document; for a closed month, what it billed.
+    """What closing the month now would bill, as a document; for a closed month, what it billed.
     `policy`: instead of the standing policy. `obstacles` are the reasons why it cannot be closed now."""
-    made = settlement_now(connection, of, policy=policy)
+    settled = settlement_now(connection, month, policy=policy)
     return {
-        "month": of,
-        "state": made.state,
-        **made.terms.policy.document(),
+        "month": month,
+        "state": settled.state,
+        **settled.terms.policy.document(),
         "standing": policy is None,
-        "currency": made.currency,
-        "missing_prices": [" ".join(filter(None, series)) for series in made.missing],
-        "obstacles": [] if made.state == "closed" else obstacles(connection, of, now, made.missing),
-        "totals": made.settlement.totals,
+        "currency": settled.currency,
+        "missing_prices": [" ".join(filter(None, series)) for series in settled.missing],
+        "obstacles": [] if settled.state == "closed" else obstacles(connection, month, now, settled.missing),
+        "totals": settled.settlement.totals.document(),
         "statements": [
-            {"tenant": tenant, **statement}
-            for tenant, statement in sorted(made.settlement.statements.items())
+            {"tenant": tenant, **statement.document()}
+            for tenant, statement in sorted(settled.settlement.statements.items())
         ],
     }
 
 
-def obstacles(connection: Connection, of: str, now: int, missing: Sequence[Series] = ()) -> list[str]:
+def obstacles(connection: Connection, month: str, now: int, missing: Sequence[Series] = ()) -> list[str]:
     """Why the month cannot be closed now, and what to do about each. `missing`: series without a price."""
     known = connection.execute(select(periods.c.month, periods.c.state).order_by(periods.c.month)).all()
     checks: list[Callable[[], None]] = [
-        lambda: check_over(month(of), of, now, force=False),
-        lambda: check_order(connection, of, [(row.month, row.state) for row in known if row.month != of]),
-        lambda: check_arrived(connection, of),
-        lambda: check_set_aside(connection, of),
-        lambda: check_balance(connection, of),
+        lambda: check_over(month_of(month), month, now, force=False),
+        lambda: check_order(
+            connection, month, [(row.month, row.state) for row in known if row.month != month]
+        ),
+        lambda: check_arrived(connection, month),
+        lambda: check_set_aside(connection, month),
+        lambda: check_balance(connection, month),
         lambda: check_prices(missing),
     ]
-    found = []
+    reasons = []
     for check in checks:
         try:
             check()
         except ClosingError as error:
-            found.append(str(error))
-    return found
+            reasons.append(str(error))
+    return reasons

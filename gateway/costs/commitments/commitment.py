@@ -14,10 +14,9 @@ from fractions import Fraction
 from typing import Any
 
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import HOUR, Period, iso
-from gateway.costs.prices.amounts import decimal_of, decimal_text
+from gateway.costs.periods import Period, iso
+from gateway.units import HOUR, NANO, Micros, decimal_of, micros_text
 
-NANO = 1_000_000_000
 MOST_GPUS = 100_000
 _LARGEST = Decimal(10) ** 12
 
@@ -40,8 +39,8 @@ class Commitment:
     """Unix microseconds, UTC; inclusive."""
     valid_to: int
     """Exclusive."""
-    rate_micros: int
-    """Millionths of the currency per GPU-hour, paid for every hour of the term."""
+    rate_micros: Micros
+    """Per GPU-hour, paid for every hour of the term."""
     upfront: str
     """Paid once for the whole term; exact decimal."""
     currency: str
@@ -70,7 +69,7 @@ class Commitment:
             "gpus": self.gpus,
             "valid_from": iso(self.valid_from),
             "valid_to": iso(self.valid_to),
-            "rate_per_gpu_hour": decimal_text(self.rate_micros, 6),
+            "rate_per_gpu_hour": micros_text(self.rate_micros),
             "upfront": decimal_of(Fraction(self.upfront)),
             "currency": self.currency,
             "description": self.description,
@@ -117,14 +116,14 @@ def use(commitments: Iterable[Commitment], usage: Usage, within: Period) -> list
     """What engines used of each commitment in the whole hours of a period, in the order of their ids."""
     left = {series: dict(hours) for series, hours in usage.items()}
     counted = [c for c in commitments if c.withdrawn_at is None]
-    found = {c.id: _use_one(c, left, within) for c in sorted(counted, key=lambda c: (not c.region, c.id))}
-    return [found[number] for number in sorted(found)]
+    uses = {c.id: _use_one(c, left, within) for c in sorted(counted, key=lambda c: (not c.region, c.id))}
+    return [uses[number] for number in sorted(uses)]
 
 
 def _use_one(
     commitment: Commitment, left: Mapping[tuple[str, str], dict[int, int]], within: Period
 ) -> CommitmentUse:
-    made = CommitmentUse(commitment)
+    usage = CommitmentUse(commitment)
     mine = [
         (region, hours)
         for (gpu_type, region), hours in sorted(left.items())
@@ -133,27 +132,27 @@ def _use_one(
     first = max(within.start, commitment.valid_from - commitment.valid_from % HOUR)
     for hour in range(first, min(within.end, commitment.valid_to), HOUR):
         rest = commitment.committed(hour)
-        made.committed += rest
+        usage.committed += rest
         for region, hours in mine:
             if nano := min(rest, hours.get(hour, 0)):
-                made.used[region, hour] = nano
+                usage.used[region, hour] = nano
                 hours[hour] -= nano
                 rest -= nano
         if rest:
-            made.unused[hour] = rest
-    return made
+            usage.unused[hour] = rest
+    return usage
 
 
 class UnusedCapacity:
     """Reserved GPU time that no engine used. Mutable: the lines of a bill take from it."""
 
     def __init__(self, uses: Sequence[CommitmentUse] = ()) -> None:
-        self._left = [(one.commitment, dict(one.unused)) for one in uses if one.unused]
+        self._left = [(used.commitment, dict(used.unused)) for used in uses if used.unused]
 
     def __repr__(self) -> str:
         return f"<UnusedCapacity of {len(self._left)} commitments>"
 
-    def take(self, gpu_type: str, region: str, hour: int, most: int) -> list[tuple[int, int]]:
+    def take(self, gpu_type: str, region: str, hour: int, most: int) -> list[tuple[int, Micros]]:
         """Take at most `most` nano-GPU-hours of an hour. Returns what was taken: (nano-GPU-hours, millionths
         of the currency per GPU-hour) by commitment."""
         taken = []

@@ -9,42 +9,41 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.commitments.commitment import NANO, CommitmentUse
+from gateway.costs.commitments.commitment import CommitmentUse
 from gateway.costs.commitments.commitment_store import uses_of
-from gateway.costs.periods import HOUR, Period, iso, month
-from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours
+from gateway.units import FEMTO, HOUR, NANO, decimal_of
 
-_MICRO_NANO = 10**15
 Hours = Mapping[tuple[str, str, str], Mapping[int, int]]
 """(GPU type, region, purchase) → start of the hour → nano-GPU-hours provisioned."""
 
 
-def commitment_report(ledger: Ledger, of: str, *, now: int) -> dict[str, Any]:
+def commitment_report(ledger: Ledger, month: str, *, now: int) -> dict[str, Any]:
     """The commitments in the complete hours of a month. docs/reconciliation.md shows the result.
 
     `rows`: one for each commitment. `gpu_types`: how much of the provisioned time commitments cover. `spot`:
     what spot engines cost, against the on-demand price; null where a price is missing.
 
     Raises PeriodError, LedgerUnavailableError."""
-    whole = month(of)
-    within = Period(whole.start, max(whole.start, min(whole.end, now - now % HOUR)))
+    period = month_of(month)
+    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
     with ledger.read() as connection:
         book = PriceBook(read_prices(connection))
         uses, hours = uses_of(connection, within), _provisioned(connection, within)
-    nets = [net_cost(one, within) for one in uses]
+    nets = [net_cost(use, within) for use in uses]
     return {
-        "month": of,
+        "month": month,
         "from": iso(within.start),
         "to": iso(within.end),
-        "currency": book.currency or next((one.commitment.currency for one in uses), None),
-        "rows": [_row(one, book, within) for one in uses],
+        "currency": book.currency or next((use.commitment.currency for use in uses), None),
+        "rows": [_row(use, book, within) for use in uses],
         "totals": {
             "net_cost": decimal_of(sum(nets, Fraction(0))),
-            "unused_cost": decimal_of(sum((unused_cost(one, within) for one in uses), Fraction(0))),
+            "unused_cost": decimal_of(sum((unused_cost(use, within) for use in uses), Fraction(0))),
         },
         "gpu_types": _coverage(uses, hours),
         "spot": _spot(hours, book),
@@ -56,72 +55,72 @@ def _provisioned(connection: Connection, within: Period) -> Hours:
     query = select(c.gpu_type, c.region, c.purchase, c.hour, c.nano_gpu_hours).where(
         c.hour >= within.start, c.hour < within.end, c.nano_gpu_hours > 0
     )
-    found: dict[tuple[str, str, str], dict[int, int]] = {}
+    by_series: dict[tuple[str, str, str], dict[int, int]] = {}
     for gpu_type, region, purchase, hour, nano in connection.execute(query):
-        hours = found.setdefault((gpu_type, region, purchase), {})
+        hours = by_series.setdefault((gpu_type, region, purchase), {})
         hours[hour] = hours.get(hour, 0) + nano
-    return found
+    return by_series
 
 
-def _row(one: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
-    commitment = one.commitment
+def _row(use: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
+    commitment = use.commitment
     listed = [
         _at_rate(mean_rate(book, commitment.gpu_type, region, "on_demand", hour), nano)
-        for (region, hour), nano in one.used.items()
+        for (region, hour), nano in use.used.items()
     ]
     known = [cost for cost in listed if cost is not None]
     list_cost = sum(known, Fraction(0)) if len(known) == len(listed) else None
-    net = net_cost(one, within)
+    net = net_cost(use, within)
     return {
         "id": commitment.id,
         "description": commitment.description,
         "gpu_type": commitment.gpu_type,
         "region": commitment.region,
         "gpus": commitment.gpus,
-        "committed_gpu_hours": _hours(one.committed),
-        "used_gpu_hours": _hours(one.used_nano),
-        "unused_gpu_hours": _hours(one.committed - one.used_nano),
-        "utilisation": _share(one.used_nano, one.committed),
-        "hourly_cost": decimal_of(_hourly(one)),
+        "committed_gpu_hours": _hours(use.committed),
+        "used_gpu_hours": _hours(use.used_nano),
+        "unused_gpu_hours": _hours(use.committed - use.used_nano),
+        "utilisation": _share(use.used_nano, use.committed),
+        "hourly_cost": decimal_of(_hourly(use)),
         "amortised_upfront": decimal_of(commitment.amortised(within)),
         "net_cost": decimal_of(net),
-        "unused_cost": decimal_of(unused_cost(one, within)),
+        "unused_cost": decimal_of(unused_cost(use, within)),
         "list_cost": _text(list_cost),
         "savings": _text(None if list_cost is None else list_cost - net),
     }
 
 
-def net_cost(one: CommitmentUse, within: Period) -> Fraction:
+def net_cost(use: CommitmentUse, within: Period) -> Fraction:
     """What a commitment costs in a period: its hours at its rate, and its share of the upfront payment."""
-    return _hourly(one) + one.commitment.amortised(within)
+    return _hourly(use) + use.commitment.amortised(within)
 
 
-def _hourly(one: CommitmentUse) -> Fraction:
-    return Fraction(one.committed * one.commitment.rate_micros, _MICRO_NANO)
+def _hourly(use: CommitmentUse) -> Fraction:
+    return Fraction(use.committed * use.commitment.rate_micros, FEMTO)
 
 
-def unused_cost(one: CommitmentUse, within: Period) -> Fraction:
+def unused_cost(use: CommitmentUse, within: Period) -> Fraction:
     """The part of the net cost for hours that no engine used."""
-    if not one.committed:
+    if not use.committed:
         return Fraction(0)
-    return net_cost(one, within) * (one.committed - one.used_nano) / one.committed
+    return net_cost(use, within) * (use.committed - use.used_nano) / use.committed
 
 
 def _coverage(uses: Sequence[CommitmentUse], hours: Hours) -> list[dict[str, Any]]:
     """By GPU type: time provisioned, and the part that commitments cover."""
     rows = []
-    for gpu_type in sorted({name for name, *_ in hours} | {one.commitment.gpu_type for one in uses}):
-        whole = {p: _sum(hours, gpu_type, p) for p in ("on_demand", "spot", "reserved")}
-        covered = sum(one.used_nano for one in uses if one.commitment.gpu_type == gpu_type)
+    for gpu_type in sorted({name for name, *_ in hours} | {use.commitment.gpu_type for use in uses}):
+        provisioned = {p: _sum(hours, gpu_type, p) for p in ("on_demand", "spot", "reserved")}
+        covered = sum(use.used_nano for use in uses if use.commitment.gpu_type == gpu_type)
         rows.append(
             {
                 "gpu_type": gpu_type,
-                "provisioned_gpu_hours": _hours(sum(whole.values())),
+                "provisioned_gpu_hours": _hours(sum(provisioned.values())),
                 "covered_gpu_hours": _hours(covered),
-                "coverage": _share(covered, sum(whole.values())),
-                "reserved_without_commitment_gpu_hours": _hours(whole["reserved"] - covered),
-                "spot_gpu_hours": _hours(whole["spot"]),
-                "on_demand_gpu_hours": _hours(whole["on_demand"]),
+                "coverage": _share(covered, sum(provisioned.values())),
+                "reserved_without_commitment_gpu_hours": _hours(provisioned["reserved"] - covered),
+                "spot_gpu_hours": _hours(provisioned["spot"]),
+                "on_demand_gpu_hours": _hours(provisioned["on_demand"]),
             }
         )
     return rows
@@ -158,7 +157,8 @@ def _priced(
 
 
 def mean_rate(book: PriceBook, gpu_type: str, region: str, purchase: str, hour: int) -> Fraction | None:
-    """Of an hour: a price that changes within it counts in proportion to its time. None if one is missing."""
+    """The mean rate of an hour: a price that changes within it counts in proportion to its time. None if one
+    is missing."""
     edges = [hour, *book.changes(gpu_type, region, purchase, hour, hour + HOUR), hour + HOUR]
     mean = Fraction(0)
     for start, end in pairwise(edges):
@@ -170,7 +170,7 @@ def mean_rate(book: PriceBook, gpu_type: str, region: str, purchase: str, hour: 
 
 
 def _at_rate(rate: Fraction | None, nano: int) -> Fraction | None:
-    return None if rate is None else Fraction(nano * rate, _MICRO_NANO)
+    return None if rate is None else Fraction(nano * rate, FEMTO)
 
 
 def _sum(hours: Hours, gpu_type: str, purchase: str) -> int:
@@ -185,9 +185,9 @@ def _hours(nano: int) -> str:
     return decimal_of(Fraction(nano, NANO))
 
 
-def _share(part: int, whole: int) -> str | None:
+def _share(part: int, total: int) -> str | None:
     """To six places; None of nothing."""
-    return decimal_of(Fraction(part, whole), 6) if whole else None
+    return decimal_of(Fraction(part, total), 6) if total else None
 
 
 def _text(amount: Fraction | None) -> str | None:

@@ -37,7 +37,7 @@ def read_commitments(connection: Connection) -> list[Commitment]:
 def list_commitments(ledger: Ledger) -> list[dict[str, Any]]:
     """`read_commitments` as documents. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
-        return [one.document() for one in read_commitments(connection)]
+        return [commitment.document() for commitment in read_commitments(connection)]
 
 
 def add_commitment(
@@ -84,9 +84,9 @@ def add_commitment(
             )
         values = {**terms, "recorded_at": now, "recorded_by": by}
         number = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
-        made = Commitment(id=number, **values).document()
-        record(connection, actor, "commitment.add", str(number), made, now)
-    return made, True
+        document = Commitment(id=number, **values).document()
+        record(connection, actor, "commitment.add", str(number), document, now)
+    return document, True
 
 
 def withdraw_commitment(
@@ -96,12 +96,12 @@ def withdraw_commitment(
 
     Raises CommitmentNotFoundError, LedgerUnavailableError."""
     with ledger.write() as connection:
-        found = [one for one in read_commitments(connection) if one.id == number]
-        if not found:
+        matching = [commitment for commitment in read_commitments(connection) if commitment.id == number]
+        if not matching:
             raise CommitmentNotFoundError(f"No commitment {number}: see florin commitment list.")
-        if found[0].withdrawn_at is not None:
+        if matching[0].withdrawn_at is not None:
             raise CommitmentNotFoundError(
-                f"Commitment {number} was withdrawn already, {iso(found[0].withdrawn_at)}."
+                f"Commitment {number} was withdrawn already, {iso(matching[0].withdrawn_at)}."
             )
         connection.execute(
             update(table)
@@ -109,16 +109,16 @@ def withdraw_commitment(
             .values(withdrawn_at=now, withdrawn_by=by, withdrawn_reason=reason)
         )
         record(connection, actor, "commitment.withdraw", str(number), {"reason": reason}, now)
-        [made] = [one for one in read_commitments(connection) if one.id == number]
-    return made.document()
+        [withdrawn] = [commitment for commitment in read_commitments(connection) if commitment.id == number]
+    return withdrawn.document()
 
 
 def uses_of(connection: Connection, within: Period) -> list[CommitmentUse]:
     """What engines used of each commitment in a period of whole hours, as known now."""
     relevant = [
-        one
-        for one in read_commitments(connection)
-        if one.valid_from < within.end and one.valid_to > within.start
+        commitment
+        for commitment in read_commitments(connection)
+        if commitment.valid_from < within.end and commitment.valid_to > within.start
     ]
     return use(relevant, reserved_usage(connection, within), within) if relevant else []
 
@@ -133,8 +133,8 @@ def _by_region(connection: Connection, within: Period, purchase: str) -> Mapping
     query = select(c.gpu_type, c.region, c.hour, c.nano_gpu_hours).where(
         c.hour >= within.start, c.hour < within.end, c.purchase == purchase, c.nano_gpu_hours > 0
     )
-    found: dict[tuple[str, str], dict[int, int]] = {}
+    usage: dict[tuple[str, str], dict[int, int]] = {}
     for gpu_type, region, hour, nano in connection.execute(query):
-        hours = found.setdefault((gpu_type, region), {})
+        hours = usage.setdefault((gpu_type, region), {})
         hours[hour] = hours.get(hour, 0) + nano
-    return found
+    return usage

@@ -26,8 +26,8 @@ def stated(ledger: Ledger) -> dict[str, Any]:
     with ledger.read() as connection:
         power, grid = _read(connection)
     return {
-        "power": [one.document() for one in reversed(power)],
-        "grid": [one.document() for one in reversed(grid)],
+        "power": [figure.document() for figure in reversed(power)],
+        "grid": [figure.document() for figure in reversed(grid)],
     }
 
 
@@ -53,12 +53,12 @@ def set_power(
     }  # fmt: skip  # a row
     with ledger.write() as connection:
         next_batch(connection)
-        held = Timeline(_read(connection)[0]).at(gpu_type, start)
-        if held is not None and _same(held, values):
-            return held, False
-        made = Power(**_insert(connection, gpu_power, values))
-        record(connection, actor, "power.set", gpu_type, made.document(), now)
-        return made, True
+        standing = Timeline(_read(connection)[0]).at(gpu_type, start)
+        if standing is not None and _same(standing, values):
+            return standing, False
+        power = Power(**_insert(connection, gpu_power, values))
+        record(connection, actor, "power.set", gpu_type, power.document(), now)
+        return power, True
 
 
 def set_grid(
@@ -82,20 +82,20 @@ def set_grid(
     }  # fmt: skip  # a row
     with ledger.write() as connection:
         next_batch(connection)
-        held = Timeline(_read(connection)[1]).at(region, start)
-        if held is not None and _same(held, values):
-            return held, False
-        made = Grid(**_insert(connection, grid_factors, values))
-        record(connection, actor, "grid.set", region, made.document(), now)
-        return made, True
+        standing = Timeline(_read(connection)[1]).at(region, start)
+        if standing is not None and _same(standing, values):
+            return standing, False
+        grid = Grid(**_insert(connection, grid_factors, values))
+        record(connection, actor, "grid.set", region, grid.document(), now)
+        return grid, True
 
 
 def energy_report(ledger: Ledger, period: Period, by: Sequence[str]) -> dict[str, Any]:
     """Energy and emissions of a period, divided like GPU time: `rows` are delivered requests, and with
-    `retry_waste` and the unused time they sum to `whole`. Raises LedgerUnavailableError."""
+    `retry_waste` and the unused time they sum to `total`. Raises LedgerUnavailableError."""
     rows: defaultdict[tuple[str, ...], Energy] = defaultdict(Energy)
     rest = {bucket: Energy() for bucket in ("retry_waste", *UNUSED)}
-    whole = Energy()
+    total = Energy()
     missing_power: set[str] = set()
     missing_grid: set[str] = set()
     with ledger.read() as connection:
@@ -111,7 +111,7 @@ def energy_report(ledger: Ledger, period: Period, by: Sequence[str]) -> dict[str
             elif mix is None and line.nano_gpu_hours:
                 missing_grid.add(line.region)
             into = rows[line.keys[: len(by)]] if line.bucket == "usage" else rest.get(line.bucket)
-            for sums in (whole, into):
+            for sums in (total, into):
                 if sums is not None:
                     sums.add(line.nano_gpu_hours, drawn, mix, working=line.bucket in WORKING)
     return {
@@ -122,7 +122,7 @@ def energy_report(ledger: Ledger, period: Period, by: Sequence[str]) -> dict[str
             {**dict(zip(by, key, strict=True)), **sums.document()} for key, sums in sorted(rows.items())
         ],
         **{bucket: sums.document() for bucket, sums in rest.items()},
-        "whole": whole.document(),
+        "whole": total.document(),
         "missing_power": sorted(missing_power),
         "missing_grid": sorted(missing_grid),
     }
@@ -138,6 +138,6 @@ def _insert(connection: Connection, table: Table, values: dict[str, Any]) -> dic
     return dict(connection.execute(insert(table).values(values).returning(table)).mappings().one())
 
 
-def _same(held: Power | Grid, values: dict[str, Any]) -> bool:
+def _same(standing: Power | Grid, values: dict[str, Any]) -> bool:
     """Whether stating it again would change nothing."""
-    return all(getattr(held, n) == v for n, v in values.items() if n not in {"recorded_at", "valid_from"})
+    return all(getattr(standing, n) == v for n, v in values.items() if n not in {"recorded_at", "valid_from"})

@@ -11,12 +11,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import DAY, iso
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import iso
+from gateway.units import DAY, NanoHours, decimal_text, gpu_hours_text, typed_units
 
 KWH_PLACES = 18
 KG_PLACES = 24
@@ -62,7 +61,7 @@ class Grid:
     """Empty: every region without its own."""
     valid_from: int
     milligrams_per_kwh: int
-    """Of CO2e."""
+    """The CO2e of a kilowatt-hour."""
     pue_millis: int
     """Power usage effectiveness: what the data centre draws for each unit that its computers use."""
     source: str
@@ -99,11 +98,11 @@ class Timeline(Generic[F]):
     """Figures by subject, over time; of those with the same start, the one that was stated last."""
 
     def __init__(self, figures: Iterable[F]) -> None:
-        found: defaultdict[str, dict[int, F]] = defaultdict(dict)
+        by_start: defaultdict[str, dict[int, F]] = defaultdict(dict)
         for figure in sorted(figures, key=lambda f: f.id):
-            found[figure.subject][figure.valid_from] = figure
+            by_start[figure.subject][figure.valid_from] = figure
         self._series: dict[str, Sequence[F]] = {
-            subject: [starts[at] for at in sorted(starts)] for subject, starts in found.items()
+            subject: [starts[start] for start in sorted(starts)] for subject, starts in by_start.items()
         }
 
     def at(self, subject: str, day: int) -> F | None:
@@ -119,7 +118,7 @@ _start: Callable[[_Dated], int] = lambda figure: figure.valid_from  # noqa: E731
 class Energy:
     """Mutable: a sum of energy and emissions."""
 
-    nano_gpu_hours: int = 0
+    nano_gpu_hours: NanoHours = NanoHours(0)  # noqa: RUF009  # an integer
     kwh: int = 0
     """10**-18 kWh, power usage effectiveness included."""
     kg: int = 0
@@ -130,7 +129,7 @@ class Energy:
     """Some energy has no stated emissions, and is missing from `kg`."""
 
     def add(self, nano: int, power: Power | None, grid: Grid | None, *, working: bool) -> None:
-        self.nano_gpu_hours += nano
+        self.nano_gpu_hours = NanoHours(self.nano_gpu_hours + nano)
         if power is None:
             self.powerless |= nano != 0
             return
@@ -145,7 +144,7 @@ class Energy:
     def document(self) -> dict[str, Any]:
         """Exact decimals; `kwh` and `kg_co2e` are null if a figure is missing."""
         return {
-            "gpu_hours": decimal_text(self.nano_gpu_hours, 9),
+            "gpu_hours": gpu_hours_text(self.nano_gpu_hours),
             "kwh": None if self.powerless else decimal_text(self.kwh, KWH_PLACES),
             "kg_co2e": None if self.powerless or self.gridless else decimal_text(self.kg, KG_PLACES),
         }
@@ -153,19 +152,16 @@ class Energy:
 
 def thousandths(param: str, text: str, *, least: int = 0) -> int:
     """A decimal with at most three places, from `least` to a million. Raises EnergyError."""
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        number = Decimal(-1)
-    if not (number.is_finite() and least <= number <= 10**6) or number != round(number, 3):
+    number = typed_units(text, 3, 10**6)
+    if number is None or number < least * 1000:
         raise EnergyError(
             param, f"{param}: {text[:40]!r} is not a decimal of at most three places, {least} to 1000000."
         )
-    return int(number.scaleb(3))
+    return number
 
 
-def day_of(param: str, at: int) -> int:
-    """Raises EnergyError unless `at` is the start of a UTC day."""
-    if at % DAY:
-        raise EnergyError(param, f"{param}: {iso(at)} is not the start of a UTC day.")
-    return at
+def day_of(param: str, time: int) -> int:
+    """Raises EnergyError unless `time` is the start of a UTC day."""
+    if time % DAY:
+        raise EnergyError(param, f"{param}: {iso(time)} is not the start of a UTC day.")
+    return time

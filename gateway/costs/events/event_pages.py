@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import and_, select, tuple_
 
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.reports.report import Question, read_report
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
@@ -89,16 +89,16 @@ def usage_event(row: Mapping[Any, Any], source: str) -> dict[str, Any]:
 
 def cost_events(ledger: Ledger, name: str, *, source: str) -> list[dict[str, Any]]:
     """CloudEvents of a closed month. Raises NotClosedError, PeriodError, LedgerUnavailableError."""
-    whole = month(name)
+    period = month_of(name)
     with ledger.read() as connection:
         state = connection.execute(select(periods.c.state).where(periods.c.month == name)).scalar()
         if state != "closed":
             raise NotClosedError(f"{name} is not closed: its costs can still change. Close it first.")
-        report = read_report(connection, Question(whole, ("tenant", "adapter")))
-    return list(_cost_events(report, name, source, iso(whole.end)))
+        report = read_report(connection, Question(period, ("tenant", "adapter")))
+    return list(_cost_events(report, name, source, iso(period.end)))
 
 
-def _cost_events(report: Mapping[str, Any], name: str, source: str, at: str) -> Iterator[dict[str, Any]]:
+def _cost_events(report: Mapping[str, Any], name: str, source: str, time: str) -> Iterator[dict[str, Any]]:
     for row in report["rows"]:
         tenant, adapter = row["tenant"], row["adapter"]
         yield _event(
@@ -106,7 +106,7 @@ def _cost_events(report: Mapping[str, Any], name: str, source: str, at: str) -> 
             source=source,
             type=COST,
             subject=tenant,
-            time=at,
+            time=time,
             data={
                 "month": name,
                 "adapter": adapter,

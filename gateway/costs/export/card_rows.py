@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gateway.costs.export.cells import Fixed, Row
 from gateway.costs.export.row_facts import object_text
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
     BATCH_SKU,
@@ -24,7 +24,6 @@ from gateway.costs.selling.charges import (
     price_id,
     residency_price,
 )
-from gateway.costs.selling.residency import PLACES
 
 COLUMNS = {"input": "x_InputTokens", "cached": "x_CachedTokens", "output": "x_OutputTokens"}
 _UNIT_PRICES = ("ContractedUnitPrice", "ListUnitPrice")
@@ -43,11 +42,11 @@ _METERS = {
 }
 
 
-def of_month(charges: MonthCharges, tenant: str, of: str) -> Iterator[Row]:
+def of_month(charges: MonthCharges, tenant: str, month: str) -> Iterator[Row]:
     card = charges.card
     for adapter, hours in sorted(charges.resident.items()):
         yield {
-            **_within(of),
+            **_within(month),
             "ChargeClass": None,
             "ChargeDescription": f"Residency of {adapter}, rate card {card.name}",
             "ResourceId": adapter,
@@ -55,23 +54,23 @@ def of_month(charges: MonthCharges, tenant: str, of: str) -> Iterator[Row]:
             "ResourceType": "LoRA Adapter",
             **named(tenant),
             **sku(card, RESIDENCY_SKU, "residency", "Adapter Residency"),
-            "PricingQuantity": Fixed(hours, PLACES),
+            "PricingQuantity": Fixed(hours, 3),
             "PricingUnit": "Hours",
-            "ConsumedQuantity": Fixed(hours, PLACES),
+            "ConsumedQuantity": Fixed(hours, 3),
             "ConsumedUnit": "Hours",
             **unit_price(Fixed(card.residency_micros, 6)),
-            **costs(residency_price(card, hours)),
+            **costs(residency_price(card.residency_micros, hours)),
             "x_Adapter": adapter,
             "x_Bucket": "residency",
             **no_tokens(tenant),
         }
-    yield from _adjustments(card, _adjusted(charges), tenant, of)
+    yield from _adjustments(card, _adjusted(charges), tenant, month)
 
 
-def of_correction(changed: MonthCorrection, tenant: str, of: str) -> Iterator[Row]:
+def of_correction(changed: MonthCorrection, tenant: str, month: str) -> Iterator[Row]:
     pairs = zip(_adjusted(changed.after), _adjusted(changed.before), strict=True)
     amounts = tuple(new - old for new, old in pairs)
-    yield from _adjustments(changed.after.card, amounts, tenant, of, charge_class="Correction")
+    yield from _adjustments(changed.after.card, amounts, tenant, month, charge_class="Correction")
 
 
 def _adjusted(charges: MonthCharges) -> tuple[int, ...]:
@@ -81,12 +80,12 @@ def _adjusted(charges: MonthCharges) -> tuple[int, ...]:
 
 
 def _adjustments(
-    card: RateCard, amounts: tuple[int, ...], tenant: str, of: str, charge_class: str | None = None
+    card: RateCard, amounts: tuple[int, ...], tenant: str, month: str, charge_class: str | None = None
 ) -> Iterator[Row]:
     for (name, category, text), amount in zip(_KINDS, amounts, strict=True):
         if amount:
             yield {
-                **_within(of),
+                **_within(month),
                 "ChargeCategory": category,
                 "ChargeClass": charge_class,
                 "ChargeDescription": f"{text}, rate card {card.name}",
@@ -105,9 +104,9 @@ def _adjustments(
             }
 
 
-def _within(of: str) -> Row:
-    whole = month(of)
-    return {"ChargePeriodStart": iso(whole.start), "ChargePeriodEnd": iso(whole.end)}
+def _within(month: str) -> Row:
+    period = month_of(month)
+    return {"ChargePeriodStart": iso(period.start), "ChargePeriodEnd": iso(period.end)}
 
 
 def named(tenant: str) -> Row:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gateway.costs.prices.amounts import decimal_text
 from gateway.runtime.spreadsheet import harmless
+from gateway.units import decimal_text
 
 
 class Fixed(NamedTuple):

@@ -22,7 +22,7 @@ from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, Row
 from gateway.costs.export.charges import Charge, ListPrice, UnitPrices, unit_prices, within
 from gateway.costs.export.row_facts import PURCHASE, gpu_time, sku, tags
-from gateway.costs.periods import month as month_of
+from gateway.costs.periods import month_of
 from gateway.costs.rollups.attribution import largest_remainder
 
 BY = ("hour", "tenant", "adapter", "version", "base_model", "gpu_type", "region", "purchase")
@@ -48,23 +48,23 @@ def rows(charges: Iterable[Charge]) -> Iterator[Row]:
 
 def leftover(lines: Iterable[CostLine], allocated: Mapping[str, Allocated]) -> Leftover:
     """`lines`: all that are posted to the month, by day. `allocated`: by the month that it is for."""
-    found: defaultdict[tuple[str, str, Pool], int] = defaultdict(int)
+    unused: defaultdict[tuple[str, str, Pool], int] = defaultdict(int)
     for line in lines:
         if line.bucket in UNUSED:
-            found[line.keys[0][:7], "unallocated", pool(line)] += line.nano_gpu_hours
+            unused[line.keys[0][:7], "unallocated", pool(line)] += line.nano_gpu_hours
         elif line.bucket == "retry_waste":
-            found[line.keys[0][:7], line.bucket, pool(line)] += line.nano_gpu_hours
+            unused[line.keys[0][:7], line.bucket, pool(line)] += line.nano_gpu_hours
     for name, parts in allocated.items():
         for (_, *key), nano in parts.items():
-            found[name, "unallocated", tuple(key)] -= nano  # type: ignore[index]  # a pool
-    return {key: nano for key, nano in sorted(found.items(), key=repr) if nano}
+            unused[name, "unallocated", tuple(key)] -= nano  # type: ignore[index]  # a pool
+    return {key: nano for key, nano in sorted(unused.items(), key=repr) if nano}
 
 
 def leftover_rows(left: Leftover, month: str, listed: ListPrice) -> Iterator[Row]:
     for (name, bucket, (gpu_type, region, purchase, rate)), nano in left.items():
         family, words = _NOBODYS[bucket]
-        at = month_of(name).start
-        prices = unit_prices(gpu_type, region, purchase, rate, at, listed)
+        start = month_of(name).start
+        prices = unit_prices(gpu_type, region, purchase, rate, start, listed)
         yield {
             **_of_month(name, gpu_type, prices, correction=name != month),
             **sku(family, "GPU Time", gpu_type, region, prices),
@@ -85,11 +85,11 @@ def allocated_rows(
     correction: bool = False,
 ) -> Iterator[Row]:
     """Unused time of a month allocated to tenants, or a correction of it. `tenants`: as in `files.Order`."""
-    at = month_of(month).start
+    start = month_of(month).start
     for (tenant, gpu_type, region, purchase, rate), nano in allocated.items():
-        if any(tenant != wanted for wanted in tenants):
+        if any(tenant != only for only in tenants):
             continue
-        prices = unit_prices(gpu_type, region, purchase, rate, at, listed)
+        prices = unit_prices(gpu_type, region, purchase, rate, start, listed)
         yield {
             **_of_month(month, gpu_type, prices, correction=correction),
             **sku("unused-gpu-time", "GPU Time", gpu_type, region, prices),

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gateway.costs.cost_lines import SUMS, CostLine
-from gateway.costs.periods import DAY, HOUR, Period, instant, iso
+from gateway.costs.periods import Period, instant, iso
 from gateway.costs.prices.book import PriceBook
+from gateway.units import DAY, HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +54,35 @@ ListPrice = Callable[[str, str, int], int | None]
 
 
 def list_price_of(book: PriceBook) -> ListPrice:
-    def of(gpu_type: str, region: str, at: int) -> int | None:
+    def of(gpu_type: str, region: str, time: int) -> int | None:
         series = book.series(gpu_type, region, "on_demand")
         if series is None or series[2] != "on_demand":
             return None
-        return book.rate(gpu_type, region, "on_demand", at)
+        return book.rate(gpu_type, region, "on_demand", time)
 
     return of
 
 
 def unit_prices(
-    gpu_type: str, region: str, purchase: str, rate: int | None, at: int, listed: ListPrice
+    gpu_type: str, region: str, purchase: str, rate: int | None, time: int, listed: ListPrice
 ) -> UnitPrices:
     """A file with missing prices is refused before."""
     assert rate is not None
-    other = None if purchase == "on_demand" else listed(gpu_type, region, at)
+    other = None if purchase == "on_demand" else listed(gpu_type, region, time)
     return UnitPrices(purchase, rate, rate if other is None else other)
 
 
 def hourly(lines: Iterable[CostLine], listed: ListPrice) -> Iterator[Charge]:
     """`lines`: whose first key is the hour. What reached no engine costs nothing, and has no row."""
-    at, start, end = 0, "", ""
+    time, start, end = 0, "", ""
     for line in lines:
         if line.bucket == "rejected":
             continue
         if line.keys[0] != start:
             start = line.keys[0]
-            at = instant("hour", start)
-            end = iso(at + HOUR)
-        prices = unit_prices(line.gpu_type, line.region, line.purchase, line.rate_micros, at, listed)
+            time = instant("hour", start)
+            end = iso(time + HOUR)
+        prices = unit_prices(*line.series, line.rate_micros, time, listed)
         yield Charge(line, start, end, prices)
 
 
@@ -96,14 +97,15 @@ def daily(charges: Iterable[Charge]) -> Iterator[Charge]:
             key = (
                 *line.keys[1:], line.bucket, line.calibration, line.correction, charge.prices, by and by.id,
             )  # fmt: skip  # one name a line says no more
-            held = same.get(key)
-            if by is not None and held is not None and held.covering is not None:
-                by = replace(by, effective=by.effective + held.covering.effective)
+            before = same.get(key)
+            if by is not None and before is not None and before.covering is not None:
+                by = replace(by, effective=by.effective + before.covering.effective)
             sums = {
-                name: getattr(line, name) + (0 if held is None else getattr(held.line, name)) for name in SUMS
+                name: getattr(line, name) + (0 if before is None else getattr(before.line, name))
+                for name in SUMS
             }
-            whole = replace(line, keys=(iso(start), *line.keys[1:]), **sums)
-            same[key] = Charge(whole, iso(start), iso(start + DAY), charge.prices, by)
+            total = replace(line, keys=(iso(start), *line.keys[1:]), **sums)
+            same[key] = Charge(total, iso(start), iso(start + DAY), charge.prices, by)
         # As the hours are ordered, so that the rows of an engine stay together.
         yield from sorted(same.values(), key=lambda charge: charge.line.keys)
 

@@ -13,33 +13,34 @@ from gateway.costs.export.charges import Charge, ListPrice, unit_prices, within
 from gateway.costs.export.columns import Granularity
 from gateway.costs.export.committed import Committed, effective, hourly, upfront
 from gateway.costs.export.row_facts import GPU_HOURS, discount, gpu_time, sku, tags
-from gateway.costs.periods import DAY, HOUR, Period
+from gateway.costs.periods import Period
+from gateway.units import DAY, HOUR, NANO
 
 _FREE = Fixed(0, 15)
 
 
-def rows(made: Committed, listed: ListPrice, granularity: Granularity) -> Iterator[Row]:
+def rows(committed: Committed, listed: ListPrice, granularity: Granularity) -> Iterator[Row]:
     """For the infrastructure dataset."""
-    for one in made.uses:
-        yield from _purchases(one, made.within)
-        yield from _unused(one, listed, HOUR if granularity == "hourly" else DAY)
+    for use in committed.uses:
+        yield from _purchases(use, committed.within)
+        yield from _unused(use, listed, HOUR if granularity == "hourly" else DAY)
 
 
-def beyond_the_books(made: Committed, charges: Iterable[Charge]) -> Iterator[Row]:
+def beyond_the_books(committed: Committed, charges: Iterable[Charge]) -> Iterator[Row]:
     """For the chargeback dataset, where covered time has the price book's cost: what each commitment is
     billed and costs beyond it. No tenant is charged for that. `charges`: all, as `covered` gives them."""
     books: defaultdict[int, int] = defaultdict(int)
     for charge in charges:
         if charge.covering is not None:
             books[charge.covering.id] += charge.line.nano_gpu_hours * charge.prices.paid
-    for one in made.uses:
-        commitment, held = one.commitment, books[one.commitment.id]
-        billed = sum(amount for _, amount, _ in _payments(one, made.within)) - held
-        hours = range(made.within.start, made.within.end, HOUR)
-        effective_cost = sum(hourly(commitment, hour) for hour in hours) - held
+    for use in committed.uses:
+        commitment, booked = use.commitment, books[use.commitment.id]
+        billed = sum(amount for _, amount, _ in _payments(use, committed.within)) - booked
+        hours = range(committed.within.start, committed.within.end, HOUR)
+        effective_cost = sum(hourly(commitment, hour) for hour in hours) - booked
         if billed or effective_cost:
             yield {
-                **within(made.within),
+                **within(committed.within),
                 **_about(commitment),
                 **costs(billed),
                 "ChargeCategory": "Adjustment",
@@ -53,22 +54,22 @@ def beyond_the_books(made: Committed, charges: Iterable[Charge]) -> Iterator[Row
             }
 
 
-def _payments(one: CommitmentUse, period: Period) -> Iterator[tuple[str, int, int]]:
+def _payments(use: CommitmentUse, period: Period) -> Iterator[tuple[str, int, int]]:
     """How often, the amount in 10**-15 of the currency, and the nano-GPU-hours that it pays for."""
-    commitment = one.commitment
-    if one.committed and commitment.rate_micros:
-        yield "Recurring", one.committed * commitment.rate_micros, one.committed
+    commitment = use.commitment
+    if use.committed and commitment.rate_micros:
+        yield "Recurring", use.committed * commitment.rate_micros, use.committed
     if upfront(commitment) and period.start <= commitment.valid_from < period.end:
         term = commitment.valid_to - commitment.valid_from
-        yield "One-Time", upfront(commitment), term * commitment.gpus * 10**9 // HOUR
+        yield "One-Time", upfront(commitment), term * commitment.gpus * NANO // HOUR
 
 
-def _purchases(one: CommitmentUse, period: Period) -> Iterator[Row]:
-    commitment = one.commitment
-    for frequency, amount, nano in _payments(one, period):
+def _purchases(use: CommitmentUse, period: Period) -> Iterator[Row]:
+    commitment = use.commitment
+    for frequency, amount, nano in _payments(use, period):
         recurring = frequency == "Recurring"
         quantity = Fixed(nano, 9) if recurring else Fixed(1, 0)
-        price = Fixed(commitment.rate_micros, 6) if recurring else Fixed(amount // 10**9, 6)
+        price = Fixed(commitment.rate_micros, 6) if recurring else Fixed(amount // NANO, 6)
         what = "Hourly payment" if recurring else "Upfront payment"
         yield {
             **within(_clipped(commitment, period)),
@@ -95,16 +96,16 @@ def _clipped(commitment: Commitment, period: Period) -> Period:
     return Period(max(commitment.valid_from, period.start), min(commitment.valid_to, period.end))
 
 
-def _unused(one: CommitmentUse, listed: ListPrice, length: int) -> Iterator[Row]:
+def _unused(use: CommitmentUse, listed: ListPrice, length: int) -> Iterator[Row]:
     """Priced at nothing: list prices are those of what was used, so that the difference to the effective cost
     is what a commitment saves."""
-    commitment = one.commitment
+    commitment = use.commitment
     sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for hour, nano in one.unused.items():
+    for hour, nano in use.unused.items():
         used = commitment.committed(hour) - nano
-        held = sums[hour - hour % length]
-        held[0] += nano
-        held[1] += hourly(commitment, hour) - effective(commitment, hour, used)
+        span_sums = sums[hour - hour % length]
+        span_sums[0] += nano
+        span_sums[1] += hourly(commitment, hour) - effective(commitment, hour, used)
     for start, (nano, cost) in sorted(sums.items()):
         prices = unit_prices(
             commitment.gpu_type, commitment.region, "reserved", commitment.rate_micros, start, listed

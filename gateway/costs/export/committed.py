@@ -19,10 +19,9 @@ from gateway.costs.commitments.commitment import Commitment, CommitmentUse, use
 from gateway.costs.commitments.commitment_store import read_commitments
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.charges import Charge, Covering
-from gateway.costs.periods import HOUR, Period, instant, month
+from gateway.costs.periods import Period, instant, month_of
 from gateway.metering.ledger.schema import periods
-
-_UNIT = 10**15
+from gateway.units import FEMTO, HOUR, NanoHours
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +33,29 @@ class Committed:
     uses: Sequence[CommitmentUse]
 
 
-def committed(connection: Connection, of: str, lines: Callable[[], Iterable[CostLine]]) -> Committed | None:
-    """None without commitments in the month `of`. `lines`: reads all that are posted to it, by hour
+def committed(
+    connection: Connection, month: str, lines: Callable[[], Iterable[CostLine]]
+) -> Committed | None:
+    """None without commitments in the month. `lines`: reads all that are posted to it, by hour
     first.
 
     Of a closed month: those that were recorded, and not withdrawn, when it was closed, so that its files
     never change. Of an open one: up to the last hour with postings."""
-    whole = month(of)
-    query = select(periods.c.closed_at).where(periods.c.month == of, periods.c.state == "closed")
+    period = month_of(month)
+    query = select(periods.c.closed_at).where(periods.c.month == month, periods.c.state == "closed")
     closed_at = connection.execute(query).scalar_one_or_none()
     known = [
-        one if closed_at is None or (one.withdrawn_at or 0) <= closed_at else replace(one, withdrawn_at=None)
-        for one in read_commitments(connection)
-        if one.valid_from < whole.end and one.valid_to > whole.start
-        if closed_at is None or one.recorded_at <= closed_at
+        commitment
+        if closed_at is None or (commitment.withdrawn_at or 0) <= closed_at
+        else replace(commitment, withdrawn_at=None)
+        for commitment in read_commitments(connection)
+        if commitment.valid_from < period.end and commitment.valid_to > period.start
+        if closed_at is None or commitment.recorded_at <= closed_at
     ]
-    if all(one.withdrawn_at is not None for one in known):
+    if all(commitment.withdrawn_at is not None for commitment in known):
         return None
     usage: dict[tuple[str, str], dict[int, int]] = {}
-    last = whole.start
+    last = period.start
     for line in lines():
         if line.correction:
             continue
@@ -61,7 +64,7 @@ def committed(connection: Connection, of: str, lines: Callable[[], Iterable[Cost
         if _is_reserved(line):
             hours = usage.setdefault((line.gpu_type, line.region), {})
             hours[hour] = hours.get(hour, 0) + line.nano_gpu_hours
-    within = Period(whole.start, whole.end if closed_at is not None else min(last, whole.end))
+    within = Period(period.start, period.end if closed_at is not None else min(last, period.end))
     return Committed(within, use(known, usage, within))
 
 
@@ -81,16 +84,16 @@ def covered(charges: Iterable[Charge], uses: Sequence[CommitmentUse]) -> Iterato
         line, hour = charge.line, instant("hour", charge.line.keys[0])
         rest = line.nano_gpu_hours
         places = left.get((line.gpu_type, line.region, hour), {})
-        for commitment, held in places.items():
-            if not (nano := min(rest, held)):
+        for commitment, available in places.items():
+            if not (nano := min(rest, available)):
                 continue
             places[commitment] -= nano
             before = taken.get((commitment.id, hour), 0)
             taken[commitment.id, hour] = before + nano
             cost = effective(commitment, hour, before + nano) - effective(commitment, hour, before)
             covering = Covering(commitment.id, commitment.description, cost)
-            yield replace(charge, line=replace(line, nano_gpu_hours=nano), covering=covering)
-            rest -= nano
+            yield replace(charge, line=replace(line, nano_gpu_hours=NanoHours(nano)), covering=covering)
+            rest = NanoHours(rest - nano)
             line = _without_counts(line)
         if rest:
             yield replace(charge, line=replace(line, nano_gpu_hours=rest))
@@ -104,17 +107,17 @@ def _without_counts(line: CostLine) -> CostLine:
 
 def _left(uses: Sequence[CommitmentUse]) -> dict[tuple[str, str, int], dict[Commitment, int]]:
     """(GPU type, region, hour) → the nano-GPU-hours that each commitment covers, in order of use."""
-    found: dict[tuple[str, str, int], dict[Commitment, int]] = {}
-    for one in sorted(uses, key=lambda one: (not one.commitment.region, one.commitment.id)):
-        for (region, hour), nano in one.used.items():
-            found.setdefault((one.commitment.gpu_type, region, hour), {})[one.commitment] = nano
-    return found
+    left: dict[tuple[str, str, int], dict[Commitment, int]] = {}
+    for used in sorted(uses, key=lambda used: (not used.commitment.region, used.commitment.id)):
+        for (region, hour), nano in used.used.items():
+            left.setdefault((used.commitment.gpu_type, region, hour), {})[used.commitment] = nano
+    return left
 
 
 def effective(commitment: Commitment, hour: int, nano: int) -> int:
     """What the first `nano` nano-GPU-hours of an hour cost."""
-    whole = commitment.committed(hour)
-    return hourly(commitment, hour) * nano // whole if whole else 0
+    nano_committed = commitment.committed(hour)
+    return hourly(commitment, hour) * nano // nano_committed if nano_committed else 0
 
 
 def hourly(commitment: Commitment, hour: int) -> int:
@@ -131,4 +134,4 @@ def amortised(commitment: Commitment, until: int) -> int:
 
 
 def upfront(commitment: Commitment) -> int:
-    return int(Fraction(commitment.upfront) * _UNIT)
+    return int(Fraction(commitment.upfront) * FEMTO)

@@ -33,6 +33,7 @@ from gateway.costs.selling.charges import (
     rates_of,
 )
 from gateway.costs.selling.posted import tenant_months, tokens_of
+from gateway.units import FREE
 
 _COMMITMENT = ("Category", "Id", "Name", "Quantity", "Type", "Unit")
 """Not the status, which stays empty: the 1.2 rules for ConsumedQuantity refer to it."""
@@ -84,7 +85,7 @@ class Customer:
 
     def charged(self, line: CostLine) -> CostLine:
         """A line without the rate of its GPU, if a card prices it."""
-        return line if self.card_of(line) is None else replace(line, rate_micros=0)
+        return line if self.card_of(line) is None else replace(line, rate_micros=FREE)
 
     def focus(self, charges: Iterable[Charge]) -> Iterator[Row]:
         """Rows from charges grouped by BY."""
@@ -99,7 +100,9 @@ class Customer:
 
     def at_cost(self, allocated: Mapping[str, Allocated]) -> dict[str, Allocated]:
         """Shares of unused time by month: only of months without a card."""
-        return {of: parts for of, parts in allocated.items() if self.cards.card(self.tenant, of) is None}
+        return {
+            month: parts for month, parts in allocated.items() if self.cards.card(self.tenant, month) is None
+        }
 
     def hidden(self, row: Row) -> Row:
         """A row at cost without what a GPU-hour costs, and how many there were."""
@@ -127,13 +130,15 @@ class Customer:
 
     def month_rows(self, connection: Connection, book: PriceBook) -> Iterator[Row]:
         """Resident adapters, free allowance and minimum, and what corrections changed in these."""
-        whole = tenant_months(connection, book, self.month, self.cards, {self.tenant: 0}, {}).get(self.tenant)
-        if whole is None:
+        charged = tenant_months(connection, book, self.month, self.cards, {self.tenant: 0}, {}).get(
+            self.tenant
+        )
+        if charged is None:
             return
-        if whole.current is not None:
-            yield from card_rows.of_month(whole.current, self.tenant, self.month)
-        for of, changed in whole.corrections.items():
-            yield from card_rows.of_correction(changed, self.tenant, of)
+        if charged.current is not None:
+            yield from card_rows.of_month(charged.current, self.tenant, self.month)
+        for month, changed in charged.corrections.items():
+            yield from card_rows.of_correction(changed, self.tenant, month)
 
 
 def _tagged(tags: Cell, centre: str) -> str:
@@ -141,11 +146,11 @@ def _tagged(tags: Cell, centre: str) -> str:
 
 
 def _one(period: str) -> Row:
-    one = Fixed(1, 0)
+    count = Fixed(1, 0)
     return {
-        "PricingQuantity": one,
+        "PricingQuantity": count,
         "PricingUnit": period,
-        "ConsumedQuantity": one,
+        "ConsumedQuantity": count,
         "ConsumedUnit": period,
     }
 

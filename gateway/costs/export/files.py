@@ -26,7 +26,7 @@ from gateway.costs.export.customer import Customer, columns_for, unlisted
 from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import allocate_month, terms_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
@@ -150,7 +150,7 @@ def _write_for_customer(connection: Connection, book: PriceBook, order: Order, f
 
 
 def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[CostLine]:
-    return read_lines(connection, book, month(order.month), by, tenants=order.tenants)
+    return read_lines(connection, book, month_of(order.month), by, tenants=order.tenants)
 
 
 def _focus_rows(connection: Connection, book: PriceBook, order: Order, version: str) -> Iterable[Row]:
@@ -168,18 +168,18 @@ def _focus_rows(connection: Connection, book: PriceBook, order: Order, version: 
         # What a commitment covers depends on the engines of all tenants.
         divided = covered(hourly(all_lines(), listed), plan.uses)
         mine = (c for c in divided if all(c.line.keys[infrastructure.TENANT] == t for t in order.tenants))
-        made = infrastructure.rows(_in_spans(mine, order), version)
-        return made if order.tenants else chain(made, commitment_rows.rows(plan, listed, order.granularity))
+        rows = infrastructure.rows(_in_spans(mine, order), version)
+        return rows if order.tenants else chain(rows, commitment_rows.rows(plan, listed, order.granularity))
     allocated = _allocated(connection, book, order)
-    found = chain(
+    charge_rows = chain(
         chargeback.rows(_charges(_lines(connection, book, order, chargeback.BY), listed, order)),
         _allocated_rows(allocated, order, listed),
         _leftover_rows(connection, book, order, allocated, listed),
     )
     if plan is None or order.tenants:
-        return found
+        return charge_rows
     divided = covered(hourly(all_lines(), listed), plan.uses)
-    return chain(found, commitment_rows.beyond_the_books(plan, divided))
+    return chain(charge_rows, commitment_rows.beyond_the_books(plan, divided))
 
 
 def _charges(lines: Iterable[CostLine], listed: ListPrice, order: Order) -> Iterable[Charge]:
@@ -196,16 +196,18 @@ def _closed_book(connection: Connection, order: Order) -> PriceBook | None:
     document = connection.execute(query).scalar_one_or_none()
     if document is None:
         return None
-    held = json.loads(document)["terms"]["prices"]
-    return PriceBook((Price(**one) for one in held), before_corrections=not any("id" in one for one in held))
+    prices = json.loads(document)["terms"]["prices"]
+    return PriceBook(
+        (Price(**price) for price in prices), before_corrections=not any("id" in price for price in prices)
+    )
 
 
 def _allocated(connection: Connection, book: PriceBook, order: Order) -> dict[str, Allocated]:
     """Unused time allocated to tenants, by the month that it is for. By the month's terms: as it was closed,
     or by the standing policy."""
-    lines = read_lines(connection, book, month(order.month), ("tenant",))
-    found = allocate_month(connection, book, order.month, terms_of(connection, order.month), lines)
-    return {order.month: found.own, **found.corrections}
+    lines = read_lines(connection, book, month_of(order.month), ("tenant",))
+    allocation = allocate_month(connection, book, order.month, terms_of(connection, order.month), lines)
+    return {order.month: allocation.own, **allocation.corrections}
 
 
 def _allocated_rows(allocated: Mapping[str, Allocated], order: Order, listed: ListPrice) -> Iterator[Row]:
@@ -255,12 +257,8 @@ def _no_price(series: str, order: Order) -> str:
 
 def missing_prices(lines: Iterable[CostLine]) -> str:
     """Names of the series with GPU time but no price."""
-    found = {
-        (line.gpu_type, line.region, line.purchase)
-        for line in lines
-        if line.rate_micros is None and line.bucket != "rejected"
-    }
-    return ", ".join(_series(*series) for series in sorted(found))
+    unpriced = {line.series for line in lines if line.rate_micros is None and line.bucket != "rejected"}
+    return ", ".join(_series(*series) for series in sorted(unpriced))
 
 
 def _series(gpu_type: str, region: str, purchase: str) -> str:

@@ -62,16 +62,16 @@ _CLOUDZERO = (
 
 def _vantage(row: Row) -> Row:
     """It knows neither purchases nor adjustments."""
-    made = {column.name: row.get(column.name) for column in _VANTAGE}
+    cells = {column.name: row.get(column.name) for column in _VANTAGE}
     category = "Credit" if row["ChargeCategory"] == "Credit" else "Usage"
-    return {**made, "ChargeCategory": category, "ChargePeriodStart": str(row["ChargePeriodStart"])[:10]}
+    return {**cells, "ChargeCategory": category, "ChargePeriodStart": str(row["ChargePeriodStart"])[:10]}
 
 
 def _cloudzero(row: Row) -> Row:
-    made: dict[str, Cell] = {name: row.get(of) for name, of in _FROM.items()}
-    made["lineitem/type"] = "Discount" if row["ChargeCategory"] == "Credit" else "Usage"
-    made["resource/account"] = made["resource/account"] or row["BillingAccountId"]
-    return made
+    cells: dict[str, Cell] = {name: row.get(column) for name, column in _FROM.items()}
+    cells["lineitem/type"] = "Discount" if row["ChargeCategory"] == "Credit" else "Usage"
+    cells["resource/account"] = cells["resource/account"] or row["BillingAccountId"]
+    return cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +88,4 @@ class Foreign:
 FOREIGN = {"vantage": Foreign(_VANTAGE, _vantage), "cloudzero": Foreign(_CLOUDZERO, _cloudzero)}
 """By format."""
 MOST_CLOUDZERO_ROWS = 1_000_000
-"""Of a file."""
+"""The most rows of a file."""

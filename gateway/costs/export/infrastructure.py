@@ -128,11 +128,11 @@ def _details(line: CostLine, ratio: Fixed) -> str:
 def ratios(parts: list[int]) -> list[Fixed | None]:
     """Each part's share of the sum, to 12 places that add up to exactly 1; None if the sum is 0, as in a
     correction that only moves GPU time between workloads."""
-    whole = sum(parts)
-    if whole == 0:
+    total = sum(parts)
+    if total == 0:
         return [None] * len(parts)
-    one = 10**_RATIO_PLACES
-    floors = [part * one // whole for part in parts]
-    lost = [abs(part * one % whole) for part in parts]
-    first = sorted(range(len(parts)), key=lambda index: (-lost[index], index))[: one - sum(floors)]
+    unit = 10**_RATIO_PLACES
+    floors = [part * unit // total for part in parts]
+    lost = [abs(part * unit % total) for part in parts]
+    first = sorted(range(len(parts)), key=lambda index: (-lost[index], index))[: unit - sum(floors)]
     return [Fixed(floor + (index in first), _RATIO_PLACES) for index, floor in enumerate(floors)]

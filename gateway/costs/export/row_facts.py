@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from gateway.costs.export.cells import Fixed, Row
 from gateway.costs.export.charges import UnitPrices
-from gateway.costs.periods import iso
-from gateway.costs.periods import month as month_of
+from gateway.costs.periods import iso, month_of
 
 CATEGORY = {"on_demand": "Standard", "spot": "Dynamic", "reserved": "Committed"}
 GPU_HOURS = "GPU-Hours"
@@ -95,7 +94,7 @@ def _commitment(gpu_type: str, region: str) -> Row:
 
 
 def discount(number: int, description: str, *, status: str | None = "Used") -> Row:
-    """Of a recorded commitment. `status`: None for its purchase."""
+    """The columns of a recorded commitment. `status`: None for its purchase."""
     return _discount(f"commitment/{number}", description or f"Commitment {number}", status)
 
 
@@ -112,8 +111,8 @@ def _discount(identity: str, name: str, status: str | None) -> Row:
 
 def tags(gpu_type: str, purchase: str, **more: str) -> str:
     """`more`: tags without their prefix; empty ones are left out."""
-    found = {"gpu_type": gpu_type, "purchase": purchase, **more}
-    return object_text(**{f"florin/{name}": value for name, value in found.items() if value})
+    names = {"gpu_type": gpu_type, "purchase": purchase, **more}
+    return object_text(**{f"florin/{name}": value for name, value in names.items() if value})
 
 
 def object_text(**members: object) -> str:

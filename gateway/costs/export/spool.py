@@ -123,8 +123,8 @@ class Spool:
         """Remove files left by killed workers of this user."""
         for path in self.folder.glob(f"{PREFIX}*"):
             with suppress(OSError):
-                found = path.stat()
-                if found.st_uid == os.getuid() and found.st_mtime < time.time() - _LEFT_SECONDS:
+                status = path.stat()
+                if status.st_uid == os.getuid() and status.st_mtime < time.time() - _LEFT_SECONDS:
                     _remove_any(path)
 
 

@@ -16,20 +16,20 @@ from sqlalchemy import Connection, and_, select, true, update
 
 from gateway.costs.forecasting.anomalies import Anomaly
 from gateway.costs.forecasting.budgets import ENOUGH_DAYS, Budget
-from gateway.costs.forecasting.daily_costs import PLACES, months_of
+from gateway.costs.forecasting.daily_costs import months_of
 from gateway.costs.forecasting.forecast import HISTORY_DAYS, Forecast
 from gateway.costs.forecasting.look_ahead import NO_BUDGETS, LookAhead, anomaly_document, estimate
 from gateway.costs.owner import Owner, has_predecessor
-from gateway.costs.periods import DAY, Period, iso, month
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_alerts as table
+from gateway.units import DAY, amount_text
 
 _NAMESPACE: Final = uuid.UUID("0f6bb7a1-6d2c-5a0e-9a57-3d1f4c1f6f10")
-GIVEN_UP_AFTER: Final = 7 * 86_400_000_000
+GIVEN_UP_AFTER: Final = 7 * DAY
 """Microseconds after which an alert that no webhook accepted is old news."""
 
 
@@ -53,9 +53,9 @@ class Alert:
 def alerts_of(look: LookAhead, anomalies: Sequence[Anomaly], *, now: int) -> Iterator[Alert]:
     """The alerts that a look gives rise to, whether or not they were raised before. Pure."""
     for tenant, budget in look.budgets.items():
-        found = look.of(tenant)
-        document = _of_budget(look, budget, found)
-        for kind in _crossed(budget, found):
+        forecast = look.of(tenant)
+        document = _of_budget(look, budget, forecast)
+        for kind in _crossed(budget, forecast):
             # The amount is part of it: a budget that was raised and is used up again is news.
             yield Alert(_id(kind, budget.id, look.month), now, kind, tenant, document)
     for anomaly in anomalies:
@@ -112,7 +112,9 @@ def _by_card(cards: RateCards, owner: Owner, alert: Alert) -> bool:
 
 def _basis(alert: Alert) -> Period:
     """The days that an alert's figures rest on: the month, and the history of a forecast or an anomaly."""
-    begun = alert.at if "month" not in alert.document else min(alert.at, month(alert.document["month"]).start)
+    begun = (
+        alert.at if "month" not in alert.document else min(alert.at, month_of(alert.document["month"]).start)
+    )
     return Period(max(0, min(begun, alert.at - alert.at % DAY - HISTORY_DAYS * DAY)), alert.at + 1)
 
 
@@ -134,26 +136,30 @@ def mark_delivered(ledger: Ledger, alert_id: str, now: int) -> None:
         connection.execute(update(table).where(table.c.id == alert_id).values(delivered_at=now))
 
 
-def _crossed(budget: Budget, found: Forecast) -> Iterator[str]:
+def _crossed(budget: Budget, forecast: Forecast) -> Iterator[str]:
     """Each threshold on its own: a budget that is reached was also warned about."""
-    if found.so_far * 100 >= budget.amount * budget.warn_percent:
+    if forecast.so_far * 100 >= budget.amount * budget.warn_percent:
         yield "cost.budget_warning"
-    if found.so_far >= budget.amount:
+    if forecast.so_far >= budget.amount:
         yield "cost.budget_reached"
-    elif found.days_known >= ENOUGH_DAYS and found.expected is not None and found.expected > budget.amount:
+    elif (
+        forecast.days_known >= ENOUGH_DAYS
+        and forecast.expected is not None
+        and forecast.expected > budget.amount
+    ):
         yield "cost.budget_forecast"
 
 
-def _of_budget(look: LookAhead, budget: Budget, found: Forecast) -> dict[str, Any]:
+def _of_budget(look: LookAhead, budget: Budget, forecast: Forecast) -> dict[str, Any]:
     return {
         "month": look.month,
         "currency": look.daily.currency,
         "budget": budget.document()["amount"],
         "warn_percent": budget.warn_percent,
-        "so_far": decimal_text(found.so_far, PLACES),
-        "expected": estimate(found.expected),
-        "low": estimate(found.low),
-        "high": estimate(found.high),
+        "so_far": amount_text(forecast.so_far),
+        "expected": estimate(forecast.expected),
+        "low": estimate(forecast.low),
+        "high": estimate(forecast.high),
     }
 
 

@@ -12,14 +12,14 @@ from fractions import Fraction
 from statistics import median
 from typing import Final, Literal
 
-from gateway.costs.periods import DAY
+from gateway.units import DAY, NANO, NOTHING, Amount
 
 HABIT_DAYS: Final = 14
 """Complete days before the day in question."""
 LEAST_DAYS: Final = 5
 """Days with cost among them, without which there is no habit."""
 
-LEAST_IDLE: Final = 6 * 10**9
+LEAST_IDLE: Final = 6 * NANO
 """Nano-GPU-hours on a day, below which an engine was hardly there: an autoscaler's, for example."""
 
 Kind = Literal["tenant", "adapter", "engine"]
@@ -30,7 +30,7 @@ class Bounds:
     factor: Fraction = Fraction(3)
     """How many times the habit is an anomaly."""
     least_percent: Fraction = Fraction(1)
-    """Of what everything cost on the habitual day: anything that costs less is not worth a look."""
+    """Percent of what everything cost on the habitual day: anything that costs less is not worth a look."""
     idle_percent: Fraction = Fraction(95)
     """An engine that is idle for this part of its provisioned time on a day idles."""
 
@@ -45,9 +45,9 @@ class Anomaly:
     since: int
     """Start of the first day of the unbroken run that `day` ends."""
     day: int
-    cost: int
-    """On that day, in 10**-15 of the currency; of an engine: of its idle time."""
-    habit: int | None
+    cost: Amount
+    """On that day; of an engine: of its idle time."""
+    habit: Amount | None
     """The median day's cost; None for an engine."""
     ratio: Fraction
     """Cost by habit; of an engine: idle by provisioned time."""
@@ -56,13 +56,13 @@ class Anomaly:
 def spikes(
     kind: Literal["tenant", "adapter"],
     costs: Mapping[str, Mapping[int, int]],
-    whole: Mapping[int, int],
+    everything: Mapping[int, int],
     today: int,
     bounds: Bounds = Bounds(),  # frozen
 ) -> Iterator[Anomaly]:
-    """Whose cost is beyond its habit, yesterday or today so far. `costs`: by subject and day; `whole`: what
-    everything cost. A day without a habit before it is never an anomaly."""
-    floor = bounds.least_percent / 100 * _median(whole, today)
+    """Whose cost is beyond its habit, yesterday or today so far. `costs`: by subject and day; `everything`:
+    what everything cost. A day without a habit before it is never an anomaly."""
+    floor = bounds.least_percent / 100 * _median(everything, today)
     for subject, series in sorted(costs.items()):
         day = next((d for d in (today, today - DAY) if _beyond(series, d, floor, bounds)), None)
         if day is None:
@@ -71,12 +71,12 @@ def spikes(
         while since - DAY > day - HABIT_DAYS * DAY and _beyond(series, since - DAY, floor, bounds):
             since -= DAY
         habit = _median(series, day)
-        tenant = subject.partition("/")[0]
-        yield Anomaly(kind, subject, tenant, since, day, series[day], round(habit), series[day] / habit)
+        tenant, cost = subject.partition("/")[0], Amount(series[day])
+        yield Anomaly(kind, subject, tenant, since, day, cost, Amount(round(habit)), cost / habit)
 
 
 def idlers(
-    engines: Mapping[str, Mapping[int, tuple[int, int, int]]],
+    engines: Mapping[str, Mapping[int, tuple[int, int, Amount]]],
     today: int,
     bounds: Bounds = Bounds(),  # frozen
 ) -> Iterator[Anomaly]:
@@ -89,8 +89,8 @@ def idlers(
         since = day
         while _idles(days, since - DAY, bounds):
             since -= DAY
-        idle, whole, cost = days[day]
-        yield Anomaly("engine", engine, "", since, day, cost, None, Fraction(idle, whole))
+        idle, provisioned, cost = days[day]
+        yield Anomaly("engine", engine, "", since, day, cost, None, Fraction(idle, provisioned))
 
 
 def _beyond(series: Mapping[int, int], day: int, floor: Fraction, bounds: Bounds) -> bool:
@@ -103,7 +103,7 @@ def _beyond(series: Mapping[int, int], day: int, floor: Fraction, bounds: Bounds
 
 
 def _median(series: Mapping[int, int], day: int) -> Fraction:
-    """Of the days before `day`, from the first that cost anything."""
+    """The median of the days before `day`, from the first that cost anything."""
     begun = min((d for d in _before(day) if series.get(d)), default=day)
     known = [Fraction(series.get(d, 0)) for d in _before(day) if d >= begun]
     return median(known) if known else Fraction(0)
@@ -113,6 +113,6 @@ def _before(day: int) -> range:
     return range(day - HABIT_DAYS * DAY, day, DAY)
 
 
-def _idles(days: Mapping[int, tuple[int, int, int]], day: int, bounds: Bounds) -> bool:
-    idle, whole, _ = days.get(day, (0, 0, 0))
-    return whole >= LEAST_IDLE and idle * 100 >= whole * bounds.idle_percent
+def _idles(days: Mapping[int, tuple[int, int, Amount]], day: int, bounds: Bounds) -> bool:
+    idle, provisioned, _ = days.get(day, (0, 0, NOTHING))
+    return provisioned >= LEAST_IDLE and idle * 100 >= provisioned * bounds.idle_percent

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from sqlalchemy import Connection, insert, select
 
 from gateway.costs.field_error import FieldError
 from gateway.costs.forecasting.forecast import Forecast
-from gateway.costs.periods import iso, month
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_budgets as table
 from gateway.metering.ledger.schema import rollups
+from gateway.units import Amount, Micros, micros_text, typed_units, worth
 
-_LARGEST = Decimal(10**12)
-_MICROS = 10**9
-"""10**-15 of the currency in a millionth of it."""
+_LARGEST = 10**12
 ENOUGH_DAYS = 7
 """Days of history from which on a forecast alone raises an alert."""
 
@@ -43,45 +40,44 @@ class Budget:
     """Empty: the whole installation."""
     month: str
     """The first month that it applies to."""
-    amount_micros: int | None
-    """Millionths of the currency per month; None: no budget from that month on."""
+    amount_micros: Micros | None
+    """Per month; None: no budget from that month on."""
     currency: str
     warn_percent: int
     recorded_at: int
 
     @property
-    def amount(self) -> int:
-        """10**-15 of the currency."""
-        return (self.amount_micros or 0) * _MICROS
+    def amount(self) -> Amount:
+        return worth(self.amount_micros or Micros(0))
 
     def document(self) -> dict[str, Any]:
         return {
             "tenant": self.tenant or None,
             "from": self.month,
-            "amount": None if self.amount_micros is None else decimal_text(self.amount_micros, 6),
+            "amount": None if self.amount_micros is None else micros_text(self.amount_micros),
             "currency": self.currency,
             "warn_percent": self.warn_percent,
             "recorded_at": iso(self.recorded_at),
         }
 
 
-def status(budget: Budget, found: Forecast) -> Status:
+def status(budget: Budget, forecast: Forecast) -> Status:
     """How a month stands against a budget, the worst that holds."""
-    if found.so_far >= budget.amount:
+    if forecast.so_far >= budget.amount:
         return "reached"
-    sure = found.method == "actual" or found.days_known >= ENOUGH_DAYS
-    if sure and found.expected is not None and found.expected > budget.amount:
+    sure = forecast.method == "actual" or forecast.days_known >= ENOUGH_DAYS
+    if sure and forecast.expected is not None and forecast.expected > budget.amount:
         return "forecast_over"
-    if found.so_far * 100 >= budget.amount * budget.warn_percent:
+    if forecast.so_far * 100 >= budget.amount * budget.warn_percent:
         return "warning"
     return "within"
 
 
-def used_percent(budget: Budget, found: Forecast) -> str | None:
+def used_percent(budget: Budget, forecast: Forecast) -> str | None:
     """Part of the amount that is used, in percent with one decimal place; None for an amount of 0."""
     if not budget.amount:
         return None
-    tenths = found.so_far * 1000 // budget.amount
+    tenths = forecast.so_far * 1000 // budget.amount
     return f"{tenths // 10}.{tenths % 10}"
 
 
@@ -91,13 +87,13 @@ def read_budgets(connection: Connection, name: str) -> dict[str, Budget]:
 
 
 def in_force(budgets: Iterable[Budget], name: str) -> dict[str, Budget]:
-    """Of all rows ever recorded, in order of their ids, those that apply to the month."""
-    found: dict[str, Budget] = {}
+    """The budgets that apply to the month. `budgets`: all ever recorded, in order of their ids."""
+    latest: dict[str, Budget] = {}
     for budget in budgets:
-        held = found.get(budget.tenant)
-        if budget.month <= name and (held is None or budget.month >= held.month):
-            found[budget.tenant] = budget
-    return {tenant: b for tenant, b in sorted(found.items()) if b.amount_micros is not None}
+        before = latest.get(budget.tenant)
+        if budget.month <= name and (before is None or budget.month >= before.month):
+            latest[budget.tenant] = budget
+    return {tenant: b for tenant, b in sorted(latest.items()) if b.amount_micros is not None}
 
 
 def set_budget(
@@ -117,26 +113,26 @@ def set_budget(
 
     Raises BudgetError, LedgerUnavailableError."""
     name = iso(now)[:7] if first is None else first
-    month(name)
+    month_of(name)
     micros = None if amount is None else _micros(amount)
     with ledger.write() as connection:
         next_batch(connection)  # two at once would each see the other's absence
         if micros is not None and not (known or _has_usage(connection, tenant)):
             raise BudgetError("tenant", f"There is no tenant {tenant[:80]!r}, and no usage of one.")
-        held = read_budgets(connection, name).get(tenant)
+        standing = read_budgets(connection, name).get(tenant)
         currency = next((price.currency for price in read_prices(connection)), "")
         if micros is not None and not currency:
             raise BudgetError("amount", "There is no price yet, and so no currency: add a price first.")
-        wanted = (micros, warn_percent)
-        same = wanted == (held.amount_micros, held.warn_percent) if held else micros is None
+        requested = (micros, warn_percent)
+        same = requested == (standing.amount_micros, standing.warn_percent) if standing else micros is None
         if same:
-            return held, False
+            return standing, False
         values = {
             "tenant": tenant, "month": name, "amount_micros": micros, "currency": currency,
             "warn_percent": warn_percent, "recorded_at": now,
         }  # fmt: skip  # a row
-        made = connection.execute(insert(table).values(values).returning(table)).mappings().one()
-        budget = Budget(**made)
+        row = connection.execute(insert(table).values(values).returning(table)).mappings().one()
+        budget = Budget(**row)
         action = "cost_budget.remove" if micros is None else "cost_budget.set"
         record(connection, actor, action, tenant or "installation", budget.document(), now)
         return (None if micros is None else budget), True
@@ -151,13 +147,10 @@ def _rows(connection: Connection) -> list[Budget]:
     return [Budget(**row) for row in connection.execute(select(table).order_by(table.c.id)).mappings()]
 
 
-def _micros(text: str) -> int:
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal(-1)
-    if not (amount.is_finite() and 0 <= amount <= _LARGEST) or amount != round(amount, 6):
+def _micros(text: str) -> Micros:
+    amount = typed_units(text, 6, _LARGEST)
+    if amount is None:
         raise BudgetError(
             "amount", f"amount: {text[:40]!r} is not a decimal of at most six places, 0 to {_LARGEST}."
         )
-    return int(amount.scaleb(6))
+    return Micros(amount)

@@ -20,7 +20,8 @@ from fractions import Fraction
 from math import isqrt
 from typing import Final, Literal
 
-from gateway.costs.periods import DAY, Period
+from gateway.costs.periods import Period
+from gateway.units import DAY, Amount
 
 HISTORY_DAYS: Final = 28
 """Complete days that a forecast looks back on: each weekday four times."""
@@ -45,14 +46,12 @@ _T: Final[Mapping[int, Sequence[int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Costs are in 10**-15 of the currency."""
-
-    so_far: int
+    so_far: Amount
     """Cost of the month until now."""
-    expected: int | None
+    expected: Amount | None
     """Cost at the month's end; None: too few days are known."""
-    low: int | None
-    high: int | None
+    low: Amount | None
+    high: Amount | None
     days_known: int
     """Complete days of history."""
     method: Literal["actual", "weekday", "daily", "none"]
@@ -62,7 +61,9 @@ class Forecast:
 def forecast(costs: Mapping[int, int], month: Period, today: int, confidence: Confidence = 80) -> Forecast:
     """`costs`: by the start of the day, also of days before the month. `today`: start of the first day that
     is not complete; its cost so far counts if it exceeds what is expected of it."""
-    so_far = sum(cost for day, cost in costs.items() if month.start <= day < min(today + 1, month.end))
+    so_far = Amount(
+        sum(cost for day, cost in costs.items() if month.start <= day < min(today + 1, month.end))
+    )
     known = _history(costs, today)
     coming = range(max(today, month.start), month.end, DAY)
     if not coming:
@@ -73,10 +74,10 @@ def forecast(costs: Mapping[int, int], month: Period, today: int, confidence: Co
     means = _Means(known, weekly=weekly)
     done = sum(cost for day, cost in costs.items() if month.start <= day < min(today, month.end))
     first = max(Fraction(costs.get(coming[0], 0)), means.of(coming[0]))
-    expected = round(sum((means.of(day) for day in coming[1:]), done + first))
+    expected = Amount(round(sum((means.of(day) for day in coming[1:]), done + first)))
     width = isqrt(int(means.variance(coming))) * means.t(confidence) // 1000
-    low = max(so_far, expected - width)
-    return Forecast(so_far, expected, low, expected + width, len(known), "weekday" if weekly else "daily")
+    low, high = Amount(max(so_far, expected - width)), Amount(expected + width)
+    return Forecast(so_far, expected, low, high, len(known), "weekday" if weekly else "daily")
 
 
 def _history(costs: Mapping[int, int], today: int) -> dict[int, int]:
@@ -94,8 +95,8 @@ class _Means:
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for day, cost in known.items():
             groups[self._group(day)].append(cost)
-        self._counts = {group: len(of) for group, of in groups.items()}
-        self._means = {group: Fraction(sum(of), len(of)) for group, of in groups.items()}
+        self._counts = {group: len(own) for group, own in groups.items()}
+        self._means = {group: Fraction(sum(own), len(own)) for group, own in groups.items()}
         self._freedom = len(known) - len(groups)
         rests = [cost - self.of(day) for day, cost in known.items()]
         self._spread = sum((rest * rest for rest in rests), Fraction(0)) / self._freedom
@@ -104,7 +105,7 @@ class _Means:
         return self._means[self._group(day)]
 
     def variance(self, coming: Iterable[int]) -> Fraction:
-        """Of the sum of the days to come."""
+        """The variance of the sum of the days to come."""
         days = Counter(map(self._group, coming))
         return self._spread * sum(n + Fraction(n * n, self._counts[group]) for group, n in days.items())
 

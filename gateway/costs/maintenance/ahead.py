@@ -12,6 +12,7 @@ from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.costs.periods import iso
 from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.computed_metrics import LABEL_CAP, Series
+from gateway.units import FEMTO
 
 AHEAD = "ahead"
 """Name of the snapshot that keeps the series between two looks."""
@@ -27,11 +28,11 @@ def ahead(ledger: Ledger, now: int) -> Mapping[str, Series]:
     with ledger.read() as connection:
         look = look_ahead(connection, iso(now)[:7], now=now)
         anomalies = find_anomalies(connection, now=now)
-    found = list(alerts_of(look, anomalies, now=now))
-    if found:
+    alerts = list(alerts_of(look, anomalies, now=now))
+    if alerts:
         with ledger.write() as connection:
-            raise_alerts(connection, found)
-    series = {name: list(of) for name, of in _series(look, anomalies).items()}
+            raise_alerts(connection, alerts)
+    series = {name: list(values) for name, values in _series(look, anomalies).items()}
     write_snapshot(ledger, AHEAD, now, series)
     return series
 
@@ -41,16 +42,16 @@ def _series(look: LookAhead, anomalies: list[Anomaly]) -> dict[str, Any]:
     # The most expensive first, so that the cap on labels cuts off the cheap ones.
     tenants = sorted(look.tenants, key=lambda t: (-look.tenants[t].so_far, t))[:LABEL_CAP]
     return {
-        "florin_tenant_month_cost": (((t, currency), look.tenants[t].so_far / 1e15) for t in tenants),
+        "florin_tenant_month_cost": (((t, currency), look.tenants[t].so_far / FEMTO) for t in tenants),
         "florin_tenant_month_cost_forecast": (
-            ((t, currency), expected / 1e15)
+            ((t, currency), expected / FEMTO)
             for t in tenants
             if (expected := look.tenants[t].expected) is not None
         ),
-        "florin_month_cost": [((currency,), look.whole.so_far / 1e15)],
+        "florin_month_cost": [((currency,), look.everything.so_far / FEMTO)],
         "florin_month_cost_forecast": _bounds(look, currency),
         "florin_cost_budget": (
-            ((tenant, currency), budget.amount / 1e15) for tenant, budget in look.budgets.items()
+            ((tenant, currency), budget.amount / FEMTO) for tenant, budget in look.budgets.items()
         ),
         "florin_cost_budget_used_ratio": (
             ((tenant,), look.of(tenant).so_far / budget.amount)
@@ -65,6 +66,6 @@ def _series(look: LookAhead, anomalies: list[Anomaly]) -> dict[str, Any]:
 
 def _bounds(look: LookAhead, currency: str) -> Iterator[tuple[tuple[str, str], float]]:
     for name in ("expected", "low", "high"):
-        cost = getattr(look.whole, name)
+        cost = getattr(look.everything, name)
         if cost is not None:
-            yield (name, currency), cost / 1e15
+            yield (name, currency), cost / FEMTO

@@ -9,9 +9,9 @@ from sqlalchemy import func, select
 
 from gateway.costs.maintenance.maintenance_job import METRICS, TROUBLE
 from gateway.costs.rollups.set_aside import SetAside, count_set_aside, read_set_aside
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, snapshots
+from gateway.units import HOUR
 
 LATE = 1_800_000_000
 """Microseconds without a pass after which `florin doctor` reports a problem. The alert
@@ -34,7 +34,7 @@ def health(ledger: Ledger, now: int, *, interval: float) -> LedgerHealth:
     """`interval`: seconds between passes. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         query = select(snapshots.c.name, snapshots.c.at, snapshots.c.document)
-        found = {
+        series = {
             row.name: row for row in connection.execute(query.where(snapshots.c.name.in_((METRICS, TROUBLE))))
         }
         oldest = connection.execute(
@@ -42,8 +42,8 @@ def health(ledger: Ledger, now: int, *, interval: float) -> LedgerHealth:
         ).scalar()
         first = read_set_aside(connection, limit=1)
         count = count_set_aside(connection)
-    last_pass = found[METRICS].at if METRICS in found else None
-    trouble = found.get(TROUBLE)
+    last_pass = series[METRICS].at if METRICS in series else None
+    trouble = series.get(TROUBLE)
     patience = max(LATE, int(3e6 * interval))
     waiting = None if oldest is None else oldest + HOUR
     since = waiting if last_pass is None else last_pass

@@ -76,18 +76,18 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> float:
     began = time.monotonic()
     roll(ledger, now, patience=ROLL_SECONDS)
     prune(ledger, now, retention_days)
-    found = totals(ledger, now)
+    month_totals = totals(ledger, now)
     ratios = [((d.engine, d.token_type), d.ratio) for d in drift(ledger, now)]
     before = read_figures(ledger, after=-1)
     figures = LedgerFigures(
         at=now,
         series={
-            "florin_gpu_provisioned_seconds_total": found.provisioned,
-            "florin_gpu_busy_seconds_total": found.busy,
-            "florin_cost_total": found.cost,
+            "florin_gpu_provisioned_seconds_total": month_totals.provisioned,
+            "florin_gpu_busy_seconds_total": month_totals.busy,
+            "florin_cost_total": month_totals.cost,
             "florin_token_drift_ratio": ratios,
-            "florin_ledger_imbalance_nano_gpu_hours": [((), float(found.imbalance))],
-            "florin_ledger_set_aside": [((), float(found.set_aside))],
+            "florin_ledger_imbalance_nano_gpu_hours": [((), float(month_totals.imbalance))],
+            "florin_ledger_set_aside": [((), float(month_totals.set_aside))],
             "florin_ledger_maintenance_timestamp_seconds": [((), now / 1e6)],
             **ahead(ledger, now),
             **batch_backlog(ledger, now),
@@ -100,12 +100,12 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> float:
 
 async def show(ledger: Ledger, metrics: Metrics, *, seconds: float) -> None:
     """On every worker: export the figures of the last pass on /metrics, until cancelled."""
-    at = -1
+    shown_at = -1
     while True:
         with contextlib.suppress(LedgerUnavailableError):  # logged by the shipper
-            figures = await asyncio.to_thread(read_figures, ledger, after=at)
+            figures = await asyncio.to_thread(read_figures, ledger, after=shown_at)
             if figures is not None:
-                at = figures.at
+                shown_at = figures.at
                 metrics.show_ledger_figures(figures)
         await asyncio.sleep(seconds)
 

@@ -21,10 +21,12 @@ def read_snapshot(ledger: Ledger, name: str, *, after: int = -1) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def write_snapshot(ledger: Ledger, name: str, at: int, document: Any) -> None:
+def write_snapshot(ledger: Ledger, name: str, taken_at: int, document: Any) -> None:
     """Store it, unless a pass that began later already has. Raises LedgerUnavailableError."""
     with ledger.write() as connection:
-        put = insert(connection, snapshots).values(name=name, at=at, document=orjson.dumps(document).decode())
+        put = insert(connection, snapshots).values(
+            name=name, at=taken_at, document=orjson.dumps(document).decode()
+        )
         connection.execute(
             put.on_conflict_do_update(
                 index_elements=["name"],

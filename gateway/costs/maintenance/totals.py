@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, literal, select
 
 from gateway.costs.cost_lines import BUCKETS, read_lines
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.balance import imbalances
@@ -21,6 +21,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours, periods, rollups
 from gateway.observability.computed_metrics import LABEL_CAP, Series
 from gateway.observability.metrics import BASE, OTHER
+from gateway.units import FEMTO
 
 SETTLED = "settled"
 """Name of the snapshot that caches the sums of closed months."""
@@ -60,9 +61,9 @@ class _Settled:
 
     @classmethod
     def of(cls, document: Any) -> Self:
-        found = cls(document["through"], dict.fromkeys(document["adapters"]))
-        found.cost.update({tuple(key): int(value) for key, value in document["cost"]})
-        return found
+        settled = cls(document["through"], dict.fromkeys(document["adapters"]))
+        settled.cost.update({tuple(key): int(value) for key, value in document["cost"]})
+        return settled
 
     def document(self) -> Any:
         cost = [(key, str(value)) for key, value in self.cost.items()]  # more than 64 bits
@@ -99,7 +100,7 @@ def totals(ledger: Ledger, now: int) -> Totals:
     return Totals(
         provisioned=provisioned,
         busy=busy,
-        cost=[(key, value / 1e15) for key, value in sorted(cost.items())],
+        cost=[(key, value / FEMTO) for key, value in sorted(cost.items())],
         imbalance=imbalance,
         set_aside=set_aside,
     )
@@ -120,24 +121,24 @@ def _months(connection: Connection, through: str, now: int) -> tuple[list[str], 
 def _between(first: str, last: str) -> Iterator[str]:
     while first <= last:
         yield first
-        first = iso(month(first).end)[:7]
+        first = iso(month_of(first).end)[:7]
 
 
 def _add(
     labels: _Settled, cost: defaultdict[CostKey, int], connection: Connection, book: PriceBook, name: str
 ) -> None:
-    for line in read_lines(connection, book, month(name), ("adapter",)):
+    for line in read_lines(connection, book, month_of(name), ("adapter",)):
         if line.cost is not None and line.cost:
             adapter = "" if line.bucket in _NOBODYS else labels.label(line.keys[0] or BASE)
             cost[adapter, line.gpu_type, book.currency or "", line.bucket] += line.cost
 
 
 def _imbalance(connection: Connection, names: Iterable[str]) -> int:
-    """Of the open months, including the corrections of earlier hours posted in them."""
+    """The imbalance of the open months, including the corrections of earlier hours posted in them."""
     wrong = {
         (i.hour, i.engine, i.gpu_type): i for n in names for i in imbalances(connection, n, _MOST_IMBALANCES)
     }
-    return sum(abs(i.parts - i.whole) for i in wrong.values())
+    return sum(abs(i.parts - i.total) for i in wrong.values())
 
 
 def _gpu_seconds(connection: Connection) -> tuple[Series, Series]:

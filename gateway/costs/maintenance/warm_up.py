@@ -8,10 +8,11 @@ from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 
 from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.reports.report import DEFAULT_BY, Question, read_report
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import HOUR
 
 DELAY_SECONDS = 1.0
 """After the worker's start: the first requests come first."""

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, exists, func, insert, select
 
 from gateway.costs.allocation import NONE, OWN_POLICIES, AllocationPolicy
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
@@ -62,7 +62,7 @@ class StandingPolicy:
 def first_open_month(connection: Connection) -> str:
     """The month after the last one that is closed or being closed; FIRST_MONTH if none is."""
     last = connection.execute(select(func.max(periods.c.month))).scalar_one_or_none()
-    return FIRST_MONTH if last is None else iso(month(last).end)[:7]
+    return FIRST_MONTH if last is None else iso(month_of(last).end)[:7]
 
 
 def unknown_tenants(ledger: Ledger, names: Iterable[str]) -> list[str]:
@@ -94,15 +94,15 @@ def history(connection: Connection, tenant: str | None = None) -> list[StandingP
     ]
 
 
-def standing_policy(connection: Connection, of: str) -> AllocationPolicy:
-    """The policy that holds for the month `of` while it is open; NONE if none was ever set."""
-    held: dict[str, StandingPolicy] = {}
+def standing_policy(connection: Connection, month: str) -> AllocationPolicy:
+    """The policy that holds for the month while it is open; NONE if none was ever set."""
+    standing: dict[str, StandingPolicy] = {}
     for row in history(connection):
-        known = held.get(row.tenant)
-        if row.valid_from <= of and (known is None or row.valid_from >= known.valid_from):
-            held[row.tenant] = row
-    common = held.pop(INSTALLATION, None)
-    own = {tenant: row.policy for tenant, row in held.items() if row.policy != DEFAULT}
+        known = standing.get(row.tenant)
+        if row.valid_from <= month and (known is None or row.valid_from >= known.valid_from):
+            standing[row.tenant] = row
+    common = standing.pop(INSTALLATION, None)
+    own = {tenant: row.policy for tenant, row in standing.items() if row.policy != DEFAULT}
     if common is None:
         return AllocationPolicy(own=own) if own else NONE
     return AllocationPolicy(common.policy, common.shares, own)
@@ -133,7 +133,7 @@ def set_policy(
         next_batch(connection)
         opened = first_open_month(connection)
         since = valid_from or opened
-        month(since)
+        month_of(since)
         if since < opened:
             raise StandingPolicyError(
                 "from",
@@ -148,8 +148,8 @@ def set_policy(
             "recorded_at": now,
         }
         connection.execute(insert(table).values(values))
-        told = {"policy": name, "shares": dict(policy.shares), "from": since, "reason": reason}
-        record(connection, actor, "policy.set", tenant or "installation", told, now)
+        details = {"policy": name, "shares": dict(policy.shares), "from": since, "reason": reason}
+        record(connection, actor, "policy.set", tenant or "installation", details, now)
     return since, True
 
 

@@ -25,6 +25,7 @@ from gateway.costs.prices.price import (
     rate_micros,
     speedup_millis,
 )
+from gateway.units import Micros
 
 __all__ = [
     "NOT_SAID",
@@ -54,7 +55,7 @@ class Rate:
 
     start: int
     end: int | None
-    rate_micros: int
+    rate_micros: Micros
 
 
 class Rule(NamedTuple):
@@ -86,7 +87,7 @@ class PriceBook:
         for price in sorted(prices, key=lambda p: p.valid_from):
             series.setdefault(price.series, []).append(price)
         self.currency = next((p[0].currency for p in series.values()), None)
-        self._rates = {key: _rates(of, resume=not before_corrections) for key, of in series.items()}
+        self._rates = {key: _rates(own, resume=not before_corrections) for key, own in series.items()}
         types = [gpu_type for gpu_type, _, _ in series]
         self._only = {key[0]: key for key in series if types.count(key[0]) == 1}
         spellings: defaultdict[str, set[str]] = defaultdict(set)
@@ -131,14 +132,14 @@ class PriceBook:
             if key[1:] != NOT_SAID:
                 yield rule(gpu_type, *NOT_SAID, self._rates[key])
 
-    def rate(self, gpu_type: str, region: str, purchase: str, at: int) -> int | None:
-        """Millionths per GPU-hour at the time `at`; None: no price."""
+    def rate(self, gpu_type: str, region: str, purchase: str, time: int) -> Micros | None:
+        """Per GPU-hour at the time `time`; None: no price."""
         rates = self.rates(gpu_type, region, purchase)
-        index = bisect_right(rates, at, key=lambda r: r.start) - 1
+        index = bisect_right(rates, time, key=lambda r: r.start) - 1
         if index < 0:
             return None
-        found = rates[index]
-        return found.rate_micros if found.end is None or at < found.end else None
+        last = rates[index]
+        return last.rate_micros if last.end is None or time < last.end else None
 
     def changes(self, gpu_type: str, region: str, purchase: str, start: int, end: int) -> list[int]:
         """The times in (start, end) at which a rate begins or ends, ascending."""
@@ -156,11 +157,11 @@ class PriceBook:
     def broken_hours(self, gpu_type: str, hour: int) -> set[int]:
         """The starts of the hours, `hour` microseconds long, within which some rate of a GPU type begins or
         ends."""
-        wanted = self.spelling(gpu_type)
+        spelling = self.spelling(gpu_type)
         times = {
             t
             for key, rates in self._rates.items()
-            if key[0] == wanted
+            if key[0] == spelling
             for rate in rates
             for t in (rate.start, rate.end)
             if t is not None and t % hour
@@ -171,14 +172,14 @@ class PriceBook:
 def _rates(prices: Sequence[Price], *, resume: bool) -> list[Rate]:
     """The rates of one series, whose prices are in order and overlap only where one without an end is
     interrupted."""
-    made: list[Rate] = []
+    rates: list[Rate] = []
     standing: Price | None = None
     following = [*(p.valid_from for p in prices[1:]), None]
     for price, after in zip(prices, following, strict=True):
         end = after if price.valid_to is None else price.valid_to
-        made.append(Rate(price.valid_from, end, price.rate_micros))
+        rates.append(Rate(price.valid_from, end, price.rate_micros))
         if price.valid_to is None:
             standing = price
         elif standing is not None and resume and end != after:
-            made.append(Rate(price.valid_to, after, standing.rate_micros))
-    return made
+            rates.append(Rate(price.valid_to, after, standing.rate_micros))
+    return rates

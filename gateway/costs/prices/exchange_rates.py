@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import DAY, iso
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import iso
 from gateway.costs.prices.jumps import check_jump
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import exchange_rates as table
+from gateway.units import DAY, NANO, decimal_text, typed_units
 
-PLACES = 9
-_LARGEST = Decimal(1_000_000)
+_PLACES = 9
+_LARGEST = 1_000_000
 
 
 class ExchangeRateError(FieldError):
@@ -51,12 +51,16 @@ class ExchangeRate:
     """Why it replaces an earlier rate of that day."""
     id: int = 0
 
+    @property
+    def factor(self) -> Fraction:
+        return Fraction(self.rate_nanos, NANO)
+
     def document(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "currency": self.currency,
             "target": self.target,
-            "rate": decimal_text(self.rate_nanos, PLACES),
+            "rate": decimal_text(self.rate_nanos, _PLACES),
             "valid_from": iso(self.valid_from),
             "recorded_at": iso(self.recorded_at),
             "source": self.source,
@@ -66,17 +70,14 @@ class ExchangeRate:
 
 def rate_nanos(text: str) -> int:
     """Raises ExchangeRateError unless `text` is a decimal above 0 with at most nine places."""
-    try:
-        rate = Decimal(text)
-    except InvalidOperation:
-        rate = Decimal("NaN")
-    if not rate.is_finite() or not 0 < rate <= _LARGEST or rate != round(rate, PLACES):
+    rate = typed_units(text, _PLACES, _LARGEST)
+    if not rate:
         raise ExchangeRateError(
             "rate",
             f"{text[:40]!r} is not an exchange rate: write a decimal above 0 of at most nine places, like "
             "0.92.",
         )
-    return int(rate.scaleb(PLACES))
+    return rate
 
 
 def list_exchange_rates(ledger: Ledger) -> list[ExchangeRate]:
@@ -120,36 +121,36 @@ def add_exchange_rate(
     new = ExchangeRate(currency, target, rate_nanos(rate), valid_from, now, source, reason)
     with ledger.write() as connection:
         next_batch(connection)  # one after the other
-        held = [r for r in read_exchange_rates(connection) if (r.currency, r.target) == (currency, target)]
-        same_day = [r for r in held if r.valid_from == valid_from]
+        of_pair = [r for r in read_exchange_rates(connection) if (r.currency, r.target) == (currency, target)]
+        same_day = [r for r in of_pair if r.valid_from == valid_from]
         if same_day and same_day[-1].rate_nanos == new.rate_nanos:
             return same_day[-1], False
         if same_day and reason is None:
             raise ExchangeRateConflictError(
-                f"{currency} to {target} is {decimal_text(same_day[-1].rate_nanos, PLACES)} from "
+                f"{currency} to {target} is {decimal_text(same_day[-1].rate_nanos, _PLACES)} from "
                 f"{iso(valid_from)[:10]} already. To replace it, say why: --reason."
             )
-        neighbour = _neighbour(held, valid_from)
+        neighbour = _neighbour(of_pair, valid_from)
         if not confirmed and neighbour is not None:
-            check_jump(f"One {currency} in {target}", neighbour.rate_nanos, new.rate_nanos, places=PLACES)
+            check_jump(f"One {currency} in {target}", neighbour.rate_nanos, new.rate_nanos, places=_PLACES)
         row = {name: value for name, value in asdict(new).items() if name != "id"}
-        made = connection.execute(insert(table).values(row)).inserted_primary_key
-        assert made is not None
-        new = replace(new, id=made[0])
+        key = connection.execute(insert(table).values(row)).inserted_primary_key
+        assert key is not None
+        new = replace(new, id=key[0])
         record(connection, actor, "exchange_rate.add", f"{currency} to {target}", new.document(), now)
         return new, True
 
 
 def _neighbour(rates: Sequence[ExchangeRate], day: int) -> ExchangeRate | None:
-    """Of one pair, the last rate before a day, or else the first after it."""
+    """The last rate of a pair before a day, or else the first after it."""
     before = [rate for rate in rates if rate.valid_from < day]
     after = [rate for rate in rates if rate.valid_from > day]
     return before[-1] if before else after[0] if after else None
 
 
-def rate_at(rates: Sequence[ExchangeRate], currency: str, target: str, at: int) -> ExchangeRate | None:
+def rate_at(rates: Sequence[ExchangeRate], currency: str, target: str, time: int) -> ExchangeRate | None:
     """The rate that is valid at a time; None: none is. `rates`: as `read_exchange_rates` orders them."""
-    begun = [r for r in rates if (r.currency, r.target) == (currency, target) and r.valid_from <= at]
+    begun = [r for r in rates if (r.currency, r.target) == (currency, target) and r.valid_from <= time]
     return max(begun, key=lambda r: (r.valid_from, r.id), default=None)
 
 
@@ -158,11 +159,11 @@ def chosen(
 ) -> ExchangeRate:
     """The rate at the end of a period, exclusive. Raises ExchangeRateError, which tells a tenant no command
     of the operator's."""
-    at = min(end - 1, now)
-    found = rate_at(rates, currency, target, at)
-    if found is None:
-        add = f"florin exchange-rate add --from {currency} --to {target} --rate … --date {iso(at)[:8]}01"
+    time = min(end - 1, now)
+    rate = rate_at(rates, currency, target, time)
+    if rate is None:
+        add = f"florin exchange-rate add --from {currency} --to {target} --rate … --date {iso(time)[:8]}01"
         do = f"{add} --source …" if tenant is None else f"ask your provider, or ask for {currency}."
-        missing = f"No exchange rate from {currency} to {target} on {iso(at)[:10]}"
+        missing = f"No exchange rate from {currency} to {target} on {iso(time)[:10]}"
         raise ExchangeRateError("currency", f"{missing}: {do}")
-    return found
+    return rate

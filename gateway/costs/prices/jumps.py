@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.price import Price, current, same_series
+from gateway.units import decimal_text
 
 FACTOR: Final = 5
 """Prices that really change seldom do so more than this at once; a slip of the decimal point makes ten."""

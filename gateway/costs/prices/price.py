@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso
-from gateway.costs.prices.amounts import decimal_text
+from gateway.units import Micros, decimal_text, micros_text, typed_units
 
 PURCHASES = ("on_demand", "spot", "reserved")
-_LARGEST = Decimal(1_000_000)
+_LARGEST = 1_000_000
 
 Series = tuple[str, str, str]
 """GPU type, region, purchase model."""
@@ -30,8 +29,8 @@ class PriceConflictError(Exception):
 @dataclass(frozen=True, slots=True)
 class Price:
     gpu_type: str
-    rate_micros: int
-    """Millionths of the currency per GPU-hour."""
+    rate_micros: Micros
+    """Per GPU-hour."""
     currency: str
     purchase: str
     region: str
@@ -53,7 +52,7 @@ class Price:
     withdrawn: bool = False
     """The corrected price should not have been added: this row prices nothing."""
     reason: str | None = None
-    """Of a correction."""
+    """Why it corrects another."""
 
     @property
     def series(self) -> Series:
@@ -64,14 +63,14 @@ class Price:
         """Its series in words, like `H100 (spot, eu)`."""
         return f"{self.gpu_type} ({self.purchase}{f', {self.region}' if self.region else ''})"
 
-    def covers(self, at: int) -> bool:
-        return self.valid_from <= at and (self.valid_to is None or at < self.valid_to)
+    def covers(self, time: int) -> bool:
+        return self.valid_from <= time and (self.valid_to is None or time < self.valid_to)
 
     def document(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "gpu_type": self.gpu_type,
-            "rate_per_gpu_hour": decimal_text(self.rate_micros, 6),
+            "rate_per_gpu_hour": micros_text(self.rate_micros),
             "currency": self.currency,
             "purchase": self.purchase,
             "region": self.region,
@@ -94,43 +93,35 @@ def in_force(history: Iterable[Price]) -> list[Price]:
     return [price for price in known if price.id not in superseded and not price.withdrawn]
 
 
-def current(series: Iterable[Price], at: int) -> Price | None:
+def current(series: Iterable[Price], time: int) -> Price | None:
     """The price of one series that applies at a time."""
-    return max((p for p in series if p.covers(at)), key=lambda p: p.valid_from, default=None)
+    return max((p for p in series if p.covers(time)), key=lambda p: p.valid_from, default=None)
 
 
-def same_series(one: Price, other: Price) -> bool:
-    return (one.gpu_type.lower(), *one.series[1:]) == (other.gpu_type.lower(), *other.series[1:])
+def same_series(price: Price, other: Price) -> bool:
+    return (price.gpu_type.lower(), *price.series[1:]) == (other.gpu_type.lower(), *other.series[1:])
 
 
-def rate_micros(value: str) -> int:
+def rate_micros(value: str) -> Micros:
     """Raises PriceError unless `value` is a decimal ≥ 0 with at most six places."""
-    rate = _decimal(value)
-    if rate is None or rate != round(rate, 6):
+    rate = typed_units(value, 6, _LARGEST)
+    if rate is None:
         raise PriceError(
             "rate_per_gpu_hour",
             f"{value[:40]!r} is not a rate: write a decimal of at most six places, 0 to {_LARGEST}.",
         )
-    return int(rate.scaleb(6))
+    return Micros(rate)
 
 
 def speedup_millis(value: str) -> int:
     """Raises PriceError unless `value` is a decimal > 0 with at most three places."""
-    factor = _decimal(value)
-    if not factor or factor != round(factor, 3):
+    factor = typed_units(value, 3, _LARGEST)
+    if not factor:
         raise PriceError(
             "speedup",
             f"{value[:40]!r} is not a speedup: write a decimal of at most three places above 0, like 2.5.",
         )
-    return int(factor.scaleb(3))
-
-
-def _decimal(value: str) -> Decimal | None:
-    try:
-        number = Decimal(value)
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() and 0 <= number <= _LARGEST else None
+    return factor
 
 
 def check(new: Price, book: Iterable[Price]) -> Price | None:
@@ -166,5 +157,5 @@ def _how_to_correct(price: Price) -> str:
 
 def as_fast(old: Price, new: Price) -> bool:
     """Whether `new` states the same speedup, or none."""
-    said = (new.speedup_millis, new.speedup_reference, new.speedup_source)
-    return said in {(None,) * 3, (old.speedup_millis, old.speedup_reference, old.speedup_source)}
+    speedup = (new.speedup_millis, new.speedup_reference, new.speedup_source)
+    return speedup in {(None,) * 3, (old.speedup_millis, old.speedup_reference, old.speedup_source)}

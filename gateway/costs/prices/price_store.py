@@ -49,7 +49,7 @@ def read_prices(connection: Connection) -> list[Price]:
 
 
 def currency_of(ledger: Ledger) -> str:
-    """Of all prices; empty: there is none yet. Raises LedgerUnavailableError."""
+    """The currency of all prices; empty: there is none yet. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         return connection.execute(select(table.c.currency).limit(1)).scalar() or ""
 
@@ -88,7 +88,7 @@ def add_price(
     `actor`: recorded in the audit log; empty to record nothing. `confirmed`: False refuses a likely slip.
 
     Raises PriceError, PriceConflictError, UnconfirmedJumpError, LedgerUnavailableError."""
-    said = said_speed(speedup, speedup_reference, speedup_source)
+    speed = said_speed(speedup, speedup_reference, speedup_source)
     with ledger.write() as connection:
         # Adding a price and closing a month both take a batch first, so they run one after the other.
         next_batch(connection)
@@ -99,7 +99,7 @@ def add_price(
         start = valid_from if valid_from is not None else now if known else opened
         if valid_to is not None and valid_to <= start:
             raise PriceError("valid_to", f"{iso(valid_to)} is not after {iso(start)}.")
-        price = Price(gpu_type, rate_micros(rate), currency, purchase, region, start, valid_to, now, *said)
+        price = Price(gpu_type, rate_micros(rate), currency, purchase, region, start, valid_to, now, *speed)
         same = check(price, book) or _unchanged(price, known, explicit=valid_from is not None)
         if same is not None:
             return same, False
@@ -125,9 +125,9 @@ def _check_currency(connection: Connection, price: Price) -> None:
 def insert_price(connection: Connection, price: Price) -> Price:
     """The same price with its number."""
     row = {name: value for name, value in asdict(price).items() if name != "id"}
-    made = connection.execute(insert(table).values(row)).inserted_primary_key
-    assert made is not None
-    return replace(price, id=made[0])
+    key = connection.execute(insert(table).values(row)).inserted_primary_key
+    assert key is not None
+    return replace(price, id=key[0])
 
 
 def mark_stale(
@@ -140,7 +140,7 @@ def mark_stale(
     """Mark what must be rolled up again after the prices `changed`, all of one GPU type, have come or gone.
     Raises PriceConflictError."""
     ends = [price.valid_to for price in changed]
-    found = list(
+    places = list(
         stale(
             connection,
             PriceBook(before),
@@ -152,12 +152,12 @@ def mark_stale(
         )
     )
     kept = pruned_before(connection)
-    if any(hour < kept for hour, *_ in found):
+    if any(hour < kept for hour, *_ in places):
         raise PriceConflictError(
             f"It would change what closed hours before {iso(kept)} cost, whose usage records have been "
             "removed: only what begins after that can still change."
         )
-    mark_dirty(connection, found)
+    mark_dirty(connection, places)
 
 
 def said_speed(
@@ -175,8 +175,8 @@ def _unchanged(price: Price, known: Sequence[Price], *, explicit: bool) -> Price
     standing = None if explicit else current(known, price.valid_from)
     if standing is None:
         return None
-    said = (standing.rate_micros, standing.valid_to) == (price.rate_micros, price.valid_to)
-    return standing if said and as_fast(standing, price) else None
+    same = (standing.rate_micros, standing.valid_to) == (price.rate_micros, price.valid_to)
+    return standing if same and as_fast(standing, price) else None
 
 
 _COLUMNS = tuple(f.name for f in fields(Price))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.metering.ledger.engine_hours import EngineHour
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
+from gateway.units import HOUR
 
 Schedule = tuple[tuple[int, int | None], ...]
 
@@ -18,7 +19,7 @@ Schedule = tuple[tuple[int, int | None], ...]
 def opened_at(connection: Connection) -> int:
     """End of the last closed month; 0 if none is closed."""
     last = connection.execute(select(func.max(periods.c.month))).scalar()
-    return 0 if last is None else month(last).end
+    return 0 if last is None else month_of(last).end
 
 
 def stale(
@@ -80,4 +81,4 @@ def _differs(old: PriceBook, new: PriceBook) -> Callable[[str, str, str, int], b
 
 def _schedule(book: PriceBook, gpu_type: str, region: str, purchase: str, hour: int) -> Schedule:
     times = [hour, *book.changes(gpu_type, region, purchase, hour, hour + HOUR)]
-    return tuple((at, book.rate(gpu_type, region, purchase, at)) for at in times)
+    return tuple((time, book.rate(gpu_type, region, purchase, time)) for time in times)

@@ -26,7 +26,7 @@ import orjson
 from gateway.metering.records import Labels, UsageRecord
 
 VERSION = 2
-"""Of the leaves and the header. Earlier ones stay verifiable."""
+"""The version of the leaves and the header. Earlier ones stay verifiable."""
 STORED_FIELDS = tuple(f.name for f in fields(UsageRecord) if f.name not in {"seq", "seen"})
 """All that the ledger stores of a record except its time of arrival."""
 WITHHELD_FIELDS = ("engine", "gpu_count")

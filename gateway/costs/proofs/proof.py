@@ -26,7 +26,7 @@ from gateway.costs.proofs.merkle import (
 SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
 _WITHHELD = frozenset({"cost", "nano_gpu_hours", "allocated_nano_gpu_hours", "withheld"})
-"""Of a statement and of its lines: from these, a customer could compute what a GPU costs."""
+"""Fields of a statement and of its lines from which a customer could compute what a GPU costs."""
 
 
 class ProofError(ValueError):
@@ -44,17 +44,17 @@ class ProofCheck:
 def public(statement: Mapping[str, Any]) -> dict[str, Any]:
     """What a statement's leaf covers: what the customer is charged, and for how many tokens, without costs
     and GPU time. With a rate card, the charges by SKU; without one, the amount of each line."""
-    made = {name: value for name, value in statement.items() if name not in _WITHHELD}
+    shown = {name: value for name, value in statement.items() if name not in _WITHHELD}
     if (charges := statement.get("charges")) is not None:
-        del made["lines"]
-        return {**made, "amount_cents": charges["amount_cents"]}
-    if "lines" in made:
-        made["lines"] = [
+        del shown["lines"]
+        return {**shown, "amount_cents": charges["amount_cents"]}
+    if "lines" in shown:
+        shown["lines"] = [
             {name: value for name, value in line.items() if name not in _WITHHELD}
-            for line in made["lines"]
+            for line in shown["lines"]
             if line["amount_cents"] is not None
         ]
-    return made
+    return shown
 
 
 def prove(
@@ -135,9 +135,9 @@ def _seal_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
 
 def _header_check(proof: Mapping[str, Any]) -> ProofCheck:
     header = proof["header"]
-    made = header_hash(header).hex()
-    if made != _seal_of(proof):
-        return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the seal.")
+    root = header_hash(header).hex()
+    if root != _seal_of(proof):
+        return ProofCheck("header", ok=False, detail=f"The header hashes to {root}, not to the seal.")
     months = {proof["month"], header["month"], proof["statement"]["month"]}
     if len(months) != 1:
         return ProofCheck(
@@ -171,9 +171,9 @@ def _records_checks(
     foreign = [r["id"] for r in ordered if r["tenant"] != tenant]
     if foreign:
         return [ProofCheck("records", ok=False, detail=f"{len(foreign)} are not {tenant}'s: {foreign[0]} …")]
-    made = root_of([record_leaf(r, version) for r in ordered]).hex()
+    root = root_of([record_leaf(r, version) for r in ordered]).hex()
     count, covered = len(ordered), statement["records"]
-    if made == statement["root"] and count == covered:
+    if root == statement["root"] and count == covered:
         detail = f"The statement covers these {count:,} records and no others."
         return [ProofCheck("records", ok=True, detail=detail), _sums_check(statement, ordered)]
     if count != covered:

@@ -10,13 +10,14 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.reconciliation.bill_section import bill_section
 from gateway.costs.reconciliation.token_section import token_section
-from gateway.costs.reconciliation.verdicts import NANO, Acceptance, Amounts, Verdict
+from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_acceptances as table
+from gateway.units import HOUR, NANO
 
 _LINE = re.compile(r"(\d{4}-\d{2})-[0-9a-f]{8}", re.ASCII)
 
@@ -35,23 +36,23 @@ def month_of_line(line: str) -> str:
     return match[1]
 
 
-def read_acceptances(connection: Connection, of: str) -> dict[str, Acceptance]:
+def read_acceptances(connection: Connection, month: str) -> dict[str, Acceptance]:
     """The acceptances of a month that were not withdrawn, by line."""
-    found: dict[str, Acceptance] = {}
+    acceptances: dict[str, Acceptance] = {}
     c = table.c
     query = select(c.line, c.accepted, c.by, c.at, c.reason, c.nano_gpu_hours, c.cost, c.tokens)
-    for line, accepted, by, at, reason, *amounts in connection.execute(
-        query.where(c.month == of).order_by(c.id)
+    for line, accepted, by, accepted_at, reason, *amounts in connection.execute(
+        query.where(c.month == month).order_by(c.id)
     ):
-        found.pop(line, None)
+        acceptances.pop(line, None)
         if accepted:
-            found[line] = Acceptance(by, at, reason, Amounts(*amounts))
-    return found
+            acceptances[line] = Acceptance(by, accepted_at, reason, Amounts(*amounts))
+    return acceptances
 
 
 def accept(
     ledger: Ledger,
-    of: str,
+    month: str,
     *,
     lines: Sequence[str],
     kind: str | None = None,
@@ -60,36 +61,52 @@ def accept(
     by: str,
     actor: str = "",
 ) -> list[dict[str, Any]]:
-    """Accept lines of the reconciliation of the month `of` with their present amounts, and with `kind`, all
-    lines of that kind. Returns them; accepting a line again changes nothing. `actor`: recorded in the audit
-    log; empty to record nothing.
+    """Accept lines of the reconciliation of a month with their present amounts, and with `kind`, all lines of
+    that kind. Returns them; accepting a line again changes nothing. `actor`: recorded in the audit log; empty
+    to record nothing.
 
     Raises PeriodError, LineNotFoundError, LedgerUnavailableError."""
-    found = _lines(ledger, of, now, with_tokens=bool(lines))
-    wanted = list(dict.fromkeys(lines))
+    known = _lines(ledger, month, now, with_tokens=bool(lines))
+    chosen = list(dict.fromkeys(lines))
     if kind is not None:
-        wanted += [name for name, one in found.items() if one["kind"] == kind and name not in wanted]
-        if not wanted:
-            raise LineNotFoundError(f"The reconciliation of {of} has no line of kind {kind[:40]!r}.")
-    for name in wanted:
-        if name not in found:
+        chosen += [
+            name
+            for name, line_document in known.items()
+            if line_document["kind"] == kind and name not in chosen
+        ]
+        if not chosen:
+            raise LineNotFoundError(f"The reconciliation of {month} has no line of kind {kind[:40]!r}.")
+    for name in chosen:
+        if name not in known:
             raise LineNotFoundError(
-                f"The reconciliation of {of} has no line {name[:40]!r}: florin cost reconcile --month {of} "
-                "shows its lines."
+                f"The reconciliation of {month} has no line {name[:40]!r}: "
+                f"florin cost reconcile --month {month} shows its lines."
             )
-        if found[name]["verdict"] == Verdict.MATCHED:
+        if known[name]["verdict"] == Verdict.MATCHED:
             raise LineNotFoundError(f"{name} is matched: there is nothing to accept.")
-    new = [found[name] for name in wanted if found[name]["verdict"] != Verdict.ACCEPTED]
+    new = [known[name] for name in chosen if known[name]["verdict"] != Verdict.ACCEPTED]
     with ledger.write() as connection:
-        for one in new:
-            _put(connection, of, one["line"], _amounts(one), accepted=True, reason=reason, now=now, by=by)
+        for line_document in new:
+            _put(
+                connection,
+                month,
+                line_document["line"],
+                _amounts(line_document),
+                accepted=True,
+                reason=reason,
+                now=now,
+                by=by,
+            )
         if new:
-            told = {
+            details = {
                 "reason": reason,
-                "lines": [{key: one[key] for key in _TOLD if key in one} for one in new],
+                "lines": [
+                    {key: line_document[key] for key in _TOLD if key in line_document}
+                    for line_document in new
+                ],
             }
-            record(connection, actor, "bill.accept", of, told, now)
-    return [found[name] for name in wanted]
+            record(connection, actor, "bill.accept", month, details, now)
+    return [known[name] for name in chosen]
 
 
 _TOLD = ("line", "kind", "engine", "gpu_hours", "cost", "tokens")
@@ -97,23 +114,23 @@ _TOLD = ("line", "kind", "engine", "gpu_hours", "cost", "tokens")
 
 def unaccept(ledger: Ledger, line: str, *, reason: str, now: int, by: str, actor: str = "") -> dict[str, Any]:
     """Withdraw the acceptance of a line. Raises LineNotFoundError, LedgerUnavailableError."""
-    of = month_of_line(line)
+    month = month_of_line(line)
     with ledger.write() as connection:
-        held = read_acceptances(connection, of).get(line)
-        if held is None:
-            raise LineNotFoundError(f"{line} is not accepted: florin cost acceptances --month {of}.")
-        _put(connection, of, line, held.amounts, accepted=False, reason=reason, now=now, by=by)
-        record(connection, actor, "bill.unaccept", of, {"line": line, "reason": reason}, now)
-    return {"line": line, "month": of, "reason": reason, **held.amounts.document()}
+        acceptance = read_acceptances(connection, month).get(line)
+        if acceptance is None:
+            raise LineNotFoundError(f"{line} is not accepted: florin cost acceptances --month {month}.")
+        _put(connection, month, line, acceptance.amounts, accepted=False, reason=reason, now=now, by=by)
+        record(connection, actor, "bill.unaccept", month, {"line": line, "reason": reason}, now)
+    return {"line": line, "month": month, "reason": reason, **acceptance.amounts.document()}
 
 
-def list_acceptances(ledger: Ledger, of: str) -> list[dict[str, Any]]:
+def list_acceptances(ledger: Ledger, month: str) -> list[dict[str, Any]]:
     """Every acceptance and withdrawal of a month, newest first. Raises PeriodError,
     LedgerUnavailableError."""
-    month(of)
+    month_of(month)
     with ledger.read() as connection:
         rows = connection.execute(
-            select(table).where(table.c.month == of).order_by(table.c.id.desc())
+            select(table).where(table.c.month == month).order_by(table.c.id.desc())
         ).mappings()
         return [
             {
@@ -128,20 +145,20 @@ def list_acceptances(ledger: Ledger, of: str) -> list[dict[str, Any]]:
         ]
 
 
-def _lines(ledger: Ledger, of: str, now: int, *, with_tokens: bool) -> dict[str, dict[str, Any]]:
+def _lines(ledger: Ledger, month: str, now: int, *, with_tokens: bool) -> dict[str, dict[str, Any]]:
     """The lines that can be accepted. Counting tokens reads the month's records, so only if needed."""
-    whole = month(of)
-    within = Period(whole.start, max(whole.start, min(whole.end, now - now % HOUR)))
-    found: dict[str, dict[str, Any]] = {}
+    period = month_of(month)
+    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
+    by_id: dict[str, dict[str, Any]] = {}
     with ledger.read() as connection:
-        acceptances = read_acceptances(connection, of)
-        bill = bill_section(connection, of, within, acceptances)
+        acceptances = read_acceptances(connection, month)
+        bill = bill_section(connection, month, within, acceptances)
         for account in bill["accounts"] if bill else ():
-            for one in account["lines"]:
-                found[one["line"]] = {**one, "engine": account["engine"]}
+            for line in account["lines"]:
+                by_id[line["line"]] = {**line, "engine": account["engine"]}
         if with_tokens:
-            for check in token_section(connection, of, within, acceptances)["checks"]:
-                found[check["line"]] = {
+            for check in token_section(connection, month, within, acceptances)["checks"]:
+                by_id[check["line"]] = {
                     "line": check["line"],
                     "kind": "tokens",
                     "engine": check["engine"],
@@ -149,18 +166,18 @@ def _lines(ledger: Ledger, of: str, now: int, *, with_tokens: bool) -> dict[str,
                     "tokens": check["unexplained"],
                     "verdict": check["verdict"],
                 }
-    return found
+    return by_id
 
 
-def _amounts(one: dict[str, Any]) -> Amounts:
-    if "tokens" in one:
-        return Amounts(tokens=one["tokens"])
-    return Amounts(int(Fraction(one["gpu_hours"]) * NANO), one["cost"])
+def _amounts(line: dict[str, Any]) -> Amounts:
+    if "tokens" in line:
+        return Amounts(tokens=line["tokens"])
+    return Amounts(int(Fraction(line["gpu_hours"]) * NANO), line["cost"])
 
 
 def _put(
     connection: Connection,
-    of: str,
+    month: str,
     line: str,
     amounts: Amounts,
     *,
@@ -171,7 +188,7 @@ def _put(
 ) -> None:
     connection.execute(
         insert(table).values(
-            month=of, line=line, accepted=accepted, at=now, by=by, reason=reason,
+            month=month, line=line, accepted=accepted, at=now, by=by, reason=reason,
             nano_gpu_hours=amounts.nano, cost=amounts.cost, tokens=amounts.tokens,
         )
     )  # fmt: skip  # one name a line says no more

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.prices.book import NOT_SAID, Series
 from gateway.costs.reconciliation.bill_files import BillLine
+from gateway.units import HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Ours:
     hours: Mapping[int, int]
     """Start of the hour → nano-GPU-hours provisioned."""
     attributed: int = 0
-    """Of them, attributed to tenants' requests."""
+    """The part attributed to tenants' requests."""
     cost: int = 0
     """Cost of all, in 10**-15 of the price book's currency; unpriced time counts as 0."""
 

@@ -105,10 +105,10 @@ class Cells:
 def _key_of(text: str, key: str) -> str:
     """The value of a key in a JSON object, as FOCUS stores tags and SKU details."""
     try:
-        found = orjson.loads(text) if text else {}
+        content = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError:
         return ""
-    value = found.get(key) if isinstance(found, dict) else None
+    value = content.get(key) if isinstance(content, dict) else None
     return "" if value is None or isinstance(value, dict | list) else str(value)
 
 

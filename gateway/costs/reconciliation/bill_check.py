@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gateway.costs.commitments.commitment import UnusedCapacity
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.reconciliation.bill_accounts import Ours, Side, hours_of, sides
 from gateway.costs.reconciliation.bill_differences import KINDS, BillAccount, BillDifference
-from gateway.costs.reconciliation.bill_files import NANO, BillLine
+from gateway.costs.reconciliation.bill_files import BillLine
+from gateway.units import FEMTO, HOUR, NANO
 
 MINUTE = NANO // 60
 """A GPU-minute in nano-GPU-hours."""
@@ -84,7 +85,7 @@ class _Layout:
             self._take(line)
         self._leftover()
         billed = sum(line.nano_gpu_hours for line in account.lines)
-        own_cost = Fraction(sum(own.cost for own in account.ours), 10**15)
+        own_cost = Fraction(sum(own.cost for own in account.ours), FEMTO)
         rest = self._billed_cost - own_cost - sum((s.cost for s in self._sums.values()), Fraction(0))
         if rest:
             self._add("remaining", 0, rest)
@@ -176,7 +177,7 @@ class _Layout:
         done, value = 0, Fraction(0)
         for hour in hours_of(line):
             for nano, rate in self._unused.take(line.gpu_type, line.region, hour, want - done):
-                worth = Fraction(nano * rate, 10**15)
+                worth = Fraction(nano * rate, FEMTO)
                 done, value = done + nano, value + worth
                 self._add("reserved_unused", nano, worth, [hour])
         return done, value
@@ -216,13 +217,13 @@ class _Layout:
         own = self._up.get(hour) or (self._account.ours[-1] if self._account.ours else None)
         series = (own.gpu_type, own.region, own.purchase) if own else self._account.series
         rate = self._rate_at(*series, hour)
-        return (Fraction(nano * rate, 10**15), True) if rate is not None else (Fraction(0), False)
+        return (Fraction(nano * rate, FEMTO), True) if rate is not None else (Fraction(0), False)
 
     def _add(self, kind: str, nano: int, cost: Fraction, hours: Iterable[int] = ()) -> None:
-        found = self._sums.setdefault(kind, _Sum())
-        found.nano += nano
-        found.cost += cost
-        found.hours.update(hours)
+        sum_of_kind = self._sums.setdefault(kind, _Sum())
+        sum_of_kind.nano += nano
+        sum_of_kind.cost += cost
+        sum_of_kind.hours.update(hours)
 
 
 def _without_time(line: BillLine) -> str:

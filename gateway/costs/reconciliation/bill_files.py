@@ -17,8 +17,8 @@ from gateway.costs.periods import PeriodError
 from gateway.costs.prices.book import PURCHASES
 from gateway.costs.reconciliation.bill_cells import LONGEST, BillError, Cells, column_of, rows_of
 from gateway.costs.reconciliation.bill_times import looks_inclusive, span
+from gateway.units import NANO
 
-NANO = 1_000_000_000
 MAX_BYTES = 64 * 1024 * 1024
 """Largest file in bytes."""
 MAX_LINES = 100_000
@@ -194,8 +194,8 @@ def _line(number: int, cells: Cells, kind: str, reading: BillFormat) -> BillLine
     category = _category(cells.get("category"))
     if category != "usage" and not cells.get("gpu_type") and reading.gpus_only:
         raise _NotGpuError(currency, cost)
-    of = _csv_hours if kind == "csv" else _focus_hours
-    hours = of(cells, category, currency, cost)
+    hours_of = _csv_hours if kind == "csv" else _focus_hours
+    hours = hours_of(cells, category, currency, cost)
     start, end = span(cells.need("start"), cells.need("end"), inclusive=reading.inclusive_ends)
     if abs(hours) > _LARGEST:
         raise BillError(f"More than {_LARGEST:,} GPU-hours in one line.")

@@ -18,7 +18,7 @@ class Mistake:
     """Mutable while it is collected."""
 
     reason: str
-    """Of its first line."""
+    """Where its first line is."""
     count: int = 0
     first: list[int] = field(default_factory=list)
     """Numbers of its first lines."""
@@ -35,10 +35,10 @@ class Mistake:
 
 def mistakes(bad: Iterable[BadLine]) -> list[Mistake]:
     """The lines by reason, the most frequent first. Reasons that differ only in what they quote are one."""
-    found: dict[str, Mistake] = {}
+    by_reason: dict[str, Mistake] = {}
     for line in bad:
-        mistake = found.setdefault(_QUOTED.sub("'…'", line.reason), Mistake(line.reason))
+        mistake = by_reason.setdefault(_QUOTED.sub("'…'", line.reason), Mistake(line.reason))
         mistake.count += 1
         if len(mistake.first) < _NAMED:
             mistake.first.append(line.line)
-    return sorted(found.values(), key=lambda mistake: (-mistake.count, mistake.first))
+    return sorted(by_reason.values(), key=lambda mistake: (-mistake.count, mistake.first))

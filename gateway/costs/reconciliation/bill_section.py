@@ -12,19 +12,18 @@ from sqlalchemy import Connection, select
 from gateway.costs.commitments.commitment import UnusedCapacity
 from gateway.costs.commitments.commitment_store import uses_of
 from gateway.costs.cost_lines import read_lines
-from gateway.costs.periods import DAY, Period, iso
-from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.periods import Period, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.exchange_rates import read_exchange_rates
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reconciliation.bill_accounts import Ours
 from gateway.costs.reconciliation.bill_check import check_bill
 from gateway.costs.reconciliation.bill_differences import KINDS, BillAccount, BillDifference
-from gateway.costs.reconciliation.bill_files import NANO
 from gateway.costs.reconciliation.bills import read_bill, sources_of
 from gateway.costs.reconciliation.foreign_bills import converted, totals
 from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict, described, line_id, overall
 from gateway.metering.ledger.schema import engine_hours, engine_spans
+from gateway.units import DAY, NANO, decimal_of
 
 _ATTRIBUTED = {"usage", "retry_waste"}
 UNSETTLED = {Verdict.IDENTIFIED, Verdict.UNIDENTIFIED}
@@ -75,17 +74,17 @@ def checked_bill(connection: Connection, within: Period) -> BillCheck | None:
 
 
 def bill_section(
-    connection: Connection, of: str, within: Period, acceptances: Mapping[str, Acceptance]
+    connection: Connection, month: str, within: Period, acceptances: Mapping[str, Acceptance]
 ) -> dict[str, Any] | None:
-    """The bill of the month `of` within the period; None if none was imported."""
+    """The bill of the month within the period; None if none was imported."""
     checked = checked_bill(connection, within)
-    return None if checked is None else _section(checked, of, acceptances)
+    return None if checked is None else _section(checked, month, acceptances)
 
 
-def _section(checked: BillCheck, of: str, acceptances: Mapping[str, Acceptance]) -> dict[str, Any]:
+def _section(checked: BillCheck, month: str, acceptances: Mapping[str, Acceptance]) -> dict[str, Any]:
     billed, own = _total(checked.accounts, "billed_nano"), _total(checked.accounts, "provisioned_nano")
     differences = checked.differences
-    accounts = [_account(account, of, acceptances) for account in checked.accounts]
+    accounts = [_account(account, month, acceptances) for account in checked.accounts]
     shown = [line for account in accounts for line in account["lines"]]
     unaccepted = [line for line in shown if line["verdict"] in UNSETTLED]
     return {
@@ -99,7 +98,7 @@ def _section(checked: BillCheck, of: str, acceptances: Mapping[str, Acceptance])
         "billed_cost": decimal_of(checked.billed_cost),
         "own_cost": decimal_of(checked.own_cost),
         "difference_cost": decimal_of(checked.billed_cost - checked.own_cost),
-        "lines": [_by_kind(one, shown) for one in merged(differences)],
+        "lines": [_by_kind(difference, shown) for difference in merged(differences)],
         "unexplained_gpu_hours": _hours(_unexplained_nano(differences)),
         "unexplained_cost": decimal_of(_unexplained_cost(differences)),
         "unaccepted_gpu_hours": decimal_of(_absolute(unaccepted, "gpu_hours")),
@@ -118,14 +117,14 @@ def _ours(connection: Connection, book: PriceBook, within: Period) -> list[Ours]
     )
     for engine, gpu_type, region, purchase, count, hour, nano in connection.execute(query):
         key = (engine, gpu_type, region, purchase)
-        of = hours.setdefault(key, {})
-        of[hour] = of.get(hour, 0) + nano
+        own_hours = hours.setdefault(key, {})
+        own_hours[hour] = own_hours.get(hour, 0) + nano
         counts[key] = max(counts.get(key, 0), count)
     attributed: dict[tuple[str, str, str, str], int] = {}
     cost: dict[tuple[str, str, str, str], int] = {}
     for part in _parts(within):
         for line in read_lines(connection, book, part, by=("engine",)):
-            key = (line.keys[0], line.gpu_type, line.region, line.purchase)
+            key = (line.keys[0], *line.series)
             cost[key] = cost.get(key, 0) + (line.cost or 0)
             if line.bucket in _ATTRIBUTED:
                 attributed[key] = attributed.get(key, 0) + line.nano_gpu_hours
@@ -145,14 +144,16 @@ def _parts(within: Period) -> Sequence[Period]:
     ]
 
 
-def _account(account: BillAccount, of: str, acceptances: Mapping[str, Acceptance]) -> dict[str, Any]:
+def _account(account: BillAccount, month: str, acceptances: Mapping[str, Acceptance]) -> dict[str, Any]:
     names = (account.engine, account.gpu_type, account.region, account.purchase)
     lines = []
-    for one in account.differences:
-        amounts = Amounts(one.nano, decimal_of(one.cost))
-        name = line_id(of, "bill", *names, one.kind)
-        state = described(name, amounts, acceptances, identified=one.explained, matched=one.matched)
-        lines.append({**state, **_difference(one)})
+    for difference in account.differences:
+        amounts = Amounts(difference.nano, decimal_of(difference.cost))
+        name = line_id(month, "bill", *names, difference.kind)
+        state = described(
+            name, amounts, acceptances, identified=difference.explained, matched=difference.matched
+        )
+        lines.append({**state, **_difference(difference)})
     return {
         "verdict": overall(Verdict(line["verdict"]) for line in lines).value,
         "engine": account.engine,
@@ -171,43 +172,45 @@ def _account(account: BillAccount, of: str, acceptances: Mapping[str, Acceptance
     }
 
 
-def _difference(one: BillDifference) -> dict[str, Any]:
+def _difference(difference: BillDifference) -> dict[str, Any]:
     return {
-        "kind": one.kind,
-        "reason": one.reason,
-        "explained": one.explained,
-        "gpu_hours": _hours(one.nano),
-        "cost": decimal_of(one.cost),
-        "hours": one.hours,
-        "first": None if one.first is None else iso(one.first),
-        "last": None if one.last is None else iso(one.last),
+        "kind": difference.kind,
+        "reason": difference.reason,
+        "explained": difference.explained,
+        "gpu_hours": _hours(difference.nano),
+        "cost": decimal_of(difference.cost),
+        "hours": difference.hours,
+        "first": None if difference.first is None else iso(difference.first),
+        "last": None if difference.last is None else iso(difference.last),
     }
 
 
-def _by_kind(one: BillDifference, shown: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _by_kind(difference: BillDifference, shown: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All lines of one kind as one."""
-    of_kind = [line for line in shown if line["kind"] == one.kind]
+    of_kind = [line for line in shown if line["kind"] == difference.kind]
     return {
         "verdict": overall(Verdict(line["verdict"]) for line in of_kind).value,
         "lines": len(of_kind),
         "unaccepted": sum(line["verdict"] in UNSETTLED for line in of_kind),
-        **_difference(one),
+        **_difference(difference),
     }
 
 
 def merged(differences: Iterable[BillDifference]) -> list[BillDifference]:
     """All accounts, merged by kind."""
     sums: dict[str, list[BillDifference]] = {}
-    for one in differences:
-        sums.setdefault(one.kind, []).append(one)
+    for difference in differences:
+        sums.setdefault(difference.kind, []).append(difference)
     return [
         BillDifference(
             kind,
-            sum(one.nano for one in sums[kind]),
-            sum((one.cost for one in sums[kind]), Fraction(0)),
-            sum(one.hours for one in sums[kind]),
-            min((one.first for one in sums[kind] if one.first is not None), default=None),
-            max((one.last for one in sums[kind] if one.last is not None), default=None),
+            sum(difference.nano for difference in sums[kind]),
+            sum((difference.cost for difference in sums[kind]), Fraction(0)),
+            sum(difference.hours for difference in sums[kind]),
+            min(
+                (difference.first for difference in sums[kind] if difference.first is not None), default=None
+            ),
+            max((difference.last for difference in sums[kind] if difference.last is not None), default=None),
         )
         for kind in KINDS
         if kind in sums
@@ -216,11 +219,11 @@ def merged(differences: Iterable[BillDifference]) -> list[BillDifference]:
 
 def _unexplained_nano(differences: Iterable[BillDifference]) -> int:
     """Absolute values: two unknown causes do not offset each other."""
-    return sum(abs(one.nano) for one in differences if not one.explained)
+    return sum(abs(difference.nano) for difference in differences if not difference.explained)
 
 
 def _unexplained_cost(differences: Iterable[BillDifference]) -> Fraction:
-    return sum((abs(one.cost) for one in differences if not one.explained), Fraction(0))
+    return sum((abs(difference.cost) for difference in differences if not difference.explained), Fraction(0))
 
 
 def _absolute(lines: Iterable[dict[str, Any]], what: str) -> Fraction:
@@ -228,21 +231,22 @@ def _absolute(lines: Iterable[dict[str, Any]], what: str) -> Fraction:
     return sum((abs(Fraction(line[what])) for line in lines), Fraction(0))
 
 
-def bill_findings(bill: dict[str, Any] | None, of: str, tolerance: Fraction) -> list[str]:
+def bill_findings(bill: dict[str, Any] | None, month: str, tolerance: Fraction) -> list[str]:
     """A sentence if no bill was imported, and for what is identified and not accepted beyond the
     tolerance."""
     if bill is None:
-        return [f"No bill is imported for {of}, so its cost is not reconciled: florin cost import-bill FILE."]
-    found = []
+        obstacle = f"No bill is imported for {month}, so its cost is not reconciled"
+        return [f"{obstacle}: florin cost import-bill FILE."]
+    findings = []
     for what, unit in (("gpu_hours", "GPU-hours"), ("cost", bill["currency"])):
-        rest, whole = Fraction(bill[f"unaccepted_{what}"]), Fraction(bill[f"billed_{what}"])
-        if rest * 100 > tolerance * abs(whole):
-            kinds = [one for one in bill["lines"] if one["unaccepted"] and Fraction(one[what])]
-            reasons = "; ".join(one["reason"] for one in kinds)
-            found.append(
-                f"{decimal_of(rest, 6)} {unit}, of {decimal_of(whole, 6)} billed, not accepted: {reasons}."
+        rest, billed = Fraction(bill[f"unaccepted_{what}"]), Fraction(bill[f"billed_{what}"])
+        if rest * 100 > tolerance * abs(billed):
+            kinds = [line for line in bill["lines"] if line["unaccepted"] and Fraction(line[what])]
+            reasons = "; ".join(line["reason"] for line in kinds)
+            findings.append(
+                f"{decimal_of(rest, 6)} {unit}, of {decimal_of(billed, 6)} billed, not accepted: {reasons}."
             )
-    return found
+    return findings
 
 
 def _total(accounts: Iterable[BillAccount], name: str) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-from gateway.costs.periods import DAY, PeriodError, instant, iso
+from gateway.costs.periods import PeriodError, instant, iso
 from gateway.costs.reconciliation.bill_cells import BillError
+from gateway.units import DAY
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _SECOND = 1_000_000
@@ -35,20 +36,20 @@ def looks_inclusive(end: str) -> bool:
     """Whether an end that was read as exclusive is the last day of a month, or the last second of a
     minute."""
     try:
-        at = instant("end", end)
+        last = instant("end", end)
     except PeriodError:
         return False
     if _DATE.fullmatch(end):
-        return iso(at + DAY)[8:10] == "01"
-    return _last_second(at)
+        return iso(last + DAY)[8:10] == "01"
+    return _last_second(last)
 
 
-def _after(text: str, at: int) -> int:
+def _after(text: str, time: int) -> int:
     """The end of the day or second that an inclusive end names."""
     if _DATE.fullmatch(text):
-        return at + DAY
-    return at - at % _MINUTE + _MINUTE if _last_second(at) else at
+        return time + DAY
+    return time - time % _MINUTE + _MINUTE if _last_second(time) else time
 
 
-def _last_second(at: int) -> bool:
-    return at % _MINUTE >= _MINUTE - _SECOND
+def _last_second(time: int) -> bool:
+    return time % _MINUTE >= _MINUTE - _SECOND

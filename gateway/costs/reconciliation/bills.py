@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select
 
 from gateway.costs.periods import Period, iso
-from gateway.costs.prices.amounts import decimal_of, total
 from gateway.costs.reconciliation.bill_cells import BillError
-from gateway.costs.reconciliation.bill_files import NANO, BillFormat, BillLine, Parsed, parse_bill
+from gateway.costs.reconciliation.bill_files import BillFormat, BillLine, Parsed, parse_bill
 from gateway.costs.reconciliation.bill_mistakes import Mistake, mistakes
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines as table
+from gateway.units import NANO, decimal_of
 
 _SHOWN = 100
 """Invalid lines that are listed after an import; all are counted."""
@@ -78,8 +78,8 @@ def import_bill(
     with ledger.write() as connection:
         new = _store(connection, digest, parsed, file_name, now)
         if new:
-            told = {"file_name": file_name, "lines": new, "skip_bad": skip_bad}
-            record(connection, actor, "bill.import", digest, told, now)
+            details = {"file_name": file_name, "lines": new, "skip_bad": skip_bad}
+            record(connection, actor, "bill.import", digest, details, now)
         repeated = _repeated(connection, digest)
     return {
         "source": digest,
@@ -95,7 +95,8 @@ def import_bill(
         "bad": [{"line": bad.line, "reason": bad.reason} for bad in parsed.bad[:_SHOWN]],
         "bad_lines": len(parsed.bad),
         "bad_reasons": [
-            {"reason": one.reason, "lines": one.count, "where": one.where} for one in wrong[:_REASONS]
+            {"reason": mistake.reason, "lines": mistake.count, "where": mistake.where}
+            for mistake in wrong[:_REASONS]
         ],
         "charges": _by_currency((line.currency, line.cost) for line in parsed.lines if not line.gpu_type),
         "inclusive_looking": parsed.inclusive_looking,
@@ -104,8 +105,8 @@ def import_bill(
 
 def _refusal(lines: int, wrong: Sequence[Mistake]) -> str:
     what = "1 line is invalid" if lines == 1 else f"{lines:,} lines are invalid"
-    why = "" if len(wrong) == 1 else f", for {len(wrong):,} reasons"
-    return f"{what}{why}; nothing was imported."
+    reasons = "" if len(wrong) == 1 else f", for {len(wrong):,} reasons"
+    return f"{what}{reasons}; nothing was imported."
 
 
 def _store(connection: Connection, digest: str, parsed: Parsed, file_name: str, now: int) -> int:
@@ -160,11 +161,11 @@ def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
         func.sum(table.c.nano_gpu_hours).label("nano"),
     ).group_by(table.c.source)
     with ledger.read() as connection:
-        found = connection.execute(query).all()
+        rows = connection.execute(query).all()
         costs = connection.execute(select(table.c.source, table.c.currency, table.c.cost)).all()
-    of: dict[str, list[tuple[str, str]]] = {}
+    by_source: dict[str, list[tuple[str, str]]] = {}
     for source, currency, cost in costs:
-        of.setdefault(source, []).append((currency, cost))
+        by_source.setdefault(source, []).append((currency, cost))
     return [
         {
             "source": row.source,
@@ -174,9 +175,9 @@ def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
             "from": iso(row.start),
             "to": iso(row.end),
             "gpu_hours": decimal_of(_hours(int(row.nano))),
-            "cost": _by_currency(of[row.source]),
+            "cost": _by_currency(by_source[row.source]),
         }
-        for row in sorted(found, key=lambda r: (-r.imported_at, r.source))
+        for row in sorted(rows, key=lambda r: (-r.imported_at, r.source))
     ]
 
 
@@ -186,15 +187,15 @@ def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -
     Raises BillNotFoundError, LedgerUnavailableError."""
     with ledger.write() as connection:
         query = select(table.c.source).where(table.c.source.startswith(source, autoescape=True)).distinct()
-        found = connection.execute(query).scalars().all()
-        if len(source) < PREFIX or len(found) != 1:
+        line_ids = connection.execute(query).scalars().all()
+        if len(source) < PREFIX or len(line_ids) != 1:
             raise BillNotFoundError(
-                f"{len(found) or 'No'} imports match {source[:64]!r}: give at least {PREFIX} digits of "
+                f"{len(line_ids) or 'No'} imports match {source[:64]!r}: give at least {PREFIX} digits of "
                 "one, as the list of bills shows them."
             )
-        count = connection.execute(delete(table).where(_is(found[0])).returning(table.c.id)).all()
-        record(connection, actor, "bill.remove", found[0], {"lines": len(count)}, now)
-    return {"source": found[0], "lines": len(count)}
+        count = connection.execute(delete(table).where(_is(line_ids[0])).returning(table.c.id)).all()
+        record(connection, actor, "bill.remove", line_ids[0], {"lines": len(count)}, now)
+    return {"source": line_ids[0], "lines": len(count)}
 
 
 def read_bill(connection: Connection, within: Period) -> Iterator[BillLine]:
@@ -224,7 +225,7 @@ def _hours(nano: int) -> Fraction:
 
 def _by_currency(costs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Exact sums by currency."""
-    of: dict[str, list[str]] = {}
+    sums: dict[str, Fraction] = {}
     for currency, cost in costs:
-        of.setdefault(currency, []).append(cost)
-    return {currency: decimal_of(total(of[currency])) for currency in sorted(of)}
+        sums[currency] = sums.get(currency, Fraction(0)) + Fraction(cost)
+    return {currency: decimal_of(sums[currency]) for currency in sorted(sums)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, select
 
-from gateway.costs.periods import Period, month
+from gateway.costs.periods import Period, month_of
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.plausibility import storable
 from gateway.costs.rollups.set_aside import read_set_aside
@@ -17,18 +17,18 @@ from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
 _CHUNK = 500
 
 
-def completeness(connection: Connection, of: str, within: Period) -> dict[str, Any]:
-    """Checks the month `of` within the period; hours set aside, for the whole month. Reads the month's
+def completeness(connection: Connection, month: str, within: Period) -> dict[str, Any]:
+    """Checks the month within the period; hours set aside, for the whole month. Reads the month's
     records once."""
     records, second_attempts = _records(connection, within)
     return {
-        "imbalances": [str(one) for one in imbalances(connection, of)],
+        "imbalances": [str(imbalance) for imbalance in imbalances(connection, month)],
         "hours_pending": _pending(connection, within),
         "quarantined": _quarantined(connection),
         "delivered_twice": delivered_twice(connection, within) if second_attempts else 0,
         "records": records,
         "implausible": _implausible(connection, within),
-        "set_aside": [one.document() for one in read_set_aside(connection, month(of))],
+        "set_aside": [imbalance.document() for imbalance in read_set_aside(connection, month_of(month))],
     }
 
 
@@ -102,8 +102,8 @@ def delivered_twice(connection: Connection, within: Period) -> int:
         earlier = {
             record_id(request, number): request for request, last in chunk for number in range(1, last)
         }
-        found = select(c.id).where(c.id.in_(list(earlier)), c.billable)
-        twice.update(earlier[one] for one in connection.execute(found).scalars())
+        delivered = select(c.id).where(c.id.in_(list(earlier)), c.billable)
+        twice.update(earlier[delivered_id] for delivered_id in connection.execute(delivered).scalars())
     return len(twice)
 
 

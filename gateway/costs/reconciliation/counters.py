@@ -58,8 +58,8 @@ class Window:
     output: int
     cached: int | None
 
-    def tokens(self, of: str) -> int | None:
-        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+    def tokens(self, month: str) -> int | None:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[month]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class TokenTally:
     largest_input: int = 0
     largest_output: int = 0
 
-    def tokens(self, of: str) -> int:
-        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+    def tokens(self, month: str) -> int:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[month]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class ProbeTokens:
     output: int = 0
     cached: int = 0
 
-    def tokens(self, of: str) -> int:
-        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+    def tokens(self, month: str) -> int:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[month]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +165,13 @@ def _window(base: CounterSample | None, last: CounterSample) -> Window:
 def outside(within: Period, covered: Sequence[Window]) -> list[Period]:
     """The parts of a period that no window of one engine covers. Records end at a time in (start, end]."""
     gaps: list[Period] = []
-    at = within.start
+    start = within.start
     for window in sorted(covered, key=lambda w: w.start):
-        if window.start + 1 > at:
-            gaps.append(Period(at, min(window.start + 1, within.end)))
-        at = max(at, window.end + 1)
-    if at < within.end:
-        gaps.append(Period(at, within.end))
+        if window.start + 1 > start:
+            gaps.append(Period(start, min(window.start + 1, within.end)))
+        start = max(start, window.end + 1)
+    if start < within.end:
+        gaps.append(Period(start, within.end))
     return [gap for gap in gaps if gap.start < gap.end]
 
 
@@ -180,18 +180,18 @@ def check(
     ended: Sequence[TokenTally],
     at_start: TokenTally,
     at_end: TokenTally,
-    of: str,
+    month: str,
     probes: ProbeTokens = ProbeTokens(),
 ) -> CounterCheck | None:
     """Check one window for one of TOKEN_TYPES. `ended`: attempts that ended in it, by kind. `at_start`: those
     of them in flight at the window's first sample. `at_end`: those in flight at its last sample, which ended
     later. `probes`: Florin's own requests. None: the engine does not count this type."""
-    counted = window.tokens(of)
+    counted = window.tokens(month)
     if counted is None:
         return None
-    recorded = sum(tally.tokens(of) for tally in ended)
-    own = probes.tokens(of)
-    spans = [Span("verification", own, own, probes.count), *_spans(ended, at_start, at_end, of)]
+    recorded = sum(tally.tokens(month) for tally in ended)
+    own = probes.tokens(month)
+    spans = [Span("verification", own, own, probes.count), *_spans(ended, at_start, at_end, month)]
     left = counted - recorded
     lines: list[TokenLine] = []
     # Exact ones first: low equals high.
@@ -202,66 +202,66 @@ def check(
         left -= 0 if exact else taken
         if span.records and (taken or span.low or span.high):
             lines.append(TokenLine(span.kind, taken, span.low, span.high, span.records))
-    return CounterCheck(window, of, counted, recorded, _merged(lines), left)
+    return CounterCheck(window, month, counted, recorded, _merged(lines), left)
 
 
 def _merged(lines: Sequence[TokenLine]) -> tuple[TokenLine, ...]:
     """One line of each kind, in order."""
-    of: dict[str, TokenLine] = {}
+    by_type: dict[str, TokenLine] = {}
     for line in lines:
-        old = of.get(line.kind, TokenLine(line.kind, 0, 0, 0, 0))
-        of[line.kind] = TokenLine(
+        old = by_type.get(line.kind, TokenLine(line.kind, 0, 0, 0, 0))
+        by_type[line.kind] = TokenLine(
             line.kind,
             old.tokens + line.tokens,
             old.low + line.low,
             old.high + line.high,
             old.records + line.records,
         )
-    return tuple(of.values())
+    return tuple(by_type.values())
 
 
-def _spans(ended: Sequence[TokenTally], at_start: TokenTally, at_end: TokenTally, of: str) -> list[Span]:
+def _spans(ended: Sequence[TokenTally], at_start: TokenTally, at_end: TokenTally, month: str) -> list[Span]:
     largest = TokenTally(
         largest_input=max((t.largest_input for t in ended), default=0),
         largest_output=max((t.largest_output for t in ended), default=0),
     )
-    before, after = _as_counted(at_start, of), _as_counted(at_end, of)
+    before, after = _as_counted(at_start, month), _as_counted(at_end, month)
     return [
-        *(span for tally in ended for span in _again(tally, of)),
+        *(span for tally in ended for span in _again(tally, month)),
         Span("in_flight_at_start", -before, 0, at_start.records),
         Span("in_flight_at_end", 0, after, at_end.records),
-        *(span for tally in ended for span in _uncertain(tally, largest, of)),
+        *(span for tally in ended for span in _uncertain(tally, largest, month)),
     ]
 
 
-def _as_counted(tally: TokenTally, of: str) -> int:
+def _as_counted(tally: TokenTally, month: str) -> int:
     """The most that an engine can have counted for these attempts."""
-    return {"input": tally.input_n, "output": tally.output, "cached": tally.cached_n}[of]
+    return {"input": tally.input_n, "output": tally.output, "cached": tally.cached_n}[month]
 
 
-def _again(tally: TokenTally, of: str) -> list[Span]:
+def _again(tally: TokenTally, month: str) -> list[Span]:
     """Prompts counted again for further answers."""
     if tally.source == UsageSource.ESTIMATED:
         return []
-    if of == "input":
+    if month == "input":
         more = tally.input_n - tally.input
         exact = tally.source == UsageSource.ENGINE_FINAL
         return [Span("prompt_of_each_answer", more if exact else 0, more, tally.several)] if more else []
-    more = tally.cached_n - tally.cached if of == "cached" else 0
+    more = tally.cached_n - tally.cached if month == "cached" else 0
     return [Span("cached_not_told", 0, more, tally.cached_unsure)] if more else []
 
 
-def _uncertain(tally: TokenTally, largest: TokenTally, of: str) -> list[Span]:
+def _uncertain(tally: TokenTally, largest: TokenTally, month: str) -> list[Span]:
     most = {
         "input": tally.answers * largest.largest_input,
         "output": tally.answers * max(largest.largest_output, BROKEN_OFF),
         "cached": tally.answers * largest.largest_input,
-    }[of]
+    }[month]
     if tally.source == UsageSource.NONE:
         return [Span("without_counts", 0, most, tally.records)]
     if tally.source == UsageSource.ESTIMATED:
-        return [Span("estimated", -tally.tokens(of), most, tally.records)]
-    if tally.source == UsageSource.ENGINE_PARTIAL and of == "output":
+        return [Span("estimated", -tally.tokens(month), most, tally.records)]
+    if tally.source == UsageSource.ENGINE_PARTIAL and month == "output":
         each = ORPHANED if tally.orphaned else BROKEN_OFF
         return [Span("orphaned" if tally.orphaned else "broken_off", 0, each * tally.answers, tally.records)]
     return []

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select
 
-from gateway.costs.periods import HOUR, LAST_HOUR, Period
+from gateway.costs.periods import LAST_HOUR, Period
 from gateway.costs.reconciliation.counters import (
     TOKEN_TYPES,
     CounterCheck,
@@ -26,6 +26,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_hours, engine_probes
 from gateway.metering.ledger.schema import usage_records as table
 from gateway.metering.records import Outcome
+from gateway.units import HOUR
 
 LONGEST = 6 * HOUR
 """Longest attempt: how far from a sample to look for attempts in flight at it."""
@@ -64,9 +65,9 @@ def drift(ledger: Ledger, now: int) -> list[Drift]:
     with ledger.read() as connection:
         checks = token_checks(connection, Period(end - HOUR, end))
     sums: dict[tuple[str, str], list[int]] = {}
-    for found in checks:
-        total = sums.setdefault((found.window.engine, found.token_type), [0, 0, 0])
-        for index, value in enumerate((found.rest, found.engine_tokens, found.record_tokens)):
+    for checked in checks:
+        total = sums.setdefault((checked.window.engine, checked.token_type), [0, 0, 0])
+        for index, value in enumerate((checked.rest, checked.engine_tokens, checked.record_tokens)):
             total[index] += value
     return [
         Drift(engine, token_type, rest / max(counted or recorded, 1), rest, counted, recorded)
@@ -76,15 +77,15 @@ def drift(ledger: Ledger, now: int) -> list[Drift]:
 
 def token_checks(connection: Connection, within: Period) -> list[CounterCheck]:
     """Checks every engine process sampled in a period of whole hours, for each token type that it counts."""
-    found: list[CounterCheck] = []
+    done: list[CounterCheck] = []
     for window in read_windows(connection, within):
         ended = _tallies(connection, _ended(window))
         at_start = _sum(_tallies(connection, and_(_in_flight(window, window.start), _ended(window))))
         at_end = _sum(_tallies(connection, _in_flight(window, window.end)))
         probes = _probes(connection, window)
-        checks = (check(window, ended, at_start, at_end, of, probes) for of in TOKEN_TYPES)
-        found += [one for one in checks if one is not None]
-    return found
+        checks = (check(window, ended, at_start, at_end, token_type, probes) for token_type in TOKEN_TYPES)
+        done += [check_ for check_ in checks if check_ is not None]
+    return done
 
 
 def unsampled(connection: Connection, within: Period) -> list[Unsampled]:
@@ -99,14 +100,14 @@ def unsampled(connection: Connection, within: Period) -> list[Unsampled]:
         )
         .distinct()
     )
-    found: list[Unsampled] = []
+    gaps: list[Unsampled] = []
     for engine in sorted({*connection.execute(engines).scalars(), *covered}):
         for gap in outside(within, covered.get(engine, ())):
             where = and_(table.c.engine == engine, table.c.ended >= gap.start, table.c.ended < gap.end)
             tally = _sum(_tallies(connection, where))
             if tally.records:
-                found.append(Unsampled(engine, gap, tally))
-    return found
+                gaps.append(Unsampled(engine, gap, tally))
+    return gaps
 
 
 def read_windows(connection: Connection, within: Period) -> list[Window]:
@@ -139,12 +140,14 @@ def _latest(connection: Connection, where: ColumnElement[bool]) -> list[CounterS
 
 def _probes(connection: Connection, window: Window) -> ProbeTokens:
     c = engine_probes.c
-    sums = [func.coalesce(func.sum(of), 0) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)]
+    sums = [
+        func.coalesce(func.sum(count), 0) for count in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)
+    ]
     query = select(func.count(), *sums).where(
         c.engine == window.engine,
         c.at > window.start,
         c.at <= window.end,
-        *(of.between(0, MOST_TOKENS) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)),
+        *(count.between(0, MOST_TOKENS) for count in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)),
     )
     return ProbeTokens(*map(int, connection.execute(query).one()))  # PostgreSQL's sums are decimals
 
@@ -153,9 +156,9 @@ def _ended(window: Window) -> ColumnElement[bool]:
     return and_(table.c.engine == window.engine, table.c.ended > window.start, table.c.ended <= window.end)
 
 
-def _in_flight(window: Window, at: int) -> ColumnElement[bool]:
+def _in_flight(window: Window, time: int) -> ColumnElement[bool]:
     c = table.c
-    return and_(c.engine == window.engine, c.ended > at, c.ended <= at + LONGEST, c.dispatched <= at)
+    return and_(c.engine == window.engine, c.ended > time, c.ended <= time + LONGEST, c.dispatched <= time)
 
 
 def _tallies(connection: Connection, where: ColumnElement[bool]) -> list[TokenTally]:

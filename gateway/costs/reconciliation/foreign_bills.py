@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 from gateway.costs.periods import iso
-from gateway.costs.prices.amounts import decimal_of
-from gateway.costs.prices.exchange_rates import PLACES, ExchangeRate, rate_at
+from gateway.costs.prices.exchange_rates import ExchangeRate, rate_at
 from gateway.costs.reconciliation.bill_files import BillLine
+from gateway.units import decimal_of
 
 
 @dataclass(slots=True)
@@ -39,18 +39,18 @@ class Converted:
 
 def converted(lines: Iterable[BillLine], currency: str, rates: Sequence[ExchangeRate], end: int) -> Converted:
     """`end`: of the period, exclusive."""
-    made = Converted()
+    result = Converted()
     for line in lines:
         rate = None
         if line.currency != currency:
-            rate = made.rates.get(line.currency) or rate_at(rates, line.currency, currency, end - 1)
+            rate = result.rates.get(line.currency) or rate_at(rates, line.currency, currency, end - 1)
         if rate is None:
-            made.lines.append(line)
+            result.lines.append(line)
             continue
-        made.rates[line.currency] = rate
-        cost = Fraction(line.cost) * rate.rate_nanos / 10**PLACES
-        made.lines.append(replace(line, cost=str(cost), currency=currency))
-    return made
+        result.rates[line.currency] = rate
+        cost = Fraction(line.cost) * rate.factor
+        result.lines.append(replace(line, cost=str(cost), currency=currency))
+    return result
 
 
 def totals(lines: Iterable[BillLine], start: int, end: int) -> dict[str, str]:

@@ -6,19 +6,22 @@ from fractions import Fraction
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.periods import HOUR, Period, month
+from gateway.costs.periods import Period, month_of
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import bill_findings, bill_section
 from gateway.metering.ledger.schema import bill_lines
+from gateway.units import HOUR
 
 
-def open_lines(connection: Connection, of: str, *, tolerance: Fraction, now: int) -> list[str]:
+def open_lines(connection: Connection, month: str, *, tolerance: Fraction, now: int) -> list[str]:
     """A sentence for what is identified and not accepted beyond the tolerance, or if there is no bill of the
-    month `of`. Nothing where bills are not imported at all."""
+    month. Nothing where bills are not imported at all."""
     if connection.execute(select(bill_lines.c.id).limit(1)).first() is None:
         return []
-    whole = month(of)
-    within = Period(whole.start, max(whole.start, min(whole.end, now - now % HOUR)))
+    period = month_of(month)
+    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
     return bill_findings(
-        bill_section(connection, of, within, read_acceptances(connection, of)), of, tolerance
+        bill_section(connection, month, within, read_acceptances(connection, month)),
+        month,
+        tolerance,
     )

@@ -7,14 +7,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from gateway.costs.periods import HOUR, Period, iso, month
-from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import bill_findings, bill_section
 from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.reconciliation.drift import drift
 from gateway.costs.reconciliation.token_section import token_findings, token_section
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import HOUR, decimal_of
 
 __all__ = ["TOLERANCE", "drift", "reconcile"]
 
@@ -23,24 +23,24 @@ TOLERANCE = Fraction(1, 10)
 _SHOWN = 10
 
 
-def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: int) -> dict[str, Any]:
-    """Reconcile the complete hours of the month `of`. `tolerance`: percent. docs/finance.md shows the result.
+def reconcile(ledger: Ledger, month: str, *, tolerance: Fraction = TOLERANCE, now: int) -> dict[str, Any]:
+    """Reconcile the complete hours of a month. `tolerance`: percent. docs/finance.md shows the result.
 
     Raises PeriodError, LedgerUnavailableError."""
-    whole = month(of)
-    within = Period(whole.start, max(whole.start, min(whole.end, now - now % HOUR)))
+    period = month_of(month)
+    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
     with ledger.read() as connection:
-        acceptances = read_acceptances(connection, of)
-        tokens = token_section(connection, of, within, acceptances)
-        bill = bill_section(connection, of, within, acceptances)
-        complete = completeness(connection, of, within)
+        acceptances = read_acceptances(connection, month)
+        tokens = token_section(connection, month, within, acceptances)
+        bill = bill_section(connection, month, within, acceptances)
+        complete = completeness(connection, month, within)
     findings = [
         *token_findings(tokens, tolerance),
-        *bill_findings(bill, of, tolerance),
+        *bill_findings(bill, month, tolerance),
         *_completeness_findings(complete),
     ]
     return {
-        "month": of,
+        "month": month,
         "from": iso(within.start),
         "to": iso(within.end),
         "tolerance_percent": decimal_of(tolerance),
@@ -53,20 +53,21 @@ def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: 
 
 
 def _completeness_findings(complete: dict[str, Any]) -> list[str]:
-    found = [
-        f"The parts of an engine-hour do not add up to the whole: {one}." for one in complete["imbalances"]
+    findings = [
+        f"The parts of an engine-hour do not add up to the whole: {imbalance}."
+        for imbalance in complete["imbalances"]
     ]
-    found += [
-        f"{one['engine']} ({one['gpu_type']}) at {one['hour']} is set aside and in no report or bill: "
-        f"{one['reason']}."
-        for one in complete["set_aside"][:_SHOWN]
+    findings += [
+        f"{aside['engine']} ({aside['gpu_type']}) at {aside['hour']} is set aside and in no report or bill: "
+        f"{aside['reason']}."
+        for aside in complete["set_aside"][:_SHOWN]
     ]
     if (more := len(complete["set_aside"]) - _SHOWN) > 0:
-        found.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
+        findings.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
     if complete["implausible"]:
-        found.append(f"{complete['implausible']:,} records have implausible token counts.")
+        findings.append(f"{complete['implausible']:,} records have implausible token counts.")
     if complete["delivered_twice"]:
-        found.append(f"{complete['delivered_twice']:,} requests have two billed attempts.")
+        findings.append(f"{complete['delivered_twice']:,} requests have two billed attempts.")
     if waiting := sum(complete["quarantined"].values()):
-        found.append(f"{waiting:,} records are quarantined and need review.")
-    return found
+        findings.append(f"{waiting:,} records are quarantined and need review.")
+    return findings

@@ -16,33 +16,33 @@ from gateway.metering.ledger.engine_hours import pruned_before
 
 
 def token_section(
-    connection: Connection, of: str, within: Period, acceptances: Mapping[str, Acceptance]
+    connection: Connection, month: str, within: Period, acceptances: Mapping[str, Acceptance]
 ) -> dict[str, Any]:
-    """The checks of the month `of` within the period. Reads the month's records once."""
+    """The checks of the month within the period. Reads the month's records once."""
     removed = pruned_before(connection)
     if removed > within.start:
         note = f"Records before {iso(removed)} were pruned, so the tokens of this month cannot be compared."
         return {"checks": [], "unsampled": [], "note": note}
     return {
-        "checks": [_check(found, of, acceptances) for found in token_checks(connection, within)],
-        "unsampled": [_unsampled(found) for found in unsampled(connection, within)],
+        "checks": [_check(check, month, acceptances) for check in token_checks(connection, within)],
+        "unsampled": [_unsampled(check) for check in unsampled(connection, within)],
         "note": None,
     }
 
 
-def _check(found: CounterCheck, of: str, acceptances: Mapping[str, Acceptance]) -> dict[str, Any]:
-    name = line_id(of, "tokens", found.window.engine, iso(found.window.epoch), found.token_type)
-    amounts = Amounts(tokens=found.rest)
+def _check(check: CounterCheck, month: str, acceptances: Mapping[str, Acceptance]) -> dict[str, Any]:
+    name = line_id(month, "tokens", check.window.engine, iso(check.window.epoch), check.token_type)
+    amounts = Amounts(tokens=check.rest)
     return {
         **described(name, amounts, acceptances, identified=False, matched=False),
-        "engine": found.window.engine,
-        "epoch": iso(found.window.epoch),
-        "from": iso(found.window.start),
-        "to": iso(found.window.end),
-        "token_type": found.token_type,
-        "engine_tokens": found.engine_tokens,
-        "record_tokens": found.record_tokens,
-        "difference": found.engine_tokens - found.record_tokens,
+        "engine": check.window.engine,
+        "epoch": iso(check.window.epoch),
+        "from": iso(check.window.start),
+        "to": iso(check.window.end),
+        "token_type": check.token_type,
+        "engine_tokens": check.engine_tokens,
+        "record_tokens": check.record_tokens,
+        "difference": check.engine_tokens - check.record_tokens,
         "lines": [
             {
                 "kind": line.kind,
@@ -52,35 +52,35 @@ def _check(found: CounterCheck, of: str, acceptances: Mapping[str, Acceptance]) 
                 "at_most": line.high,
                 "records": line.records,
             }
-            for line in found.lines
+            for line in check.lines
         ],
-        "unexplained": found.rest,
+        "unexplained": check.rest,
     }
 
 
-def _unsampled(found: Unsampled) -> dict[str, Any]:
+def _unsampled(gap: Unsampled) -> dict[str, Any]:
     return {
-        "engine": found.engine,
-        "from": iso(found.within.start),
-        "to": iso(found.within.end),
-        "records": found.tally.records,
-        "input": found.tally.input,
-        "output": found.tally.output,
+        "engine": gap.engine,
+        "from": iso(gap.within.start),
+        "to": iso(gap.within.end),
+        "records": gap.tally.records,
+        "input": gap.tally.input,
+        "output": gap.tally.output,
     }
 
 
 def token_findings(tokens: dict[str, Any], tolerance: Fraction) -> list[str]:
     """A sentence for each engine and token type that exceeds the tolerance and is not accepted."""
-    found = []
-    for one in tokens["checks"]:
-        rest, whole = one["unexplained"], max(one["engine_tokens"], one["record_tokens"])
-        if abs(rest) * 100 <= tolerance * whole or one["verdict"] == Verdict.ACCEPTED:
+    findings = []
+    for check in tokens["checks"]:
+        rest, total = check["unexplained"], max(check["engine_tokens"], check["record_tokens"])
+        if abs(rest) * 100 <= tolerance * total or check["verdict"] == Verdict.ACCEPTED:
             continue
-        what = f"{abs(rest):,} {one['token_type']} tokens of {whole:,} since {one['from']}"
-        found.append(
-            f"{one['engine']} counted {what} without a usage record: other clients use it, it was warmed up, "
-            "or it was used before it was registered."
+        what = f"{abs(rest):,} {check['token_type']} tokens of {total:,} since {check['from']}"
+        findings.append(
+            f"{check['engine']} counted {what} without a usage record: other clients use it, it was warmed "
+            "up, or it was used before it was registered."
             if rest > 0
-            else f"Usage records of {one['engine']} have {what} that the engine never counted."
+            else f"Usage records of {check['engine']} have {what} that the engine never counted."
         )
-    return found
+    return findings

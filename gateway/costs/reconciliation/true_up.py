@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gateway.costs.prices.amounts import decimal_of
 from gateway.costs.reconciliation.bill_differences import KINDS, BillDifference
+from gateway.units import NANO, decimal_of
 
-NANO = 1_000_000_000
 OTHER_MONTHS = "posted_in_other_months"
 CENTS = "cents"
 _REASONS = {
@@ -33,7 +32,7 @@ class Books:
     cents: int
     """As closed and stated; for an open month, `cost` rounded."""
     seal: str | None
-    """Of a closed month."""
+    """The period hash of a closed month; None: it is open."""
 
 
 def open_books(own: Fraction) -> Books:
@@ -50,7 +49,10 @@ def true_up(
 ) -> dict[str, Any]:
     """`own`: cost of the month's hours as known now. `invoice` less `own` is the sum of `differences`, one of
     each kind."""
-    exact = [(one.kind, one.reason, Fraction(one.nano, NANO), one.cost) for one in differences]
+    exact = [
+        (difference.kind, difference.reason, Fraction(difference.nano, NANO), difference.cost)
+        for difference in differences
+    ]
     if own != books.cost:
         exact.insert(0, (OTHER_MONTHS, _REASONS[OTHER_MONTHS], Fraction(0), own - books.cost))
     assert books.cost + sum((cost for *_, cost in exact), Fraction(0)) == invoice
@@ -79,11 +81,11 @@ def true_up(
     }
 
 
-def _cents(costs: Sequence[Fraction], whole: int) -> tuple[list[int], int]:
-    """Largest remainder method: cents of each cost that sum to `whole`, and what they cannot take without
+def _cents(costs: Sequence[Fraction], total: int) -> tuple[list[int], int]:
+    """Largest remainder method: cents of each cost that sum to `total`, and what they cannot take without
     being off by more than a cent."""
     floors = [int(cost * 100 // 1) for cost in costs]
-    left = whole - sum(floors)
+    left = total - sum(floors)
     inexact = [index for index, cost in enumerate(costs) if cost * 100 != floors[index]]
     inexact.sort(key=lambda index: (-(costs[index] * 100 % 1), index))
     given = inexact[: max(left, 0)]

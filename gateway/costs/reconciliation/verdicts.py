@@ -15,10 +15,9 @@ from fractions import Fraction
 from typing import Any
 
 from gateway.costs.periods import iso
-from gateway.costs.prices.amounts import decimal_of
 from gateway.costs.proofs.merkle import canonical
+from gateway.units import NANO, decimal_of
 
-NANO = 1_000_000_000
 _DIGITS = 8
 """Hexadecimal digits that distinguish the lines of a month: thousands at most."""
 
@@ -32,7 +31,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Of a line. Either GPU time and cost, or tokens."""
+    """What a line is about: either GPU time and cost, or tokens."""
 
     nano: int = 0
     cost: str = "0.00"
@@ -49,11 +48,11 @@ class Amounts:
 class Acceptance:
     by: str
     """Id of the key."""
-    at: int
+    accepted_at: int
     """Unix microseconds, UTC."""
     reason: str
     amounts: Amounts
-    """Of the line, when it was accepted."""
+    """Those of the line when it was accepted."""
 
 
 def line_id(month: str, *names: str) -> str:
@@ -85,14 +84,14 @@ def described(
     """What a document says of a line: `line`, `verdict`, and `accepted`: by whom, when, why, and whether the
     line still has the amounts that were accepted (`current`)."""
     acceptance = acceptances.get(line)
-    found = verdict(amounts, acceptance, identified=identified, matched=matched)
+    reached = verdict(amounts, acceptance, identified=identified, matched=matched)
     accepted = None
-    if acceptance is not None and found is not Verdict.MATCHED:
+    if acceptance is not None and reached is not Verdict.MATCHED:
         accepted = {
             "by": acceptance.by,
-            "at": iso(acceptance.at),
+            "at": iso(acceptance.accepted_at),
             "reason": acceptance.reason,
             **acceptance.amounts.document(),
-            "current": found is Verdict.ACCEPTED,
+            "current": reached is Verdict.ACCEPTED,
         }
-    return {"line": line, "verdict": found.value, "accepted": accepted}
+    return {"line": line, "verdict": reached.value, "accepted": accepted}

@@ -16,7 +16,7 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
 from gateway.costs.closing.preview import preview
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.proofs.proof import prove, version_of
 from gateway.costs.reconciliation.open_lines import open_lines
@@ -45,23 +45,23 @@ def overview(ledger: Ledger, now: int, tenant: str | None = None) -> list[dict[s
     roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
         rows = connection.execute(select(periods).order_by(periods.c.month)).mappings().all()
-        made = [_period(connection, row, now, tenant) for row in rows]
+        closed = [_period(connection, row, now, tenant) for row in rows]
         latest = rows[-1]["month"] if rows else ""
-        return made + [_open(name, now, tenant) for name in _open_months(connection, latest, now)]
+        return closed + [_open(name, now, tenant) for name in _open_months(connection, latest, now)]
 
 
-def one(ledger: Ledger, of: str, now: int, tenant: str | None = None) -> dict[str, Any]:
+def one(ledger: Ledger, month: str, now: int, tenant: str | None = None) -> dict[str, Any]:
     """One month with the sums of its statements: all, or one tenant's. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
-        row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+        row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
         if row is None:
-            return {**_open(of, now, tenant), "statements": []}
-        query = select(period_tenants.c.document).where(period_tenants.c.month == of)
+            return {**_open(month, now, tenant), "statements": []}
+        query = select(period_tenants.c.document).where(period_tenants.c.month == month)
         if tenant is not None:
             query = query.where(period_tenants.c.tenant == tenant)
         documents = connection.execute(query.order_by(period_tenants.c.tenant)).scalars()
         shown = _SUMMARY if tenant is None else _OF_TENANT
-        statements = [_sums(made, shown) for made in map(json.loads, documents)]
+        statements = [_sums(document, shown) for document in map(json.loads, documents)]
         return {**_period(connection, row, now, tenant), "statements": statements}
 
 
@@ -69,42 +69,49 @@ def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """`amount_cents` is what it costs, `charged_cents` what the customer is charged."""
     charges = statement.get("charges")
     # `root` is its name in what the seal covers, which never changes.
-    made = {
-        name: statement[held] for name in names if (held := "root" if name == "seal" else name) in statement
+    sums = {
+        name: statement[stored_as]
+        for name in names
+        if (stored_as := "root" if name == "seal" else name) in statement
     }
     charged = statement["amount_cents"] if charges is None else charges["amount_cents"]
     if "charged_cents" in names:
-        return {**made, "charged_cents": charged, "rate_card": None if charges is None else charges["card"]}
-    return {**made, "amount_cents": charged}
+        return {**sums, "charged_cents": charged, "rate_card": None if charges is None else charges["card"]}
+    return {**sums, "amount_cents": charged}
 
 
-def previewed(ledger: Ledger, of: str, now: int, policy: AllocationPolicy | None) -> dict[str, Any]:
+def previewed(ledger: Ledger, month: str, now: int, policy: AllocationPolicy | None) -> dict[str, Any]:
     """What closing the month now would bill; see `preview`. `unaccepted`: what of its bill nobody has
     accepted. It keeps no month from being closed, but whoever closes it should know.
 
     Raises LedgerUnavailableError."""
     roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
-        found = open_lines(connection, of, tolerance=TOLERANCE, now=now)
-        return {**preview(connection, of, now=now, policy=policy), "unaccepted": found}
+        unaccepted = open_lines(connection, month, tolerance=TOLERANCE, now=now)
+        return {**preview(connection, month, now=now, policy=policy), "unaccepted": unaccepted}
 
 
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
     """Months with postings after the latest closed one."""
     query = select(func.min(rollups.c.posted)).where(rollups.c.posted > latest)
     name = connection.execute(query).scalar_one_or_none()
-    found = []
-    while name is not None and month(name).start <= now:
+    names = []
+    while name is not None and month_of(name).start <= now:
         if connection.execute(select(exists().where(rollups.c.posted == name))).scalar():
-            found.append(name)
-        name = iso(month(name).end)[:7]
-    return found
+            names.append(name)
+        name = iso(month_of(name).end)[:7]
+    return names
 
 
-def _open(of: str, now: int, tenant: str | None) -> dict[str, Any]:
-    whole = month(of)
-    made: dict[str, Any] = {"month": of, "state": "open", "from": iso(whole.start), "to": iso(whole.end)}
-    return made if tenant is not None else {**made, "can_be_closed": now >= whole.end + GRACE}
+def _open(month: str, now: int, tenant: str | None) -> dict[str, Any]:
+    period = month_of(month)
+    document: dict[str, Any] = {
+        "month": month,
+        "state": "open",
+        "from": iso(period.start),
+        "to": iso(period.end),
+    }
+    return document if tenant is not None else {**document, "can_be_closed": now >= period.end + GRACE}
 
 
 def _period(connection: Connection, row: RowMapping, now: int, tenant: str | None) -> dict[str, Any]:
@@ -134,31 +141,31 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
     }
 
 
-def _progress(connection: Connection, of: str, now: int) -> dict[str, Any] | None:
-    row = connection.execute(select(snapshots).where(snapshots.c.name == _name(of))).one_or_none()
+def _progress(connection: Connection, month: str, now: int) -> dict[str, Any] | None:
+    row = connection.execute(select(snapshots).where(snapshots.c.name == _name(month))).one_or_none()
     if row is None or now - row.at > ALIVE_SECONDS * 1_000_000:
         return None
     document: dict[str, Any] = json.loads(row.document)
     return document
 
 
-def progress_of(ledger: Ledger, of: str, now: int) -> dict[str, Any] | None:
+def progress_of(ledger: Ledger, month: str, now: int) -> dict[str, Any] | None:
     """Progress of a closing on any worker. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
-        return _progress(connection, of, now)
+        return _progress(connection, month, now)
 
 
-def close_watched(ledger: Ledger, /, of: str, **terms: Any) -> bool:
+def close_watched(ledger: Ledger, /, month: str, **terms: Any) -> bool:
     """Run `close`, publishing its progress once a second. Returns whether the month was already closed."""
     last = 0.0
 
-    def say(doing: str, done: int, whole: int) -> None:
+    def say(doing: str, done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last < 1:
             return
         last = time.monotonic()
-        row = {"name": _name(of), "at": time.time_ns() // 1000}
-        row["document"] = json.dumps({"doing": doing, "done": done, "of": whole})
+        row = {"name": _name(month), "at": time.time_ns() // 1000}
+        row["document"] = json.dumps({"doing": doing, "done": done, "of": total})
         try:
             with ledger.write() as connection:
                 put = insert(connection, snapshots).values(row)
@@ -167,54 +174,55 @@ def close_watched(ledger: Ledger, /, of: str, **terms: Any) -> bool:
             return  # if it lasts, the closing itself fails
 
     try:
-        return bool(close(ledger, of, progress=say, **terms)["already"])
+        return bool(close(ledger, month, progress=say, **terms)["already"])
     finally:
         with ledger.write() as connection:
-            connection.execute(delete(snapshots).where(snapshots.c.name == _name(of)))
+            connection.execute(delete(snapshots).where(snapshots.c.name == _name(month)))
 
 
-def _name(of: str) -> str:
-    return f"closing {of}"
+def _name(month: str) -> str:
+    return f"closing {month}"
 
 
-def verified(ledger: Ledger, of: str, now: int, *, quick: bool = False) -> dict[str, Any]:
+def verified(ledger: Ledger, month: str, now: int, *, quick: bool = False) -> dict[str, Any]:
     """Verify a closed month; `quick`: without its records. Rolls up first, because hours that await a
     correction cannot be compared.
 
     Raises NotClosedError, LedgerUnavailableError."""
     roll(ledger, now)
-    return verify(ledger, of, quick=quick)[0].document()
+    return verify(ledger, month, quick=quick)[0].document()
 
 
-def proof_of(ledger: Ledger, of: str, tenant: str, *, for_tenant: bool = False) -> dict[str, Any]:
+def proof_of(ledger: Ledger, month: str, tenant: str, *, for_tenant: bool = False) -> dict[str, Any]:
     """`for_tenant`: the caller is the tenant itself. Raises NotClosedError, also if the tenant has no
     statement, and LedgerUnavailableError."""
     try:
         with ledger.read() as connection:
-            stored = read_stored(connection, of)
-        made = prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
+            stored = read_stored(connection, month)
+        proof = prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
     except (KeyError, NotClosedError):
-        raise NotClosedError(no_statement(of, tenant)) from None
-    if for_tenant and made["version"] == 1:
+        raise NotClosedError(no_statement(month, tenant)) from None
+    if for_tenant and proof["version"] == 1:
         raise NotClosedError(
-            f"{of} was closed by an earlier version of Florin, whose proofs name engines: ask your provider."
+            f"{month} was closed by an earlier version of Florin, whose proofs name engines: ask your "
+            "provider."
         )
-    return made
+    return proof
 
 
-def no_statement(of: str, tenant: str) -> str:
-    return f"{tenant} has no statement in {of}, or {of} is not closed."
+def no_statement(month: str, tenant: str) -> str:
+    return f"{tenant} has no statement in {month}, or {month} is not closed."
 
 
-def _closed_by(connection: Connection, of: str) -> int:
+def _closed_by(connection: Connection, month: str) -> int:
     """The version that closed a month; the present one if it is being closed."""
-    document = connection.execute(select(periods.c.document).where(periods.c.month == of)).scalar_one()
+    document = connection.execute(select(periods.c.document).where(periods.c.month == month)).scalar_one()
     return version_of(json.loads(document or "{}").get("header", {}))
 
 
 def covered_page(
     ledger: Ledger,
-    of: str,
+    month: str,
     tenant: str | None,
     after: tuple[int, str] | None,
     limit: int,
@@ -226,12 +234,12 @@ def covered_page(
     proof covers; a month that an earlier version closed has proofs that cover all fields, for staff
     (`by_staff`). Raises NotClosedError, LedgerUnavailableError."""
     with ledger.read() as connection:
-        cover = cover_of(connection, of)
-        whole = by_staff and cover is not None and _closed_by(connection, of) == 1
+        cover = cover_of(connection, month)
+        all_fields = by_staff and cover is not None and _closed_by(connection, month) == 1
     if cover is None:
-        raise NotClosedError(f"{of} is not closed.")
+        raise NotClosedError(f"{month} is not closed.")
     page = record_page(ledger, cover, tenant=tenant, after=after, limit=limit + 1)
-    names = STORED_FIELDS if tenant is None or whole else RECORD_FIELDS
+    names = STORED_FIELDS if tenant is None or all_fields else RECORD_FIELDS
     shown = [present(record, names) for record in page[:limit]]
     last = (shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
     return orjson.dumps(shown), last

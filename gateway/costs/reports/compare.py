@@ -69,7 +69,7 @@ class Used:
     provisioned: Fraction
     """GPU-hours."""
     busy: Fraction
-    """Of them, with something in flight."""
+    """The part with something in flight."""
     mixes: tuple[Mix, ...]
 
 
@@ -169,10 +169,10 @@ def _stated(gpu_type: str, reference: str, stated: Mapping[str, Stated]) -> Spee
     return Speed(None, "unknown")
 
 
-def _to(gpu_type: str, root: str, said: Stated | None) -> Stated | None:
+def _to(gpu_type: str, root: str, speed: Stated | None) -> Stated | None:
     if gpu_type == root:
         return Stated(gpu_type, Fraction(1), root, "")
-    return said if said is not None and said.reference == root and said.speedup > 0 else None
+    return speed if speed is not None and speed.reference == root and speed.speedup > 0 else None
 
 
 def demand(
@@ -183,32 +183,32 @@ def demand(
     busy = provisioned = Fraction(0)
     left_out: list[str] = []
     mixes: list[Mix] = []
-    for one in used:
-        found = speed(one.gpu_type, reference, one.mixes, weights, stated)
-        if found.value is None:
-            left_out.append(one.gpu_type)
+    for use in used:
+        factor = speed(use.gpu_type, reference, use.mixes, weights, stated)
+        if factor.value is None:
+            left_out.append(use.gpu_type)
             continue
-        busy += one.busy * found.value
-        provisioned += one.provisioned * found.value
-        mixes += one.mixes
+        busy += use.busy * factor.value
+        provisioned += use.provisioned * factor.value
+        mixes += use.mixes
     return Demand(busy, provisioned, tuple(left_out), _sum(mixes))
 
 
 def _sum(mixes: Iterable[Mix]) -> tuple[Mix, ...]:
-    of: dict[str, Mix] = {}
+    mixes_of: dict[str, Mix] = {}
     for mix in mixes:
-        before = of.get(mix.base_model, Mix(mix.base_model, 0, 0, 0))
-        of[mix.base_model] = Mix(
+        before = mixes_of.get(mix.base_model, Mix(mix.base_model, 0, 0, 0))
+        mixes_of[mix.base_model] = Mix(
             mix.base_model,
             before.uncached + mix.uncached,
             before.cached + mix.cached,
             before.output + mix.output,
         )
-    return tuple(of[name] for name in sorted(of))
+    return tuple(mixes_of[name] for name in sorted(mixes_of))
 
 
 def compare(
-    wanted: Demand,
+    work: Demand,
     offers: Sequence[Offer],
     reference: str,
     weights: Sequence[MeasuredWeights],
@@ -221,8 +221,8 @@ def compare(
     priced = [
         _priced(
             offer,
-            speed(offer.gpu_type, reference, wanted.mixes, weights, stated),
-            wanted,
+            speed(offer.gpu_type, reference, work.mixes, weights, stated),
+            work,
             hours,
             on_demand.get((offer.gpu_type, offer.region)),
         )
@@ -231,18 +231,16 @@ def compare(
     return sorted(priced, key=_order)
 
 
-def _priced(
-    offer: Offer, found: Speed, wanted: Demand, hours: Fraction, on_demand: Fraction | None
-) -> Priced:
+def _priced(offer: Offer, factor: Speed, work: Demand, hours: Fraction, on_demand: Fraction | None) -> Priced:
     discount = None if not on_demand or offer.purchase == "on_demand" else 1 - offer.rate / on_demand
-    if found.value is None:
-        return Priced(offer, found, None, None, None, None, None, None, None, discount)
-    busy, loaded = wanted.busy / found.value, wanted.provisioned / found.value
+    if factor.value is None:
+        return Priced(offer, factor, None, None, None, None, None, None, None, discount)
+    busy, loaded = work.busy / factor.value, work.provisioned / factor.value
     gpus = max(ceil(loaded / hours), 1)
     return Priced(
         offer=offer,
-        speed=found,
-        effective_rate=effective_cost(offer.rate, found.value),
+        speed=factor,
+        effective_rate=effective_cost(offer.rate, factor.value),
         busy_hours=busy,
         busy_cost=total_cost(offer.rate, busy),
         loaded_hours=loaded,
@@ -253,7 +251,7 @@ def _priced(
     )
 
 
-def _order(one: Priced) -> tuple[bool, Fraction, Fraction, str, str, str]:
-    cost, rate = one.gpus_cost, one.effective_rate
-    key = (one.offer.gpu_type, one.offer.region, one.offer.purchase)
+def _order(priced: Priced) -> tuple[bool, Fraction, Fraction, str, str, str]:
+    cost, rate = priced.gpus_cost, priced.effective_rate
+    key = (priced.offer.gpu_type, priced.offer.region, priced.offer.purchase)
     return cost is None, cost or Fraction(0), rate or Fraction(0), *key

@@ -11,11 +11,9 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.periods import month_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
-from gateway.costs.reconciliation.bill_files import NANO
 from gateway.costs.reports.compare import (
     Demand,
     MeasuredWeights,
@@ -29,10 +27,9 @@ from gateway.costs.reports.compare import (
 )
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations
+from gateway.units import FEMTO, HOUR, MICRO, NANO, decimal_of
 
 _BUSY = {"usage", "retry_waste", "headroom"}
-_MICROS = 10**6
-_COST = 10**15
 
 
 class CompareError(FieldError):
@@ -40,48 +37,48 @@ class CompareError(FieldError):
 
 
 def compare_month(
-    ledger: Ledger, of: str, *, gpu_types: Sequence[str] = (), reference: str | None = None, now: int
+    ledger: Ledger, month: str, *, gpu_types: Sequence[str] = (), reference: str | None = None, now: int
 ) -> dict[str, Any]:
-    """Price the work of the month `of` on every offer of the price book, or on those of `gpu_types`.
+    """Price the work of the month on every offer of the price book, or on those of `gpu_types`.
     docs/finance.md shows the document.
 
     Raises CompareError, PeriodError, LedgerUnavailableError."""
-    whole = month(of)
+    period = month_of(month)
     with ledger.read() as connection:
-        found = read_prices(connection)
-        book = PriceBook(found)
+        prices = read_prices(connection)
+        book = PriceBook(prices)
         lines = [
             replace(line, gpu_type=book.spelling(line.gpu_type))
-            for line in read_lines(connection, book, whole, by=("base_model",))
+            for line in read_lines(connection, book, period, by=("base_model",))
         ]
         weights = _weights(connection)
-    stated = _stated(found, now)
+    stated = _stated(prices, now)
     used = _used(lines)
     if not used:
-        raise CompareError("month", f"No usage in {of}, so there is nothing to compare.")
+        raise CompareError("month", f"No usage in {month}, so there is nothing to compare.")
     if reference is None:
-        reference = max(used, key=lambda one: (one.provisioned, one.gpu_type)).gpu_type
-    series = sorted({price.series for price in found})
+        reference = max(used, key=lambda use: (use.provisioned, use.gpu_type)).gpu_type
+    series = sorted({price.series for price in prices})
     gpu_types = [book.spelling(name) for name in gpu_types]
     reference = None if reference is None else book.spelling(reference)
     for gpu_type in gpu_types:
         if gpu_type not in {key[0] for key in series}:
             raise CompareError("gpu_type", f"The price book has no price for {gpu_type}.")
     chosen = [key for key in series if not gpu_types or key[0] in gpu_types]
-    offers = [offer for key in chosen if (offer := _offer(book, key, whole.end, now)) is not None]
-    wanted = demand(used, reference, weights, stated)
-    if not wanted.provisioned:
+    offers = [offer for key in chosen if (offer := _offer(book, key, period.end, now)) is not None]
+    work = demand(used, reference, weights, stated)
+    if not work.provisioned:
         raise CompareError(
             "reference",
-            f"How fast {', '.join(wanted.left_out)} is relative to {reference[:63]} is unknown, so the work "
+            f"How fast {', '.join(work.left_out)} is relative to {reference[:63]} is unknown, so the work "
             "cannot be said in its hours: calibrate both, or state a speedup with the price.",
         )
-    hours = Fraction(max(min(whole.end, now) - whole.start, HOUR), HOUR)
-    rows = compare(wanted, offers, reference, weights, stated, hours)
+    hours = Fraction(max(min(period.end, now) - period.start, HOUR), HOUR)
+    rows = compare(work, offers, reference, weights, stated, hours)
     unpriced = {line.gpu_type for line in lines if line.cost is None and line.nano_gpu_hours}
-    priced = decimal_of(Fraction(sum(line.cost or 0 for line in lines), _COST))
+    priced = decimal_of(Fraction(sum(line.cost or 0 for line in lines), FEMTO))
     return {
-        "month": of,
+        "month": month,
         "currency": book.currency,
         "reference": reference,
         "hours": decimal_of(hours, 9),
@@ -89,11 +86,11 @@ def compare_month(
             "cost": None if unpriced else priced,
             **({"priced_cost": priced} if unpriced else {}),
             "missing_prices": sorted(unpriced),
-            "used": [_used_document(one) for one in used],
-            "left_out": list(wanted.left_out),
+            "used": [_used_document(use) for use in used],
+            "left_out": list(work.left_out),
         },
-        "work": _work(wanted),
-        "rows": [_row(one, cheapest=index == 0 and one.gpus is not None) for index, one in enumerate(rows)],
+        "work": _work(work),
+        "rows": [_row(use, cheapest=index == 0 and use.gpus is not None) for index, use in enumerate(rows)],
     }
 
 
@@ -137,9 +134,9 @@ def _weights(connection: Connection) -> list[MeasuredWeights]:
     return list(latest.values())
 
 
-def _stated(found: Sequence[Price], now: int) -> dict[str, Stated]:
+def _stated(prices: Sequence[Price], now: int) -> dict[str, Stated]:
     """The latest stated speedup of each GPU type, from any of its prices."""
-    begun = [price for price in found if price.speedup_millis is not None and price.valid_from <= now]
+    begun = [price for price in prices if price.speedup_millis is not None and price.valid_from <= now]
     return {
         price.gpu_type: Stated(
             price.gpu_type,
@@ -153,50 +150,50 @@ def _stated(found: Sequence[Price], now: int) -> dict[str, Stated]:
 
 def _offer(book: PriceBook, series: tuple[str, str, str], end: int, now: int) -> Offer | None:
     """At the last price of the month, or today's if the series is newer."""
-    for at in (min(end - 1, now), now):
-        rate = book.rate(*series, at)
+    for time in (min(end - 1, now), now):
+        rate = book.rate(*series, time)
         if rate is not None:
-            return Offer(*series, Fraction(rate, _MICROS))
+            return Offer(*series, Fraction(rate, MICRO))
     return None
 
 
-def _used_document(one: Used) -> dict[str, Any]:
+def _used_document(used: Used) -> dict[str, Any]:
     return {
-        "gpu_type": one.gpu_type,
-        "provisioned_gpu_hours": decimal_of(one.provisioned),
-        "busy_gpu_hours": decimal_of(one.busy),
-        "utilisation": _ratio(one.busy, one.provisioned),
+        "gpu_type": used.gpu_type,
+        "provisioned_gpu_hours": decimal_of(used.provisioned),
+        "busy_gpu_hours": decimal_of(used.busy),
+        "utilisation": _ratio(used.busy, used.provisioned),
     }
 
 
-def _work(wanted: Demand) -> dict[str, Any]:
+def _work(work: Demand) -> dict[str, Any]:
     return {
-        "busy_reference_hours": decimal_of(wanted.busy, 9),
-        "provisioned_reference_hours": decimal_of(wanted.provisioned, 9),
-        "utilisation": _ratio(wanted.busy, wanted.provisioned),
-        "uncached_tokens": sum(mix.uncached for mix in wanted.mixes),
-        "cached_tokens": sum(mix.cached for mix in wanted.mixes),
-        "output_tokens": sum(mix.output for mix in wanted.mixes),
+        "busy_reference_hours": decimal_of(work.busy, 9),
+        "provisioned_reference_hours": decimal_of(work.provisioned, 9),
+        "utilisation": _ratio(work.busy, work.provisioned),
+        "uncached_tokens": sum(mix.uncached for mix in work.mixes),
+        "cached_tokens": sum(mix.cached for mix in work.mixes),
+        "output_tokens": sum(mix.output for mix in work.mixes),
     }
 
 
-def _row(one: Priced, *, cheapest: bool) -> dict[str, Any]:
+def _row(priced: Priced, *, cheapest: bool) -> dict[str, Any]:
     return {
-        "gpu_type": one.offer.gpu_type,
-        "region": one.offer.region,
-        "purchase": one.offer.purchase,
-        "rate_per_gpu_hour": decimal_of(one.offer.rate),
-        "discount": _maybe(one.discount),
-        "speedup": _maybe(one.speed.value),
-        "speedup_is": one.speed.how,
-        "speedup_source": one.speed.source,
-        "effective_rate": _maybe(one.effective_rate),
-        "busy_gpu_hours": _maybe(one.busy_hours),
-        "busy_cost": _maybe(one.busy_cost),
-        "loaded_gpu_hours": _maybe(one.loaded_hours),
-        "loaded_cost": _maybe(one.loaded_cost),
-        "gpus": one.gpus,
-        "gpus_cost": _maybe(one.gpus_cost),
+        "gpu_type": priced.offer.gpu_type,
+        "region": priced.offer.region,
+        "purchase": priced.offer.purchase,
+        "rate_per_gpu_hour": decimal_of(priced.offer.rate),
+        "discount": _maybe(priced.discount),
+        "speedup": _maybe(priced.speed.value),
+        "speedup_is": priced.speed.how,
+        "speedup_source": priced.speed.source,
+        "effective_rate": _maybe(priced.effective_rate),
+        "busy_gpu_hours": _maybe(priced.busy_hours),
+        "busy_cost": _maybe(priced.busy_cost),
+        "loaded_gpu_hours": _maybe(priced.loaded_hours),
+        "loaded_cost": _maybe(priced.loaded_cost),
+        "gpus": priced.gpus,
+        "gpus_cost": _maybe(priced.gpus_cost),
         "cheapest": cheapest,
     }
 
@@ -206,5 +203,5 @@ def _maybe(value: Fraction | None) -> str | None:
     return None if value is None else decimal_of(value, 9)
 
 
-def _ratio(part: Fraction, whole: Fraction) -> str | None:
-    return decimal_of(part / whole, 9) if whole else None
+def _ratio(part: Fraction, total: Fraction) -> str | None:
+    return decimal_of(part / total, 9) if total else None

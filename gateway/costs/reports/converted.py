@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from gateway.costs.periods import instant, iso
-from gateway.costs.prices.amounts import decimal_of
-from gateway.costs.prices.exchange_rates import PLACES, chosen, read_exchange_rates
+from gateway.costs.prices.exchange_rates import chosen, read_exchange_rates
+from gateway.units import decimal_of
 
 _AMOUNTS = {"cost", "priced_cost", "allocated_cost", "priced_allocated_cost", "idleness_cost"}
 _PRICES = "unit_prices"
@@ -30,28 +30,28 @@ def in_currency(
     if document["currency"] in {None, currency}:
         return document
     rates = read_exchange_rates(connection)
-    found = chosen(rates, document["currency"], currency, instant("to", document["to"]), now, tenant)
-    factor = Fraction(found.rate_nanos, 10**PLACES)
+    rate = chosen(rates, document["currency"], currency, instant("to", document["to"]), now, tenant)
+    factor = rate.factor
     begin = instant("from", document["from"])
-    same = [r for r in rates if (r.currency, r.target) == (found.currency, found.target)]
-    said = {
-        "currency": found.currency,
-        "rate": found.document()["rate"],
-        "valid_from": iso(found.valid_from)[:10],
-        "source": found.source,
-        "changed_within": any(begin < r.valid_from <= found.valid_from for r in same),
+    same = [r for r in rates if (r.currency, r.target) == (rate.currency, rate.target)]
+    about = {
+        "currency": rate.currency,
+        "rate": rate.document()["rate"],
+        "valid_from": iso(rate.valid_from)[:10],
+        "source": rate.source,
+        "changed_within": any(begin < r.valid_from <= rate.valid_from for r in same),
     }
-    made: dict[str, Any] = _converted(document, factor)
-    return {**made, "currency": currency, "exchange_rate": said}
+    report: dict[str, Any] = _converted(document, factor)
+    return {**report, "currency": currency, "exchange_rate": about}
 
 
 def _converted(value: Any, factor: Fraction, *, amounts: bool = False) -> Any:
     if isinstance(value, list):
-        return [_converted(one, factor, amounts=amounts) for one in value]
+        return [_converted(part, factor, amounts=amounts) for part in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: one for name, one in value.items() if name not in _OF_STATEMENTS}
-    return {name: _member(name, one, factor, amounts=amounts) for name, one in kept.items()}
+    kept = {name: part for name, part in value.items() if name not in _OF_STATEMENTS}
+    return {name: _member(name, part, factor, amounts=amounts) for name, part in kept.items()}
 
 
 def _member(name: str, value: Any, factor: Fraction, *, amounts: bool) -> Any:

@@ -17,12 +17,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from gateway.costs.closing.charging import units
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.owner import Owner, report_start
-from gateway.costs.periods import HOUR, LocalTime, Period, local_time, month, zone
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import LocalTime, Period, local_time, month_of, zone
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
@@ -35,6 +33,7 @@ from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import Tokens, list_price
 from gateway.costs.selling.posted import tokens_of
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import HOUR, NOTHING, Amount, amount_of, amount_text, total
 
 HIDDEN_DIMENSIONS = frozenset({"engine"})
 _HIDDEN = frozenset(
@@ -122,18 +121,18 @@ def _begun(connection: Connection, question: Question, owner: Owner) -> Question
 
 def _local(rest: Period, local: LocalTime) -> LocalTime | None:
     """The same timezone in the rest of the period. Its whole hours begin no earlier."""
-    at = zone(local.timezone)
-    begun = local_time(rest, at)
+    tz = zone(local.timezone)
+    begun = local_time(rest, tz)
     if begun is None or begun.within.start >= rest.start:
         return begun
     start = begun.within.start + HOUR
-    return local_time(Period(start, max(start, rest.end)), at)
+    return local_time(Period(start, max(start, rest.end)), tz)
 
 
 def _has_card(cards: RateCards, tenant: str, question: Question) -> bool:
     """Whether a card may price a part of the report: one is assigned before its end."""
     ends = {a.valid_from for a in cards.assignments if a.tenant in {tenant, ""} and a.card}
-    return any(month(first).start < question.period.end for first in ends)
+    return any(month_of(first).start < question.period.end for first in ends)
 
 
 def _priced(
@@ -143,24 +142,24 @@ def _priced(
     book = PriceBook(read_prices(connection))
     posted = question.months
     # Cards change with months of UTC, and days may be local ones.
-    at = "day" if question.local is None else "hour"
-    costs: defaultdict[tuple[str, ...], int | None] = defaultdict(int)
-    found = own_lines(
-        connection, book, question.period, (*question.by, at),
+    time_dimension = "day" if question.local is None else "hour"
+    costs: defaultdict[tuple[str, ...], Amount | None] = defaultdict(lambda: NOTHING)
+    lines = own_lines(
+        connection, book, question.period, (*question.by, time_dimension),
         tenants=question.tenants, posted=posted is not None, local=question.local,
     )  # fmt: skip  # as the call reads
-    for line in found:
+    for line in lines:
         if line.bucket == "usage":
             amount = _amount(line, cards, tenant)
             for key in (line.keys[:-1], ()):
-                held = costs[key]
-                costs[key] = None if held is None or amount is None else held + amount
+                before = costs[key]
+                costs[key] = None if before is None or amount is None else Amount(before + amount)
     report["rows"] = [_put(row, costs[tuple(row[name] for name in report["by"])]) for row in report["rows"]]
     report["totals"] = _put(report["totals"], costs[()])
     waste, corrections = report["retry_waste"], report["corrections"]
     report["retry_waste"] = {
-        "rows": [_put(row, 0) for row in waste["rows"]],
-        "totals": _put(waste["totals"], 0),
+        "rows": [_put(row, NOTHING) for row in waste["rows"]],
+        "totals": _put(waste["totals"], NOTHING),
     }
     report["corrections"] = _corrections(corrections, cards, tenant)
     return {
@@ -172,26 +171,28 @@ def _priced(
     }
 
 
-def _amount(line: CostLine, cards: RateCards, tenant: str) -> int | None:
+def _amount(line: CostLine, cards: RateCards, tenant: str) -> Amount | None:
     card = cards.card(tenant, line.keys[-1][:7])
     return line.cost if card is None else list_price(card, tokens_of(line))
 
 
 def _corrections(part: dict[str, Any], cards: RateCards, tenant: str) -> dict[str, Any]:
-    priced: list[tuple[dict[str, Any], int]] = []
+    priced: list[tuple[dict[str, Any], Amount]] = []
     for row in part["rows"]:
         card = cards.card(tenant, row["month"])
         if card is not None:
             tokens = Tokens(
                 row["prompt_tokens"] - row["cached_tokens"], row["cached_tokens"], row["completion_tokens"]
             )
-            priced.append((row, list_price(card, tokens) if row["bucket"] == "usage" else 0))
+            priced.append((row, list_price(card, tokens) if row["bucket"] == "usage" else NOTHING))
         else:
-            priced.append((row, units(row["cost"] or "0")))
-    made = [_put(row, amount) for row, amount in priced]
-    return {"rows": made, "totals": _put(part["totals"], sum(amount for _, amount in priced))}
+            priced.append((row, amount_of(row["cost"] or "0")))
+    return {
+        "rows": [_put(row, amount) for row, amount in priced],
+        "totals": _put(part["totals"], total(amount for _, amount in priced)),
+    }
 
 
-def _put(row: dict[str, Any], amount: int | None) -> dict[str, Any]:
-    made = {name: value for name, value in row.items() if name not in _AT_COST}
-    return {**made, "cost": None if amount is None else decimal_text(amount, 15)}
+def _put(row: dict[str, Any], amount: Amount | None) -> dict[str, Any]:
+    shown = {name: value for name, value in row.items() if name not in _AT_COST}
+    return {**shown, "cost": None if amount is None else amount_text(amount)}

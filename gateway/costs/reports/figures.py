@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.costs.cost_lines import SUMS, CostLine
-from gateway.costs.prices.amounts import decimal_text
+from gateway.units import Amount, NanoHours, amount_text, gpu_hours_text
 
 Key = tuple[str, ...]
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
@@ -24,7 +24,6 @@ class Figures:
     reasoning_tokens: int = 0
     nano_gpu_hours: int = 0
     cost: int = 0
-    """10**-15 of the currency: millionths times nano-GPU-hours."""
     unpriced: bool = False
     unpriced_nano: int = 0
     """Nano-GPU-hours without a price, of which `cost` has nothing."""
@@ -58,30 +57,29 @@ class Figures:
         return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated or self.allocated_cost)
 
     def document(self, *, counts: bool = True, allocated: bool = False) -> dict[str, Any]:
-        made: dict[str, Any] = {name: getattr(self, name) for name in COUNTS} if counts else {}
-        made |= gpu_time(self.nano_gpu_hours, None if self.unpriced else self.cost)
+        document: dict[str, Any] = {name: getattr(self, name) for name in COUNTS} if counts else {}
+        document |= gpu_time(NanoHours(self.nano_gpu_hours), None if self.unpriced else Amount(self.cost))
         if self.unpriced:
-            made |= partial(self.cost, self.unpriced_nano)
+            document |= partial(Amount(self.cost), NanoHours(self.unpriced_nano))
         if allocated:
-            made["allocated_nano_gpu_hours"] = self.allocated
-            made["allocated_cost"] = None if self.unpriced else decimal_text(self.allocated_cost, 15)
-        return made
+            document["allocated_nano_gpu_hours"] = self.allocated
+            document["allocated_cost"] = None if self.unpriced else amount_text(Amount(self.allocated_cost))
+        return document
 
 
-def gpu_time(nano: int, cost: int | None) -> dict[str, Any]:
-    """GPU-seconds as a float, and GPU-hours and cost exactly. `cost`: in 10**-15."""
+def gpu_time(nano: NanoHours, cost: Amount | None) -> dict[str, Any]:
+    """GPU-seconds as a float, and GPU-hours and cost exactly."""
     return {
         "gpu_seconds": nano * 36 / 10_000_000,
-        "gpu_hours": decimal_text(nano, 9),
+        "gpu_hours": gpu_hours_text(nano),
         "nano_gpu_hours": nano,
-        "cost": None if cost is None else decimal_text(cost, 15),
+        "cost": None if cost is None else amount_text(cost),
     }
 
 
-def partial(cost: int, unpriced: int) -> dict[str, Any]:
-    """The cost of what has a price, and the GPU time that has none. `cost`: in 10**-15; `unpriced`: in
-    nano-GPU-hours."""
-    return {"priced_cost": decimal_text(cost, 15), "unpriced_gpu_hours": decimal_text(unpriced, 9)}
+def partial(cost: Amount, unpriced: NanoHours) -> dict[str, Any]:
+    """The cost of what has a price, and the GPU time that has none."""
+    return {"priced_cost": amount_text(cost), "unpriced_gpu_hours": gpu_hours_text(unpriced)}
 
 
 class Table:
@@ -106,15 +104,15 @@ class Table:
 
     def at(self, key: Key) -> Figures:
         """The figures to add to. Those of a row outside the page are discarded."""
-        found = self._rows.get(key)
-        if found is not None:
-            return found
-        made = Figures()
+        row = self._rows.get(key)
+        if row is not None:
+            return row
+        fresh = Figures()
         if (self._after is None or key > self._after) and (self._last is None or key <= self._last):
-            self._rows[key] = made
+            self._rows[key] = fresh
             if self._most is not None and len(self._rows) > 2 * self._most + 1000:
                 self._trim(self._most)
-        return made
+        return fresh
 
     def _trim(self, most: int) -> None:
         kept = sorted(self._rows)[: most + 1]
@@ -131,12 +129,12 @@ class Table:
 
     def total(self) -> Figures:
         """Only for a table without `most`."""
-        whole = Figures()
+        sums = Figures()
         for figures in self._rows.values():
             for name in (*COUNTS, "nano_gpu_hours", "cost", "unpriced_nano", "allocated", "allocated_cost"):
-                setattr(whole, name, getattr(whole, name) + getattr(figures, name))
-            whole.unpriced |= figures.unpriced
-        return whole
+                setattr(sums, name, getattr(sums, name) + getattr(figures, name))
+            sums.unpriced |= figures.unpriced
+        return sums
 
     def document(self) -> dict[str, Any]:
         """Only for a table without `most`."""
@@ -150,16 +148,16 @@ class PriceFacts:
     """Lines summed over everything that does not affect their price."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str, str, str, int | None, int, bool], list[int]] = {}
+        self._sums: dict[tuple[Any, ...], list[Any]] = {}
 
     def add(self, line: CostLine) -> None:
         key = (
-            line.bucket, line.gpu_type, line.region, line.purchase, line.rate_micros, line.calibration,
+            line.bucket, *line.series, line.rate_micros, line.calibration,
             line.correction,
         )  # fmt: skip  # one name a line says no more
-        held = self._sums.setdefault(key, [0] * len(SUMS))
+        sums = self._sums.setdefault(key, [0] * len(SUMS))
         for index, name in enumerate(SUMS):
-            held[index] += getattr(line, name)
+            sums[index] += getattr(line, name)
 
     def __iter__(self) -> Iterator[CostLine]:
         for key, sums in self._sums.items():

@@ -57,8 +57,8 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     names = _dimensions(report)
     parts = [("usage", report["rows"])]
     parts += [(bucket, report[bucket]["rows"]) for bucket in _PARTS if bucket in report]
-    for bucket, found in parts:
-        for row in found:
+    for bucket, part_rows in parts:
+        for row in part_rows:
             yield _row(row, names, bucket, None)
     for row in report["corrections"]["rows"]:
         yield _row(row, names, row["bucket"], row["month"])
@@ -70,13 +70,13 @@ def _dimensions(report: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _row(row: dict[str, Any], names: tuple[str, ...], bucket: str, corrects: str | None) -> Row:
-    made: Row = {"bucket": bucket, "corrects": corrects}
-    made |= {name: row.get(name) for name in names} | {name: row.get(name, 0) for name in COUNTS}
-    made |= {"gpu_hours": Fixed(row["nano_gpu_hours"], 9), "cost": _fixed(row["cost"])}
+    cells: Row = {"bucket": bucket, "corrects": corrects}
+    cells |= {name: row.get(name) for name in names} | {name: row.get(name, 0) for name in COUNTS}
+    cells |= {"gpu_hours": Fixed(row["nano_gpu_hours"], 9), "cost": _fixed(row["cost"])}
     if "allocated_cost" in row:
-        made["allocated_gpu_hours"] = Fixed(row["allocated_nano_gpu_hours"], 9)
-        made["allocated_cost"] = _fixed(row["allocated_cost"])
-    return made
+        cells["allocated_gpu_hours"] = Fixed(row["allocated_nano_gpu_hours"], 9)
+        cells["allocated_cost"] = _fixed(row["allocated_cost"])
+    return cells
 
 
 def _fixed(cost: str | None) -> Cell:

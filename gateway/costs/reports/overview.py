@@ -10,12 +10,12 @@ from sqlalchemy import Connection, select
 from gateway.costs.allocation import UNUSED, Allocated
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.periods import iso
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import Series
 from gateway.costs.reports.figures import gpu_time, partial
 from gateway.costs.reports.unit_prices import unit_prices
 from gateway.costs.rollups.token_weights import Weights
 from gateway.metering.ledger.schema import calibrations
+from gateway.units import NOTHING, Amount, NanoHours, gpu_hours_text, total
 
 _WORKED = ("usage", "retry_waste")
 _BUSY = (*_WORKED, "headroom")
@@ -38,59 +38,58 @@ def unallocated(lines: Iterable[CostLine], allocated: Allocated) -> dict[str, An
     """Unused time that is not allocated."""
     unused = [line for line in lines if line.bucket in UNUSED]
     costs = [line.cost for line in unused]
-    costs += [None if rate is None else -nano * rate for (*_, rate), nano in allocated.items()]
-    left = sum(line.nano_gpu_hours for line in unused) - sum(allocated.values())
-    return gpu_time(left, _sum(costs))
+    costs += [None if rate is None else Amount(-nano * rate) for (*_, rate), nano in allocated.items()]
+    left = total(line.nano_gpu_hours for line in unused) - sum(allocated.values())
+    return gpu_time(NanoHours(left), _sum(costs))
 
 
-def _sum(costs: Iterable[int | None]) -> int | None:
+def _sum(costs: Iterable[Amount | None]) -> Amount | None:
     known = list(costs)
-    return None if None in known else sum(cost for cost in known if cost)
+    return None if None in known else total(cost for cost in known if cost)
 
 
 def _time(lines: Iterable[CostLine]) -> dict[str, Any]:
     used = [line for line in lines if line.nano_gpu_hours]
     cost = _sum(line.cost for line in used)
-    made = gpu_time(sum(line.nano_gpu_hours for line in used), cost)
+    time = gpu_time(total(line.nano_gpu_hours for line in used), cost)
     if cost is not None:
-        return made
-    unpriced = sum(line.nano_gpu_hours for line in used if line.cost is None)
-    return {**made, **partial(sum(line.cost or 0 for line in used), unpriced)}
+        return time
+    unpriced = total(line.nano_gpu_hours for line in used if line.cost is None)
+    return {**time, **partial(total(line.cost or NOTHING for line in used), unpriced)}
 
 
 def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
     """By GPU type: the busy share of the provisioned time, and the cost of the unused time."""
-    made = []
+    rows = []
     for gpu_type in sorted({line.gpu_type for line in facts}):
         here = [line for line in facts if line.gpu_type == gpu_type]
-        busy = sum(line.nano_gpu_hours for line in here if line.bucket in _BUSY)
-        whole = sum(line.nano_gpu_hours for line in here)
+        busy = total(line.nano_gpu_hours for line in here if line.bucket in _BUSY)
+        provisioned = total(line.nano_gpu_hours for line in here)
         unused = _time(line for line in here if line.bucket not in _BUSY)
-        made.append(
+        rows.append(
             {
                 "gpu_type": gpu_type,
-                "provisioned_gpu_hours": decimal_text(whole, 9),
-                "busy_gpu_hours": decimal_text(busy, 9),
-                "utilisation": round(busy / whole, 6) if whole > 0 else None,
+                "provisioned_gpu_hours": gpu_hours_text(provisioned),
+                "busy_gpu_hours": gpu_hours_text(busy),
+                "utilisation": round(busy / provisioned, 6) if provisioned > 0 else None,
                 "idleness_gpu_hours": unused["gpu_hours"],
                 "idleness_cost": unused["cost"],
             }
         )
-    return made
+    return rows
 
 
 def missing_prices(facts: Iterable[CostLine], unpriced: frozenset[Series]) -> list[dict[str, str]]:
     """The prices that are needed but missing, and the GPU-hours that no amount includes because of it."""
-    missing: dict[Series, int] = {}
+    missing: dict[Series, NanoHours] = {}
     for line in facts:
-        series = (line.gpu_type, line.region, line.purchase)
-        if line.bucket != "rejected" and (line.rate_micros is None or series in unpriced):
+        if line.bucket != "rejected" and (line.rate_micros is None or line.series in unpriced):
             nano = line.nano_gpu_hours if not line.rate_micros else 0
-            missing[series] = missing.get(series, 0) + nano
+            missing[line.series] = NanoHours(missing.get(line.series, 0) + nano)
     return [
         {
             **dict(zip(("gpu_type", "region", "purchase"), series, strict=True)),
-            "gpu_hours": decimal_text(nano, 9),
+            "gpu_hours": gpu_hours_text(nano),
         }
         for series, nano in sorted(missing.items())
     ]
@@ -105,12 +104,12 @@ def made_with(connection: Connection, facts: Iterable[CostLine]) -> dict[str, An
         .where(calibrations.c.id.in_(used - {0}))
         .order_by(calibrations.c.id)
     )
-    found = [
+    used_calibrations = [
         {**{name: row[name] for name in names}, "valid_from": iso(row["valid_from"])}
         for row in connection.execute(query).mappings()
     ]
-    weights = "uncalibrated" if not found else "partly calibrated" if 0 in used else "calibrated"
-    return {"weights": weights, "calibrations": found}
+    weights = "uncalibrated" if not used_calibrations else "partly calibrated" if 0 in used else "calibrated"
+    return {"weights": weights, "calibrations": used_calibrations}
 
 
 def _weights(connection: Connection, facts: Iterable[CostLine]) -> dict[int, Weights]:

@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import Connection, func, select
 
 from gateway.costs.allocation import AllocationPolicy
-from gateway.costs.periods import Period, iso, month
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.policies.terms import MonthTerms, terms_of
 from gateway.costs.prices.book import Series
 from gateway.metering.ledger.schema import periods, rollups
@@ -35,25 +35,25 @@ def parts_of(
     if posted is None:
         pieces = _pieces(connection, period)
     else:
-        pieces = [(name, month(name)) for name in _months_with_postings(connection, posted[0], posted[-1])]
-    found = []
+        pieces = [(name, month_of(name)) for name in _months_with_postings(connection, posted[0], posted[-1])]
+    parts = []
     for name, piece in pieces or [(iso(period.start)[:7], period)]:
         terms = terms_of(connection, name)
         if policy is not None and policy != terms.policy:
             terms = MonthTerms(policy)
-        found.append(Part(piece, name, terms))
-    return found
+        parts.append(Part(piece, name, terms))
+    return parts
 
 
 def _months_with_postings(connection: Connection, first: str, last: str) -> list[str]:
-    table, found = rollups.c, []
+    table, names = rollups.c, []
     query = select(func.min(table.posted)).where(table.posted >= first, table.posted <= last)
     name = connection.execute(query).scalar_one_or_none()
     while name is not None:
-        found.append(name)
+        names.append(name)
         query = select(func.min(table.posted)).where(table.posted > name, table.posted <= last)
         name = connection.execute(query).scalar_one_or_none()
-    return found
+    return names
 
 
 def _pieces(connection: Connection, period: Period) -> list[tuple[str, Period]]:
@@ -62,7 +62,7 @@ def _pieces(connection: Connection, period: Period) -> list[tuple[str, Period]]:
     names = _months_with_postings(connection, "", "9999-12")
     pieces, start = [], period.start
     for name in names:
-        end = min(month(name).end, period.end)
+        end = min(month_of(name).end, period.end)
         if start < end:
             pieces.append((name, Period(start, end)))
             start = end
@@ -81,16 +81,16 @@ def policy_name(parts: Sequence[Part], tenants: Sequence[str]) -> str:
 
 def state_of(connection: Connection, posted: Sequence[str]) -> str:
     query = select(periods.c.state).where(periods.c.month.between(posted[0], posted[-1]))
-    held = connection.execute(query).scalars().all()
-    states = set(held) if len(held) == len(posted) else {"open"}
+    stored = connection.execute(query).scalars().all()
+    states = set(stored) if len(stored) == len(posted) else {"open"}
     return next(name for name in ("open", "closing", "closed") if name in states)
 
 
 def unpriced_when_closed(connection: Connection, posted: Sequence[str]) -> frozenset[Series]:
     """Series without a price when the months were closed."""
-    found: set[Series] = set()
+    unpriced: set[Series] = set()
     query = select(periods.c.document).where(periods.c.month.in_(posted))
     for document in connection.execute(query).scalars():
         missing = orjson.loads(document or "{}").get("terms", {}).get("missing_prices", ())
-        found |= {(gpu_type, region, purchase) for gpu_type, region, purchase in missing}
-    return frozenset(found)
+        unpriced |= {(gpu_type, region, purchase) for gpu_type, region, purchase in missing}
+    return frozenset(unpriced)

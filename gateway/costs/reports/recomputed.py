@@ -75,10 +75,10 @@ def pair_lines(
     local: LocalTime | None = None,
 ) -> Iterator[CostLine]:
     """Like `read_lines` for hours as known now, in order of the keys. Raises RecomputationError."""
-    whole = effective(period)
+    hours = effective(period)
 
     def where(table: Table) -> list[ColumnElement[bool]]:
-        return [table.c.hour >= whole.start, table.c.hour < whole.end]
+        return [table.c.hour >= hours.start, table.c.hour < hours.end]
 
     places = _places(connection, where)
     what = f"Dividing by two of {', '.join(DIMENSIONS)}"
@@ -94,10 +94,10 @@ def cut_lines(
     tenants: Sequence[str],
     local: LocalTime,
 ) -> Iterator[CostLine]:
-    """Of the hours of the period that local time cuts, what lies within `local.within`. Raises
+    """What lies within `local.within` of the hours of the period that local time cuts. Raises
     RecomputationError."""
-    whole = effective(period)
-    hours = [hour for hour in local.cut_hours if whole.start <= hour < whole.end]
+    touched = effective(period)
+    hours = [hour for hour in local.cut_hours if touched.start <= hour < touched.end]
 
     def where(table: Table) -> list[ColumnElement[bool]]:
         return [table.c.hour.in_(hours)]
@@ -125,19 +125,19 @@ def _lines(
     day_of = _utc_day if local is None else local.day
     sums: dict[tuple[Any, ...], list[int]] = {}
     for place in places:
-        made = _computed(connection, terms, place, () if local is None else local.cuts_in(place[0]))
-        kept = {(key.tenant, key.dimension, key.name) for key in made.parts}
-        for row, names, figures in made.details:
-            if not all(row.tenant == wanted for wanted in tenants):
+        rows = _computed(connection, terms, place, () if local is None else local.cuts_in(place[0]))
+        kept = {(key.tenant, key.dimension, key.name) for key in rows.parts}
+        for row, names, figures in rows.details:
+            if not all(row.tenant == tenant for tenant in tenants):
                 continue
             if local is not None and not local.within.start <= row.piece < local.within.end:
                 continue  # the rest of an hour that the period's start or end cuts
             key = _key(place, (row, names, figures), by, kept, day_of)
             rate = book.rate(place[2], row.region, row.purchase, row.piece)
-            of = (key, row.bucket, place[2], row.region, row.purchase, rate, row.calibration, False)
-            held = sums.setdefault(of, [0] * len(FIGURES))
+            fact = (key, row.bucket, place[2], row.region, row.purchase, rate, row.calibration, False)
+            summed = sums.setdefault(fact, [0] * len(FIGURES))
             for index, figure in enumerate(figures):
-                held[index] += figure
+                summed[index] += figure
     for facts, figures in sorted(sums.items(), key=repr):
         yield CostLine(*facts, *figures)  # FIGURES are the sums of a line, in its order
 
@@ -208,5 +208,5 @@ def _key(
     return tuple(str(known[name]) for name in by)
 
 
-def _utc_day(at: int) -> str:
-    return iso(at)[:10]
+def _utc_day(time: int) -> str:
+    return iso(time)[:10]

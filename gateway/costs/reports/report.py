@@ -135,26 +135,26 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
                 sums.correct(line)
         if sums.allocating:
             sums.allocate(connection, prices, part, posted=posted is not None)
-    whole = question.period if posted is not None else _read(question)
+    period = question.period if posted is not None else _read(question)
     report = {
         "currency": prices.currency,
-        "from": iso(whole.start),
-        "to": iso(whole.end),
-        **_local(question.local, whole),
+        "from": iso(period.start),
+        "to": iso(period.end),
+        **_local(question.local, period),
         "by": list(question.by),
         "basis": AS_KNOWN_NOW if posted is None else POSTED,
         "state": None if posted is None else state_of(connection, posted),
         "policy": policy_name(parts, question.tenants),
         **made_with(connection, sums.facts),
         "missing_prices": missing_prices(sums.facts, unpriced_when_closed(connection, posted or ())),
-        "set_aside": _set_aside(connection, effective(whole), mine_only=bool(question.tenants)),
+        "set_aside": _set_aside(connection, effective(period), mine_only=bool(question.tenants)),
         **sums.document(),
         **({} if question.tenants else sums.nobodys([part.terms.policy for part in parts])),
         **({} if question.tenants else of_everything(connection, sums.facts, sums.corrected)),
     }
     if amounts is not None:
-        asked = question.policy
-        settled = [settlement_now(connection, part.month, policy=asked, book=prices) for part in parts]
+        policy = question.policy
+        settled = [settlement_now(connection, part.month, policy=policy, book=prices) for part in parts]
         amounts.put(report, settled)
     return report
 
@@ -165,19 +165,19 @@ def _read(question: Question) -> Period:
     return local.within if local is not None and local.cuts else effective(question.period)
 
 
-def _local(local: LocalTime | None, whole: Period) -> dict[str, Any]:
+def _local(local: LocalTime | None, period: Period) -> dict[str, Any]:
     if local is None:
         return {}
-    times = {"from": local.iso(whole.start), "to": local.iso(whole.end)}
+    times = {"from": local.iso(period.start), "to": local.iso(period.end)}
     return {"local": {"timezone": local.timezone, **times}}
 
 
-def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> list[dict[str, Any]]:
+def _set_aside(connection: Connection, period: Period, *, mine_only: bool) -> list[dict[str, Any]]:
     """Engine-hours of the period that are in none of the figures. Reasons may name other tenants' records, so
     they are only for callers who may see everything."""
-    shown = [one.document() for one in read_set_aside(connection, whole, limit=_MOST_SET_ASIDE)]
+    shown = [hour.document() for hour in read_set_aside(connection, period, limit=_MOST_SET_ASIDE)]
     if mine_only:
-        return [{name: one[name] for name in ("hour", "engine", "gpu_type")} for one in shown]
+        return [{name: hour[name] for name in ("hour", "engine", "gpu_type")} for hour in shown]
     return shown
 
 
@@ -230,8 +230,8 @@ class _Sums:
         elif line.bucket == "retry_waste":
             self.wasted.at(key).add(line)
         elif line.bucket in self.unused:
-            held = {**dict(zip(self._question.by, key, strict=True)), "gpu_type": line.gpu_type}
-            self.unused[line.bucket].at(tuple(held[name] for name in self._nobodys)).add(line)
+            values = {**dict(zip(self._question.by, key, strict=True)), "gpu_type": line.gpu_type}
+            self.unused[line.bucket].at(tuple(values[name] for name in self._nobodys)).add(line)
 
     def correct(self, line: CostLine) -> None:
         if self._takes(line):
@@ -258,26 +258,26 @@ class _Sums:
             elif line.bucket in UNUSED:
                 unused[pool(line)][key] += line.nano_gpu_hours
         if posted:
-            made = allocate_month(connection, book, part.month, part.terms, self._all, self._tenant)
+            allocation = allocate_month(connection, book, part.month, part.terms, self._all, self._tenant)
         else:
-            made = MonthAllocation(allocate(part.terms.policy, self._all, self._tenant))
-        self.allocated = merged(self.allocated, made.whole)
-        for (tenant, *where, rate), nano in made.own.items():
+            allocation = MonthAllocation(allocate(part.terms.policy, self._all, self._tenant))
+        self.allocated = merged(self.allocated, allocation.total)
+        for (tenant, *where, rate), nano in allocation.own.items():
             if not self._shows(tenant):
                 continue
             self.totals.bear(nano, rate)
-            of = (where[0], where[1], where[2])
-            at: Pool = (*of, rate)
+            series = (where[0], where[1], where[2])
+            pool_: Pool = (*series, rate)
             # A tenant that used nothing bears its share where the time went unused.
             rows = (
-                used.get((tenant, at))
-                or self._borne_by(tenant, unused[at])
-                or {self._row_without_use(tenant, of): 0}
+                used.get((tenant, pool_))
+                or self._borne_by(tenant, unused[pool_])
+                or {self._row_without_use(tenant, series): 0}
             )
             for key, share in spread(nano, rows).items():
                 self.rows.at(key).bear(share, rate)
-                self.amounts.bear(part.month, tenant, of, share * (rate or 0), key)
-        for corrected, shares in made.corrections.items():
+                self.amounts.bear(part.month, tenant, series, share * (rate or 0), key)
+        for corrected, shares in allocation.corrections.items():
             for (tenant, gpu_type, region, purchase, rate), nano in shares.items():
                 if self._shows(tenant):
                     row = self._row_without_use(tenant, (gpu_type, region, purchase))
@@ -286,8 +286,8 @@ class _Sums:
     def _tenant(self, line: CostLine) -> str:
         return line.keys[self._width]
 
-    def _row_without_use(self, tenant: str, of: tuple[str, str, str]) -> Key:
-        known = {"tenant": tenant, **dict(zip(("gpu_type", "region", "purchase"), of, strict=True))}
+    def _row_without_use(self, tenant: str, series: tuple[str, str, str]) -> Key:
+        known = {"tenant": tenant, **dict(zip(("gpu_type", "region", "purchase"), series, strict=True))}
         return tuple(known.get(name, "") for name in self._question.by)
 
     def _borne_by(self, tenant: str, unused: dict[Key, int]) -> dict[Key, int]:
@@ -311,10 +311,10 @@ class _Sums:
 
     def nobodys(self, policies: Sequence[AllocationPolicy]) -> dict[str, Any]:
         """Unused time, the part of it that is not allocated, and the policies by which the rest is."""
-        made: dict[str, Any] = {bucket: table.document() for bucket, table in self.unused.items()}
+        document: dict[str, Any] = {bucket: table.document() for bucket, table in self.unused.items()}
         if self.allocating:
-            made["unallocated"] = unallocated([*self.facts, *self.corrected], self.allocated)
+            document["unallocated"] = unallocated([*self.facts, *self.corrected], self.allocated)
         if all(policy == policies[0] for policy in policies):
-            made |= {"shares": dict(policies[0].shares)} if policies[0].shares else {}
-            made |= {"own_policies": dict(policies[0].own)} if policies[0].own else {}
-        return made
+            document |= {"shares": dict(policies[0].shares)} if policies[0].shares else {}
+            document |= {"own_policies": dict(policies[0].own)} if policies[0].own else {}
+        return document

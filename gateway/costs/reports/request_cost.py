@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import Connection, exists, select
 
 from gateway.costs.owner import Owner
-from gateway.costs.periods import HOUR, iso
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import iso
 from gateway.costs.rollups.attribution import run
 from gateway.costs.rollups.engine_hour import DividedHour, HourTerms, at, divided_hour
 from gateway.costs.rollups.plausibility import ImplausibleError
@@ -26,6 +25,7 @@ from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, set_aside_hours
 from gateway.metering.records import CONTINUED, Outcome, UsageRecord
+from gateway.units import HOUR, NOTHING, Amount, amount_text, total
 
 Pending = Literal["", "records_removed", "hour_set_aside", "hour_not_over", "hour_not_computed"]
 """Why the amount is not that of the report, or may still change; empty: it is. With the first two it lacks
@@ -33,18 +33,17 @@ the hours that cannot be divided."""
 _ORDER: tuple[Pending, ...] = get_args(Pending)
 """Which is told if there are several: after "", what stays longest comes first."""
 _LEFT_OUT: tuple[Pending, ...] = ("records_removed", "hour_set_aside")
-_PLACES = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a request took of one engine-hour; amounts in 10**-15 of the currency, None: a price is
-    missing."""
+    """What a request took of one engine-hour."""
 
     attempt: int
     billable: bool
     nano_gpu_hours: int
-    cost: int | None
+    cost: Amount | None
+    """None: a price is missing."""
 
 
 def request_cost(ledger: Ledger, request_id: str, *, owner: Owner | None, now: int) -> dict[str, Any] | None:
@@ -62,7 +61,7 @@ def request_cost(ledger: Ledger, request_id: str, *, owner: Owner | None, now: i
         terms = HourTerms(connection)
         shares, pending = _shares(connection, terms, records, now)
         currency = terms.book.currency
-    told = {
+    document = {
         "request_id": request_id,
         "currency": currency,
         "priced_by": "cost",
@@ -70,8 +69,8 @@ def request_cost(ledger: Ledger, request_id: str, *, owner: Owner | None, now: i
         "cost": _amount(s.cost for s in shares if s.billable) if shares or pending not in _LEFT_OUT else None,
     }
     if owner is not None:
-        return told
-    return told | {
+        return document
+    return document | {
         "retry_waste": _amount(s.cost for s in shares if not s.billable),
         "shares": [
             {
@@ -88,7 +87,7 @@ def _shares(
 ) -> tuple[list[Share], Pending]:
     kept = pruned_before(connection)
     reasons: set[Pending] = set()
-    made: list[Share] = []
+    shares: list[Share] = []
     for record in records:
         if record.outcome == Outcome.REJECTED:
             continue  # no engine worked on it
@@ -102,8 +101,8 @@ def _shares(
             except ImplausibleError:
                 reasons.add("hour_set_aside")
                 continue
-            made += _of_record(record, hour, terms, place)
-    return made, min(reasons - {""}, key=_ORDER.index, default="")
+            shares += _of_record(record, hour, terms, place)
+    return shares, min(reasons - {""}, key=_ORDER.index, default="")
 
 
 def _places(record: UsageRecord) -> Iterator[Place]:
@@ -116,17 +115,17 @@ def _places(record: UsageRecord) -> Iterator[Place]:
 def _pending(connection: Connection, place: Place, now: int) -> Pending:
     if now < place[0] + HOUR:
         return "hour_not_over"
-    for table, why in ((set_aside_hours, "hour_set_aside"), (dirty_hours, "hour_not_computed")):
+    for table, pending in ((set_aside_hours, "hour_set_aside"), (dirty_hours, "hour_not_computed")):
         if connection.execute(select(exists().where(here(table))), at(place)).scalar():
-            return why  # type: ignore[return-value]  # one of them
+            return pending  # type: ignore[return-value]  # one of them
     return ""
 
 
 def _of_record(record: UsageRecord, hour: DividedHour, terms: HourTerms, place: Place) -> Iterator[Share]:
-    """Of a continued attempt, both parts: see `posting.continued`."""
+    """The shares of an attempt; of a continued one, those of both parts: see `posting.continued`."""
     own = {record.id, record.id + "+"}
     context = hour.context
-    for n, part in enumerate((*hour.attempts, *hour.said)):
+    for n, part in enumerate((*hour.attempts, *hour.continuations)):
         if part[0] not in own:
             continue
         for piece in hour.pieces:
@@ -134,17 +133,19 @@ def _of_record(record: UsageRecord, hour: DividedHour, terms: HourTerms, place: 
                 continue
             nano = piece.shares[piece.who.index(n)]
             rate = terms.book.rate(place[2], context.region, context.purchase, piece.start)
-            yield Share(record.attempt, bool(part[BILLABLE]), nano, None if rate is None else nano * rate)
+            yield Share(
+                record.attempt, bool(part[BILLABLE]), nano, None if rate is None else Amount(nano * rate)
+            )
 
 
 def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any] | None:
     """The price of what was delivered, by the card of the month in which it ended; None: no card applies to
     any of the months in which it ran. The month's free allowance, minimum and discounts are on the
     statement."""
-    ran = {(r.tenant, iso(at)[:7]) for r in records for at in (r.dispatched, r.ended or r.dispatched)}
+    ran = {(r.tenant, iso(time)[:7]) for r in records for time in (r.dispatched, r.ended or r.dispatched)}
     if all(cards.card(tenant, name) is None for tenant, name in ran):
         return None
-    amount: int | None = 0
+    amount: Amount | None = NOTHING
     for record in records:
         card = cards.card(record.tenant, iso(record.ended or 0)[:7])
         if card is None and record.billable:
@@ -153,20 +154,17 @@ def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any]
             continue
         cached = record.cached_tokens or 0
         read = Tokens() if record.outcome in CONTINUED else Tokens(record.prompt_tokens - cached, cached)
-        amount += list_price(card, read._replace(output=record.completion_tokens))
+        price = list_price(card, read._replace(output=record.completion_tokens))
+        amount = Amount(amount + price)
     return {
         "currency": cards.cards[0].currency if cards.cards else None,
         "priced_by": "rate_card",
         "pending": "",
-        "cost": None if amount is None else decimal_text(amount, _PLACES),
+        "cost": None if amount is None else amount_text(amount),
     }
 
 
-def _amount(amounts: Iterable[int | None]) -> str | None:
+def _amount(amounts: Iterable[Amount | None]) -> str | None:
     """Their sum as an exact decimal; None if one of them is not known."""
-    total = 0
-    for amount in amounts:
-        if amount is None:
-            return None
-        total += amount
-    return decimal_text(total, _PLACES)
+    known = list(amounts)
+    return None if None in known else amount_text(total(amount or NOTHING for amount in known))

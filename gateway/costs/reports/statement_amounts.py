@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.costs.closing.documents import StatementLine, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement
-from gateway.costs.closing.settlement import apportioned, rounded
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.reports.figures import Key
+from gateway.units import Cents, amount_of, apportioned, rounded
 
 _LINE = ("month", "tenant", "adapter", "gpu_type", "region", "purchase")
 _OF_LINES = set(_LINE[1:])
@@ -42,8 +43,8 @@ class StatementAmounts:
         """Add delivered usage to the row `key`."""
         if self.divides and self._parts <= _MOST:
             self._parts += 1
-            of = (month, tenant, adapter, line.gpu_type, line.region, line.purchase)
-            self._used[of][key] += line.cost or 0
+            entry = (month, tenant, adapter, *line.series)
+            self._used[entry][key] += line.cost or 0
 
     def bear(self, month: str, tenant: str, pool: tuple[str, str, str], cost: int, key: Key) -> None:
         """Add allocated time to the row `key`."""
@@ -60,55 +61,52 @@ class StatementAmounts:
                 row["allocated_amount_cents"] = _known(row, "allocated_cost", allocated.get(key, 0))
         self._totals(report, settled)
         if not self._tenants:
-            _whole(report, settled)
+            _put_unbilled(report, settled)
 
     def _rows(self, settled: Sequence[MonthSettlement]) -> tuple[dict[Key, int] | None, dict[Key, int]]:
         usage: defaultdict[Key, int] = defaultdict(int)
         allocated: defaultdict[Key, int] = defaultdict(int)
-        for line, entry in self._entries(settled, correction=False):
-            if entry["kind"] == "allocated":
-                _divide(self._borne[line], entry["amount_cents"], allocated)
+        for line, entry, cents in self._entries(settled, correction=False):
+            if entry.kind == "allocated":
+                _divide(self._borne[line], cents, allocated)
             elif self.divides:
-                _divide(self._used[line], entry["amount_cents"], usage)
+                _divide(self._used[line], cents, usage)
             else:
-                of = dict(
-                    zip(("month", "tenant", "adapter", "gpu_type", "region", "purchase"), line, strict=True)
-                )
-                usage[tuple(of.get(name, "") for name in self._by)] += entry["amount_cents"]
+                names = dict(zip(_LINE, line, strict=True))
+                usage[tuple(names.get(name, "") for name in self._by)] += cents
         known = self._parts <= _MOST if self.divides else set(self._by) <= _OF_LINES
         return (usage if known else None), allocated
 
     def _totals(self, report: dict[str, Any], settled: Sequence[MonthSettlement]) -> None:
         for totals, correction in ((report["totals"], False), (report["corrections"]["totals"], True)):
             sums = {"usage": 0, "allocated": 0}
-            for _, entry in self._entries(settled, correction=correction):
-                sums[entry["kind"]] += entry["amount_cents"]
+            for _, entry, cents in self._entries(settled, correction=correction):
+                sums[entry.kind] += cents
             totals["amount_cents"] = _known(totals, "cost", sums["usage"])
             if "allocated_cost" in totals:
                 totals["allocated_amount_cents"] = _known(totals, "allocated_cost", sums["allocated"])
-        billed = sum(statement["amount_cents"] for statement in self._statements(settled).values())
-        missing = {(made.month, *series) for made in settled for series in made.missing}
-        lines = [line for late in (False, True) for line, _ in self._entries(settled, correction=late)]
+        billed = sum(statement.amount_cents for statement in self._statements(settled).values())
+        missing = {(month.month, *series) for month in settled for series in month.missing}
+        lines = [line for late in (False, True) for line, *_ in self._entries(settled, correction=late)]
         unknown = any((month, *series) in missing for month, _, _, *series in lines)
         report["billed_cents"] = None if unknown else billed
 
-    def _statements(self, settled: Sequence[MonthSettlement]) -> dict[tuple[str, str], dict[str, Any]]:
+    def _statements(self, settled: Sequence[MonthSettlement]) -> dict[tuple[str, str], TenantStatement]:
         return {
-            (made.month, tenant): statement
-            for made in settled
-            for tenant, statement in made.settlement.statements.items()
-            if all(tenant == wanted for wanted in self._tenants)
+            (month.month, tenant): statement
+            for month in settled
+            for tenant, statement in month.settlement.statements.items()
+            if all(tenant == name for name in self._tenants)
         }
 
     def _entries(
         self, settled: Sequence[MonthSettlement], *, correction: bool
-    ) -> Iterator[tuple[_Line, Mapping[str, Any]]]:
-        """The billed lines of the statements."""
+    ) -> Iterator[tuple[_Line, StatementLine, Cents]]:
+        """The billed lines of the statements, with their amounts."""
         for (month, tenant), statement in self._statements(settled).items():
-            for entry in statement["lines"]:
-                if entry["amount_cents"] is not None and entry["correction"] == correction:
-                    pool = (entry["gpu_type"], entry["region"], entry["purchase"])
-                    yield (month, tenant, entry["adapter"], *pool), entry
+            for entry in statement.lines:
+                if entry.amount_cents is not None and entry.correction == correction:
+                    yield (month, tenant, entry.adapter, *entry.series), entry, entry.amount_cents
 
 
 def _divide(parts: Mapping[Key, int], cents: int, into: dict[Key, int]) -> None:
@@ -121,29 +119,23 @@ def _known(figures: Mapping[str, Any], name: str, cents: int) -> int | None:
     return None if figures[name] is None else cents
 
 
-def _whole(report: dict[str, Any], settled: Sequence[MonthSettlement]) -> None:
+def _put_unbilled(report: dict[str, Any], settled: Sequence[MonthSettlement]) -> None:
     """The amounts of what has no statement. With delivered usage, they sum to the whole."""
-    totals = [made.settlement.totals for made in settled]
-    whole = sum(one["amount_cents"] for one in totals)
+    totals = [month.settlement.totals for month in settled]
+    everything = sum(sums.amount_cents for sums in totals)
     names = ("retry_waste", "headroom", "startup", "idle", "corrections")
     parts = {name: report[name]["totals"] for name in names}
-    report["whole"]["amount_cents"] = _known(report["whole"], "cost", whole)
+    report["whole"]["amount_cents"] = _known(report["whole"], "cost", everything)
     if "unallocated" in report:
-        left = sum(one["unallocated"]["amount_cents"] for one in totals)
+        left = sum(sums.unallocated.amount_cents for sums in totals)
         report["unallocated"]["amount_cents"] = _known(report["unallocated"], "cost", left)
     delivered = report["totals"]["amount_cents"]
     if delivered is None or any(part["cost"] is None for part in parts.values()):
         return
     fixed: dict[str, int] = {}
     if not report["corrections"]["rows"]:  # whose retries are part of the settlement's
-        fixed = {"retry_waste": sum(one["retry_waste"]["amount_cents"] for one in totals), "corrections": 0}
-    costs = {name: units(part["cost"]) for name, part in parts.items() if name not in fixed}
-    cents = fixed | apportioned(costs, whole - delivered - sum(fixed.values()))
+        fixed = {"retry_waste": sum(sums.retry_waste.amount_cents for sums in totals), "corrections": 0}
+    costs = {name: amount_of(part["cost"]) for name, part in parts.items() if name not in fixed}
+    cents = fixed | apportioned(costs, everything - delivered - sum(fixed.values()))
     for name, part in parts.items():
         part["amount_cents"] = cents[name]
-
-
-def units(cost: str) -> int:
-    """10**-15 of the currency, of an exact decimal."""
-    whole, _, part = cost.removeprefix("-").partition(".")
-    return (-1 if cost.startswith("-") else 1) * int(whole + part.ljust(15, "0"))

@@ -20,15 +20,14 @@ from fractions import Fraction
 from typing import Any
 
 from gateway.costs.cost_lines import CostLine
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.rollups.token_weights import Weights
+from gateway.units import FEMTO, MICRO, decimal_text, half_up
 
 KINDS = ("input", "cached", "output")
 WAYS = ("saturated", "busy", "loaded")
 _WORKED = ("usage", "retry_waste")
 _TOKENS = 1_000_000
 _PS_PER_HOUR = 3600 * 10**12
-_FEMTO = 10**15
 """Costs come in 10**-15 of the currency."""
 _PLACES = 6
 
@@ -64,9 +63,8 @@ class UnitPrices:
 def price_text(price: Fraction | None) -> str | None:
     if price is None:
         return None
-    units = abs(price) * 10**_PLACES
-    rounded = (2 * units.numerator + units.denominator) // (2 * units.denominator)
-    return decimal_text(rounded if price >= 0 else -rounded, _PLACES)
+    units = half_up(abs(price) * 10**_PLACES)
+    return decimal_text(units if price >= 0 else -units, _PLACES)
 
 
 def unit_prices(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> list[UnitPrices]:
@@ -75,7 +73,7 @@ def unit_prices(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> li
     pools: defaultdict[tuple[str, str, str], list[CostLine]] = defaultdict(list)
     for line in lines:
         if line.gpu_type:
-            pools[line.gpu_type, line.region, line.purchase].append(line)
+            pools[line.series].append(line)
     return [_of_pool(key, pools[key], weights) for key in sorted(pools)]
 
 
@@ -90,10 +88,10 @@ def _of_pool(
     parts = None if cost is None else _split(working, cost)
     if cost is not None and parts is not None:
         busy = tuple(_per_million(part, n) for part, n in zip(parts, tokens, strict=True))
-        whole = _cost(lines)
-        if whole is not None and cost:
-            loaded = tuple(None if price is None else price * whole / cost for price in busy)
-        elif whole == 0:
+        pool_cost = _cost(lines)
+        if pool_cost is not None and cost:
+            loaded = tuple(None if price is None else price * pool_cost / cost for price in busy)
+        elif pool_cost == 0:
             loaded = busy
     return UnitPrices(*key, tokens, _saturated(lines, weights), busy, loaded)
 
@@ -114,8 +112,8 @@ def _tokens(lines: Iterable[CostLine]) -> tuple[int, int, int]:
     return inputs, cached, outputs
 
 
-def _split(working: Iterable[CostLine], whole: int) -> Three | None:
-    """Split the cost `whole` by kind of token: by weight within each calibration and rate, because weights of
+def _split(working: Iterable[CostLine], pool_cost: int) -> Three | None:
+    """Split a pool's cost by kind of token: by weight within each calibration and rate, because weights of
     different calibrations have different units; cost without weights is split like the rest. None if nothing
     has a weight."""
     groups: defaultdict[tuple[int, int | None], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
@@ -128,14 +126,14 @@ def _split(working: Iterable[CostLine], whole: int) -> Three | None:
     for cost, *omegas in groups.values():
         if weight := sum(omegas):
             totals = [t + Fraction(cost * omega, weight) for t, omega in zip(totals, omegas, strict=True)]
-    told = sum(totals)
-    if not told:
-        return None if whole else (Fraction(0), Fraction(0), Fraction(0))
-    return totals[0] * whole / told, totals[1] * whole / told, totals[2] * whole / told
+    divided = sum(totals)
+    if not divided:
+        return None if pool_cost else (Fraction(0), Fraction(0), Fraction(0))
+    return totals[0] * pool_cost / divided, totals[1] * pool_cost / divided, totals[2] * pool_cost / divided
 
 
 def _per_million(cost: Fraction, tokens: int) -> Fraction | None:
-    return cost * _TOKENS / (_FEMTO * tokens) if tokens > 0 else None
+    return cost * _TOKENS / (FEMTO * tokens) if tokens > 0 else None
 
 
 def _saturated(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> tuple[Fraction | None, ...]:
@@ -157,5 +155,5 @@ def _saturated(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> tup
 
 def saturated(weights: Weights, rate_micros: int) -> Three:
     """Currency per million tokens of input, cached, output: weight in GPU time times the rate."""
-    per_ps = Fraction(rate_micros * _TOKENS, 1_000_000 * _PS_PER_HOUR)
+    per_ps = Fraction(rate_micros * _TOKENS, MICRO * _PS_PER_HOUR)
     return weights.prefill_ps * per_ps, weights.cached_ps * per_ps, weights.decode_ps * per_ps

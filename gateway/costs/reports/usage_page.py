@@ -35,7 +35,7 @@ def usage_page(
     """A JSON array of at most `limit` records, with times in Unix microseconds as stored, and the position of
     the last if there are more. `owner`: a tenant's key asks, which sees its own and not the engine. Raises
     LedgerUnavailableError."""
-    found = ledger.usage(
+    records = ledger.usage(
         start=start if owner is None else max(start, owner.since),
         end=end,
         tenant=tenant,
@@ -46,8 +46,8 @@ def usage_page(
         outcomes=outcomes,
         newest_first=newest_first,
     )
-    shown = found[:limit]
-    last = (shown[-1].ended or 0, shown[-1].id) if len(found) > limit else None
+    shown = records[:limit]
+    last = (shown[-1].ended or 0, shown[-1].id) if len(records) > limit else None
     return _rendered(shown, for_tenant=owner is not None), last
 
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gateway.costs.periods import HOUR
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Knot, Omega, Weights, knots, omegas
+from gateway.units import HOUR
 
 BRIDGED = 60_000_000
 """Microseconds."""
@@ -79,7 +79,7 @@ class Piece:
     provisioned_us: int
     startup_us: int
     busy_us: int
-    whole: int
+    total: int
     headroom: int
     startup: int
     idle: int
@@ -97,20 +97,20 @@ def nano_gpu_hours(microseconds: int, gpus: int) -> int:
 
 def union(intervals: Iterable[Interval], *, bridged: int = 0) -> list[Interval]:
     """The union of the intervals, ascending; gaps shorter than `bridged` are closed."""
-    made: list[Interval] = []
+    joined: list[Interval] = []
     reached = begun = None
     slack = max(bridged - 1, 0)
     for start, end in sorted(intervals):
         if reached is None or begun is None:
             begun, reached = start, end
         elif start > reached + slack:
-            made.append((begun, reached))
+            joined.append((begun, reached))
             begun, reached = start, end
         elif end > reached:
             reached = end
     if reached is not None and begun is not None:
-        made.append((begun, reached))
-    return made
+        joined.append((begun, reached))
+    return joined
 
 
 def within(intervals: Iterable[Interval], start: int, end: int) -> int:
@@ -126,17 +126,17 @@ def run(dispatched: int, ended: int) -> Interval:
 def largest_remainder(total: int, weights: Sequence[int], names: Sequence[str]) -> list[int]:
     """Divide `total` by weights into integers that sum to it: the largest remainder method (Hamilton's). Ties
     go to the smaller of the names, which are distinct. Without weights, equally."""
-    whole = sum(weights)
-    if not whole:
+    total_weight = sum(weights)
+    if not total_weight:
         weights = [1] * len(weights)
-        whole = len(weights)
+        total_weight = len(weights)
     if len(weights) == 1:
         return [total]
-    parts = [total * w // whole for w in weights]
+    parts = [total * w // total_weight for w in weights]
     left = total - sum(parts)
     if not left:
         return parts
-    rests = [total * w % whole for w in weights]
+    rests = [total * w % total_weight for w in weights]
     least = sorted(rests, reverse=True)[left - 1]
     tied = [n for n, rest in enumerate(rests) if rest == least]
     parts = [part + 1 if rest > least else part for part, rest in zip(parts, rests, strict=True)]
@@ -156,12 +156,12 @@ def divide(pool: HourInput, attempts: Sequence[tuple[Any, ...]]) -> list[Piece]:
     busy = union(runs)
     ready = union((*pool.up, *busy))
     seen = union((*pool.startup, *ready))
-    whole = union((*union((*pool.up, *pool.startup), bridged=BRIDGED), *busy))
+    provisioned = union((*union((*pool.up, *pool.startup), bridged=BRIDGED), *busy))
     sharing = _Sharing(pool, attempts, runs)
     elapsed = given = 0
     pieces = []
     for start, end in pairwise((pool.hour, *pool.cuts, end_of_hour)):
-        busy_us, provisioned_us = within(busy, start, end), within(whole, start, end)
+        busy_us, provisioned_us = within(busy, start, end), within(provisioned, start, end)
         startup_us = within(seen, start, end) - within(ready, start, end)
         elapsed += provisioned_us
         # Always from the start of the hour, so that rounding cannot make the pieces differ from the whole.
@@ -235,25 +235,25 @@ class _Sharing:
 
     def _part(self, n: int, start: int, end: int) -> tuple[Omega, int]:
         """ω in [start, end), and its sum in units of ω / _SCALE."""
-        found = self._knots.get(n)
-        if found is None:
-            found = self._knots[n] = knots(self._pool.weights, self._attempts[n], *self._runs[n])
-        before, fine_before = _until(found, start)
-        after, fine_after = _until(found, end)
+        own_knots = self._knots.get(n)
+        if own_knots is None:
+            own_knots = self._knots[n] = knots(self._pool.weights, self._attempts[n], *self._runs[n])
+        before, fine_before = _until(own_knots, start)
+        after, fine_after = _until(own_knots, end)
         parts = (b - a for a, b in zip(before, after, strict=True))
         return Omega(*parts), fine_after - fine_before
 
 
-def _until(knots: Sequence[Knot], at: int) -> tuple[Omega, int]:
+def _until(knots: Sequence[Knot], moment: int) -> tuple[Omega, int]:
     """ω from the attempt's start to a time, and its sum times _SCALE, both rounded down."""
-    n = bisect_right(knots, at, key=lambda knot: knot.at)
+    n = bisect_right(knots, moment, key=lambda knot: knot.time)
     if n == 0:
         return Omega(0, 0, 0, 0), 0
     low = knots[n - 1]
     if n == len(knots):
         return low.omega, sum(low.omega) * _SCALE
     high = knots[n]
-    passed, time = at - low.at, high.at - low.at
+    passed, time = moment - low.time, high.time - low.time
     grown = sum(high.omega) - sum(low.omega)
     return (
         Omega(*(a + (b - a) * passed // time for a, b in zip(low.omega, high.omega, strict=True))),

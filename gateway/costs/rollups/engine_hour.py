@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select, type_coerce
 
-from gateway.costs.periods import HOUR
 from gateway.costs.prices.book import NOT_SAID, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.attribution import BRIDGED, HourInput, Piece, divide
@@ -34,6 +33,7 @@ from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.record_rows import engine_hour_records
 from gateway.metering.ledger.schema import calibrations, engine_spans, usage_records
 from gateway.metering.records import CONTINUED, Outcome
+from gateway.units import HOUR
 
 PLACE = ("hour", "engine", "gpu_type", "gpu_count")
 """Columns of a `Place`."""
@@ -74,12 +74,12 @@ def at(place: Place) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class ComputedHour:
     place: Place
-    whole: dict[str, Any]
+    totals: dict[str, Any]
     """The row of engine_hours."""
     rows: dict[RowKey, Figures]
-    """Of rollups."""
+    """Rows of rollups."""
     parts: dict[PartKey, Figures]
-    """Of rollup_parts."""
+    """Rows of rollup_parts."""
     details: Sequence[Detail] = ()
     """What both are sums of."""
 
@@ -121,7 +121,7 @@ class DividedHour:
 
     attempts: Sequence[tuple[Any, ...]]
     """As in READ."""
-    said: Sequence[tuple[Any, ...]]
+    continuations: Sequence[tuple[Any, ...]]
     """The second parts of continued ones. In the pieces, they follow the attempts."""
     rejected: Sequence[tuple[Any, ...]]
     pieces: Sequence[Piece]
@@ -137,16 +137,16 @@ def divided_hour(
     check_place(hour, gpu_count)
     attempts: list[Any] = []
     rejected: list[Any] = []
-    said: list[Any] = []
+    continuations: list[Any] = []
     for record in connection.execute(_RECORDS, at(place)).all():
         outcome = record[OUTCOME]
         if outcome in CONTINUED and record[BILLABLE]:
             reread, rest = continued(record)
             attempts.append(reread)
-            said.append(rest)
+            continuations.append(rest)
         else:
             (rejected if outcome == Outcome.REJECTED else attempts).append(record)
-    for records in (attempts, rejected, said):
+    for records in (attempts, rejected, continuations):
         check_records(records)
     spans = connection.execute(_SPANS, at(place)).all()
     region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
@@ -160,17 +160,17 @@ def divided_hour(
             cuts=sorted({*terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR), *cuts}),
             weights=weights,
         ),
-        [*attempts, *said],
+        [*attempts, *continuations],
     )
     context = HourContext(region, purchase, base_model, weights.id)
-    return DividedHour(attempts, said, rejected, pieces, context)
+    return DividedHour(attempts, continuations, rejected, pieces, context)
 
 
 def compute(connection: Connection, terms: HourTerms, place: Place, cuts: Iterable[int] = ()) -> ComputedHour:
     """The rows of an engine-hour, divided as `divided_hour` says. Raises ImplausibleError."""
     hour = divided_hour(connection, terms, place, cuts)
     pieces, pool = hour.pieces, hour.context
-    whole = {
+    totals = {
         **dict(zip(PLACE, place, strict=True)),
         "region": pool.region,
         "purchase": pool.purchase,
@@ -178,16 +178,16 @@ def compute(connection: Connection, terms: HourTerms, place: Place, cuts: Iterab
         "provisioned_us": sum(p.provisioned_us for p in pieces),
         "startup_us": sum(p.startup_us for p in pieces),
         "busy_us": sum(p.busy_us for p in pieces),
-        "nano_gpu_hours": sum(p.whole for p in pieces),
+        "nano_gpu_hours": sum(p.total for p in pieces),
         "records": len(hour.attempts) + len(hour.rejected),
         "calibration": pool.calibration,
     }
-    found = details(pool, pieces, hour.attempts, hour.rejected, hour.said)
-    rows = rows_of(found)
+    sums = details(pool, pieces, hour.attempts, hour.rejected, hour.continuations)
+    rows = rows_of(sums)
     for figures in rows.values():  # and so for the parts of each: no figure is negative
         check_figures(FIGURE_NAMES, figures)
-    check_figures(_WHOLE, (whole[name] for name in _WHOLE))
-    return ComputedHour(place, whole, rows, parts_of(found), found)
+    check_figures(_WHOLE, (totals[name] for name in _WHOLE))
+    return ComputedHour(place, totals, rows, parts_of(sums), sums)
 
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ from gateway.metering.ledger.schema import rollup_parts, rollups
 class Source:
     table: Table
     name: ColumnElement[str]
-    """Of the part."""
+    """The name of the part."""
     where: tuple[ColumnElement[bool], ...] = ()
     sign: int = 1
 
@@ -33,15 +33,15 @@ class SeveralDimensionsError(ValueError):
 def sources(by: Sequence[str]) -> list[Source]:
     """What to sum for rows by `by`: with a dimension of parts, the parts, and what they leave of their rows,
     under the empty name. Raises SeveralDimensionsError."""
-    found = [name for name in by if name in DIMENSIONS]
+    dimensions = [name for name in by if name in DIMENSIONS]
     nobody = literal("")
-    if not found:
+    if not dimensions:
         return [Source(rollups, nobody)]
-    if len(found) > 1:
-        raise SeveralDimensionsError(f"{' and '.join(found)} cannot be combined: choose one of them.")
-    of = (rollup_parts.c.dimension == found[0],)
+    if len(dimensions) > 1:
+        raise SeveralDimensionsError(f"{' and '.join(dimensions)} cannot be combined: choose one of them.")
+    of_dimension = (rollup_parts.c.dimension == dimensions[0],)
     return [
         Source(rollups, nobody),
-        Source(rollup_parts, rollup_parts.c.name, of),
-        Source(rollup_parts, nobody, of, -1),
+        Source(rollup_parts, rollup_parts.c.name, of_dimension),
+        Source(rollup_parts, nobody, of_dimension, -1),
     ]

@@ -43,29 +43,29 @@ class PartKey(NamedTuple):
 
 def parts_of(details: Sequence[Detail]) -> dict[PartKey, Figures]:
     """The named parts of an engine-hour. `details`: all of the hour's."""
-    made: dict[PartKey, Figures] = {}
+    parts: dict[PartKey, Figures] = {}
     for index, dimension in enumerate(DIMENSIONS):
         named = [(row, name, figures) for row, names, figures in details if names and (name := names[index])]
         kept = _kept((row.tenant, name, figures) for row, name, figures in named)
         sums: dict[tuple[RowKey, str], Sequence[int]] = {}
         for row, name, figures in named:
             part = row, name if (row.tenant, name) in kept else OTHER
-            held = sums.get(part)
-            sums[part] = figures if held is None else [a + b for a, b in zip(held, figures, strict=True)]
+            before = sums.get(part)
+            sums[part] = figures if before is None else [a + b for a, b in zip(before, figures, strict=True)]
         for (row, name), figures in sums.items():
-            made[PartKey(*row, dimension, name)] = tuple(figures)
-    return made
+            parts[PartKey(*row, dimension, name)] = tuple(figures)
+    return parts
 
 
 def _kept(named: Iterable[tuple[str, str, Sequence[int]]]) -> set[tuple[str, str]]:
     """The names that stay, with their tenants."""
     uses: dict[str, dict[str, tuple[int, int]]] = {}
     for tenant, name, figures in named:
-        of = uses.setdefault(tenant, {})
-        nano, requests = of.get(name, (0, 0))
-        of[name] = (nano + figures[_GPU_TIME], requests + figures[_REQUESTS])
+        own = uses.setdefault(tenant, {})
+        nano, requests = own.get(name, (0, 0))
+        own[name] = (nano + figures[_GPU_TIME], requests + figures[_REQUESTS])
     kept = set()
-    for tenant, of in uses.items():
-        order = sorted(of, key=lambda name: (-of[name][0], -of[name][1], name))
+    for tenant, own in uses.items():
+        order = sorted(own, key=lambda name: (-own[name][0], -own[name][1], name))
         kept |= {(tenant, name) for name in order[:MOST_NAMES]}
     return kept

@@ -11,15 +11,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, and_, case, func, literal
 
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, MAX_TOKENS_PER_CHOICE
+from gateway.units import DAY, HOUR
 
 MOST_TOKENS = MAX_TOKENS_PER_CHOICE * MAX_CHOICES
-"""Of one record."""
+"""The most tokens of one record."""
 MOST_FIGURE = 10**17
-"""Of any sum over an engine-hour: far above anything possible, far below the 64-bit limit."""
-LONGEST = 366 * 24 * HOUR
-"""Of one attempt."""
+"""The most of any sum over an engine-hour: far above anything possible, far below the 64-bit limit."""
+LONGEST = 366 * DAY
+"""The longest attempt, in microseconds."""
 _LAST = 4_102_444_800_000_000
 """The year 2100."""
 _SHOWN = 3
@@ -31,7 +31,7 @@ class ImplausibleError(Exception):
 
 def check_records(records: Sequence[tuple[Any, ...]]) -> None:
     """`records`: tuples as in `posting.READ`. Raises ImplausibleError."""
-    wrong = [found for r in records if (found := fault(r))]
+    wrong = [reason for r in records if (reason := fault(r))]
     if wrong:
         more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ImplausibleError("; ".join(wrong[:_SHOWN]) + more)

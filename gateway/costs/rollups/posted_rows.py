@@ -66,13 +66,13 @@ def standing(connection: Connection, place: Place) -> list[Posting]:
     ]
 
 
-def divided(found: Iterable[Posting]) -> bool:
+def divided(postings: Iterable[Posting]) -> bool:
     """Whether the parts by key, which every request has, account for the rows. They do not where rows were
     posted before there were parts, or by a gateway of an earlier version during an upgrade: then parts are
     neither corrected nor compared."""
     rows: dict[RowKey, Figures] = {}
     keyed: dict[RowKey, Figures] = {}
-    for key, figures in totals(found).items():
+    for key, figures in totals(postings).items():
         if isinstance(key, RowKey):
             if key.tenant:
                 rows[key] = figures
@@ -82,22 +82,24 @@ def divided(found: Iterable[Posting]) -> bool:
     return rows == keyed
 
 
-def totals(found: Iterable[Posting]) -> dict[Key, Figures]:
+def totals(postings: Iterable[Posting]) -> dict[Key, Figures]:
     """Sums over all postings, without those that are zero."""
     sums: dict[Key, Figures] = {}
-    for key, _, figures in found:
+    for key, _, figures in postings:
         sums[key] = _plus(sums.get(key), figures)
     return {key: figures for key, figures in sums.items() if any(figures)}
 
 
-def _plus(held: Figures | None, figures: Figures) -> Figures:
-    return figures if held is None else tuple(a + b for a, b in zip(held, figures, strict=True))
+def _plus(before: Figures | None, figures: Figures) -> Figures:
+    return figures if before is None else tuple(a + b for a, b in zip(before, figures, strict=True))
 
 
-def add(rows: Rows, place: Place, posted: str, found: Iterable[Posting], *, correction: bool = False) -> None:
+def add(
+    rows: Rows, place: Place, posted: str, postings: Iterable[Posting], *, correction: bool = False
+) -> None:
     """Add postings to the rows to insert."""
     common = (*place, posted, correction)
-    for key, price, figures in found:
+    for key, price, figures in postings:
         table = rollups if isinstance(key, RowKey) else rollup_parts
         rows.setdefault(table.name, []).append((*common, *key, *price, *figures))
 
@@ -106,10 +108,10 @@ def put(connection: Connection, rows: Mapping[str, list[tuple[Any, ...]]]) -> No
     """Through the driver directly: there can be a row for every few records, and binding parameters by name
     takes five times as long as the insert itself."""
     mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
-    for table, made in rows.items():
+    for table, values in rows.items():
         columns = _COLUMNS[table]
         connection.exec_driver_sql(
             f"INSERT INTO {table} ({', '.join(columns)}) "  # noqa: S608  # our own names
             f"VALUES ({', '.join([mark] * len(columns))})",
-            made,
+            values,
         )

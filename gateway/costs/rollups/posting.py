@@ -75,27 +75,27 @@ def details(
     pieces: Sequence[Piece],
     attempts: Sequence[tuple[Any, ...]],
     rejected: Sequence[tuple[Any, ...]] = (),
-    said: Sequence[tuple[Any, ...]] = (),
+    continuations: Sequence[tuple[Any, ...]] = (),
 ) -> list[Detail]:
     """Sums by row and names. Requests and tokens count where their attempt ended, GPU time and ω where they
     were spent.
 
-    `attempts`, followed by `said` (see `continued`), are in the order in which they were divided. These and
-    `rejected` are tuples as in READ."""
-    made: list[Detail] = []
+    `attempts`, followed by `continuations` (see `continued`), are in the order in which they were divided.
+    These and `rejected` are tuples as in READ."""
+    sums_by_row: list[Detail] = []
     owners = [a[OWNER] for a in attempts]
-    of_said = [a[OWNER] for a in said]
+    continued_owners = [a[OWNER] for a in continuations]
     for piece in pieces:
         start, end = piece.start, piece.end
-        sums = _spent(piece, [*owners, *of_said] if said else owners)
+        sums = _spent(piece, [*owners, *continued_owners] if continuations else owners)
         _count(sums, start, end, attempts, owners)
-        if said:  # the request counts with the attempt that began it
-            _count(sums, start, end, said, of_said, each=0)
-        made += _details(pool, start, sums, ("retry_waste", "usage"))
+        if continuations:  # the request counts with the attempt that began it
+            _count(sums, start, end, continuations, continued_owners, each=0)
+        sums_by_row += _details(pool, start, sums, ("retry_waste", "usage"))
         if rejected:
             refused: dict[tuple[Any, ...], list[int]] = {}
             _count(refused, start, end, rejected, [r[OWNER] for r in rejected])
-            made += _details(pool, start, refused, ("rejected", "rejected"))
+            sums_by_row += _details(pool, start, refused, ("rejected", "rejected"))
         for bucket, nano in (
             ("headroom", piece.headroom), ("startup", piece.startup), ("idle", piece.idle),
         ):  # fmt: skip  # a row each
@@ -103,16 +103,16 @@ def details(
                 key = RowKey(
                     start, bucket, "", "", "", pool.base_model, pool.region, pool.purchase, pool.calibration
                 )
-                made.append((key, (), (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)))
-    return made
+                sums_by_row.append((key, (), (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)))
+    return sums_by_row
 
 
-def rows_of(found: Iterable[Detail]) -> dict[RowKey, Figures]:
+def rows_of(sums: Iterable[Detail]) -> dict[RowKey, Figures]:
     """Sums by row."""
     rows: dict[RowKey, Figures] = {}
-    for key, _, figures in found:
-        held = rows.get(key)
-        rows[key] = tuple(figures) if held is None else _plus(held, figures)
+    for key, _, figures in sums:
+        before = rows.get(key)
+        rows[key] = tuple(figures) if before is None else _plus(before, figures)
     return rows
 
 
@@ -133,15 +133,15 @@ _Sums = dict[tuple[Any, ...], list[int]]
 def _spent(piece: Piece, owners: Sequence[tuple[Any, ...]]) -> _Sums:
     sums: _Sums = {}
     for n, nano, a, b, c, d in zip(piece.who, piece.shares, *piece.omegas, strict=True):
-        held = sums.get(owners[n])
-        if held is None:
+        figures = sums.get(owners[n])
+        if figures is None:
             sums[owners[n]] = [0, 0, 0, 0, 0, nano, a, b, c, d]
             continue
-        held[5] += nano
-        held[6] += a
-        held[7] += b
-        held[8] += c
-        held[9] += d
+        figures[5] += nano
+        figures[6] += a
+        figures[7] += b
+        figures[8] += c
+        figures[9] += d
     return sums
 
 
@@ -155,14 +155,14 @@ def _count(
 ) -> None:
     for record, owner in zip(records, owners, strict=True):
         if start <= record[2] < end:
-            held = sums.get(owner)
-            if held is None:
-                held = sums[owner] = [0] * len(FIGURES)
-            held[0] += each
-            held[1] += record[3]
-            held[2] += record[4] or 0
-            held[3] += record[5]
-            held[4] += record[REASONING]
+            figures = sums.get(owner)
+            if figures is None:
+                figures = sums[owner] = [0] * len(FIGURES)
+            figures[0] += each
+            figures[1] += record[3]
+            figures[2] += record[4] or 0
+            figures[3] += record[5]
+            figures[4] += record[REASONING]
 
 
 def _details(pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str]) -> Iterator[Detail]:
@@ -192,27 +192,31 @@ def corrections(
     answer. Where it no longer has one (a second series has made the choice ambiguous), the single price that
     was posted stays in force: a late record must not take back what was charged. Rows and their parts belong
     in one call, so that both get the same price."""
-    held: dict[K, dict[RowPrice, Figures]] = {}
-    for key, at, figures in standing:
-        of = held.setdefault(key, {})
-        of[at] = _plus(of[at], figures) if at in of else figures
+    posted: dict[K, dict[RowPrice, Figures]] = {}
+    for key, row_price, figures in standing:
+        by_price = posted.setdefault(key, {})
+        by_price[row_price] = _plus(by_price[row_price], figures) if row_price in by_price else figures
     charged: dict[tuple[int, str, str], set[RowPrice]] = {}
-    for key, of in held.items():
-        still = {at for at, figures in of.items() if at.rate_micros is not None and any(figures)}
+    for key, by_price in posted.items():
+        still = {
+            row_price
+            for row_price, figures in by_price.items()
+            if row_price.rate_micros is not None and any(figures)
+        }
         charged.setdefault(_priced_by(key), set()).update(still)
-    made: list[tuple[K, RowPrice, Figures]] = []
-    for key in sorted({*held, *fresh}):
-        old = [(at, figures) for at, figures in held.get(key, {}).items() if any(figures)]
+    changes: list[tuple[K, RowPrice, Figures]] = []
+    for key in sorted({*posted, *fresh}):
+        old = [(row_price, figures) for row_price, figures in posted.get(key, {}).items() if any(figures)]
         new = fresh.get(key)
         book = price(RowKey(*key[: len(RowKey._fields)]))
         if _stands(old, new, book):
             continue
-        made += [(key, at, tuple(-figure for figure in figures)) for at, figures in old]
+        changes += [(key, row_price, tuple(-figure for figure in figures)) for row_price, figures in old]
         if new is not None:
             known = charged.get(_priced_by(key), set())
             silent = book.rate_micros is None and len(known) == 1
-            made.append((key, next(iter(known)) if silent else BY_BOOK, new))
-    return made
+            changes.append((key, next(iter(known)) if silent else BY_BOOK, new))
+    return changes
 
 
 def _priced_by(key: tuple[Any, ...]) -> tuple[int, str, str]:
@@ -225,6 +229,6 @@ def _stands(old: Sequence[tuple[RowPrice, Figures]], new: Figures | None, now: R
         return not old
     if len(old) != 1:
         return False
-    [(at, figures)] = old
+    [(row_price, figures)] = old
     # Without a price on either side there is nothing to correct to.
-    return figures == new and (at == now or None in (at.rate_micros, now.rate_micros))
+    return figures == new and (row_price == now or None in (row_price.rate_micros, now.rate_micros))

@@ -28,7 +28,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups import posted_rows
 from gateway.costs.rollups.engine_hour import PLACE, ComputedHour, HourTerms, at, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
@@ -80,9 +80,9 @@ def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
     rolled = 0
     after: Place | None = None
     left: list[Place] = []
-    while found := _compute(ledger, now, after, deadline):
-        rolled += _post_each(ledger, found, now, left)
-        after = found[-1].place
+    while computed := _compute(ledger, now, after, deadline):
+        rolled += _post_each(ledger, computed, now, left)
+        after = computed[-1].place
         if deadline is not None and monotonic() >= deadline:
             return Rolled(rolled, len(left) + _stale(ledger, now, after))
     return Rolled(rolled, len(left))
@@ -120,14 +120,14 @@ def _compute(ledger: Ledger, now: int, after: Place | None, deadline: float | No
     """The next marked engine-hours; empty if there are none."""
     until = monotonic() + _SECONDS
     until = until if deadline is None else min(until, deadline)
-    found: list[_Found] = []
+    computed: list[_Found] = []
     with ledger.read() as connection:
         terms = HourTerms(connection)
         for hour, engine, gpu_type, gpu_count, version in _marks(connection, now, after):
-            found.append(_computed(connection, terms, (hour, engine, gpu_type, gpu_count), version))
+            computed.append(_computed(connection, terms, (hour, engine, gpu_type, gpu_count), version))
             if monotonic() >= until:
                 break
-    return found
+    return computed
 
 
 def _computed(connection: Connection, terms: HourTerms, place: Place, version: int) -> _Found:
@@ -161,26 +161,26 @@ def _begun(now: int, after: Place | None) -> list[ColumnElement[bool]]:
     return begun if after is None else [*begun, tuple_(*_ORDER) > after]
 
 
-def _post_each(ledger: Ledger, found: Sequence[_Found], now: int, left: list[Place]) -> int:
+def _post_each(ledger: Ledger, computed: Sequence[_Found], now: int, left: list[Place]) -> int:
     """Write the computed hours in one transaction; if the database rejects it, each in its own, and set aside
     the one it rejects. Returns how many marks were removed; appends hours to compute again to `left`."""
     try:
         with ledger.write() as connection:
             lock_postings(connection)
-            return _post(connection, found, now, left)
+            return _post(connection, computed, now, left)
     except REFUSALS as error:
         if not is_definite(error):
             raise
-        if len(found) > 1:
-            return sum(_post_each(ledger, [one], now, left) for one in found)
-        [one] = found
-        if one.now is None:  # not even setting it aside worked
+        if len(computed) > 1:
+            return sum(_post_each(ledger, [refused_hour], now, left) for refused_hour in computed)
+        [refused_hour] = computed
+        if refused_hour.now is None:  # not even setting it aside worked
             raise
-        refused = replace(one, now=None, reason=f"the ledger database rejects its sums: {error}")
+        refused = replace(refused_hour, now=None, reason=f"the ledger database rejects its sums: {error}")
         return _post_each(ledger, [refused], now, left)
 
 
-def _post(connection: Connection, found: Iterable[_Found], now: int, left: list[Place]) -> int:
+def _post(connection: Connection, computed: Iterable[_Found], now: int, left: list[Place]) -> int:
     latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
     any_aside = connection.execute(select(exists().select_from(set_aside_hours))).scalar()
     settled = 0
@@ -188,31 +188,31 @@ def _post(connection: Connection, found: Iterable[_Found], now: int, left: list[
     wholes: list[dict[str, Any]] = []
     terms = HourTerms(connection)
     for it in sorted(
-        found, key=lambda f: f.place
+        computed, key=lambda f: f.place
     ):  # the order in which all writers lock marks, see `mark_dirty`
-        one, place = it.now, it.place
+        hour, place = it.now, it.place
         version = connection.execute(_VERSION, at(place)).scalar()
-        closed = latest is not None and place[0] < month(latest).end
+        closed = latest is not None and place[0] < month_of(latest).end
         if version is None:
             continue  # another worker was faster
         if closed and version != it.version:
             left.append(place)  # it changed meanwhile: no corrections from a stale state
             continue
-        if one is None:
+        if hour is None:
             _put_aside(connection, it, now, closed=closed)
         else:
             if any_aside:
                 forget_set_aside(connection, [place])
             if closed:
-                posted = iso(month(latest or "").end)[:7]
-                _correct(connection, one, posted, terms, rows)
+                posted = iso(month_of(latest or "").end)[:7]
+                _correct(connection, hour, posted, terms, rows)
             else:
                 posted_rows.forget(connection, place)
-                fresh = ((key, BY_BOOK, figures) for key, figures in one.postings())
+                fresh = ((key, BY_BOOK, figures) for key, figures in hour.postings())
                 posted_rows.add(rows, place, iso(place[0])[:7], fresh)
             connection.execute(_FORGET_WHOLE, at(place))
-            if one.whole["records"] or one.whole["nano_gpu_hours"]:
-                wholes.append(one.whole)
+            if hour.totals["records"] or hour.totals["nano_gpu_hours"]:
+                wholes.append(hour.totals)
         if version == it.version:  # else it changed meanwhile, and is rolled up again
             connection.execute(_FORGET_MARK, at(place))
             settled += 1
@@ -232,23 +232,23 @@ def _put_aside(connection: Connection, it: _Found, now: int, *, closed: bool) ->
 
 
 def _correct(
-    connection: Connection, one: ComputedHour, posted: str, terms: HourTerms, rows: posted_rows.Rows
+    connection: Connection, hour: ComputedHour, posted: str, terms: HourTerms, rows: posted_rows.Rows
 ) -> None:
     """Add the rows for the open month `posted`, which replace its earlier corrections of this hour."""
-    posted_rows.forget_corrections(connection, one.place, posted)
-    standing = posted_rows.standing(connection, one.place)
+    posted_rows.forget_corrections(connection, hour.place, posted)
+    standing = posted_rows.standing(connection, hour.place)
     divided = posted_rows.divided(standing)
-    fresh = dict(one.postings(divided=divided))
+    fresh = dict(hour.postings(divided=divided))
     if not divided:  # the parts of the whole hour would be posted, and not what has changed
         standing = [posting for posting in standing if isinstance(posting[0], RowKey)]
-    gpu_type = one.place[2]
+    gpu_type = hour.place[2]
 
     def by_book(key: RowKey) -> RowPrice:
         rate = terms.book.rate(gpu_type, key.region, key.purchase, key.piece)
         return BY_BOOK if rate is None else RowPrice(rate, terms.book.currency)
 
     changes = corrections(standing, fresh, by_book)
-    posted_rows.add(rows, one.place, posted, changes, correction=True)
+    posted_rows.add(rows, hour.place, posted, changes, correction=True)
 
 
 def _forget_pruned(ledger: Ledger) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
-from gateway.costs.periods import LAST_HOUR, Period, iso, month
+from gateway.costs.periods import LAST_HOUR, Period, iso, month_of
 from gateway.costs.rollups.plausibility import LONGEST, ImplausibleError, check_place, fault
 from gateway.costs.rollups.posting import READ
 from gateway.metering.ledger.audit_log import record as note
@@ -90,7 +90,7 @@ def read_set_aside(
 def list_set_aside(ledger: Ledger, limit: int = 1000) -> list[dict[str, Any]]:
     """Raises LedgerUnavailableError."""
     with ledger.read() as connection:
-        return [one.document() for one in read_set_aside(connection, limit=limit)]
+        return [hour.document() for hour in read_set_aside(connection, limit=limit)]
 
 
 def count_set_aside(connection: Connection) -> int:
@@ -123,24 +123,26 @@ def exclude(ledger: Ledger, *, engine: str, hour: int, everything: bool, actor: 
     Raises NotSetAsideError, LedgerUnavailableError."""
     with ledger.write() as connection:
         next_batch(connection)  # keeps others from inserting or closing meanwhile
-        found = [one for one in read_set_aside(connection) if (one.engine, one.hour) == (engine, hour)]
-        if not found:
+        matching = [
+            aside for aside in read_set_aside(connection) if (aside.engine, aside.hour) == (engine, hour)
+        ]
+        if not matching:
             raise NotSetAsideError(f"{engine} at {hour_text(hour)} is not set aside.")
         covered = _is_covered(connection)
         quarantined = kept = 0
-        for one in found:
-            chosen = _chosen(connection, one.place, everything=everything)
+        for aside in matching:
+            chosen = _chosen(connection, aside.place, everything=everything)
             free = [row for row in chosen if not covered(row)]
             _remove(connection, free)
-            again = {*_touched(free), one.place}
-            if len(free) < len(chosen) or not _is_place(one.place) or hour < pruned_before(connection):
-                again.discard(one.place)  # it would only be set aside again
-                forget_set_aside(connection, [one.place])
+            again = {*_touched(free), aside.place}
+            if len(free) < len(chosen) or not _is_place(aside.place) or hour < pruned_before(connection):
+                again.discard(aside.place)  # it would only be set aside again
+                forget_set_aside(connection, [aside.place])
             mark_dirty(connection, again)
             quarantined += len(free)
             kept += len(chosen) - len(free)
-        told = {"quarantined": quarantined, "kept": kept, "everything": everything}
-        note(connection, actor, "usage.exclude", f"{engine}@{hour_text(hour)}", told, now)
+        counts = {"quarantined": quarantined, "kept": kept, "everything": everything}
+        note(connection, actor, "usage.exclude", f"{engine}@{hour_text(hour)}", counts, now)
     return Excluded(quarantined, kept)
 
 
@@ -157,7 +159,7 @@ def _is_covered(connection: Connection) -> Callable[[dict[str, Any]], bool]:
     last = connection.execute(select(c.month, c.cutoff_batch).order_by(c.month.desc()).limit(1)).first()
     if last is None:
         return lambda _: False
-    end, cutoff = month(last[0]).end, last[1]
+    end, cutoff = month_of(last[0]).end, last[1]
     return lambda row: bool(row["batch"] <= cutoff and row["ended"] < end)
 
 

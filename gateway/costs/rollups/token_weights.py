@@ -64,7 +64,7 @@ UNCALIBRATED = Weights(0, 1 * _PS, 0, 2 * _PS, 0, 0)
 class Knot(NamedTuple):
     """ω from the attempt's start until a time."""
 
-    at: int
+    time: int
     omega: Omega
 
 
@@ -72,8 +72,8 @@ def omega(
     weights: Weights, prompt: int, cached: int | None, completion: int, microseconds: int, loads: int = 0
 ) -> Omega:
     """ω of a whole attempt; each part is rounded down."""
-    found = min(cached or 0, prompt)
-    return _omega(weights, prompt - found, found, completion, (2 * prompt + completion) * microseconds, loads)
+    hits = min(cached or 0, prompt)
+    return _omega(weights, prompt - hits, hits, completion, (2 * prompt + completion) * microseconds, loads)
 
 
 def omegas(
@@ -108,22 +108,22 @@ def knots(weights: Weights, attempt: tuple[Any, ...], start: int, end: int) -> l
     residency is summed from mark to mark. Loads fall before the first mark. Marks that contradict the attempt
     or each other are clamped; invalid marks are ignored."""
     _, _, _, prompt, cached, completion, loads, text, *_ = attempt
-    found = min(cached or 0, prompt)
+    hits = min(cached or 0, prompt)
     computed = kept = done = tokens = 0
-    made = [Knot(start, Omega(0, 0, 0, 0))]
-    for at, prompt_then, cached_then, done_then in [
+    along = [Knot(start, Omega(0, 0, 0, 0))]
+    for mark, prompt_then, cached_then, done_then in [
         *_marks(text, start, end),
-        (end, prompt, found, completion),
+        (end, prompt, hits, completion),
     ]:
         known = min(prompt_then, prompt)
-        hit = min(found if cached_then is None else cached_then, known)
+        hit = min(hits if cached_then is None else cached_then, known)
         # Never less than before, never more than at the end, so that no part has a negative weight.
-        computed = max(computed, min(known - hit, prompt - found))
-        kept = max(kept, min(hit, found))
+        computed = max(computed, min(known - hit, prompt - hits))
+        kept = max(kept, min(hit, hits))
         before, done = done, max(done, min(done_then, completion))
-        tokens += (2 * (computed + kept) + before + done) * (at - made[-1].at)
-        made.append(Knot(at, _omega(weights, computed, kept, done, tokens, loads)))
-    return made
+        tokens += (2 * (computed + kept) + before + done) * (mark - along[-1].time)
+        along.append(Knot(mark, _omega(weights, computed, kept, done, tokens, loads)))
+    return along
 
 
 def _omega(weights: Weights, computed: int, cached: int, completion: int, kv: int, loads: int) -> Omega:
@@ -141,11 +141,16 @@ def _marks(text: str | None, start: int, end: int) -> list[tuple[int, int, int |
     if not text:
         return []
     try:
-        found = [
-            (int(at), max(int(prompt), 0), None if cached is None else max(int(cached), 0), max(int(done), 0))
-            for at, prompt, cached, done in orjson.loads(text)
+        marks = [
+            (
+                int(time),
+                max(int(prompt), 0),
+                None if cached is None else max(int(cached), 0),
+                max(int(done), 0),
+            )
+            for time, prompt, cached, done in orjson.loads(text)
         ]
     except (ValueError, TypeError, OverflowError):
         return []
-    times = {mark[0]: mark for mark in found if start < mark[0] < end}
-    return [times[at] for at in sorted(times)]
+    times = {mark[0]: mark for mark in marks if start < mark[0] < end}
+    return [times[time] for time in sorted(times)]

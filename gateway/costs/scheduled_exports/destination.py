@@ -45,8 +45,8 @@ def _into_directory(target: Path, path: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
-        with os.fdopen(handle, "wb") as file, path.open("rb") as made:
-            shutil.copyfileobj(made, file)
+        with os.fdopen(handle, "wb") as file, path.open("rb") as source:
+            shutil.copyfileobj(source, file)
             file.flush()
             os.fsync(handle)
         Path(name).chmod(0o640)  # its readers are other programs' users, in Florin's group

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from gateway.costs.export.columns import Dataset, Format, Granularity
 from gateway.costs.export.files import Order
-from gateway.costs.periods import iso
-from gateway.costs.periods import month as month_of
+from gateway.costs.periods import iso, month_of
 
 State = Literal["open", "closed"]
 
@@ -40,16 +39,16 @@ class Schedule:
     def name(self) -> str:
         return f"florin-{self.dataset}-{self.format}-{self.granularity}"
 
-    def data(self, month: str, at: int) -> str:
+    def data(self, month: str, time: int) -> str:
         """Name of a month's file that is written at a time, below `to`."""
         if self.format == "cloudzero":
-            return f"{_from_to(month)}/{_drop(at)}/florin.{self.file}"
+            return f"{_from_to(month)}/{_drop(time)}/florin.{self.file}"
         return f"data/BILLING_PERIOD={month}/{self.name}.{self.file}"
 
     def object(self, month: str) -> str:
         """URI of what is there once for a month."""
-        of = self.manifest(month) if self.format == "cloudzero" else self.data(month, 0)
-        return f"{self.to}/{of}"
+        name = self.manifest(month) if self.format == "cloudzero" else self.data(month, 0)
+        return f"{self.to}/{name}"
 
     def manifest(self, month: str) -> str:
         if self.format == "cloudzero":
@@ -100,21 +99,21 @@ class Written:
 
 def _from_to(month: str) -> str:
     """`20261001-20261101`"""
-    whole = month_of(month)
-    return "-".join(iso(at)[:10].replace("-", "") for at in (whole.start, whole.end))
+    period = month_of(month)
+    return "-".join(iso(time)[:10].replace("-", "") for time in (period.start, period.end))
 
 
-def _drop(at: int) -> str:
+def _drop(time: int) -> str:
     """`20261123T080409Z`"""
-    return iso(at - at % 1_000_000).replace("-", "").replace(":", "")
+    return iso(time - time % 1_000_000).replace("-", "").replace(":", "")
 
 
 def due(
-    months: Iterable[tuple[str, State]], held: Mapping[str, Written], now: int, every: int
+    months: Iterable[tuple[str, State]], written: Mapping[str, Written], now: int, every: int
 ) -> Iterator[tuple[str, State]]:
     """Which months to export now: those not yet exported, those closed since, and the open ones from time to
-    time. `held`: by month."""
+    time. `written`: by month."""
     for month, state in months:
-        last = held.get(month)
+        last = written.get(month)
         if last is None or (state != last.state) or (state == "open" and now - last.checked_at >= every):
             yield month, state

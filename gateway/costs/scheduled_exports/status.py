@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import orjson
 from sqlalchemy import func, select
 
-from gateway.costs.periods import DAY
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import scheduled_exports, snapshots
 from gateway.observability.computed_metrics import Series
+from gateway.units import DAY
 
 EXPORTS = "exports"
 """Name of the snapshot with what failed in the last attempt."""
@@ -22,7 +22,7 @@ _STALE = 2 * DAY
 @dataclass(frozen=True, slots=True)
 class ExportStatus:
     failure: str
-    """Of the last attempt; empty if it succeeded."""
+    """Why the last attempt failed; empty if it succeeded."""
     attempted_at: int
     current_at: int | None
     """When a file was last known to be current; None: never."""
@@ -32,11 +32,11 @@ def read_status(ledger: Ledger, now: int) -> ExportStatus | None:
     """None: nothing was tried lately. Raises LedgerUnavailableError."""
     query = select(snapshots.c.at, snapshots.c.document).where(snapshots.c.name == EXPORTS)
     with ledger.read() as connection:
-        found = connection.execute(query).first()
+        row = connection.execute(query).first()
         current = connection.execute(select(func.max(scheduled_exports.c.checked_at))).scalar_one()
-    if found is None or now - found.at > _STALE:
+    if row is None or now - row.at > _STALE:
         return None
-    return ExportStatus(orjson.loads(found.document), found.at, current)
+    return ExportStatus(orjson.loads(row.document), row.at, current)
 
 
 def export_series(ledger: Ledger, now: int) -> Mapping[str, Series]:

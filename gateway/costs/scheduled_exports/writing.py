@@ -34,8 +34,8 @@ def due_now(ledger: Ledger, schedule: Schedule, now: int) -> list[tuple[str, Sta
     LedgerUnavailableError."""
     with ledger.read() as connection:
         months = list(_months(connection, iso(now)[:7]))
-        held = _held(connection, schedule, [month for month, _ in months])
-    return list(due(months, held, now, schedule.every))
+        written = _held(connection, schedule, [month for month, _ in months])
+    return list(due(months, written, now, schedule.every))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,36 +80,40 @@ def _write(ledger: Ledger, schedule: Schedule, month: str, state: State, now: in
             path = _zipped(path)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        made = Written(
+        written = Written(
             object=schedule.object(month), month=month, state=state, digest=digest, rows=rows,
             size=path.stat().st_size, written_at=now, checked_at=now,
         )  # fmt: skip  # a row
         with ledger.read() as connection:
             before = _held(connection, schedule, [month]).get(month)
-        if before is None or (before.digest, before.state) != (made.digest, made.state):
-            manifest.write_text(made.manifest(schedule))
+        if before is None or (before.digest, before.state) != (written.digest, written.state):
+            manifest.write_text(written.manifest(schedule))
             # The manifest last: it names a file that is there.
             put(schedule.to, {schedule.data(month, now): path, schedule.manifest(month): manifest})
     with ledger.write() as connection:
-        _remember(connection, made, before)
+        _remember(connection, written, before)
 
 
 def _zipped(path: Path) -> Path:
     """Without a name and a time, so that the same rows give the same bytes."""
-    made = path.with_name("zipped")
-    with path.open("rb") as file, made.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:
+    archive = path.with_name("zipped")
+    with (
+        path.open("rb") as file,
+        archive.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped,
+    ):
         shutil.copyfileobj(file, zipped, 1 << 20)
-    return made
+    return archive
 
 
-def _remember(connection: Connection, made: Written, before: Written | None) -> None:
-    values = asdict(made)
-    if before is not None and (before.digest, before.state) == (made.digest, made.state):
+def _remember(connection: Connection, written: Written, before: Written | None) -> None:
+    values = asdict(written)
+    if before is not None and (before.digest, before.state) == (written.digest, written.state):
         values["written_at"] = before.written_at
     else:
-        record(connection, ACTOR, "export.write", made.month, {
-            "object": made.object, "state": made.state, "rows": made.rows, "sha256": made.digest,
-        }, made.checked_at)  # fmt: skip
+        record(connection, ACTOR, "export.write", written.month, {
+            "object": written.object, "state": written.state, "rows": written.rows, "sha256": written.digest,
+        }, written.checked_at)  # fmt: skip
     statement = insert(connection, scheduled_exports).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["object"], set_=values))
 

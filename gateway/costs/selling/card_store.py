@@ -64,14 +64,14 @@ def add_card(
     with ledger.write() as connection:
         next_batch(connection)  # so that a month is closed either before or after
         known = read_cards(connection)
-        made, new = version_to_add(known, card, default_start=default_start, opened=opened_month(connection))
+        added, new = version_to_add(known, card, default_start=default_start, opened=opened_month(connection))
         if new:
             if not confirmed:
-                check_card_jump(known, made)
+                check_card_jump(known, added)
             check_currency(card.currency, [p.currency for p in read_prices(connection)[:1]])
-            connection.execute(insert(rate_cards), [asdict(made)])
-            record(connection, actor, "rate_card.add", made.name, made.document(), made.recorded_at)
-        return made, new
+            connection.execute(insert(rate_cards), [asdict(added)])
+            record(connection, actor, "rate_card.add", added.name, added.document(), added.recorded_at)
+        return added, new
 
 
 def opened_month(connection: Connection) -> str:
@@ -86,15 +86,17 @@ def assign(ledger: Ledger, new: Assignment, *, actor: str = "") -> tuple[Assignm
     Raises RateCardError, RateCardConflictError, LedgerUnavailableError."""
     with ledger.write() as connection:
         next_batch(connection)  # as above
-        made, fresh = assignment_to_add(read_cards(connection), new, opened=opened_month(connection))
+        assignment, fresh = assignment_to_add(read_cards(connection), new, opened=opened_month(connection))
         if fresh:
-            connection.execute(insert(rate_card_assignments), [asdict(made)])
-            subject = made.tenant or "default"
-            record(connection, actor, "rate_card.assign", subject, made.document(), made.recorded_at)
-        return made, fresh
+            connection.execute(insert(rate_card_assignments), [asdict(assignment)])
+            subject = assignment.tenant or "default"
+            record(
+                connection, actor, "rate_card.assign", subject, assignment.document(), assignment.recorded_at
+            )
+        return assignment, fresh
 
 
 def assignments_of(cards: RateCards, tenant: str | None) -> list[Assignment]:
     """All, or those of one tenant and the default."""
-    wanted = {tenant, DEFAULT}
-    return [one for one in cards.assignments if tenant is None or one.tenant in wanted]
+    names = {tenant, DEFAULT}
+    return [assignment for assignment in cards.assignments if tenant is None or assignment.tenant in names]

@@ -13,23 +13,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from typing import Any, Self, TypeVar
 
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import iso, month
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.jumps import check_jump
+from gateway.units import Micros, micros_text, typed_units
 
 T = TypeVar("T")
 
 DEFAULT = ""
 """The tenant of the default assignment."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_LARGEST = Decimal(1_000_000)
-_LARGEST_MINIMUM = Decimal(1_000_000_000)
+_LARGEST = 1_000_000
+_LARGEST_MINIMUM = 1_000_000_000
 _MOST_TOKENS = 10**15
-_PLACES = 6
 
 
 class RateCardError(FieldError):
@@ -48,12 +46,12 @@ class RateCard:
     valid_from: str
     """The first month, like `2026-11`."""
     currency: str
-    input_micros: int
-    """Millionths of the currency per million computed input tokens."""
-    cached_micros: int
-    output_micros: int
-    minimum_micros: int
-    """Millionths of the currency per month; 0: none."""
+    input_micros: Micros
+    """Per million computed input tokens."""
+    cached_micros: Micros
+    output_micros: Micros
+    minimum_micros: Micros
+    """Per month; 0: none."""
     free_input: int
     """Computed input tokens per month that are not charged."""
     free_cached: int
@@ -61,8 +59,8 @@ class RateCard:
     reason: str
     """Why it replaces an earlier version of the same month; empty: it does not."""
     recorded_at: int
-    residency_micros: int = 0
-    """Millionths of the currency per hour in which an adapter of the tenant is resident. The default is for
+    residency_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
+    """Per hour in which an adapter of the tenant is resident. The default is for
     versions that a month kept before there was such a price."""
     batch_percent: int = 100
     """What batches' tokens cost, in percent of the others'. The default likewise."""
@@ -81,12 +79,12 @@ class RateCard:
             "name": self.name,
             "valid_from": self.valid_from,
             "currency": self.currency,
-            "input_per_million": decimal_text(self.input_micros, _PLACES),
-            "cached_per_million": decimal_text(self.cached_micros, _PLACES),
-            "output_per_million": decimal_text(self.output_micros, _PLACES),
-            "residency_per_adapter_hour": decimal_text(self.residency_micros, _PLACES),
+            "input_per_million": micros_text(self.input_micros),
+            "cached_per_million": micros_text(self.cached_micros),
+            "output_per_million": micros_text(self.output_micros),
+            "residency_per_adapter_hour": micros_text(self.residency_micros),
             "batch_percent": self.batch_percent,
-            "monthly_minimum": decimal_text(self.minimum_micros, _PLACES),
+            "monthly_minimum": micros_text(self.minimum_micros),
             "free_input_tokens": self.free_input,
             "free_cached_tokens": self.free_cached,
             "free_output_tokens": self.free_output,
@@ -124,8 +122,8 @@ class RateCards:
         for card in cards:
             self._versions.setdefault(card.name, {})[card.valid_from] = card
         self._assigned: dict[str, dict[str, Assignment]] = {}
-        for one in assignments:
-            self._assigned.setdefault(one.tenant, {})[one.valid_from] = one
+        for assignment in assignments:
+            self._assigned.setdefault(assignment.tenant, {})[assignment.valid_from] = assignment
 
     @classmethod
     def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
@@ -146,7 +144,7 @@ class RateCards:
         return [tenant for tenant, card in cards.items() if card is not None and card.minimum_micros]
 
     def versions(self, name: str) -> Mapping[str, RateCard]:
-        """Of a card, by the month from which each is valid."""
+        """The versions of a card, by the month from which each is valid."""
         return self._versions.get(name, {})
 
     def assignments_of(self, tenant: str) -> Mapping[str, Assignment]:
@@ -164,8 +162,8 @@ class RateCards:
 
     def card(self, tenant: str, month: str) -> RateCard | None:
         """What a tenant pays by in a month; None: it pays the cost."""
-        found = self.assigned(tenant, month)
-        return None if found is None or not found.card else self.version(found.card, month)
+        assignment = self.assigned(tenant, month)
+        return None if assignment is None or not assignment.card else self.version(assignment.card, month)
 
 
 def in_force_since(cards: RateCards, tenant: str, month: str) -> RateCards:
@@ -199,7 +197,7 @@ def version_to_add(
     if default_start and last is not None:
         if last.terms == card.terms:
             return last, False
-        card = replace(card, valid_from=iso(month(card.valid_from).end)[:7])
+        card = replace(card, valid_from=iso(month_of(card.valid_from).end)[:7])
     same = known.versions(card.name).get(card.valid_from)
     if same is not None and same.terms == card.terms:
         return same, False
@@ -218,9 +216,7 @@ def check_card_jump(known: RateCards, card: RateCard) -> None:
     earlier = [v for month, v in sorted(known.versions(card.name).items()) if month < card.valid_from]
     for what in ("input", "cached", "output") if earlier else ():
         before, after = (getattr(version, f"{what}_micros") for version in (earlier[-1], card))
-        check_jump(
-            f"A million {what} tokens by {card.name} in {card.currency}", before, after, places=_PLACES
-        )
+        check_jump(f"A million {what} tokens by {card.name} in {card.currency}", before, after, places=6)
 
 
 def assignment_to_add(known: RateCards, new: Assignment, *, opened: str) -> tuple[Assignment, bool]:
@@ -229,9 +225,9 @@ def assignment_to_add(known: RateCards, new: Assignment, *, opened: str) -> tupl
     Raises RateCardError."""
     if new.card and known.version(new.card, new.valid_from) is None:
         raise RateCardError("card", _no_card(known, new))
-    held = known.assignments_of(new.tenant).get(new.valid_from)
-    if held is not None and held.card == new.card:
-        return held, False
+    standing = known.assignments_of(new.tenant).get(new.valid_from)
+    if standing is not None and standing.card == new.card:
+        return standing, False
     _check_open(new.valid_from, opened)
     return new, True
 
@@ -269,20 +265,20 @@ def card_name(value: str) -> str:
     return value
 
 
-def rate(param: str, value: str) -> int:
-    """Millionths per million tokens, or per adapter-hour. Raises RateCardError unless it is a decimal ≥ 0
-    with at most six places."""
-    return _micros(param, value, _LARGEST)
+def rate(param: str, value: str) -> Micros:
+    """Per million tokens, or per adapter-hour. Raises RateCardError unless it is a decimal ≥ 0 with at most
+    six places."""
+    return Micros(_micros(param, value, _LARGEST))
 
 
-def minimum(value: str) -> int:
-    """Millionths per month. Raises RateCardError like `rate`."""
-    return _micros("monthly_minimum", value, _LARGEST_MINIMUM)
+def minimum(value: str) -> Micros:
+    """Per month. Raises RateCardError like `rate`."""
+    return Micros(_micros("monthly_minimum", value, _LARGEST_MINIMUM))
 
 
 def percent(value: str) -> int:
     """Millionths of a percent. Raises RateCardError unless it is a decimal from 0 to 100."""
-    return _micros("tax_percent", value, Decimal(100))
+    return _micros("tax_percent", value, 100)
 
 
 def free_tokens(param: str, value: int) -> int:
@@ -292,16 +288,13 @@ def free_tokens(param: str, value: int) -> int:
     return value
 
 
-def _micros(param: str, value: str, most: Decimal) -> int:
-    try:
-        number = Decimal(value)
-    except InvalidOperation:
-        number = Decimal(-1)
-    if not number.is_finite() or not 0 <= number <= most or number != round(number, _PLACES):
+def _micros(param: str, value: str, most: int) -> int:
+    micros = typed_units(value, 6, most)
+    if micros is None:
         raise RateCardError(
             param, f"{value[:40]!r} is not valid: write a decimal of at most six places, 0 to {most:,}."
         )
-    return int(number.scaleb(_PLACES))
+    return micros
 
 
 def check_currency(currency: str, known: Iterable[str | None]) -> None:

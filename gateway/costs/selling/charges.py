@@ -1,5 +1,5 @@
-"""What a month's tokens and resident adapters cost a customer by its rate card. Pure and exact: amounts are
-whole numbers of 10**-15 of the currency, as costs are; cents are made on the statement.
+"""What a month's tokens and resident adapters cost a customer by its rate card. Pure and exact: cents are
+made on the statement.
 
 A month is charged as a whole: tokens of each kind, less the free ones, times the rate, with a discount on
 those of batches; the hours of resident adapters times theirs; then, if the sum is below the card's minimum,
@@ -11,23 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.selling.cards import RateCard
-from gateway.costs.selling.residency import Residency, hours_text
+from gateway.costs.selling.residency import Residency
+from gateway.units import NOTHING, Amount, Micros, MilliHours, total, worth
 
-KINDS = ("input", "cached", "output")
-SKUS = {"input": "tokens/input", "cached": "tokens/cached-input", "output": "tokens/output"}
+Kind = Literal["input", "cached", "output"]
+KINDS: Final[tuple[Kind, Kind, Kind]] = ("input", "cached", "output")
+SKUS: Final[Mapping[Kind, str]] = {
+    "input": "tokens/input",
+    "cached": "tokens/cached-input",
+    "output": "tokens/output",
+}
 """Kind of token → its SKU. They depend on nothing that changes: not on GPUs, adapters or cards."""
 MINIMUM_SKU = "monthly-minimum"
 BATCH_SKU = "batch-discount"
 RESIDENCY_SKU = "adapter-residency"
 _PER_TOKEN = 1000
-"""A millionth per million tokens is 10**-12 a token."""
-_PER_MICRO = 10**9
+"""A millionth per million tokens is 1000 units of an amount a token."""
 _PER_MILLI_HOUR = 10**6
-"""A millionth per hour is 10**-9 a thousandth of an hour."""
+"""A millionth per hour is 10**6 units of an amount a thousandth of an hour."""
 
 
 class Tokens(NamedTuple):
@@ -42,23 +46,23 @@ class Tokens(NamedTuple):
 NO_TOKENS = Tokens()
 
 
-def added(one: Tokens, other: Tokens) -> Tokens:
-    return Tokens(*(a + b for a, b in zip(one, other, strict=True)))
+def added(tokens: Tokens, other: Tokens) -> Tokens:
+    return Tokens(*(a + b for a, b in zip(tokens, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class KindCharge:
     """The tokens of one kind."""
 
-    kind: str
+    kind: Kind
     tokens: int
     free: int
-    """Of these, not charged."""
-    rate_micros: int
+    """Those that are not charged."""
+    rate_micros: Micros
 
     @property
-    def amount(self) -> int:
-        return (self.tokens - self.free) * self.rate_micros * _PER_TOKEN
+    def amount(self) -> Amount:
+        return Amount((self.tokens - self.free) * self.rate_micros * _PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class MonthCharges:
 
     card: RateCard
     kinds: tuple[KindCharge, ...]
-    top_up: int
+    top_up: Amount
     """What is missing to the minimum."""
     resident: Residency = field(default_factory=dict)
     """Adapters that are charged for being resident: empty if the card has no price for it."""
@@ -75,23 +79,23 @@ class MonthCharges:
     """Part of the tokens: those of batches, if the card has another price for them."""
 
     @property
-    def batch_discount(self) -> int:
+    def batch_discount(self) -> Amount:
         """The amount, 0 or less. The free tokens are those of other requests first, which cost more."""
         charged = (
             max(0, min(count, kind.tokens - kind.free)) * kind.rate_micros
             for kind, count in zip(self.kinds, self.batch, strict=True)
         )
-        return -sum(charged) * (100 - self.card.batch_percent) * _PER_TOKEN // 100
+        return Amount(-sum(charged) * (100 - self.card.batch_percent) * _PER_TOKEN // 100)
 
     @property
-    def residency(self) -> int:
+    def residency(self) -> Amount:
         """The amount for `resident`."""
-        return residency_price(self.card, sum(self.resident.values()))
+        return residency_price(self.card.residency_micros, total(self.resident.values()))
 
     @property
-    def amount(self) -> int:
+    def amount(self) -> Amount:
         tokens = sum(kind.amount for kind in self.kinds) + self.batch_discount
-        return tokens + self.residency + self.top_up
+        return Amount(tokens + self.residency + self.top_up)
 
 
 def charge(
@@ -104,29 +108,33 @@ def charge(
         KindCharge(kind, max(count, 0), min(most, max(count, 0)), micros)
         for kind, count, most, micros in zip(KINDS, tokens, free, rates_of(card), strict=True)
     )
-    made = MonthCharges(
+    charges = MonthCharges(
         card,
         kinds,
-        0,
+        Amount(0),
         dict(resident or {}) if card.residency_micros else {},
         batch if card.batch_percent < 100 else NO_TOKENS,
     )
-    return replace(made, top_up=max(card.minimum_micros * _PER_MICRO - made.amount, 0))
+    return replace(charges, top_up=Amount(max(worth(card.minimum_micros) - charges.amount, 0)))
 
 
-def residency_price(card: RateCard, milli_hours: int) -> int:
-    """In 10**-15 of the currency."""
-    return milli_hours * card.residency_micros * _PER_MILLI_HOUR
+def residency_price(per_hour: Micros, hours: MilliHours) -> Amount:
+    return Amount(hours * per_hour * _PER_MILLI_HOUR)
 
 
-def rates_of(card: RateCard) -> tuple[int, int, int]:
-    """Millionths per million tokens, in the order of KINDS."""
+def rates_of(card: RateCard) -> tuple[Micros, Micros, Micros]:
+    """Per million tokens, in the order of KINDS."""
     return card.input_micros, card.cached_micros, card.output_micros
 
 
-def list_price(card: RateCard, tokens: Tokens) -> int:
-    """Tokens times rates, before allowance and minimum, in 10**-15 of the currency."""
-    return sum(count * micros for count, micros in zip(tokens, rates_of(card), strict=True)) * _PER_TOKEN
+def tokens_price(rates: tuple[Micros, Micros, Micros], tokens: Tokens) -> Amount:
+    """`rates`: per million tokens of each kind."""
+    return Amount(sum(count * rate for count, rate in zip(tokens, rates, strict=True)) * _PER_TOKEN)
+
+
+def list_price(card: RateCard, tokens: Tokens) -> Amount:
+    """Before allowance and minimum."""
+    return tokens_price(rates_of(card), tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +150,8 @@ class MonthCorrection:
         return Tokens(*(new.tokens - old.tokens for new, old in pairs))
 
     @property
-    def amount(self) -> int:
-        return self.after.amount - self.before.amount
+    def amount(self) -> Amount:
+        return Amount(self.after.amount - self.before.amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,61 +163,19 @@ class TenantMonth:
     """None: no card in this month, so the cost is charged, and the share of unused time."""
     corrections: Mapping[str, MonthCorrection] = field(default_factory=dict)
     """Month → what changed; months with a card only."""
-    corrected_cost: Mapping[str, int] = field(default_factory=dict)
+    corrected_cost: Mapping[str, Amount] = field(default_factory=dict)
     """Month without a card → what changed in its cost; only where `current` or another correction has a card:
     otherwise the cost-based settlement has it all."""
-    cost: int = 0
-    """Of the month itself, including allocated unused time: charged if there is no card."""
+    cost: Amount = NOTHING
+    """The cost of the month itself, including allocated unused time: charged if there is no card."""
 
     @property
-    def amount(self) -> int:
-        """10**-15 of the currency."""
+    def amount(self) -> Amount:
         own = self.cost if self.current is None else self.current.amount
-        return own + sum(c.amount for c in self.corrections.values()) + sum(self.corrected_cost.values())
-
-
-def exact(amount: int) -> str:
-    return decimal_text(amount, 15)
+        corrections = sum(correction.amount for correction in self.corrections.values())
+        return Amount(own + corrections + sum(self.corrected_cost.values()))
 
 
 def price_id(card: RateCard, kind: str) -> str:
     """The price of a SKU: `standard/2026-11/input`."""
     return f"{card.name}/{card.valid_from}/{kind}"
-
-
-def kind_document(card: RateCard, kind: KindCharge) -> dict[str, Any]:
-    return {
-        "sku": SKUS[kind.kind],
-        "price": price_id(card, kind.kind),
-        "kind": kind.kind,
-        "tokens": kind.tokens,
-        "free_tokens": kind.free,
-        "per_million": decimal_text(kind.rate_micros, 6),
-    }
-
-
-def batch_document(charges: MonthCharges) -> dict[str, Any]:
-    return {
-        "kind": "batch_discount",
-        "sku": BATCH_SKU,
-        "price": price_id(charges.card, "batch"),
-        "input_tokens": charges.batch.input,
-        "cached_tokens": charges.batch.cached,
-        "output_tokens": charges.batch.output,
-        "batch_percent": charges.card.batch_percent,
-    }
-
-
-def residency_document(charges: MonthCharges) -> dict[str, Any]:
-    """Hours times price, and the hours of each adapter."""
-    return {
-        "kind": "residency",
-        "sku": RESIDENCY_SKU,
-        "price": price_id(charges.card, "residency"),
-        "hours": hours_text(sum(charges.resident.values())),
-        "per_hour": decimal_text(charges.card.residency_micros, 6),
-        "adapters": [
-            {"adapter": adapter, "hours": hours_text(hours)}
-            for adapter, hours in sorted(charges.resident.items())
-        ],
-    }

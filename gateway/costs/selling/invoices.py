@@ -12,14 +12,14 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from gateway.costs.periods import iso
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import invoices, period_tenants, periods
+from gateway.units import MICRO, Cents, half_up, short_text
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_WHOLE = 100 * 10**6
+_WHOLE = 100 * MICRO
 """All of an amount, in millionths of a percent."""
 
 
@@ -39,12 +39,12 @@ class Invoice:
     @property
     def tax_percent(self) -> str:
         """Without superfluous zeros: `19`, `7.7`."""
-        return decimal_text(self.tax_micros, 6).rstrip("0").rstrip(".")
+        return short_text(self.tax_micros, 6)
 
-    def tax_cents(self, cents: int) -> int:
+    def tax_cents(self, cents: int) -> Cents:
         """The tax on a statement's amount, rounded half away from zero."""
         sign = -1 if cents < 0 else 1
-        return sign * ((2 * abs(cents) * self.tax_micros + _WHOLE) // (2 * _WHOLE))
+        return Cents(sign * half_up(abs(cents) * self.tax_micros, _WHOLE))
 
     def document(self) -> dict[str, Any]:
         return {
@@ -72,21 +72,21 @@ def due_date(value: str) -> str:
     return value
 
 
-def read_invoice(connection: Connection, tenant: str, of: str) -> Invoice | None:
+def read_invoice(connection: Connection, tenant: str, month: str) -> Invoice | None:
     """The one that counts."""
     query = select(*(invoices.c[name] for name in _COLUMNS)).where(
-        invoices.c.month == of, invoices.c.tenant == tenant
+        invoices.c.month == month, invoices.c.tenant == tenant
     )
     row = connection.execute(query.order_by(invoices.c.id.desc()).limit(1)).one_or_none()
     return None if row is None else Invoice(*row)
 
 
-def list_invoices(ledger: Ledger, of: str | None, tenant: str | None) -> list[Invoice]:
+def list_invoices(ledger: Ledger, month: str | None, tenant: str | None) -> list[Invoice]:
     """In the order in which they were recorded; of several for a tenant and month, the last counts. Raises
     LedgerUnavailableError."""
     query = select(*(invoices.c[name] for name in _COLUMNS)).order_by(invoices.c.id)
-    if of is not None:
-        query = query.where(invoices.c.month == of)
+    if month is not None:
+        query = query.where(invoices.c.month == month)
     if tenant is not None:
         query = query.where(invoices.c.tenant == tenant)
     with ledger.read() as connection:
@@ -99,9 +99,9 @@ def add_invoice(ledger: Ledger, new: Invoice, *, actor: str = "") -> tuple[Invoi
 
     Raises RateCardConflictError, LedgerUnavailableError."""
     with ledger.write() as connection:
-        held = read_invoice(connection, new.tenant, new.month)
-        if held is not None and _terms(held) == _terms(new):
-            return held, False
+        standing = read_invoice(connection, new.tenant, new.month)
+        if standing is not None and _terms(standing) == _terms(new):
+            return standing, False
         closed = (
             select(period_tenants.c.tenant)
             .join(periods, periods.c.month == period_tenants.c.month)
@@ -120,8 +120,8 @@ def add_invoice(ledger: Ledger, new: Invoice, *, actor: str = "") -> tuple[Invoi
                     f"Invoice number {new.number} was already given to {tenant} for {month}."
                 )
         connection.execute(insert(invoices), [asdict(new)])
-        told = {**new.document(), "replaces": None if held is None else held.number}
-        record(connection, actor, "invoice.add", f"{new.month}/{new.tenant}", told, new.recorded_at)
+        details = {**new.document(), "replaces": None if standing is None else standing.number}
+        record(connection, actor, "invoice.add", f"{new.month}/{new.tenant}", details, new.recorded_at)
         return new, True
 
 

@@ -10,26 +10,22 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from gateway.costs.closing.charging import units
-from gateway.costs.closing.settlement import BILLED, CENT, rounded
-from gateway.costs.periods import iso, month
-from gateway.costs.prices.amounts import decimal_of
-from gateway.costs.prices.exchange_rates import PLACES, ExchangeRate, chosen, read_exchange_rates
+from gateway.costs.closing.documents import Charges, TenantStatement
+from gateway.costs.closing.settlement import BILLED
+from gateway.costs.periods import iso, month_of
+from gateway.costs.prices.exchange_rates import ExchangeRate, chosen, read_exchange_rates
+from gateway.units import Cents, cents_of, decimal_of, rounded
 
 _PRICES = ("exact", "per_million", "per_hour", "monthly_minimum")
 _MOST_PLACES = 24
-"""Of a cost (15) times an exchange rate (9): exact."""
+"""A cost (15) times an exchange rate (9) is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
     rate: ExchangeRate
-    cents: int
+    cents: Cents
     """The amount in the price book's currency."""
-
-    @property
-    def factor(self) -> Fraction:
-        return Fraction(self.rate.rate_nanos, 10**PLACES)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -42,48 +38,49 @@ class Conversion:
 
 
 def exchange_rate(
-    connection: Connection, of: str, currency: str, target: str, *, now: int, tenant: str | None
+    connection: Connection, month: str, currency: str, target: str, *, now: int, tenant: str | None
 ) -> ExchangeRate:
     """That of the month's end, or the current one. `tenant`: whose key asks. Raises ExchangeRateError."""
-    return chosen(read_exchange_rates(connection), currency, target, month(of).end, now, tenant)
+    return chosen(read_exchange_rates(connection), currency, target, month_of(month).end, now, tenant)
 
 
-def converted(document: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
-    """A statement's document with other amounts; see `settlement` and `charging` for its form."""
-    billed = {
-        i: units(line["cost"]) * factor for i, line in enumerate(document["lines"]) if line["kind"] in BILLED
-    }
-    cents = _cents(sum(billed.values(), Fraction(0)))
-    amounts = rounded(billed, cents) if billed else {}
-    made = {
-        **document,
-        "amount_cents": cents,
-        "lines": [
-            {**line, "amount_cents": amounts.get(index)} for index, line in enumerate(document["lines"])
-        ],
-    }
-    charges = document.get("charges")
-    return made if charges is None else {**made, "charges": _charges(charges, factor)}
+def converted(statement: TenantStatement, factor: Fraction) -> TenantStatement:
+    """The statement with its amounts in cents of another currency; exact amounts stay in the price book's."""
+    billed = {n: line.cost * factor for n, line in enumerate(statement.lines) if line.kind in BILLED}
+    cents, amounts = _rounded(billed)
+    return statement.model_copy(
+        update={
+            "amount_cents": cents,
+            "lines": tuple(
+                line.model_copy(update={"amount_cents": amounts.get(n)})
+                for n, line in enumerate(statement.lines)
+            ),
+            "charges": None if statement.charges is None else _charges(statement.charges, factor),
+        }
+    )
 
 
-def _charges(charges: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
-    parts = {index: units(line["exact"]) * factor for index, line in enumerate(charges["lines"])}
-    cents = _cents(sum(parts.values(), Fraction(0)))
-    amounts = rounded(parts, cents) if parts else {}
-    lines = [
-        {**_priced(line, factor), "amount_cents": amounts[index]}
-        for index, line in enumerate(charges["lines"])
-    ]
-    return {**_priced(charges, factor), "amount_cents": cents, "lines": lines}
+def _charges(charges: Charges, factor: Fraction) -> Charges:
+    cents, amounts = _rounded({n: line.exact * factor for n, line in enumerate(charges.lines)})
+    lines = tuple(
+        line.model_copy(update={"amount_cents": amounts[n]}) for n, line in enumerate(charges.lines)
+    )
+    return charges.model_copy(update={"amount_cents": cents, "lines": lines})
 
 
-def _priced(line: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
+def _rounded(amounts: Mapping[int, Fraction]) -> tuple[Cents, dict[int, Cents]]:
+    cents = cents_of(sum(amounts.values(), Fraction(0)))
+    return cents, rounded(amounts, cents) if amounts else {}
+
+
+def charges_document(charges: Charges, factor: Fraction) -> dict[str, Any]:
+    """In the currency that `factor` converts to, with exact prices and amounts."""
+    document = _priced(charges.document(), factor)
+    return document | {"lines": [_priced(line, factor) for line in document["lines"]]}
+
+
+def _priced(part: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
     return {
         name: decimal_of(Fraction(value) * factor, _MOST_PLACES) if name in _PRICES else value
-        for name, value in line.items()
+        for name, value in part.items()
     }
-
-
-def _cents(amount: Fraction) -> int:
-    """Rounded half up, as statements are."""
-    return int((2 * amount + CENT) // (2 * CENT))

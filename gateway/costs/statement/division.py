@@ -10,7 +10,6 @@ from fractions import Fraction
 
 from sqlalchemy import Connection
 
-from gateway.costs.closing.settlement import apportioned
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.periods import Period
 from gateway.costs.prices.book import PriceBook
@@ -18,6 +17,7 @@ from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import list_price
 from gateway.costs.selling.posted import tokens_of
 from gateway.costs.statement.items import Item
+from gateway.units import Amount, Cents, apportioned, total
 
 DIMENSION_NAMES = {
     "key": "API key", "end_user": "end user", "tag": "tag", "cost_centre": "cost centre",
@@ -31,48 +31,48 @@ class Division:
     dimension: str
     parts: tuple[Item, ...]
     """By name, in order; the empty name is of requests without one. They sum to the statement's usage."""
-    unused_cents: int
+    unused_cents: Cents
     """The share of unused time."""
-    other_cents: int
+    other_cents: Cents
     """Corrections and, with a rate card, residency, allowance, discount and minimum."""
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Undivided:
     """What is divided."""
 
     tenant: str
     period: Period
     usage: Sequence[Item]
     allocated: Sequence[Item]
-    cents: int
+    cents: Cents
 
 
 def divide_statement(
     connection: Connection,
     book: PriceBook,
     dimension: str,
-    whole: Whole,
+    statement: Undivided,
     card: RateCard | None,
     factor: Fraction,
 ) -> Division:
     """`card`: whose rates the amounts of the usage are at; None: at cost. `factor`: of the currency."""
     sums: dict[str, list[int]] = {}
-    for line in read_lines(connection, book, whole.period, (dimension,), tenants=(whole.tenant,)):
+    for line in read_lines(connection, book, statement.period, (dimension,), tenants=(statement.tenant,)):
         if line.bucket == "usage" and not line.correction:
             values = (line.requests, *tokens_of(line), _amount(line, card))
-            held = sums.setdefault(line.keys[0], [0] * len(values))
-            sums[line.keys[0]] = [a + b for a, b in zip(held, values, strict=True)]
-    used, unused = (sum(item.cents for item in items) for items in (whole.usage, whole.allocated))
+            before = sums.setdefault(line.keys[0], [0] * len(values))
+            sums[line.keys[0]] = [a + b for a, b in zip(before, values, strict=True)]
+    used, unused = (total(item.cents for item in items) for items in (statement.usage, statement.allocated))
     cents = apportioned({name: values[-1] * factor for name, values in sums.items()}, used)
     parts = tuple(
         Item(name, "", requests, prompt, cached, output, cents[name])
         for name, (requests, prompt, cached, output, _) in sorted(sums.items())
     )
-    return Division(dimension, parts, unused, whole.cents - used - unused)
+    return Division(dimension, parts, unused, Cents(statement.cents - used - unused))
 
 
-def _amount(line: CostLine, card: RateCard | None) -> int:
+def _amount(line: CostLine, card: RateCard | None) -> Amount:
     if card is not None:
         return list_price(card, tokens_of(line))
     assert line.cost is not None, "checked before"

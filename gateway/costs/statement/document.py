@@ -30,17 +30,17 @@ def document(
         "dated": iso(closed.closed_at if closed else now),
         "currency": statement.currency or None,
         "converted_from": None if statement.converted is None else statement.converted.document(),
-        "basis": "rate_card" if statement.charges and statement.charges["card"] else "cost",
+        "basis": "rate_card" if statement.charges and statement.charges.card else "cost",
         "amount_cents": statement.cents,
         "tax_cents": tax,
         "total_cents": statement.cents + tax,
         "invoice": None if invoice is None else invoice.document(),
-        "charges": None if statement.charges is None else dict(statement.charges),
+        "charges": statement.charges_document,
         "usage": _items(statement.usage),
         "unused_time_cents": sum(item.cents for item in statement.allocated),
         "corrections": [
-            {**made, "month": item.month, "reason": item.reason}
-            for made, item in zip(_items(statement.corrections), statement.corrections, strict=True)
+            {**row, "month": item.month, "reason": item.reason}
+            for row, item in zip(_items(statement.corrections), statement.corrections, strict=True)
         ],
         **({} if statement.division is None else {"division": _division(statement.division, labels)}),
         "attempts_not_charged": statement.retries,
@@ -50,16 +50,16 @@ def document(
     }
 
 
-def _division(found: Division, labels: Mapping[str, str]) -> dict[str, Any]:
+def _division(division: Division, labels: Mapping[str, str]) -> dict[str, Any]:
     """Its amounts sum to the statement's."""
-    rows = [{n: v for n, v in row.items() if n != "gpu"} for row in _items(found.parts)]
-    if found.dimension == "key":
+    rows = [{n: v for n, v in row.items() if n != "gpu"} for row in _items(division.parts)]
+    if division.dimension == "key":
         rows = [{**row, "label": labels.get(row["name"], "")} for row in rows]
     return {
-        "by": found.dimension,
+        "by": division.dimension,
         "rows": rows,
-        "unused_time_cents": found.unused_cents,
-        "other_cents": found.other_cents,
+        "unused_time_cents": division.unused_cents,
+        "other_cents": division.other_cents,
     }
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 from gateway.costs.closing.charging import COST_CHANGED, LATE_RECORDS
-from gateway.costs.closing.settlement import CENT, COUNTS, rounded
+from gateway.costs.closing.documents import (
+    COUNTS,
+    Charges,
+    CorrectionCharge,
+    StatementLine,
+    TenantStatement,
+    TokenCharge,
+)
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import Tokens, list_price
+from gateway.units import Cents, cents_of, rounded, total
 
 ONE = Fraction(1)
 BY = ("adapter", "version", "base_model", "day")
@@ -31,7 +38,7 @@ class Item:
     """Computed prompt tokens, without cached ones."""
     cached_tokens: int
     output_tokens: int
-    cents: int
+    cents: Cents
     month: str = ""
     """The month that a correction corrects."""
     reason: str = ""
@@ -43,59 +50,58 @@ class Item:
 
 
 def items_of(
-    lines: Sequence[CostLine], document: Mapping[str, Any], factor: Fraction = ONE
+    lines: Sequence[CostLine], statement: TenantStatement, factor: Fraction = ONE
 ) -> dict[str, tuple[Item, ...]]:
-    """The document's lines, with usage divided among versions, and corrections among months, too. `factor`:
-    of the document's currency."""
-    found: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
-    for entry in document["lines"]:
-        if entry["kind"] == "usage":
-            found["corrections" if entry["correction"] else "usage"] += _versions(lines, entry, factor)
-        elif entry["kind"] == "allocated":
-            if entry["correction"]:
-                of = ("Share of unused time", _gpu(entry), 0, 0, 0, 0, entry["amount_cents"])
-                found["corrections"].append(Item(*of, entry["corrects"], COST_CHANGED))
-            else:
-                found["allocated"].append(Item("", _gpu(entry), 0, 0, 0, 0, entry["amount_cents"]))
-    return {kind: tuple(items) for kind, items in found.items()}
+    """The statement's lines, with usage divided among versions, and corrections among months, too. `factor`:
+    of its currency."""
+    items: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
+    for entry in statement.lines:
+        if entry.amount_cents is None:
+            continue
+        if entry.kind == "usage":
+            items["corrections" if entry.correction else "usage"] += _versions(
+                lines, entry, entry.amount_cents, factor
+            )
+        elif entry.correction:
+            share = Item("Share of unused time", _gpu(entry), 0, 0, 0, 0, entry.amount_cents)
+            items["corrections"].append(replace(share, month=entry.corrects, reason=COST_CHANGED))
+        else:
+            items["allocated"].append(Item("", _gpu(entry), 0, 0, 0, 0, entry.amount_cents))
+    return {kind: tuple(parts) for kind, parts in items.items()}
 
 
-def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any], factor: Fraction) -> list[Item]:
-    """One line of the document, divided among versions; the hundredths still sum to it."""
+def _versions(lines: Sequence[CostLine], entry: StatementLine, amount: Cents, factor: Fraction) -> list[Item]:
+    """One line of the statement, divided among versions; the hundredths still sum to it."""
     parts: dict[tuple[str, str, str], list[int]] = {}
     for line in lines:
         adapter, version, base_model, day = line.keys
-        same = (
-            (line.bucket, adapter, line.correction) == (entry["kind"], entry["adapter"], entry["correction"])
-            and (line.gpu_type, line.region, line.purchase)
-            == (entry["gpu_type"], entry["region"], entry["purchase"])
-        )  # fmt: skip  # the formatter's way hides what is compared
-        if same:
+        facts = (line.bucket, adapter, line.correction, line.series)
+        if facts == (entry.kind, entry.adapter, entry.correction, entry.series):
             assert line.cost is not None, "checked before"
             key = version, base_model, day[:7] if line.correction else ""
             values = (*(getattr(line, name) for name in COUNTS), line.cost)
-            held = parts.setdefault(key, [0] * len(values))
-            parts[key] = [a + b for a, b in zip(held, values, strict=True)]
-    cents = rounded({key: values[-1] * factor for key, values in parts.items()}, entry["amount_cents"])
+            before = parts.get(key, [0] * len(values))
+            parts[key] = [a + b for a, b in zip(before, values, strict=True)]
+    cents = rounded({key: values[-1] * factor for key, values in parts.items()}, amount)
     return [_item(entry, key, values, cents[key]) for key, values in sorted(parts.items())]
 
 
-def _item(entry: Mapping[str, Any], key: tuple[str, str, str], values: list[int], cents: int) -> Item:
+def _item(entry: StatementLine, key: tuple[str, str, str], values: list[int], cents: Cents) -> Item:
     version, base_model, month = key
     requests, prompt, cached, output, *_ = values
-    name = f"{entry['adapter']}@{version}" if entry["adapter"] else base_model
+    name = f"{entry.adapter}@{version}" if entry.adapter else base_model
     counts = (requests, prompt - cached, cached, output)
     reason = (LATE_RECORDS if any(counts) else COST_CHANGED) if month else ""
     return Item(name, _gpu(entry), *counts, cents, month, reason)
 
 
-def _gpu(entry: Mapping[str, Any]) -> str:
-    purchase = {"on_demand": "", "spot": "spot", "reserved": "reserved"}[entry["purchase"]]
-    return ", ".join(part for part in (entry["gpu_type"], entry["region"], purchase) if part)
+def _gpu(entry: StatementLine) -> str:
+    purchase = "" if entry.purchase == "on_demand" else entry.purchase
+    return ", ".join(part for part in (entry.gpu_type, entry.region, purchase) if part)
 
 
 def priced_items(
-    lines: Sequence[CostLine], card: RateCard, charges: Mapping[str, Any] | None, factor: Fraction = ONE
+    lines: Sequence[CostLine], card: RateCard, charges: Charges | None, factor: Fraction = ONE
 ) -> dict[str, tuple[Item, ...]]:
     """Usage at the card's rates, before allowance and minimum, by version; and the corrections."""
     sums: dict[tuple[str, str], list[int]] = {}
@@ -104,18 +110,18 @@ def priced_items(
             adapter, version, base_model, _ = line.keys
             name = (f"{adapter}@{version}" if adapter else base_model, "")
             counts = (line.requests, line.prompt_tokens, line.cached_tokens, line.completion_tokens)
-            held = sums.setdefault(name, [0, 0, 0, 0])
-            sums[name] = [a + b for a, b in zip(held, counts, strict=True)]
-    made = charges["lines"] if charges else ()
-    tokens = [line for line in made if "tokens" in line]
+            before = sums.get(name, [0, 0, 0, 0])
+            sums[name] = [a + b for a, b in zip(before, counts, strict=True)]
+    charged = charges.lines if charges else ()
+    tokens = [line for line in charged if isinstance(line, TokenCharge)]
     prices = {
         key: list_price(card, Tokens(prompt - cached, cached, output)) * factor
         for key, (_, prompt, cached, output) in sums.items()
     }
-    whole = int((2 * sum(prices.values()) + CENT) // (2 * CENT))
-    if not any(line["free_tokens"] for line in tokens):
-        whole = sum(line["amount_cents"] for line in tokens)
-    cents = rounded(prices, whole) if prices else {}
+    price = cents_of(sum(prices.values(), Fraction(0)))
+    if not any(line.free_tokens for line in tokens):
+        price = total(line.amount_cents for line in tokens)
+    cents = rounded(prices, price) if prices else {}
     return {
         "usage": tuple(
             Item(key[0], "", requests, prompt - cached, cached, output, cents[key])
@@ -124,10 +130,9 @@ def priced_items(
         "allocated": (),
         "corrections": tuple(
             Item(
-                f"Correction of {line['month']}", "", 0, line.get("input_tokens", 0),
-                line.get("cached_tokens", 0), line.get("output_tokens", 0), line["amount_cents"],
-                line["month"], line["reason"],
+                f"Correction of {line.month}", "", 0, line.input_tokens, line.cached_tokens,
+                line.output_tokens, line.amount_cents, line.month, line.reason,
             )
-            for line in made if line["kind"] == "correction"
+            for line in charged if isinstance(line, CorrectionCharge)
         ),
     }  # fmt: skip  # one name a line says no more

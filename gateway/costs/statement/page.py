@@ -6,11 +6,13 @@ import io
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import cache
 from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
+from gateway.costs.closing.documents import Charge, ResidencyCharge, TokenCharge
 from gateway.costs.export.writers import write_csv
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots, table
@@ -19,6 +21,7 @@ from gateway.costs.statement.document import document
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.statement_figures import Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import FEMTO, Amount, Cents, half_up, shown, total
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -58,17 +61,17 @@ def statement_page(
     issuer: str,
     labels: Labels = _NO_LABELS,
     complete: bool = True,
-    **asked: Unpack[Asked],
+    **question: Unpack[Asked],
 ) -> str | None:
     """The page of a tenant and a month. If the tenant has nothing in that month: an empty page if it is
     `known`, else None. `now`: date of a preliminary page. `complete`: whether the ledger has all
     usage so far. For the others, see `read_statement`.
 
     Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
-    statement = _read(ledger, tenant, month, asked)
+    statement = _read(ledger, tenant, month, question)
     if statement is None:
         return None
-    return render(statement, issuer=issuer, now=asked["now"], labels=labels, complete=complete)
+    return render(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
 
 
 def statement_json(
@@ -79,13 +82,13 @@ def statement_json(
     issuer: str,
     labels: Labels = _NO_LABELS,
     complete: bool = True,
-    **asked: Unpack[Asked],
+    **question: Unpack[Asked],
 ) -> dict[str, Any] | None:
     """`statement_page` as a document."""
-    statement = _read(ledger, tenant, month, asked)
+    statement = _read(ledger, tenant, month, question)
     if statement is None:
         return None
-    return document(statement, issuer=issuer, now=asked["now"], labels=labels, complete=complete)
+    return document(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
 
 
 def statement_csv(
@@ -96,28 +99,28 @@ def statement_csv(
     issuer: str,
     labels: Labels = _NO_LABELS,
     complete: bool = True,
-    **asked: Unpack[Asked],
+    **question: Unpack[Asked],
 ) -> bytes | None:
     """`statement_page` as a table: see `table`."""
-    statement = _read(ledger, tenant, month, asked)
+    statement = _read(ledger, tenant, month, question)
     if statement is None:
         return None
-    made = document(statement, issuer=issuer, now=asked["now"], labels=labels, complete=complete)
+    content = document(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
     file = io.BytesIO()
-    write_csv(file, table.COLUMNS, table.constants(made), table.rows(made))
+    write_csv(file, table.COLUMNS, table.constants(content), table.rows(content))
     return file.getvalue()
 
 
-def _read(ledger: Ledger, tenant: str, month: str, asked: Asked) -> Statement | None:
+def _read(ledger: Ledger, tenant: str, month: str, question: Asked) -> Statement | None:
     with ledger.read() as connection:
-        return read_statement(connection, tenant, month, **asked)
+        return read_statement(connection, tenant, month, **question)
 
 
 def render(
     statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS, complete: bool = True
 ) -> str:
     series = plots.top(statement.days)
-    colours = {one.name: one.colour for one in series}
+    colours = {entry.name: entry.colour for entry in series}
     first, last = iso(statement.period.start)[:10], iso(statement.period.end - 1)[:10]
     return _template().render(
         s=statement,
@@ -132,9 +135,9 @@ def render(
         allocated=summed("", statement.allocated) if statement.allocated else None,
         corrections=fitting(_short(statement.corrections, statement.tenant), _CORRECTIONS),
         prices=statement.unit_prices[:_PRICES],
-        series=[replace(one, name=short(one.name, statement.tenant)) for one in series],
+        series=[replace(entry, name=short(entry.name, statement.tenant)) for entry in series],
         charges=_charges(statement),
-        resident=any(line["kind"] == "residency" for line in (statement.charges or {}).get("lines", ())),
+        resident=any(isinstance(line, ResidencyCharge) for line in _lines(statement)),
         free=_free_cents(statement),
         tax=statement.invoice.tax_cents(statement.cents) if statement.invoice else 0,
         days=plots.days(series, "Tokens per day, by adapter"),
@@ -144,21 +147,21 @@ def render(
 
 
 def _division(statement: Statement, labels: Labels) -> dict[str, Any] | None:
-    found = statement.division
-    if found is None:
+    division = statement.division
+    if division is None:
         return None
-    kind = DIMENSION_NAMES[found.dimension]
+    kind = DIMENSION_NAMES[division.dimension]
     named = [
         replace(part, name=f"{labels.get(part.name, '')} {part.name}".strip() or f"without {kind}")
-        for part in found.parts
+        for part in division.parts
     ]
     other = "Residency, allowance, discounts, minimum and corrections"
-    priced = statement.charges is not None and statement.charges["card"]
+    priced = statement.charges is not None and statement.charges.card
     return {
         "kind": kind,
         "parts": fitting(named, _PARTS),
-        "unused": found.unused_cents,
-        "other": found.other_cents,
+        "unused": division.unused_cents,
+        "other": division.other_cents,
         "said": other if priced else "Corrections of earlier months",
     }
 
@@ -176,7 +179,7 @@ def fitting(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def summed(name: str, items: Iterable[Item]) -> Item:
-    total = Item(name, "", 0, 0, 0, 0, 0)
+    total = Item(name, "", 0, 0, 0, 0, Cents(0))
     for item in items:
         total = replace(total, **{field: getattr(total, field) + getattr(item, field) for field in _SUMS})
     return total
@@ -209,9 +212,8 @@ def _short(items: Iterable[Item], tenant: str) -> list[Item]:
 
 def _charges(statement: Statement) -> list[dict[str, Any]]:
     """The lines of a rate card, as the page words them; [] without one."""
-    if statement.charges is None:
-        return []
-    return [{**line, "name": _charge_name(line), **_priced(line)} for line in statement.charges["lines"]]
+    lines = (statement.charges_document or {}).get("lines", ())
+    return [{**line, "name": _charge_name(line), **_priced(line)} for line in lines]
 
 
 def _priced(line: Mapping[str, Any]) -> dict[str, str]:
@@ -224,8 +226,8 @@ def _priced(line: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _grouped(number: str) -> str:
-    whole, _, part = number.partition(".")
-    return f"{int(whole):,}.{part}"
+    integer, _, part = number.partition(".")
+    return f"{int(integer):,}.{part}"
 
 
 _KINDS = {"input": "Input tokens, not cached", "cached": "Cached input tokens", "output": "Output tokens"}
@@ -246,11 +248,14 @@ def _charge_name(line: Mapping[str, Any]) -> str:
 
 def _free_cents(statement: Statement) -> int:
     """What the allowance takes off the prices of the adapters."""
-    lines = statement.charges["lines"] if statement.charges else ()
-    if not any(line.get("free_tokens") for line in lines):
+    lines = [line for line in _lines(statement) if isinstance(line, TokenCharge)]
+    if not any(line.free_tokens for line in lines):
         return 0
-    charged = sum(int(line["amount_cents"]) for line in lines if "tokens" in line)
-    return charged - summed("", statement.usage).cents
+    return total(line.amount_cents for line in lines) - summed("", statement.usage).cents
+
+
+def _lines(statement: Statement) -> tuple[Charge, ...]:
+    return () if statement.charges is None else statement.charges.lines
 
 
 def money(cents: int) -> str:
@@ -271,12 +276,9 @@ def tokens(number: int) -> str:
     return str(number)
 
 
-def per_million(price: int | None) -> str:
-    """10**-15 of the currency, rounded to four places."""
-    if price is None:
-        return DASH
-    units = (2 * price + 10**11) // (2 * 10**11)
-    return f"{units // 10**4:,}.{units % 10**4:04d}"
+def per_million(price: Amount | None) -> str:
+    """Rounded to four places."""
+    return DASH if price is None else shown(Decimal(half_up(price, FEMTO // 10**4)).scaleb(-4), 4)
 
 
 @cache

@@ -25,10 +25,10 @@ class Series:
 def top(series: Mapping[str, Sequence[int]]) -> list[Series]:
     """The five series with the largest sums, then the rest as one."""
     ordered = sorted(series.items(), key=lambda item: (-sum(item[1]), item[0]))
-    found = [Series(name, COLOURS[i], tuple(v)) for i, (name, v) in enumerate(ordered[:_LARGEST])]
+    largest = [Series(name, COLOURS[i], tuple(v)) for i, (name, v) in enumerate(ordered[:_LARGEST])]
     if rest := [values for _, values in ordered[_LARGEST:]]:
-        found.append(Series(REST, COLOURS[-1], tuple(map(sum, zip(*rest, strict=True)))))
-    return found
+        largest.append(Series(REST, COLOURS[-1], tuple(map(sum, zip(*rest, strict=True)))))
+    return largest
 
 
 def days(series: Sequence[Series], title: str) -> Markup:
@@ -42,11 +42,11 @@ def days(series: Sequence[Series], title: str) -> Markup:
     parts = [_grid(most, left, width, height - bottom)]
     for day in range(len(totals)):
         base = float(height - bottom)
-        for one in series:
-            size = one.values[day] / most * (height - bottom - 8)
+        for line in series:
+            size = line.values[day] / most * (height - bottom - 8)
             base -= size
             if size:
-                parts.append(_box(left + day * step + step * 0.12, base, step * 0.76, size, one.colour))
+                parts.append(_box(left + day * step + step * 0.12, base, step * 0.76, size, line.colour))
         if day % 5 == 0 or day == len(totals) - 1:
             parts.append(_text(left + (day + 0.5) * step, height - 4, str(day + 1), "middle"))
     return _svg(width, height, title, f"{_short(sum(totals))} tokens in {len(totals)} days.", parts)

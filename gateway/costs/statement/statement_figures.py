@@ -10,7 +10,6 @@ computed in the same way from current data, by the standing policy, and are prel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,34 +17,34 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from gateway.costs.closing.documents import Charges, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.files import MissingPriceError, missing_prices
-from gateway.costs.periods import Period
-from gateway.costs.periods import month as month_of
+from gateway.costs.periods import Period, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.invoices import Invoice, read_invoice
-from gateway.costs.statement.converted import Conversion, converted, exchange_rate
-from gateway.costs.statement.division import Division, Whole, divide_statement
+from gateway.costs.statement.converted import Conversion, charges_document, converted, exchange_rate
+from gateway.costs.statement.division import Division, Undivided, divide_statement
 from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
 from gateway.metering.ledger.schema import period_tenants, periods
+from gateway.units import DAY, MICRO, Amount, Cents
 
 _BY = ("adapter", "version", "base_model")
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPrice:
-    """Cost of a million tokens of each kind on a GPU type, in 10**-15 of the currency; None without
-    tokens."""
+    """Cost of a million tokens of each kind on a GPU type; None without tokens."""
 
     gpu_type: str
-    input: int | None
-    cached: int | None
-    output: int | None
+    input: Amount | None
+    cached: Amount | None
+    output: Amount | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +74,23 @@ class Statement:
     calibrated: bool
     retries: int
     """Attempts of requests that were answered by a later attempt or not at all; not billed."""
-    cents: int
+    cents: Cents
     period_hash: PeriodHash | None
     """None: the month is open and the statement preliminary."""
-    charges: Mapping[str, Any] | None = None
-    """By rate card: see `gateway.costs.closing.charging`. None: the cost is charged."""
+    charges: Charges | None = None
+    """By rate card, with cents in the statement's currency and exact amounts in the price book's. None: the
+    cost is charged."""
     invoice: Invoice | None = None
     converted: Conversion | None = None
     """From the price book's currency."""
     division: Division | None = None
+
+    @property
+    def charges_document(self) -> dict[str, Any] | None:
+        """The charges in the statement's currency."""
+        if self.charges is None:
+            return None
+        return charges_document(self.charges, ONE if self.converted is None else self.converted.rate.factor)
 
 
 def read_statement(
@@ -108,27 +115,24 @@ def read_statement(
     settled = settlement_now(connection, month, book=book)
     if not lines and tenant not in settled.settlement.statements:
         return _empty(connection, tenant, month, by) if known else None
-    document = settled.settlement.statements[tenant]
-    charges = document.get("charges")
-    card = None if charges is None else read_cards(connection).card(tenant, month)
-    if missing := _missing(lines, settled, document, card):
+    statement = settled.settlement.statements[tenant]
+    card = None if statement.charges is None else read_cards(connection).card(tenant, month)
+    if missing := _missing(lines, settled, statement, card):
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
     own, change = _currency(closed, card, book), None
-    cents = document["amount_cents"] if charges is None else charges["amount_cents"]
     if currency not in {None, own} and own:
         asking = tenant if for_tenant else None
         rate = exchange_rate(connection, month, own, currency or "", now=now, tenant=asking)
-        change = Conversion(rate, cents)
-        document = converted(document, change.factor)
-        charges = document.get("charges")
-        cents = document["amount_cents"] if charges is None else charges["amount_cents"]
-    factor = ONE if change is None else change.factor
-    items = items_of(lines, document, factor) if card is None else priced_items(lines, card, charges, factor)
+        change = Conversion(rate, statement.price_cents)
+        statement = converted(statement, rate.factor)
+    cents, charges = statement.price_cents, statement.charges
+    factor = ONE if change is None else change.rate.factor
+    items = items_of(lines, statement, factor) if card is None else priced_items(lines, card, charges, factor)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
     division = None
     if by is not None:
-        whole = Whole(tenant, period, items["usage"], items["allocated"], cents)
-        division = divide_statement(connection, book, by, whole, card, factor)
+        undivided = Undivided(tenant, period, items["usage"], items["allocated"], cents)
+        division = divide_statement(connection, book, by, undivided, card, factor)
     return Statement(
         tenant=tenant,
         month=month,
@@ -160,22 +164,20 @@ def _empty(connection: Connection, tenant: str, month: str, by: str | None) -> S
     currency, policy = ("", "") if row is None else (row.currency or "", row.policy)
     return Statement(
         tenant, month, month_of(month), currency, policy, (), (), (), (), {},
-        calibrated=False, retries=0, cents=0, period_hash=period_hash,
-        division=None if by is None else Division(by, (), 0, 0),
+        calibrated=False, retries=0, cents=Cents(0), period_hash=period_hash,
+        division=None if by is None else Division(by, (), Cents(0), Cents(0)),
     )  # fmt: skip  # one empty table after the other says no more
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    document: dict[str, Any]
     currency: str | None
-    policy: str
     period_hash: PeriodHash
 
 
 def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     query = (
-        select(periods, period_tenants.c.document.label("own"), period_tenants.c.root.label("tenant_root"),
+        select(periods, period_tenants.c.root.label("tenant_root"),
                period_tenants.c.records.label("own_records"))
         .join(period_tenants, period_tenants.c.month == periods.c.month)
         .where(periods.c.month == month, periods.c.state == "closed", period_tenants.c.tenant == tenant)
@@ -184,18 +186,16 @@ def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     if row is None:
         return None
     period_hash = PeriodHash(row.closed_at, row.own_records, row.tenant_root, row.root)
-    return _Closed(json.loads(row.own), row.currency, row.policy, period_hash)
+    return _Closed(row.currency, period_hash)
 
 
 def _missing(
-    lines: Sequence[CostLine], now: MonthSettlement, document: Mapping[str, Any], card: RateCard | None
+    lines: Sequence[CostLine], now: MonthSettlement, statement: TenantStatement, card: RateCard | None
 ) -> str:
     """GPU types without a price of what is charged at cost: usage, the tenant's share of unused time, and
     corrections of months without a rate card."""
     charged = [line for line in lines if card is None or line.correction]
-    shared = (
-        {(e["gpu_type"], e["region"], e["purchase"]) for e in document["lines"]} if card is None else set()
-    )
+    shared = {line.series for line in statement.lines} if card is None else set()
     unpriced = (" ".join(filter(None, series)) for series in now.missing if series in shared)
     return missing_prices(charged) or ", ".join(unpriced)
 
@@ -217,17 +217,17 @@ def unit_prices(lines: Iterable[CostLine], factor: Fraction = ONE) -> tuple[Unit
     )
 
 
-def _per_million(cost: Fraction, count: int) -> int | None:
-    return int(cost * 1_000_000 // count) if count else None
+def _per_million(cost: Fraction, count: int) -> Amount | None:
+    return Amount(int(cost * MICRO // count)) if count else None
 
 
 def _days(connection: Connection, book: PriceBook, period: Period, tenant: str) -> dict[str, tuple[int, ...]]:
-    count = (period.end - period.start) // (24 * 3_600_000_000)
-    found: dict[str, list[int]] = {}
+    count = (period.end - period.start) // DAY
+    by_name: dict[str, list[int]] = {}
     lines = read_lines(connection, book, period, ("day", *_BY), tenants=(tenant,), corrections=False)
     for line in lines:
         if line.bucket == "usage":
             day, adapter, _, base_model = line.keys
-            series = found.setdefault(adapter or base_model, [0] * count)
+            series = by_name.setdefault(adapter or base_model, [0] * count)
             series[int(day[-2:]) - 1] += line.prompt_tokens + line.completion_tokens
-    return {name: tuple(series) for name, series in found.items()}
+    return {name: tuple(series) for name, series in by_name.items()}

@@ -47,8 +47,8 @@ def rows(document: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _row(line: str, row: Mapping[str, Any]) -> Row:
-    made: dict[str, Cell] = {"line": line, "amount": Fixed(row["amount_cents"], 2)}
-    return made | {name: row[name] for name in ("name", "label", "gpu", "month", *_COUNTS) if name in row}
+    cells: dict[str, Cell] = {"line": line, "amount": Fixed(row["amount_cents"], 2)}
+    return cells | {name: row[name] for name in ("name", "label", "gpu", "month", *_COUNTS) if name in row}
 
 
 def _sums(**cents: int) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, and_, exists, func, or_, select, tuple_
 
 from gateway.costs.closing.period_hash import Progress
-from gateway.costs.periods import iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posted_rows import Key, divided, standing, totals
@@ -31,13 +31,13 @@ class RecomputedHour:
     differences: list[str] = field(default_factory=list)
 
 
-def recompute_hours(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
+def recompute_hours(ledger: Ledger, month: str, progress: Progress) -> RecomputedHour:
     """Compares a few engine-hours per transaction, to keep transactions short. Raises
     LedgerUnavailableError."""
-    whole = month(of)
+    period = month_of(month)
     table = engine_hours.c
-    within = and_(table.hour >= whole.start, table.hour < whole.end)
-    made = RecomputedHour()
+    within = and_(table.hour >= period.start, table.hour < period.end)
+    recomputed = RecomputedHour()
     after: Place | None = None
     with ledger.read() as connection:
         count = connection.execute(select(func.count()).select_from(engine_hours).where(within)).scalar_one()
@@ -49,29 +49,29 @@ def recompute_hours(ledger: Ledger, of: str, progress: Progress) -> RecomputedHo
                 query = query.where(tuple_(*key) > after)
             places: list[Place] = [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
             if not places:
-                return made
-            progress("engine-hours", made.compared + made.skipped, count)
-            _compare(connection, places, made)
+                return recomputed
+            progress("engine-hours", recomputed.compared + recomputed.skipped, count)
+            _compare(connection, places, recomputed)
         after = places[-1]
 
 
-def _compare(connection: Connection, places: list[Place], made: RecomputedHour) -> None:
+def _compare(connection: Connection, places: list[Place], recomputed: RecomputedHour) -> None:
     terms = HourTerms(connection)
     for place in places:
         if _marked(connection, place):
-            made.skipped += 1
+            recomputed.skipped += 1
             continue
-        made.compared += 1
+        recomputed.compared += 1
         try:
             computed = compute(connection, terms, place)
         except ImplausibleError as error:
-            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
+            recomputed.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
         posted = standing(connection, place)
-        whole = divided(posted)
-        fresh = {key: figures for key, figures in computed.postings(divided=whole) if any(figures)}
-        stands = {key: f for key, f in totals(posted).items() if whole or isinstance(key, RowKey)}
-        made.differences += _differing(place, fresh, stands)
+        with_parts = divided(posted)
+        fresh = {key: figures for key, figures in computed.postings(divided=with_parts) if any(figures)}
+        stands = {key: f for key, f in totals(posted).items() if with_parts or isinstance(key, RowKey)}
+        recomputed.differences += _differing(place, fresh, stands)
 
 
 def _marked(connection: Connection, place: Place) -> bool:
@@ -85,8 +85,10 @@ def _marked(connection: Connection, place: Place) -> bool:
 def _differing(place: Place, fresh: dict[Key, Figures], standing: dict[Key, Figures]) -> Iterator[str]:
     nothing = (0,) * len(FIGURES)
     for key in sorted(fresh.keys() | standing.keys()):
-        made, stands = fresh.get(key, nothing), standing.get(key, nothing)
-        what = [f"{n} {b:,}, computed {a:,}" for n, a, b in zip(FIGURES, made, stands, strict=True) if a != b]
+        computed, stands = fresh.get(key, nothing), standing.get(key, nothing)
+        what = [
+            f"{n} {b:,}, computed {a:,}" for n, a, b in zip(FIGURES, computed, stands, strict=True) if a != b
+        ]
         if what:
             part = () if isinstance(key, RowKey) else (key.dimension.replace("_", " "), key.name)
             whose = " ".join(filter(None, (key.bucket, key.tenant, key.adapter, key.version, *part)))

@@ -7,10 +7,11 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from gateway.costs.periods import HOUR, iso
+from gateway.costs.periods import iso
 from gateway.costs.proofs.proof import SUMS
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
+from gateway.units import HOUR
 
 _COUNTS = ("requests", *SUMS)
 _NONE = (0,) * len(_COUNTS)
@@ -19,9 +20,9 @@ _NONE = (0,) * len(_COUNTS)
 class HourlyCounts:
     """Takes a month's records in order, holding one hour in memory. Mutable."""
 
-    def __init__(self, ledger: Ledger, of: str) -> None:
+    def __init__(self, ledger: Ledger, month: str) -> None:
         self._ledger = ledger
-        self._month = of
+        self._month = month
         self._hour: int | None = None
         self._counts: dict[str, list[int]] = {}
         self._seen: set[int] = set()
@@ -35,10 +36,10 @@ class HourlyCounts:
         if hour != self._hour:
             self._end_of_hour()
             self._hour = hour
-        held = self._counts.setdefault(record["tenant"], [0] * len(_COUNTS))
-        held[0] += 1
+        counts = self._counts.setdefault(record["tenant"], [0] * len(_COUNTS))
+        counts[0] += 1
         for index, name in enumerate(SUMS, 1):
-            held[index] += record[name] or 0
+            counts[index] += record[name] or 0
 
     def end(self) -> None:
         """After the last record: also compare hours that have roll-ups but no records."""

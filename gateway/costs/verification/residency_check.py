@@ -7,35 +7,34 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.selling.residency import (
     BRIDGE,
-    PLACES,
-    hours_text,
     sampled_residency,
     stored_residency,
     summary,
 )
+from gateway.units import HOUR, MilliHours, hours_text
 
 
 def residency_check(
-    connection: Connection, of: str, terms: Mapping[str, Any], closing_at: int
+    connection: Connection, month: str, terms: Mapping[str, Any], closing_at: int
 ) -> tuple[list[str], str]:
     """Problems, and the hours of all adapters. `terms`: what the month's terms say of them. A month that was
     closed at once, by force, may lack the end of the last stay: it was seen to go on only afterwards."""
-    stored, sampled = stored_residency(connection, of), sampled_residency(connection, of)
-    made = summary(stored)
+    stored, sampled = stored_residency(connection, month), sampled_residency(connection, month)
+    sealed = summary(stored)
     wrong = [
-        f"the stored hours have {name} {made[name]}, sealed as {terms[name]}"
-        for name in made
-        if made[name] != terms[name]
+        f"the stored hours have {name} {sealed[name]}, sealed as {terms[name]}"
+        for name in sealed
+        if sealed[name] != terms[name]
     ]
-    late = closing_at < month(of).end + BRIDGE
-    most = BRIDGE * 10**PLACES // HOUR + 1 if late else 0
+    late = closing_at < month_of(month).end + BRIDGE
+    most = BRIDGE * 1000 // HOUR + 1 if late else 0
     for adapter in sorted(stored.keys() | sampled.keys()):
-        held, now = stored.get(adapter, 0), sampled.get(adapter, 0)
-        if not 0 <= now - held <= most:
+        kept, now = stored.get(adapter, MilliHours(0)), sampled.get(adapter, MilliHours(0))
+        if not 0 <= now - kept <= most:
             wrong.append(
-                f"{adapter} was resident for {hours_text(held)} hours, the samples give {hours_text(now)}"
+                f"{adapter} was resident for {hours_text(kept)} hours, the samples give {hours_text(now)}"
             )
-    return wrong, made["hours"]
+    return wrong, sealed["hours"]

@@ -21,8 +21,7 @@ from gateway.costs.closing.period_hash import (
     settlement_of,
     sums_of_records,
 )
-from gateway.costs.periods import iso, month
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import iso, month_of
 from gateway.costs.proofs.merkle import digest, header_hash
 from gateway.costs.proofs.proof import SUMS, ProofCheck, in_order, tenants_root, version_of
 from gateway.costs.rollups.balance import imbalances
@@ -32,6 +31,7 @@ from gateway.costs.verification.record_counts import HourlyCounts
 from gateway.costs.verification.residency_check import residency_check
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
+from gateway.units import amount_text, gpu_hours_text
 
 _SHOWN = 3
 """Most differences to list."""
@@ -74,16 +74,16 @@ class StoredPeriod:
     statements: dict[str, dict[str, Any]]
 
 
-def read_stored(connection: Connection, of: str) -> StoredPeriod:
+def read_stored(connection: Connection, month: str) -> StoredPeriod:
     """Raises NotClosedError."""
-    row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+    row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
     if row is None or row["state"] != "closed":
-        raise NotClosedError(f"{of} is not closed.")
+        raise NotClosedError(f"{month} is not closed.")
     document = json.loads(row["document"])
-    query = select(period_tenants).where(period_tenants.c.month == of).order_by(period_tenants.c.tenant)
+    query = select(period_tenants).where(period_tenants.c.month == month).order_by(period_tenants.c.tenant)
     tenants = tuple(connection.execute(query).mappings())
     return StoredPeriod(
-        cover=Coverage(of, row["first_batch"], row["cutoff_batch"]),
+        cover=Coverage(month, row["first_batch"], row["cutoff_batch"]),
         row=row,
         terms=document["terms"],
         header=document["header"],
@@ -94,24 +94,28 @@ def read_stored(connection: Connection, of: str) -> StoredPeriod:
 
 
 def verify(
-    ledger: Ledger, of: str | None = None, progress: Progress = lambda *_: None, *, quick: bool = False
+    ledger: Ledger,
+    month: str | None = None,
+    progress: Progress = lambda *_: None,
+    *,
+    quick: bool = False,
 ) -> list[VerifiedPeriod]:
     """Verify one closed month, or all of them in order. Reads each record once; `quick`: none, so that the
     checks that need them are not made, and the time does not depend on their number.
 
     Raises PeriodError, NotClosedError, LedgerUnavailableError."""
-    if of is not None:
-        month(of)
-        return [_verify(ledger, of, progress, quick=quick)]
+    if month is not None:
+        month_of(month)
+        return [_verify(ledger, month, progress, quick=quick)]
     with ledger.read() as connection:
         query = select(periods.c.month).where(periods.c.state == "closed").order_by(periods.c.month)
         closed = list(connection.execute(query).scalars())
     return [_verify(ledger, name, progress, quick=quick) for name in closed]
 
 
-def _verify(ledger: Ledger, of: str, progress: Progress, *, quick: bool) -> VerifiedPeriod:
+def _verify(ledger: Ledger, month: str, progress: Progress, *, quick: bool) -> VerifiedPeriod:
     with ledger.read() as connection:
-        stored = read_stored(connection, of)
+        stored = read_stored(connection, month)
         progress("sums", 0, 0)
         checks = [
             _root(stored),
@@ -124,24 +128,28 @@ def _verify(ledger: Ledger, of: str, progress: Progress, *, quick: bool) -> Veri
             ),
             _said(
                 "rates",
-                wrong_rates(connection, of, stored.terms["prices"]),
+                wrong_rates(connection, month, stored.terms["prices"]),
                 "Every row has the price book's rate.",
             ),
-            _said("balance", imbalances(connection, of), "The parts of each engine-hour sum to its whole."),
+            _said(
+                "balance",
+                imbalances(connection, month),
+                "The parts of each engine-hour sum to its whole.",
+            ),
             _cost(connection, stored),
             _residency(connection, stored),
             _statements(connection, stored),
             _cents(stored),
         ]
-        pruned = _pruned(connection, of)
+        pruned = _pruned(connection, month)
     if quick:
         checks += [ProofCheck(name, None, _NOT_QUICK) for name in ("records", "counts", "attribution")]
     elif pruned is not None:
         checks.append(ProofCheck("records", None, f"Not checked: raw records before {pruned} were pruned."))
     else:
         checks += _records(ledger, stored, progress)
-        checks.append(_attribution(ledger, of, progress))
-    return VerifiedPeriod(of, stored.row["root"], tuple(checks))
+        checks.append(_attribution(ledger, month, progress))
+    return VerifiedPeriod(month, stored.row["root"], tuple(checks))
 
 
 def _said(name: str, wrong: Sequence[object], right: str) -> ProofCheck:
@@ -151,18 +159,18 @@ def _said(name: str, wrong: Sequence[object], right: str) -> ProofCheck:
     return ProofCheck(name, ok=False, detail="; ".join(map(str, wrong[:_SHOWN])) + more)
 
 
-def _pruned(connection: Connection, of: str) -> str | None:
+def _pruned(connection: Connection, month: str) -> str | None:
     """Before when raw records were pruned, if that affects this period."""
     query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
     before = connection.execute(query).scalar_one_or_none() or 0
-    first = min([month(of).start, *late_hours(connection, of)])
+    first = min([month_of(month).start, *late_hours(connection, month)])
     return iso(before) if before > first else None
 
 
 def _root(stored: StoredPeriod) -> ProofCheck:
     """The seal (`root`, where it is stored) is that of the header, and the header matches what is stored."""
     header = stored.header
-    made = {
+    computed = {
         "month": stored.cover.month,
         "previous_root": stored.row["previous_root"],
         "tenants_root": tenants_root(stored.statements.values(), version_of(header)),
@@ -171,16 +179,18 @@ def _root(stored: StoredPeriod) -> ProofCheck:
         **({} if version_of(header) == 1 else {"statements": digest(in_order(stored.statements.values()))}),
     }
     wrong = [
-        f"{name} is {made[name]}, recorded as {header[name]}" for name in made if made[name] != header[name]
+        f"{name} is {computed[name]}, recorded as {header[name]}"
+        for name in computed
+        if computed[name] != header[name]
     ]
     if (root := header_hash(header).hex()) != stored.row["root"]:
         wrong.insert(0, f"the stored seal is {stored.row['root']}, the header's {root}")
-    said = {
+    stored_terms = {
         **{name: stored.row[name] for name in _COLUMNS},
         "shares": json.loads(stored.row["policy_shares"]),
     }
     terms = {name: value for name, value in stored.terms.items() if name != "prices"}
-    for values in (said, terms):
+    for values in (stored_terms, terms):
         wrong += [
             f"{n} is {v}, recorded as {stored.summary[n]}"
             for n, v in values.items()
@@ -199,9 +209,9 @@ def _chain(connection: Connection, stored: StoredPeriod) -> ProofCheck:
 
 
 def _rollups(connection: Connection, stored: StoredPeriod) -> ProofCheck:
-    made = rollups_digest(connection, stored.cover.month)
-    if made != stored.header["rollups"]:
-        wrong = f"a row of the month was changed, added or removed: digest {made}"
+    computed = rollups_digest(connection, stored.cover.month)
+    if computed != stored.header["rollups"]:
+        wrong = f"a row of the month was changed, added or removed: digest {computed}"
         return ProofCheck("roll-ups", ok=False, detail=wrong)
     return ProofCheck("roll-ups", ok=True, detail="The month's roll-up rows match their hash.")
 
@@ -211,34 +221,35 @@ def _cost(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     return _said(
         "cost",
         wrong,
-        f"{decimal_text(nano, 9)} GPU-hours at their rates cost {decimal_text(cost, 15)}, "
+        f"{gpu_hours_text(nano)} GPU-hours at their rates cost {amount_text(cost)}, "
         "including later corrections.",
     )
 
 
 def _residency(connection: Connection, stored: StoredPeriod) -> ProofCheck:
-    of, terms = stored.cover.month, stored.terms.get("residency")
+    month, terms = stored.cover.month, stored.terms.get("residency")
     if terms is None:
         return ProofCheck("residency", None, "Not checked: the month was closed before residency was sealed.")
-    wrong, summed = residency_check(connection, of, terms, stored.row["closing_at"])
+    wrong, summed = residency_check(connection, month, terms, stored.row["closing_at"])
     return _said("residency", wrong, f"{summed} adapter-hours match the samples of the engines' slots.")
 
 
 def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     """Recomputed from the roll-ups; their record counts and roots are checked against the records."""
-    made = settlement_of(connection, stored.cover.month, stored.terms, list(stored.statements))
+    settled = settlement_of(connection, stored.cover.month, stored.terms, list(stored.statements))
     wrong = []
-    for tenant in sorted(made.statements.keys() | stored.statements.keys()):
-        recorded, figures = stored.statements.get(tenant), made.statements[tenant]
+    for tenant in sorted(settled.statements.keys() | stored.statements.keys()):
+        recorded = stored.statements.get(tenant)
         if recorded is None:
             wrong.append(f"{tenant} has no statement")
         else:
+            figures = settled.statements[tenant].document()
             names = [name for name, value in figures.items() if recorded.get(name) != value]
             wrong += [
                 f"{tenant}: {name} {_short(recorded.get(name))}, computed {_short(figures[name])}"
                 for name in names
             ]
-    if made.totals != stored.summary["totals"]:
+    if settled.totals.document() != stored.summary["totals"]:
         wrong.append("the totals differ from the sum of the roll-ups")
     wrong += [
         f"{tenant['tenant']}: the row differs from the statement"
@@ -270,8 +281,8 @@ def _cents(stored: StoredPeriod) -> ProofCheck:
     return _said("cents", wrong, f"Statements and unbilled costs sum to {totals['amount_cents']} cents.")
 
 
-def _attribution(ledger: Ledger, of: str, progress: Progress) -> ProofCheck:
-    divided = recompute_hours(ledger, of, progress)
+def _attribution(ledger: Ledger, month: str, progress: Progress) -> ProofCheck:
+    divided = recompute_hours(ledger, month, progress)
     if divided.differences or not divided.skipped:
         right = f"Recomputing {divided.compared:,} engine-hours gives the same rows."
         return _said("attribution", divided.differences, right)
@@ -283,19 +294,19 @@ def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[P
     hourly = HourlyCounts(ledger, stored.cover.month)
     version = version_of(stored.header)
     summed = sums_of_records(ledger, stored.cover, progress, hourly.add, version=version)
-    made = {tenant: sums.document() for tenant, sums in summed.items()}
+    computed = {tenant: sums.document() for tenant, sums in summed.items()}
     hourly.end()
     nothing = TenantSums(version).document()
     wrong = []
-    for tenant in sorted(made.keys() | stored.statements.keys()):
-        now, recorded = made.get(tenant, nothing), stored.statements.get(tenant, nothing)
+    for tenant in sorted(computed.keys() | stored.statements.keys()):
+        now, recorded = computed.get(tenant, nothing), stored.statements.get(tenant, nothing)
         names = [name for name in ("records", *SUMS) if now[name] != recorded[name]]
         if names or any(now[name] != recorded[name] for name in now if name in {"root", "withheld"}):
             what = ", ".join(f"{name} {now[name]:,}, recorded {recorded[name]:,}" for name in names)
             wrong.append(f"{tenant}: {what or 'a record was changed'}")
-    count = sum(document["records"] for document in made.values())
+    count = sum(document["records"] for document in computed.values())
     return [
-        _said("records", wrong, f"{count:,} records hash to the seals of {len(made):,} tenants."),
+        _said("records", wrong, f"{count:,} records hash to the seals of {len(computed):,} tenants."),
         _said(
             "counts", hourly.differences, "Requests and tokens of records and roll-ups agree for every hour."
         ),

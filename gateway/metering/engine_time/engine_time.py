@@ -19,8 +19,8 @@ from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.engine_time.engine_life import BRIDGE, EngineLife, terms_of
 from gateway.metering.engine_time.span_store import SampleKey, write_each
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.ledger.ledger import Ledger
+from gateway.units import HOUR
 
 log = logging.getLogger("florin.metering")
 

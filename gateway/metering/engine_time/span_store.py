@@ -12,9 +12,10 @@ from adapters.model import Engine
 from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.engine_time.engine_life import BRIDGE, Beginnings, EngineLife, beginnings, terms_of
 from gateway.metering.ledger.database import REFUSALS, insert, is_definite
-from gateway.metering.ledger.engine_hours import HOUR, EngineHour, mark_dirty
+from gateway.metering.ledger.engine_hours import EngineHour, mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_spans
+from gateway.units import HOUR
 
 log = logging.getLogger("florin.metering")
 

@@ -10,11 +10,10 @@ from sqlalchemy import Connection, select
 
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.schema import dirty_hours, ledger_state
+from gateway.units import HOUR
 
 EngineHour = tuple[int, str, str, int]
 """(hour, engine, gpu_type, gpu_count)"""
-
-HOUR = 3_600_000_000
 
 
 def touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[EngineHour]:

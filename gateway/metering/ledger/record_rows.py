@@ -18,9 +18,10 @@ from sqlalchemy.sql.selectable import CompoundSelect
 
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.database import insert
-from gateway.metering.ledger.engine_hours import HOUR, EngineHour, mark_dirty, pruned_before, touched
+from gateway.metering.ledger.engine_hours import EngineHour, mark_dirty, pruned_before, touched
 from gateway.metering.ledger.schema import ACROSS_HOURS, quarantine, usage_records
 from gateway.metering.records import BATCH, Outcome, UsageRecord
+from gateway.units import HOUR
 
 _LOG_ONLY = {"seq", "seen"}
 _COLUMNS = tuple(f.name for f in fields(UsageRecord) if f.name not in _LOG_ONLY)

@@ -17,8 +17,8 @@ from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_probes, ledger_state, periods, usage_records
+from gateway.units import DAY
 
-_DAY = 86_400_000_000
 _LAST = 4_102_444_800_000_000
 """The year 2100."""
 _ROWS = 5_000
@@ -41,7 +41,7 @@ def prune(ledger: Ledger, now: int, days: int, *, most: int = 100_000) -> Pruned
     Raises LedgerUnavailableError."""
     if days <= 0:
         return Pruned(0, more=False)
-    limit = now - days * _DAY
+    limit = now - days * DAY
     with ledger.read() as connection:  # most calls find nothing and need not block writers
         before = pruned_before(connection)
         cutoff = _cutoff(connection, before)

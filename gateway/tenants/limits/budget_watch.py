@@ -30,6 +30,7 @@ from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import flow_limits
 from gateway.tenants.limits.wording import NAMES
 from gateway.tenants.terms import NO_BUDGET, Budget
+from gateway.units import short_text
 
 log = logging.getLogger(__name__)
 
@@ -237,4 +238,4 @@ class BudgetWatch:
 
 def _shown(amount: int, *, money: bool) -> int | str:
     """Tokens as a number, money as a decimal text."""
-    return f"{amount // 10**9}.{amount % 10**9:09}".rstrip("0").rstrip(".") if money else amount
+    return short_text(amount, 9) if money else amount

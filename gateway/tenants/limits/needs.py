@@ -13,8 +13,8 @@ from gateway.config import Settings
 from gateway.dataplane.request import COMPLETIONS_OUTPUT, Call, output_bound
 from gateway.errors import FlorinError
 from gateway.tenants.terms import Budget
+from gateway.units import NANO
 
-NANO: Final = 1_000_000_000
 _MILLION: Final = 1_000_000
 FIRST_OUTPUT: Final = 512
 """Expected output tokens of a tenant without history, per choice."""

@@ -8,9 +8,10 @@ from typing import Final
 
 from adapters.store.protocol.limits import Flow, Verdict
 from gateway.errors import FlorinError
-from gateway.tenants.limits.needs import NANO, seconds_up
+from gateway.tenants.limits.needs import seconds_up
 from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import Account
+from gateway.units import decimal_text, shown
 
 NAMES: Final[Mapping[int, str]] = {
     Flow.REQUESTS: "requests_per_minute",
@@ -81,13 +82,13 @@ def refusal(
 def _budget(account: Account, flow: int, whose: str, now_us: int) -> tuple[str, str, float]:
     """A budget that is only reserved, not used, may have room again once requests in flight have ended."""
     limit, share = account.limits[flow], account.share
-    shown = f"{limit:,} tokens" if flow < Flow.MONEY_PER_DAY else f"{limit / NANO:,.2f}"
+    bound = f"{limit:,} tokens" if flow < Flow.MONEY_PER_DAY else shown(decimal_text(limit, 9))
     period = "day" if flow in (Flow.TOKENS_PER_DAY, Flow.MONEY_PER_DAY) else "month"
     if share is not None and share.used[flow - 2] - share.shared[flow - 2] < limit:
-        text = f"What is left of this {whose}'s budget of {shown} per {period} is reserved by its requests "
+        text = f"What is left of this {whose}'s budget of {bound} per {period} is reserved by its requests "
         return "budget_reserved", text + "in flight.", max(1.0, account.slot_seconds())
     return (
         "budget_exhausted",
-        f"This {whose}'s budget of {shown} per {period} is used up.",
+        f"This {whose}'s budget of {bound} per {period} is used up.",
         (period_of(flow, now_us)[1] - now_us) / 1e6,
     )

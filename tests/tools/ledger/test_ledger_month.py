@@ -5,10 +5,10 @@ from itertools import pairwise
 
 from sqlalchemy import func, select
 
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from gateway.metering.records import UsageRecord, record_id
+from gateway.units import HOUR
 from loadtests.ledger.load import load
 from loadtests.ledger.month import COLUMNS, ENGINES, HOURS, START, Month
 

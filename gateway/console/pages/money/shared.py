@@ -12,6 +12,7 @@ from urllib.parse import quote
 from gateway.console.api_client import ApiError
 from gateway.console.tables import Cell
 from gateway.console.visit import Visit
+from gateway.units import decimal_text
 
 Json = dict[str, Any]
 ZERO: Final = Decimal(0)
@@ -70,7 +71,7 @@ def short_seal(row: Json) -> Cell | None:
 
 def cents(amount: int | None) -> str | None:
     """Whole cents as a decimal's text."""
-    return None if amount is None else str(Decimal(amount).scaleb(-2))
+    return None if amount is None else decimal_text(amount, 2)
 
 
 def amount(text: str | None) -> Decimal:

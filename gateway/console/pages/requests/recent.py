@@ -15,6 +15,7 @@ from gateway.console.tables import Cell, Column
 from gateway.console.visit import ALL, Route, Visit
 from gateway.errors import CODES
 from gateway.tenants.directory import Role
+from gateway.units import HOUR
 
 _FETCHED: Final = 200
 _ERRORS: Final = 20
@@ -76,7 +77,7 @@ async def recent(visit: Visit) -> Response:
             tenant=query.get("tenant", "").strip(),
             adapter=query.get("adapter", "").strip(),
             outcome=list(FAILED) if outcome == "failed" else outcome,
-            **{"from": formats.iso(visit.now - int(window) * 3_600_000_000)},
+            **{"from": formats.iso(visit.now - int(window) * HOUR)},
         ),
         _errors(visit),
     )

@@ -122,7 +122,7 @@ def test_anomalies_are_listed(fake):
         "4.0",
         "times",
     ]
-    assert second.endswith("95.8 % idle")
+    assert second.endswith("95.8% idle")
     assert "\x1b[31m" not in done.stdout
     fake.answer("GET", "/finance/v1/anomalies?factor=3&idle_percent=95", {**ANOMALIES, "data": []})
     assert "Nothing costs 3 times its habit" in fake.florin("cost", "anomalies").stderr

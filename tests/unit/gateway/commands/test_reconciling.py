@@ -213,12 +213,12 @@ def test_a_comparison_marks_the_cheapest_and_tells_what_is_measured(fake):
     )
     assert done.exit_code == 0, done.output
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
-    assert rows[1] == "L40 spot, -90.0 % 0.10 0.500 stated 0.2000 10.00 1.00 20.00 2.00 1 74.40 cheapest"
+    assert rows[1] == "L40 spot, -90.0% 0.10 0.500 stated 0.2000 10.00 1.00 20.00 2.00 1 74.40 cheapest"
     assert rows[2] == "B200 spot 0.10 - unknown - - - - - - -"
     assert "Stated speed of L40: a blog." in done.stderr
     said = " ".join(done.stderr.split())
     assert (
-        "the work takes 5.00 GPU-hours of an A100, and 10.00 were provisioned (A100-equivalents, 50.0 % used). "
+        "the work takes 5.00 GPU-hours of an A100, and 10.00 were provisioned (A100-equivalents, 50.0% used). "
         "They cost 40.00 USD." in said
     )
     assert "busy of" not in said

@@ -6,15 +6,16 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from gateway.costs.periods import HOUR, iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.reconciliation.reconcile import reconcile
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_hours
+from gateway.units import HOUR
 from tests.support.ledger_rows import engine_hour, price, put
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
-NOVEMBER = month("2026-11")
+NOVEMBER = month_of("2026-11")
 FIRST = NOVEMBER.start // HOUR
 NOW = NOVEMBER.end + 5
 HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"

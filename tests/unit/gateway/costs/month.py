@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
+from gateway.units import HOUR
 from tests.support.ledger_rows import price, see_up
 from tests.unit.gateway.metering.make import record
 
-OCTOBER, NOVEMBER, DECEMBER = (month(f"2026-{n}").start for n in (10, 11, 12))
-JANUARY = month("2026-12").end
+OCTOBER, NOVEMBER, DECEMBER = (month_of(f"2026-{n}").start for n in (10, 11, 12))
+JANUARY = month_of("2026-12").end
 TENANTS = ("acme", "bolt", "corgi")
 
 

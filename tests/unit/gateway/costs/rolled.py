@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.costs.periods import HOUR, iso
+from gateway.costs.periods import iso
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
+from gateway.units import HOUR
 from tests.support.ledger_rows import put
 
 ROW: dict[str, Any] = {

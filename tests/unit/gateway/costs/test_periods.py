@@ -1,28 +1,18 @@
 import pytest
 
-from gateway.costs.periods import (
-    DAY,
-    HOUR,
-    Period,
-    PeriodError,
-    instant,
-    iso,
-    local_time,
-    month,
-    period,
-    zone,
-)
+from gateway.costs.periods import Period, PeriodError, instant, iso, local_time, month_of, period, zone
+from gateway.units import DAY, HOUR
 
 NOVEMBER = Period(instant("t", "2026-11-01"), instant("t", "2026-12-01"))
 NOW = instant("t", "2026-11-21T10:00:00Z")
 
 
 def test_months_are_half_open_and_meet():
-    assert month("2026-11") == NOVEMBER
-    assert month("2026-12").start == NOVEMBER.end
-    assert month("2026-12").end == instant("t", "2027-01-01")
+    assert month_of("2026-11") == NOVEMBER
+    assert month_of("2026-12").start == NOVEMBER.end
+    assert month_of("2026-12").end == instant("t", "2027-01-01")
     assert (NOVEMBER.end - NOVEMBER.start) == 30 * 24 * HOUR
-    assert (month("2028-02").end - month("2028-02").start) == 29 * 24 * HOUR
+    assert (month_of("2028-02").end - month_of("2028-02").start) == 29 * 24 * HOUR
 
 
 @pytest.mark.parametrize(
@@ -30,7 +20,7 @@ def test_months_are_half_open_and_meet():
 )
 def test_what_is_no_month(text):
     with pytest.raises(PeriodError):
-        month(text)
+        month_of(text)
 
 
 @pytest.mark.parametrize(
@@ -60,17 +50,17 @@ BERLIN = zone("Europe/Berlin")
 
 
 def test_a_local_month_begins_and_ends_at_local_midnight():
-    october = month("2026-10", BERLIN)
+    october = month_of("2026-10", BERLIN)
     assert (iso(october.start), iso(october.end)) == ("2026-09-30T22:00:00Z", "2026-10-31T23:00:00Z")
     assert october.end - october.start == 31 * DAY + HOUR  # the clocks go back
     assert iso(instant("from", "2026-10-25T12:00", BERLIN)) == "2026-10-25T11:00:00Z"
     assert iso(instant("from", "2026-10-25T12:00Z", BERLIN)) == "2026-10-25T12:00:00Z"
     late = instant("t", "2026-10-31T23:30:00Z")  # November in Berlin
-    assert period(start=None, end=None, whole_month=None, now=late, at=BERLIN) == month("2026-11", BERLIN)
+    assert period(start=None, end=None, whole_month=None, now=late, tz=BERLIN) == month_of("2026-11", BERLIN)
 
 
 def test_a_local_time_knows_when_its_clocks_are_set():
-    local = local_time(Period(month("2026-03").start, month("2026-10").end), BERLIN)
+    local = local_time(Period(month_of("2026-03").start, month_of("2026-10").end), BERLIN)
     assert local.timezone == "Europe/Berlin"
     assert [(iso(at), ahead // HOUR) for at, ahead in local.offsets] == [
         ("2026-03-01T00:00:00Z", 1),
@@ -106,7 +96,7 @@ def test_a_report_in_local_time_has_an_end():
     ],
 )
 def test_local_midnights_within_an_hour_of_utc_cut_it(name, first, last):
-    within = month("2026-11", zone(name))
+    within = month_of("2026-11", zone(name))
     local = local_time(within, zone(name))
     assert (iso(within.start), iso(within.end)) == (first, last)
     assert local.timezone == name
@@ -132,7 +122,7 @@ def test_whole_hours_cut_nothing_and_other_ranges_are_whole_hours_of_local_time(
 def test_clocks_that_are_set_by_half_an_hour():
     """Lord Howe Island: from +10:30 to +11 on 4 October 2026."""
     at = zone("Australia/Lord_Howe")
-    local = local_time(month("2026-10", at), at)
+    local = local_time(month_of("2026-10", at), at)
     cuts = [iso(cut) for cut in local.cuts]
     assert cuts == [f"2026-{day}T13:30:00Z" for day in ("09-30", "10-01", "10-02", "10-03")] + [
         "2026-10-03T15:30:00Z"
@@ -152,7 +142,7 @@ def test_defaults():
         return period(start=start, end=end, whole_month=whole, now=NOW)
 
     assert of() == NOVEMBER
-    assert of(whole="2026-10") == month("2026-10")
+    assert of(whole="2026-10") == month_of("2026-10")
     assert of(start="2026-11-20") == Period(instant("t", "2026-11-20"), NOW)
     assert of(end="2026-11-20") == Period(NOVEMBER.start, instant("t", "2026-11-20"))
     with pytest.raises(PeriodError):

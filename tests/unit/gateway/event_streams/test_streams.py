@@ -4,10 +4,11 @@ they may."""
 import pytest
 
 from adapters.store.protocol.registry import AuditEntry, AuditNote
-from gateway.costs.periods import HOUR, iso
+from gateway.costs.periods import iso
 from gateway.event_streams import streams
 from gateway.event_streams.streams import advanced, begin, note_failure, read_page, read_status, replay, skip
 from gateway.metering.ledger.audit_log import logged, record, ship
+from gateway.units import HOUR
 from tests.unit.gateway.metering.make import record as usage
 
 NOW = 1_790_000_000_000_000

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from gateway.metering.records import FINAL, UsageRecord, record_id
-
-HOUR = 3_600_000_000
+from gateway.units import HOUR
 
 
 class LogStub:

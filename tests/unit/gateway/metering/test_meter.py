@@ -4,13 +4,13 @@ import orjson
 import pytest
 
 from gateway.metering import attempt as attempt_module
-from gateway.metering.attempt import HOUR
 from gateway.metering.meter import Meter
 from gateway.metering.records import Labels, Outcome, orphaned, parse_line
 from gateway.metering.wal import log as wal_module
 from gateway.metering.wal import shipper as shipper_module
 from gateway.observability.metrics import Metrics
 from gateway.runtime import clock
+from gateway.units import HOUR
 from tests.support.waiting import PATIENCE_S, until
 
 NAMES = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.costs.periods import HOUR
 from gateway.costs.rollups.attribution import Attempt, HourInput, divide
 from gateway.metering import attempt as attempt_module
 from gateway.metering.attempt import AttemptMeter, Names
@@ -13,6 +12,7 @@ from gateway.metering.output_estimate import PRIOR_SPEED, RANGE, AnswerSpeed
 from gateway.metering.records import Outcome, UsageRecord, orphaned, parse_line
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE
 from gateway.runtime.clock import Clock
+from gateway.units import HOUR
 
 NAMES: Names = ("acme", "k1", "acme/support", "v3", "base", "gpu-a", "H100", 1)
 SECOND = 1_000_000_000

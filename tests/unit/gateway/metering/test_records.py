@@ -9,7 +9,8 @@ import gateway.dataplane.request
 from gateway.metering.records import NAMESPACE, is_final, orphaned, parse_line, record_id
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS
 from gateway.schemas.engine_registration import NewEngine
-from tests.unit.gateway.metering.make import HOUR, intent, record
+from gateway.units import HOUR
+from tests.unit.gateway.metering.make import intent, record
 
 
 @pytest.mark.parametrize("name", ["req-1", "r", "ü" * 50, "a/b/1"])

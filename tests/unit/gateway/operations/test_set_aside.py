@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 from sqlalchemy import update
 
-from gateway.costs.periods import HOUR, instant
+from gateway.costs.periods import instant
 from gateway.metering.ledger.schema import usage_records
 from gateway.operations.set_aside import entries, exclude_records
+from gateway.units import HOUR
 from tests.unit.gateway.metering.make import record
 
 AT = "1970-01-05T04:00:00"

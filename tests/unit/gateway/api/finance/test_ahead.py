@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.costs.periods import DAY, HOUR, month
+from gateway.costs.periods import month_of
 from gateway.tenants.directory import Role, Tenant
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
-OCTOBER = month("2026-10")
+OCTOBER = month_of("2026-10")
 NOW = OCTOBER.start + 10 * DAY + 6 * HOUR
 
 

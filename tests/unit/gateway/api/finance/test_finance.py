@@ -18,10 +18,11 @@ from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
 from gateway.observability.metrics import Metrics
 from gateway.tenants.directory import Role, Tenant, dump
+from gateway.units import HOUR
 from tests.doubles.ledger_process import LedgerProcessHere
 from tests.support.waiting import until
 from tests.unit.gateway.api.paging import pages_of
-from tests.unit.gateway.metering.make import HOUR, record
+from tests.unit.gateway.metering.make import record
 
 RANGE = {"from": "1970-01-01", "to": "2100-01-01"}
 

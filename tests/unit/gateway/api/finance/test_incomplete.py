@@ -3,15 +3,16 @@
 import pytest
 
 from gateway.costs.export.spool import Spool
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.reports import report
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
 from gateway.operations import ledger_refresh
+from gateway.units import HOUR
 from tests.unit.gateway.metering.make import record
 
-OCTOBER = month("2026-10")
+OCTOBER = month_of("2026-10")
 REPORTS = [
     *(
         "forecast",

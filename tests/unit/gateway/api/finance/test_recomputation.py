@@ -12,12 +12,13 @@ import pytest
 from gateway.costs.closing.closing import GRACE
 from gateway.metering.ledger.schema import calibrations
 from gateway.tenants.directory import Role
+from gateway.units import HOUR
 from tests.support import recomputation as outsider
 from tests.support.ledger_rows import calibration, put, see_up
 from tests.unit.gateway.api.paging import pages_of
 from tests.unit.gateway.costs import month as fleet
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER
-from tests.unit.gateway.metering.make import HOUR, record
+from tests.unit.gateway.metering.make import record
 
 MINUTE = 60_000_000
 BY = "hour,engine,region,purchase,tenant,adapter,version"

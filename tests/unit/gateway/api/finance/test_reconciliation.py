@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 
 from gateway.api.finance import bills
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.tenants.directory import Role
+from gateway.units import HOUR
 from tests.unit.gateway.costs.rolled import row, write
 
 HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
@@ -107,7 +108,7 @@ async def test_a_reconciliation(client_for):
 
 
 async def test_a_comparison(client_for, installed):
-    write(installed.ledger, row(month("2026-10").start // HOUR))
+    write(installed.ledger, row(month_of("2026-10").start // HOUR))
     async with client_for(Role.OPERATOR) as client:
         found = (await client.get("/compare", params={"month": "2026-10"})).json()
         none = await client.get("/compare", params={"month": "2026-09"})

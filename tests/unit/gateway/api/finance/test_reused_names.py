@@ -11,15 +11,16 @@ from gateway.costs.export.spool import Spool
 from gateway.costs.forecasting.alerts import alerts_of, raise_alerts
 from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.forecasting.look_ahead import look_ahead
-from gateway.costs.periods import DAY, HOUR, iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups.rollup import roll
 from gateway.tenants.directory import Role, Tenant
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.api.finance.test_customers import asked
 from tests.unit.gateway.costs.selling.sold import up
 from tests.unit.gateway.metering.make import record
 
-SEPTEMBER, OCTOBER, NOVEMBER = (month(f"2026-{n}").start for n in ("09", "10", "11"))
+SEPTEMBER, OCTOBER, NOVEMBER = (month_of(f"2026-{n}").start for n in ("09", "10", "11"))
 MINUTE = HOUR // 60
 CREATED = OCTOBER + 10 * DAY + 10 * HOUR + 20 * MINUTE
 NOW = NOVEMBER + 20 * DAY

@@ -5,9 +5,9 @@ import time
 import pytest
 from sqlalchemy import update
 
-from gateway.costs.periods import HOUR
 from gateway.metering.ledger.schema import usage_records
 from gateway.tenants.directory import Role
+from gateway.units import HOUR
 from tests.unit.gateway.metering.make import record
 
 ABSURD = 9 * 10**18

@@ -8,14 +8,15 @@ from sqlalchemy import select
 from adapters.model import Engine
 from gateway.costs.adapter_costs.adapter_report import adapter_report
 from gateway.costs.adapter_costs.residency_log import ResidencyLog, _row
-from gateway.costs.periods import DAY, HOUR, Period, month
+from gateway.costs.periods import Period, month_of
 from gateway.costs.selling.residency import BRIDGE
 from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import calibration, engine_hour, price, put, residency_span
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
-OCTOBER = month("2026-10")
+OCTOBER = month_of("2026-10")
 START = OCTOBER.start
 FIRST = START // HOUR
 NOW = START + 10 * DAY

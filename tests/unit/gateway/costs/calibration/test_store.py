@@ -5,11 +5,12 @@ from sqlalchemy import select
 
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.metering.ledger.schema import dirty_hours, engine_hours
+from gateway.units import HOUR
 from tests.support.ledger_rows import engine_hour, mark_closed, put
 
-NOW = month("2026-11").start + 5 * HOUR + 123
+NOW = month_of("2026-11").start + 5 * HOUR + 123
 
 
 def add(ledger, **changes):
@@ -50,5 +51,5 @@ def test_the_same_hour_again_is_refused_and_another_fleet_is_not(ledger):
 def test_a_closed_month_is_out_of_reach(ledger):
     mark_closed(ledger, "2026-10")
     with pytest.raises(CalibrationConflictError, match="2026-10 is closed"):
-        add(ledger, valid_from=month("2026-10").end - 1)
-    add(ledger, valid_from=month("2026-11").start)
+        add(ledger, valid_from=month_of("2026-10").end - 1)
+    add(ledger, valid_from=month_of("2026-11").start)

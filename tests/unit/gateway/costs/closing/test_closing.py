@@ -14,8 +14,7 @@ from gateway.costs.closing import closing
 from gateway.costs.closing.closing import GRACE, ClosingError, UnpricedError, close
 from gateway.costs.closing.coverage import cover_of, record_page, records
 from gateway.costs.cost_lines import read_lines
-from gateway.costs.periods import HOUR, PeriodError, iso
-from gateway.costs.periods import month as month_of
+from gateway.costs.periods import PeriodError, iso, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.rollup import imbalance, roll
@@ -28,6 +27,7 @@ from gateway.metering.ledger.schema import (
     periods,
     rollups,
 )
+from gateway.units import HOUR
 from tests.support.ledger_rows import price, see_up
 from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, span
 from tests.unit.gateway.costs.month import records as some_records

@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.costs.allocation import AllocationPolicy, allocate
-from gateway.costs.closing.settlement import CENT, rounded, settle
+from gateway.costs.closing.documents import TenantStatement
+from gateway.costs.closing.settlement import settle
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.policies.terms import MonthAllocation
+from gateway.costs.proofs.merkle import canonical
+from gateway.units import CENT, amount_text
 
 NOTHING = MonthAllocation()
 
@@ -23,61 +26,43 @@ def line(tenant="acme", bucket="usage", nano=10**9, rate=2_490_000, **changes):
     return CostLine(**(fields | changes))
 
 
-def half_up(parts):
-    return (2 * sum(parts) + CENT) // (2 * CENT)
-
-
-@given(st.lists(st.integers(-(10**18), 10**18), min_size=1, max_size=20))
-def test_parts_in_cents_sum_to_the_rounded_whole_and_none_is_a_cent_off(amounts):
-    parts = dict(enumerate(amounts))
-    cents = rounded(parts, half_up(amounts))
-    assert sum(cents.values()) == half_up(amounts)
-    assert all(abs(Fraction(parts[key], CENT) - cents[key]) < 1 for key in parts)
-    assert all(cents[key] * CENT == parts[key] for key in parts if parts[key] % CENT == 0)
-
-
-def test_ties_go_to_the_smaller_key():
-    assert rounded({"b": CENT // 2, "a": CENT // 2}, 1) == {"a": 1, "b": 0}
-
-
 def test_one_gpu_hour_of_two_tenants():
     made = settle([line(), line("bolt", nano=5 * 10**8)], NOTHING)
-    assert {n: s["amount_cents"] for n, s in made.statements.items()} == {"acme": 249, "bolt": 125}
-    assert made.totals["amount_cents"] == 374  # 3.735
-    assert made.totals["cost"] == "3.735"
-    assert made.totals["billed"] == {"cost": "3.735", "amount_cents": 374}
+    assert {n: s.amount_cents for n, s in made.statements.items()} == {"acme": 249, "bolt": 125}
+    assert made.totals.amount_cents == 374
+    assert made.totals.document()["billed"] == {"cost": "3.735", "amount_cents": 374}
 
 
 def test_retries_and_what_nobody_used_are_not_billed_and_not_lost():
     lines = [line(), line(bucket="retry_waste", nano=10**8), line("", "idle", nano=4 * 10**8)]
     made = settle(lines, NOTHING)
-    assert made.statements["acme"]["cost"] == "2.49"
-    assert made.totals["retry_waste"] == {"cost": "0.249", "amount_cents": 25}
-    assert made.totals["unallocated"] == {"cost": "0.996", "amount_cents": 100}
-    assert made.totals["amount_cents"] == 249 + 25 + 100  # 3.735, half up
+    assert amount_text(made.statements["acme"].cost) == "2.49"
+    assert made.totals.retry_waste.document() == {"cost": "0.249", "amount_cents": 25}
+    assert made.totals.unallocated.document() == {"cost": "0.996", "amount_cents": 100}
+    assert made.totals.amount_cents == 249 + 25 + 100  # 3.735, half up
 
 
 def test_what_a_policy_allocates_is_a_line_of_its_own():
     lines = [line(), line("bolt", nano=3 * 10**9), line("", "idle", nano=8 * 10**9)]
     made = settle(lines, MonthAllocation(allocate(AllocationPolicy("proportional"), lines)))
-    assert [s["allocated_nano_gpu_hours"] for s in made.statements.values()] == [2 * 10**9, 6 * 10**9]
-    kinds = [(entry["kind"], entry["amount_cents"]) for entry in made.statements["acme"]["lines"]]
+    assert [s.allocated_nano_gpu_hours for s in made.statements.values()] == [2 * 10**9, 6 * 10**9]
+    kinds = [(entry.kind, entry.amount_cents) for entry in made.statements["acme"].lines]
     assert kinds == [("allocated", 498), ("usage", 249)]
-    assert made.totals["unallocated"] == {"cost": "0.00", "amount_cents": 0}
+    assert made.totals.unallocated.document() == {"cost": "0.00", "amount_cents": 0}
 
 
 def test_a_tenant_with_records_and_no_lines_has_a_statement_of_nothing():
     made = settle([], NOTHING, ["acme"])
-    assert made.statements["acme"] == {
+    assert made.statements["acme"].document() == {
         "nano_gpu_hours": 0, "allocated_nano_gpu_hours": 0, "cost": "0.00", "amount_cents": 0, "lines": [],
     }  # fmt: skip
 
 
 def test_lines_of_several_rates_and_versions_are_one():
     made = settle([line(rate=1), line(rate=2), line(correction=True, nano=-5)], NOTHING)
-    assert [(e["correction"], e["requests"], e["cost"]) for e in made.statements["acme"]["lines"]] == [
-        (False, 2, "0.000003"),
-        (True, 1, "-0.00000001245"),
+    assert [(e.correction, e.requests, e.cost) for e in made.statements["acme"].lines] == [
+        (False, 2, 3 * 10**9),
+        (True, 1, -12_450_000),
     ]
 
 
@@ -97,16 +82,16 @@ def test_whatever_there_is_every_part_of_it_is_somewhere(drawn, policy):
         for tenant, bucket, nano, rate, correction in drawn
     ]
     made = settle(lines, MonthAllocation(allocate(AllocationPolicy(policy), lines)))
-    whole = Fraction(sum(entry.cost for entry in lines), 10**15)
     totals = made.totals
-    parts = [totals[name] for name in ("billed", "retry_waste", "unallocated")]
-    assert Fraction(totals["cost"]) == whole == sum(Fraction(part["cost"]) for part in parts)
-    assert totals["amount_cents"] == sum(part["amount_cents"] for part in parts)
-    assert abs(totals["amount_cents"] - whole * 100) <= Fraction(1, 2)
-    assert totals["nano_gpu_hours"] == sum(entry.nano_gpu_hours for entry in lines)
-    assert totals["billed"]["amount_cents"] == sum(s["amount_cents"] for s in made.statements.values())
+    parts = (totals.billed, totals.retry_waste, totals.unallocated)
+    assert totals.cost == sum(entry.cost for entry in lines) == sum(part.cost for part in parts)
+    assert totals.amount_cents == sum(part.amount_cents for part in parts)
+    assert abs(totals.amount_cents - Fraction(totals.cost, CENT)) <= Fraction(1, 2)
+    assert totals.nano_gpu_hours == sum(entry.nano_gpu_hours for entry in lines)
+    assert totals.billed.amount_cents == sum(s.amount_cents for s in made.statements.values())
     for statement in made.statements.values():
-        billed = [e for e in statement["lines"] if e["kind"] in {"usage", "allocated"}]
-        assert sum(e["amount_cents"] for e in billed) == statement["amount_cents"]
-        assert sum(Fraction(e["cost"]) for e in billed) == Fraction(statement["cost"])
-        assert all(e["amount_cents"] is None for e in statement["lines"] if e not in billed)
+        billed = [e for e in statement.lines if e.kind in {"usage", "allocated"}]
+        assert sum(e.amount_cents for e in billed) == statement.amount_cents
+        assert sum(e.cost for e in billed) == statement.cost
+        assert all(e.amount_cents is None for e in statement.lines if e not in billed)
+        assert TenantStatement.model_validate_json(canonical(statement.document())) == statement

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.costs.commitments.commitment import NANO, Commitment, CommitmentError, use
+from gateway.costs.commitments.commitment import Commitment, CommitmentError, use
 from gateway.costs.commitments.commitment_report import commitment_report
 from gateway.costs.commitments.commitment_store import (
     CommitmentNotFoundError,
@@ -14,15 +14,16 @@ from gateway.costs.commitments.commitment_store import (
     list_commitments,
     withdraw_commitment,
 )
-from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.reconciliation.bill_files import BillFormat
 from gateway.costs.reconciliation.bills import import_bill
 from gateway.costs.reconciliation.reconcile import reconcile
 from gateway.metering.ledger.schema import engine_hours
+from gateway.units import HOUR, NANO
 from tests.support.ledger_rows import engine_hour, price, put
 from tests.unit.gateway.costs.rolled import row, write
 
-NOVEMBER = month("2026-11")
+NOVEMBER = month_of("2026-11")
 FIRST = NOVEMBER.start // HOUR
 NOW = NOVEMBER.end + 5
 TEN = Period(0, 10 * HOUR)
@@ -74,9 +75,11 @@ def test_parts_sum_to_the_whole(terms, hours):
 
 def test_an_upfront_payment_is_amortised_to_the_last_unit():
     """Over three months, in parts that sum to it."""
-    start, end = month("2026-10").start, month("2026-12").end
+    start, end = month_of("2026-10").start, month_of("2026-12").end
     one = commitment(first=start / HOUR, last=end / HOUR, upfront="1000.01")
-    parts = [one.amortised(month(name)) for name in ("2026-09", "2026-10", "2026-11", "2026-12", "2027-01")]
+    parts = [
+        one.amortised(month_of(name)) for name in ("2026-09", "2026-10", "2026-11", "2026-12", "2027-01")
+    ]
     assert sum(parts) == Fraction("1000.01")
     assert (parts[0], parts[-1]) == (0, 0)
     assert parts[2] == Fraction("1000.01") * 30 / 92
@@ -96,7 +99,7 @@ def november(ledger):
 
 
 TERMS = {
-    "gpu_type": "H100", "region": "", "gpus": 2, "valid_from": NOVEMBER.start, "valid_to": month("2026-12").end,
+    "gpu_type": "H100", "region": "", "gpus": 2, "valid_from": NOVEMBER.start, "valid_to": month_of("2026-12").end,
     "rate": "1.80", "upfront": "610", "currency": "USD", "description": "ri-7", "now": 1, "by": "fk1",
     "actor": "key:fk1",
 }  # fmt: skip

@@ -6,11 +6,12 @@ import pytest
 
 from gateway.costs.energy.energy_store import energy_report, set_grid, set_power, stated
 from gateway.costs.energy.figures import EnergyError, Timeline
-from gateway.costs.periods import DAY, HOUR, month
+from gateway.costs.periods import month_of
 from gateway.metering.ledger.audit_log import Wanted, read
+from gateway.units import DAY, HOUR
 from tests.unit.gateway.costs.rolled import row, write
 
-OCTOBER = month("2026-10")
+OCTOBER = month_of("2026-10")
 FIRST = OCTOBER.start // HOUR
 NANO = 10**9
 NOW = OCTOBER.start

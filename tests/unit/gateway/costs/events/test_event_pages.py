@@ -4,8 +4,9 @@ import pytest
 
 from gateway.costs.events.event_pages import NotClosedError, cost_events, usage_events
 from gateway.costs.events.formats import cloudevents, lago, stripe
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.metering.records import Outcome
+from gateway.units import HOUR
 from tests.support.ledger_rows import mark_closed, price
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
@@ -102,7 +103,7 @@ def test_the_forms_of_an_event():
 
 
 def test_costs_are_events_only_of_closed_months(ledger):
-    october = month("2026-10").start // HOUR
+    october = month_of("2026-10").start // HOUR
     price(ledger)
     write(ledger, row(october), row(october, bucket="idle", nano_gpu_hours=5 * 10**8))
     with pytest.raises(NotClosedError, match="2026-10 is not closed"):

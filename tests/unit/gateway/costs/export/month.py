@@ -10,13 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 from gateway.costs.export.files import Order, write
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours, rollups
+from gateway.units import HOUR
 from tests.support.ledger_rows import price, put
 
 MONTH = "2026-10"
-FIRST = month(MONTH).start
+FIRST = month_of(MONTH).start
 
 PRICES = (
     ("H100", "eu", "on_demand", "3.249999"),

@@ -11,15 +11,16 @@ from sqlalchemy import select
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import Order, export
-from gateway.costs.periods import DAY, month
+from gateway.costs.periods import month_of
 from gateway.costs.policies.standing import set_policy
 from gateway.costs.statement.statement_figures import read_statement
 from gateway.metering.ledger.schema import period_tenants, periods
+from gateway.units import DAY
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.export.month import MONTH, fill, total
 from tests.unit.gateway.costs.export.test_focus import rows_of
 
-LATER = month(MONTH).end + DAY
+LATER = month_of(MONTH).end + DAY
 SHARES = {"acme": 3, "bolt": 1, "echo": 1}
 
 
@@ -78,7 +79,7 @@ def test_statements_divide_what_was_sealed_without_rounding_anew(closed):
 def test_a_file_of_a_closed_month_does_not_change_with_the_price_book(closed):
     before = rows_of(closed, "1.2", "chargeback")
     for region in ("eu", "us", ""):  # in the others it would be the list price
-        price(closed, "H100", "9", month(MONTH).start + DAY, currency="EUR", region=region, now=LATER)
+        price(closed, "H100", "9", month_of(MONTH).start + DAY, currency="EUR", region=region, now=LATER)
     assert rows_of(closed, "1.2", "chargeback") == before
 
 

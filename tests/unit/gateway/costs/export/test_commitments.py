@@ -11,11 +11,12 @@ from gateway.costs.commitments.commitment import Commitment
 from gateway.costs.commitments.commitment_store import add_commitment, withdraw_commitment
 from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS
 from gateway.costs.export.committed import amortised, effective, hourly
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
+from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.export.month import FIRST, MONTH, file_rows, fill, total
 
-END = month(MONTH).end
+END = month_of(MONTH).end
 COSTS = ("BilledCost", "EffectiveCost")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS, focus
 from gateway.costs.export.files import MissingPriceError, Order, export
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.empty_ledgers import put_sqlite
 from tests.support.ledger_rows import price
@@ -326,6 +326,6 @@ def test_what_a_spreadsheet_would_run_is_text(ledger_with):
 
 
 def test_the_file_is_the_month_asked_for(month_rows, filled):
-    november = {"posted": "2026-11", "hour": month("2026-11").start, "piece": month("2026-11").start}
+    november = {"posted": "2026-11", "hour": month_of("2026-11").start, "piece": month_of("2026-11").start}
     write(filled, {**LEDGER_ROWS[0], **november})
     assert rows_of(filled, "1.2", "infrastructure") == month_rows("1.2", "infrastructure")

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from gateway.costs.forecasting.anomalies import Bounds, idlers, spikes
-from gateway.costs.periods import DAY
+from gateway.units import DAY
 
 TODAY = 20_000 * DAY
 HOURS = 10**9

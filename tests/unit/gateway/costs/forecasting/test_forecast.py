@@ -7,9 +7,10 @@ from statistics import mean, variance
 import pytest
 
 from gateway.costs.forecasting.forecast import HISTORY_DAYS, forecast
-from gateway.costs.periods import DAY, month
+from gateway.costs.periods import month_of
+from gateway.units import DAY
 
-OCTOBER = month("2026-10")
+OCTOBER = month_of("2026-10")
 START = OCTOBER.start
 DAYS = 31
 

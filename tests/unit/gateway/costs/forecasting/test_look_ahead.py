@@ -21,13 +21,14 @@ from gateway.costs.forecasting.look_ahead import (
     forecast_report,
     look_ahead,
 )
-from gateway.costs.periods import DAY, HOUR, PeriodError, month
+from gateway.costs.periods import PeriodError, month_of
 from gateway.costs.reports.report import Question, read_report
 from gateway.metering.ledger.audit_log import Wanted, read
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 
-OCTOBER = month("2026-10")
+OCTOBER = month_of("2026-10")
 FIRST = OCTOBER.start // HOUR
 NANO = 10**9
 NOW = OCTOBER.start + 10 * DAY + 6 * HOUR

@@ -8,12 +8,13 @@ from gateway.costs.forecasting.alerts import list_alerts
 from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.maintenance.ahead import EVERY, ahead
 from gateway.costs.maintenance.maintenance_job import maintain, read_figures
-from gateway.costs.periods import DAY, HOUR, month
+from gateway.costs.periods import month_of
 from gateway.observability.metric_names import LEDGER_METRICS
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 
-START = month("2026-10").start
+START = month_of("2026-10").start
 NOW = START + 10 * DAY + HOUR
 
 

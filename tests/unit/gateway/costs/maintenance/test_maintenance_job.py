@@ -9,9 +9,9 @@ from gateway.costs.maintenance.health import LATE, LedgerHealth, health
 from gateway.costs.maintenance.maintenance_job import METRICS, Maintenance, maintain, read_figures, show
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.observability.computed_metrics import LedgerFigures
 from gateway.observability.metrics import Metrics
+from gateway.units import HOUR
 from tests.support.waiting import until
 from tests.unit.gateway.metering.make import record
 

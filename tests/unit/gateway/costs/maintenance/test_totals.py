@@ -4,13 +4,14 @@ from sqlalchemy import delete, update
 from gateway.costs.maintenance import totals as module
 from gateway.costs.maintenance.snapshot import read_snapshot
 from gateway.costs.maintenance.totals import SETTLED, totals
-from gateway.costs.periods import HOUR, iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.metering.ledger.schema import engine_hours, rollups
 from gateway.observability.metrics import BASE, OTHER
+from gateway.units import HOUR
 from tests.support.ledger_rows import engine_hour, mark_closed, price, put
 from tests.unit.gateway.costs.rolled import row, write
 
-OCTOBER, NOVEMBER = (month(m).start // HOUR for m in ("2026-10", "2026-11"))
+OCTOBER, NOVEMBER = (month_of(m).start // HOUR for m in ("2026-10", "2026-11"))
 NOW = (NOVEMBER + 5) * HOUR
 NANO = 1_000_000_000
 

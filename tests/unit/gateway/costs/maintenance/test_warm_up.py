@@ -6,8 +6,8 @@ import pytest
 
 from gateway.costs.maintenance import warm_up
 from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.periods import HOUR
 from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.units import HOUR
 
 
 class InThisProcess(LedgerProcess):

@@ -12,7 +12,7 @@ from gateway.costs.allocation import NONE, AllocationPolicy
 from gateway.costs.closing.checks import GRACE
 from gateway.costs.closing.closing import close
 from gateway.costs.cost_lines import read_lines
-from gateway.costs.periods import DAY, HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.policies.standing import set_policy
 from gateway.costs.policies.terms import allocate_corrections
 from gateway.costs.prices.book import PriceBook
@@ -21,6 +21,7 @@ from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import period_tenants
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, records
 

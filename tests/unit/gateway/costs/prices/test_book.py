@@ -1,8 +1,7 @@
 import pytest
 from sqlalchemy import select
 
-from gateway.costs.periods import HOUR, month
-from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.periods import month_of
 from gateway.costs.prices.book import (
     Price,
     PriceBook,
@@ -13,6 +12,7 @@ from gateway.costs.prices.book import (
 )
 from gateway.costs.prices.price_store import add_price, list_prices
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, ledger_state
+from gateway.units import HOUR, decimal_text
 from tests.support.ledger_rows import engine_hour, mark_closed, put
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_speedup(ledger, factor):
 # -- what a price makes stale
 
 
-NOV = month("2026-11").start // HOUR
+NOV = month_of("2026-11").start // HOUR
 
 
 def rolled(ledger, *hours, gpu_type="H100", region="", engine="e"):
@@ -256,7 +256,7 @@ def test_the_first_price_of_a_series_leaves_closed_months_alone(ledger):
     close(ledger)
     rolled(ledger, NOV)
     price, _ = add(ledger)
-    assert price.valid_from == month("2026-12").start
+    assert price.valid_from == month_of("2026-12").start
     assert stale(ledger) == []
 
 

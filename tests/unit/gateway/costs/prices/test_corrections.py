@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from gateway.costs.closing.closing import close
 from gateway.costs.cost_lines import read_lines
-from gateway.costs.periods import DAY, HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.corrections import Change, NoPriceError, correct_price
 from gateway.costs.prices.price import PriceConflictError, PriceError, in_force
@@ -18,6 +18,7 @@ from gateway.costs.reports.report import Question, read_report
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import audit_log, dirty_hours, periods
+from gateway.units import DAY, HOUR
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
 
 ON = ("", "on_demand")
@@ -91,7 +92,7 @@ def test_the_database_finds_a_gpu_type_in_any_case(ledger):
         add(ledger, rate, gpu_type=gpu_type)
     roll(ledger, DECEMBER)
     with ledger.read() as connection:
-        lines = list(read_lines(connection, PriceBook(list_prices(ledger)), month("2026-10")))
+        lines = list(read_lines(connection, PriceBook(list_prices(ledger)), month_of("2026-10")))
     assert {(line.gpu_type, line.rate_micros) for line in lines if line.gpu_type} == {
         ("H100", 2_490_000), ("L40", 700_000),
     }  # fmt: skip
@@ -201,7 +202,7 @@ def test_hours_within_which_a_corrected_price_begins_or_ends_are_rolled_up_again
     roll(ledger, DECEMBER)
     with ledger.read() as connection:
         book = PriceBook(list_prices(ledger))
-        lines = list(read_lines(connection, book, month("2026-11"), ("hour", "engine")))
+        lines = list(read_lines(connection, book, month_of("2026-11"), ("hour", "engine")))
     at_three = [line for line in lines if line.keys == ("2026-11-01T03:00:00Z", "a")]
     assert {line.rate_micros for line in at_three} == {2_490_000, 2_191_919}
 
@@ -214,7 +215,7 @@ def test_a_closed_month_is_corrected_in_the_open_one_and_still_verifies(ledger):
     correct(ledger, wrong.id, rate="0.35")
     roll(ledger, DECEMBER)
     with ledger.read() as connection:
-        report = read_report(connection, Question(month("2026-11"), ("gpu_type",)))
+        report = read_report(connection, Question(month_of("2026-11"), ("gpu_type",)))
     corrected = report["corrections"]["totals"]
     assert corrected["cost"].startswith("-")
     assert corrected["nano_gpu_hours"] == 0

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.costs.commitments.commitment import Commitment, UnusedCapacity, use
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.reconciliation.bill_accounts import Ours
 from gateway.costs.reconciliation.bill_check import check_bill
 from gateway.costs.reconciliation.bill_differences import KINDS
-from gateway.costs.reconciliation.bill_files import NANO, BillLine
+from gateway.costs.reconciliation.bill_files import BillLine
+from gateway.units import HOUR, NANO
 
 DAY = Period(0, 24 * HOUR)
 RATE = 2_500_000

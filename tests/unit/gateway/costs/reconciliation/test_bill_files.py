@@ -7,10 +7,11 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.costs.periods import HOUR, iso
+from gateway.costs.periods import iso
 from gateway.costs.reconciliation import bill_files
 from gateway.costs.reconciliation.bill_cells import BillError
 from gateway.costs.reconciliation.bill_files import BillFormat, parse_bill
+from gateway.units import HOUR
 
 SIMPLE = {
     "start": "2026-11-01T00:00:00Z", "end": "2026-11-01T01:00:00Z", "resource": "a1", "gpu_type": "H100",

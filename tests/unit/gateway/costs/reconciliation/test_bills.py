@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.costs.reconciliation.bill_files import BillFormat
 from gateway.costs.reconciliation.bill_mistakes import Mistake
 from gateway.costs.reconciliation.bills import (
@@ -21,7 +21,7 @@ HEAD = "start,end,resource,gpu_type,region,purchase,gpu_hours,cost,currency,desc
 A = "2026-11-01T00:00Z,2026-11-01T01:00Z,a1,H100,,on_demand,1,2.50,USD,\n"
 B = "2026-11-01T01:00Z,2026-11-01T02:00Z,a1,H100,,on_demand,1,0.000000000000000001,USD,\n"
 BAD = "2026-11-01T01:00Z,2026-11-01T02:00Z,a1,H100,,on_demand,lots,2.50,USD,\n"
-NOVEMBER = month("2026-11")
+NOVEMBER = month_of("2026-11")
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ def test_an_import_is_removed_by_the_beginning_of_its_name(ledger, imports):
 
 def test_lines_are_read_by_the_time_that_they_touch(ledger, imports):
     imports(HEAD + A.replace("2026-11-01T00:00Z", "2026-10-31T23:00Z") + B)
-    assert [line.line for line in held(ledger, month("2026-10"))] == [2]
+    assert [line.line for line in held(ledger, month_of("2026-10"))] == [2]
     assert [line.line for line in held(ledger)] == [2, 3]
-    assert held(ledger, month("2026-12")) == []
+    assert held(ledger, month_of("2026-12")) == []
 
 
 def test_a_refusal_comes_whole_out_of_another_process():

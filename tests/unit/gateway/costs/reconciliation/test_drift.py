@@ -2,9 +2,10 @@
 
 import pytest
 
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.reconciliation.drift import LONGEST, Drift, drift, token_checks, unsampled
 from gateway.metering.ledger.schema import engine_counters, engine_hours, engine_probes
+from gateway.units import HOUR
 from tests.support.ledger_rows import engine_hour, put
 from tests.unit.gateway.metering.make import record
 

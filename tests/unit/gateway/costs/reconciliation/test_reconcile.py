@@ -4,12 +4,13 @@ from fractions import Fraction
 
 import pytest
 
-from gateway.costs.periods import HOUR, iso
+from gateway.costs.periods import iso
 from gateway.metering.ledger.schema import (
     engine_counters,
     ledger_state,
     quarantine,
 )
+from gateway.units import HOUR
 from tests.support.ledger_rows import put
 from tests.unit.gateway.costs.billed import FIRST, NOVEMBER, line, run
 from tests.unit.gateway.costs.rolled import row, write

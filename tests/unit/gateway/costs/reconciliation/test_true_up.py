@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.costs.closing.closing import close
-from gateway.costs.periods import DAY, iso
+from gateway.costs.periods import iso
 from gateway.costs.reconciliation.acceptances import accept
 from gateway.costs.reconciliation.bill_differences import KINDS, BillDifference
 from gateway.costs.reconciliation.bill_files import BillFormat
@@ -16,6 +16,7 @@ from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.costs.reconciliation.true_up import Books, open_books, true_up
 from gateway.costs.reconciliation.true_up_store import TrueUpError, record_true_up, show_true_up
 from gateway.costs.reports.closed_months import previewed
+from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.billed import NOVEMBER, NOW
 from tests.unit.gateway.costs.rolled import row, write

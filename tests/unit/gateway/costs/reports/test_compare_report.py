@@ -5,13 +5,14 @@ import pickle
 import pytest
 from sqlalchemy import insert
 
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.reports.compare_report import CompareError, compare_month
 from gateway.metering.ledger.schema import calibrations, prices
+from gateway.units import HOUR
 from tests.unit.gateway.costs.rolled import row, write
 
-FIRST = month("2026-10").start // HOUR
-NOW = month("2026-11").start + 5
+FIRST = month_of("2026-10").start // HOUR
+NOW = month_of("2026-11").start + 5
 
 
 def price(ledger, gpu_type, rate, **changes):
@@ -112,9 +113,14 @@ def test_only_some_gpu_types_by_another_reference(october):
 
 
 def test_rates_are_the_months_last_or_those_of_now(october):
-    price(october, "A100", 6, valid_from=month("2026-11").start)
+    price(october, "A100", 6, valid_from=month_of("2026-11").start)
     price(
-        october, "H100", 5, valid_from=month("2026-11").start, speedup_millis=1000, speedup_reference="A100"
+        october,
+        "H100",
+        5,
+        valid_from=month_of("2026-11").start,
+        speedup_millis=1000,
+        speedup_reference="A100",
     )
     price(october, "L40", 5, valid_from=NOW + 1)
     found = rows(compare_month(october, "2026-10", now=NOW))

@@ -6,10 +6,11 @@ from fractions import Fraction
 
 import pytest
 
-from gateway.costs.periods import DAY, month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.exchange_rates import ExchangeRateError, rate_nanos
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
+from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
 
@@ -25,7 +26,7 @@ def filled(ledger_with):
 
 
 def report(ledger, currency=None, now=DECEMBER, of="2026-10"):
-    return cost_report(ledger, Question(month(of)), now=now, currency=currency)
+    return cost_report(ledger, Question(month_of(of)), now=now, currency=currency)
 
 
 def amounts(found):

@@ -8,10 +8,11 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.owner import Owner
-from gateway.costs.periods import DAY, Period, local_time, month, zone
+from gateway.costs.periods import Period, local_time, month_of, zone
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.reports.customer_report import customer_file, customer_text
 from gateway.costs.reports.report import Question
+from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, OCTOBER, RATE, arrive_late, close_october, fill
 
@@ -31,7 +32,7 @@ def ledger(ledger_with):
 
 
 def question(tenant, of="2026-11"):
-    return Question(month(of), ("tenant", "adapter", "day"), (tenant,))
+    return Question(month_of(of), ("tenant", "adapter", "day"), (tenant,))
 
 
 def report(ledger, tenant, currency=None, of="2026-11"):

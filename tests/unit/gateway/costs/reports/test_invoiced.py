@@ -3,8 +3,9 @@
 from decimal import Decimal
 
 from gateway.costs.commitments.commitment_store import add_commitment
-from gateway.costs.periods import HOUR, Period, month
+from gateway.costs.periods import Period, month_of
 from gateway.costs.reports.report import Question, cost_report
+from gateway.units import HOUR
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.billed import NOVEMBER, NOW
 from tests.unit.gateway.costs.reconciliation.test_true_up import INVOICE, accept_all, invoice, recorded
@@ -71,7 +72,7 @@ def test_only_in_the_whole_month_s_report_of_all_tenants(settled):
     assert "invoice" not in report(settled, tenants=("acme",))
     part = Question(Period(NOVEMBER.start, NOVEMBER.start + HOUR))
     assert "invoice" not in cost_report(settled, part, now=NOW)
-    both = Question(Period(month("2026-10").start, NOVEMBER.end))
+    both = Question(Period(month_of("2026-10").start, NOVEMBER.end))
     assert "invoice" not in cost_report(settled, both, now=NOW)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.owner import Owner
-from gateway.costs.periods import HOUR, Period, local_time, zone
+from gateway.costs.periods import Period, local_time, zone
 from gateway.costs.reports import recomputed
 from gateway.costs.reports.customer_report import customer_text
 from gateway.costs.reports.recomputed import RecomputationError
@@ -20,6 +20,7 @@ from gateway.costs.rollups.set_aside import PLACE, put_set_aside
 from gateway.dataplane.labels import OTHER
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import rollups
+from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import OCTOBER, span
 from tests.unit.gateway.costs.rollups.test_parts import LATE, labelled

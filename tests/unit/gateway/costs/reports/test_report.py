@@ -6,16 +6,17 @@ import pytest
 from sqlalchemy import func, select
 
 from gateway.costs.allocation import AllocationPolicy
-from gateway.costs.periods import HOUR, Period, iso, local_time, month, zone
+from gateway.costs.periods import Period, iso, local_time, month_of, zone
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import Rolled
 from gateway.metering.ledger.schema import calibrations, rollups
+from gateway.units import HOUR
 from tests.support.ledger_rows import calibration, mark_closed, price, put
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
 HOUR_100 = Period(100 * HOUR, 101 * HOUR)
-NOVEMBER, DECEMBER = month("2026-11"), month("2026-12")
+NOVEMBER, DECEMBER = month_of("2026-11"), month_of("2026-12")
 NOV, DEC = NOVEMBER.start // HOUR, DECEMBER.start // HOUR
 NOW = 10**17
 PARTS = ("retry_waste", "headroom", "startup", "idle")
@@ -340,7 +341,7 @@ def test_who_used_nothing_bears_its_share_where_the_time_went_unused(ledger, dim
 def test_days_and_months_of_a_timezone(ledger):
     """The night of 25 October has 25 hours in Berlin; its first two belong to the day before in UTC."""
     berlin = zone("Europe/Berlin")
-    october = month("2026-10", berlin)
+    october = month_of("2026-10", berlin)
     price(ledger)
     hours = range(october.start // HOUR - 1, october.end // HOUR + 1)
     write(ledger, *(row(hour, requests=1, nano_gpu_hours=10) for hour in hours))
@@ -361,8 +362,8 @@ def test_days_and_months_of_a_timezone(ledger):
 def test_a_local_month_that_is_a_month_of_utc_is_still_read_by_its_hours(ledger):
     """What is posted to a month depends on when it was closed, and months are closed in UTC."""
     london = zone("Europe/London")
-    january = month("2026-01", london)
-    assert january == month("2026-01")
+    january = month_of("2026-01", london)
+    assert january == month_of("2026-01")
     price(ledger)
     write(
         ledger,

@@ -7,11 +7,12 @@ import pytest
 from sqlalchemy import insert
 
 from gateway.costs.owner import Owner
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.reports.request_cost import request_cost
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.schema import ledger_state
+from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill
 from tests.unit.gateway.costs.selling.cards import sell

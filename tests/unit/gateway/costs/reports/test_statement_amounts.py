@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import close
-from gateway.costs.closing.settlement import CENT, apportioned
-from gateway.costs.periods import DAY, month
+from gateway.costs.periods import month_of
 from gateway.costs.policies.standing import set_policy
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.reports.report import Question, cost_report
-from gateway.costs.reports.statement_amounts import units
 from gateway.costs.statement.statement_figures import read_statement
+from gateway.units import DAY
 from tests.unit.gateway.costs import rolled
 from tests.unit.gateway.costs.export.month import MONTH, fill
 
-LATER = month(MONTH).end + DAY
+LATER = month_of(MONTH).end + DAY
 TENANTS = ("acme", "bolt", "corgi", "delta", "echo")
 GROUPINGS = (
     ("tenant",),
@@ -54,7 +49,7 @@ def filled(request, ledger_with):
 
 
 def report_of(ledger, **question):
-    return cost_report(ledger, Question(month(MONTH), **question), now=LATER)
+    return cost_report(ledger, Question(month_of(MONTH), **question), now=LATER)
 
 
 def billed(report):
@@ -111,17 +106,3 @@ def test_rows_without_customers_that_are_finer_than_statements_have_no_amount(le
     report = report_of(ledger_with(fill), by=("hour",))
     assert {row["amount_cents"] for row in report["rows"]} == {None}
     assert report["totals"]["amount_cents"] > 0
-
-
-@given(st.lists(st.integers(-(10**18), 10**18), min_size=1, max_size=20), st.integers(-50, 50))
-def test_what_is_apportioned_sums_to_what_is_left(amounts, off):
-    parts = dict(enumerate(amounts))
-    whole = sum(amounts) // CENT + off
-    assert sum(apportioned(parts, whole).values()) == whole
-    assert apportioned({}, 0) == {}
-
-
-def test_units_are_exact():
-    draw = random.Random(1)
-    for value in (draw.randrange(-(10**20), 10**20) for _ in range(100)):
-        assert units(decimal_text(value, 15)) == value

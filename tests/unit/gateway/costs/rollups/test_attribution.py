@@ -5,8 +5,6 @@ from itertools import product
 
 import pytest
 
-from gateway.costs.periods import HOUR
-from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import rate_micros
 from gateway.costs.rollups.attribution import (
     BRIDGED,
@@ -20,6 +18,7 @@ from gateway.costs.rollups.attribution import (
     within,
 )
 from gateway.costs.rollups.token_weights import Weights
+from gateway.units import HOUR, decimal_text
 
 GPU_HOUR = 10**9
 HALF, QUARTER = HOUR // 2, HOUR // 4
@@ -136,7 +135,7 @@ def test_an_engine_that_nobody_used():
 
 def test_nothing_at_all():
     [piece] = divide(unwatched(), [])
-    assert (piece.whole, *buckets(piece)) == (0, 0, 0, 0, 0)
+    assert (piece.total, *buckets(piece)) == (0, 0, 0, 0, 0)
 
 
 def test_starting_up_is_a_bucket_of_its_own():
@@ -153,15 +152,15 @@ def test_work_during_start_up_is_work():
 
 def test_a_restarted_gateway_s_gap_counts_as_alive():
     up = [(0, HALF), (HALF + BRIDGED - 1, HOUR)]
-    assert divide(HourInput(0, 1, up=up), [])[0].whole == GPU_HOUR
+    assert divide(HourInput(0, 1, up=up), [])[0].total == GPU_HOUR
     up = [(0, HALF), (HALF + BRIDGED, HOUR)]
-    assert divide(HourInput(0, 1, up=up), [])[0].whole == nano_gpu_hours(HOUR - BRIDGED, 1)
+    assert divide(HourInput(0, 1, up=up), [])[0].total == nano_gpu_hours(HOUR - BRIDGED, 1)
 
 
 def test_a_gap_is_bridged_across_the_hour_s_end():
     up = [(0, HOUR - MINUTE // 2), (HOUR + MINUTE // 3, 2 * HOUR)]
-    assert divide(HourInput(0, 1, up=up), [])[0].whole == GPU_HOUR
-    assert divide(HourInput(HOUR, 1, up=up), [])[0].whole == GPU_HOUR
+    assert divide(HourInput(0, 1, up=up), [])[0].total == GPU_HOUR
+    assert divide(HourInput(HOUR, 1, up=up), [])[0].total == GPU_HOUR
 
 
 def test_in_flight_intervals_bridge_nothing():
@@ -238,7 +237,7 @@ def test_each_piece_has_its_own_buckets():
 def test_who_ended_as_the_hour_began_ran_before_it():
     [piece] = divide(unwatched(hour=HOUR), [attempt("a", HALF, HOUR)])
     assert list(piece.who) == []
-    assert piece.whole == 0
+    assert piece.total == 0
 
 
 @pytest.mark.parametrize("dispatched", [700, 701, 10**9])
@@ -290,7 +289,7 @@ def test_two_thousand_random_hours_add_up():
             cuts=sorted({chance.randrange(1, HOUR) for _ in range(chance.randrange(3))}), **weights,
         )  # fmt: skip
         pieces = divide(pool, attempts)
-        assert all(sum(buckets(p)) == p.whole and min(buckets(p)) >= 0 for p in pieces)
-        assert sum(p.whole for p in pieces) == nano_gpu_hours(
+        assert all(sum(buckets(p)) == p.total and min(buckets(p)) >= 0 for p in pieces)
+        assert sum(p.total for p in pieces) == nano_gpu_hours(
             sum(p.provisioned_us for p in pieces), pool.gpus
         )

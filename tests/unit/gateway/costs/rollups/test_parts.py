@@ -12,7 +12,7 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, records
 from gateway.costs.cost_lines import SUMS, lines
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.proofs.merkle import canonical, leaf_hash, record_leaf
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.part_sources import SeveralDimensionsError
@@ -22,6 +22,7 @@ from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.schema import rollup_parts, rollups
+from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, span
 from tests.unit.gateway.costs.month import records as some_records
@@ -65,7 +66,7 @@ def filled(ledger):
 def sums(ledger, of, by):
     """By the keys that are not of parts: all sums and the cost."""
     at = {}
-    for line in lines(ledger, month(of), by):
+    for line in lines(ledger, month_of(of), by):
         key = (line.bucket, line.rate_micros, line.correction, *line.keys[: len(by) - 1])
         held = at.setdefault(key, [0] * (len(SUMS) + 1))
         for place, figure in enumerate([*(getattr(line, name) for name in SUMS), line.cost or 0]):
@@ -95,7 +96,7 @@ def test_each_name_has_its_own_records_and_the_rest_has_none(ledger, dimension):
             held = expected.setdefault((one.tenant, name), [0, 0, 0])
             for place, figure in enumerate((1, one.prompt_tokens, one.completion_tokens)):
                 held[place] += figure
-    for line in lines(ledger, month("2026-10"), ("tenant", dimension)):
+    for line in lines(ledger, month_of("2026-10"), ("tenant", dimension)):
         if line.bucket in {"usage", "retry_waste", "rejected"}:
             held = found.setdefault(line.keys, [0, 0, 0])
             for place, figure in enumerate((line.requests, line.prompt_tokens, line.completion_tokens)):
@@ -108,15 +109,15 @@ def test_each_name_has_its_own_records_and_the_rest_has_none(ledger, dimension):
 
 def test_two_dimensions_of_parts_are_refused(ledger):
     with pytest.raises(SeveralDimensionsError, match="key and tag cannot be combined"):
-        list(lines(ledger, month("2026-10"), ("key", "tag")))
+        list(lines(ledger, month_of("2026-10"), ("key", "tag")))
 
 
 def test_a_report_by_end_user_adds_up_with_and_without_a_policy(ledger):
     filled(ledger)
     for name in ("none", "proportional", "even"):
         policy = AllocationPolicy(name)
-        one = cost_report(ledger, Question(month("2026-10"), ("end_user",), policy=policy), now=LATE)
-        all_ = cost_report(ledger, Question(month("2026-10"), ("tenant",), policy=policy), now=LATE)
+        one = cost_report(ledger, Question(month_of("2026-10"), ("end_user",), policy=policy), now=LATE)
+        all_ = cost_report(ledger, Question(month_of("2026-10"), ("tenant",), policy=policy), now=LATE)
         assert one["totals"] == all_["totals"]
         assert one["whole"] == all_["whole"]
         assert {row["end_user"] for row in one["rows"]} == {"", "ann", "bob", "€ú", "sha256:12"}
@@ -127,8 +128,8 @@ def test_a_report_by_end_user_adds_up_with_and_without_a_policy(ledger):
 
 def test_a_tenant_sees_its_own_names_and_they_sum_to_its_own_total(ledger):
     filled(ledger)
-    mine = cost_report(ledger, Question(month("2026-10"), ("key",), tenants=("acme",)), now=LATE)
-    own = cost_report(ledger, Question(month("2026-10"), ("tenant",), tenants=("acme",)), now=LATE)
+    mine = cost_report(ledger, Question(month_of("2026-10"), ("key",), tenants=("acme",)), now=LATE)
+    own = cost_report(ledger, Question(month_of("2026-10"), ("tenant",), tenants=("acme",)), now=LATE)
     assert mine["totals"] == own["totals"]
     assert sum(row["requests"] for row in mine["rows"]) == own["rows"][0]["requests"]
     assert "idle" not in mine
@@ -202,7 +203,7 @@ def test_closed_parts_stay_and_late_records_correct_them(ledger):
     for dimension in DIMENSIONS:
         assert sums(ledger, "2026-11", (dimension,)) == undivided(ledger, "2026-11", ())
     corrected = [
-        line for line in lines(ledger, month("2026-11"), ("end_user",))
+        line for line in lines(ledger, month_of("2026-11"), ("end_user",))
         if line.correction and line.keys == ("zoe",)
     ]  # fmt: skip
     assert sum(line.requests for line in corrected) == 3
@@ -230,7 +231,7 @@ def test_a_month_closed_before_there_were_parts_keeps_its_seal_and_its_correctio
     roll(ledger, LATE)
     for of in ("2026-10", "2026-11"):
         assert sums(ledger, of, ("key",)) == undivided(ledger, of, ())
-        assert {line.keys for line in lines(ledger, month(of), ("key",))} == {("",)}
+        assert {line.keys for line in lines(ledger, month_of(of), ("key",))} == {("",)}
 
 
 def test_an_hour_that_an_earlier_version_rolled_up_during_an_upgrade_is_left_without_names(ledger):

@@ -1,6 +1,5 @@
 """Rows from pieces, and corrections from what stands; by hand."""
 
-from gateway.costs.periods import HOUR
 from gateway.costs.rollups.attribution import HourInput, divide
 from gateway.costs.rollups.posting import (
     BY_BOOK,
@@ -11,6 +10,7 @@ from gateway.costs.rollups.posting import (
     details,
     rows_of,
 )
+from gateway.units import HOUR
 
 POOL = HourContext("eu", "spot", "base", 0)
 HALF = HOUR // 2

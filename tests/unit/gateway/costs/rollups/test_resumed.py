@@ -5,10 +5,11 @@ import pytest
 
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.cost_lines import lines
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.verification.verify import verify
+from gateway.units import HOUR
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill
 from tests.unit.gateway.metering.make import record
 
@@ -48,7 +49,7 @@ def resumed(ledger, **changes):
 
 def sums(ledger):
     roll(ledger, NOVEMBER)
-    found = list(lines(ledger, month("2026-10"), ("tenant",), tenants=["dora"]))
+    found = list(lines(ledger, month_of("2026-10"), ("tenant",), tenants=["dora"]))
     return {
         bucket: tuple(sum(getattr(line, name) for line in found if line.bucket == bucket) for name in SUMS)
         for bucket in {line.bucket for line in found}
@@ -65,7 +66,7 @@ def test_the_customer_pays_for_one_answer(ledger, outcome):
 def test_each_part_has_the_gpu_time_that_it_took(ledger):
     resumed(ledger)
     roll(ledger, NOVEMBER)
-    found = list(lines(ledger, month("2026-10"), ("tenant", "engine"), tenants=["dora"]))
+    found = list(lines(ledger, month_of("2026-10"), ("tenant", "engine"), tenants=["dora"]))
     on_b = [line for line in found if line.keys == ("dora", "b")]
     weights = {bucket: [0, 0] for bucket in ("usage", "retry_waste")}
     for line in on_b:
@@ -88,4 +89,4 @@ def test_the_month_closes_and_verifies_and_nothing_was_delivered_twice(ledger):
     (verified,) = verify(ledger)
     assert all(check.ok for check in verified.checks), verified
     with ledger.read() as connection:
-        assert completeness(connection, "2026-10", month("2026-10"))["delivered_twice"] == 0
+        assert completeness(connection, "2026-10", month_of("2026-10"))["delivered_twice"] == 0

@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert, select, update
 
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import add_calibration
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.rollups import rollup
 from gateway.costs.rollups.posting import FIGURES
 from gateway.costs.rollups.rollup import Rolled, imbalance, roll
@@ -24,12 +24,13 @@ from gateway.metering.ledger.schema import (
     rollups,
     usage_records,
 )
+from gateway.units import HOUR
 from tests.support.ledger_rows import calibration as row_of
 from tests.support.ledger_rows import mark_closed, price, put, see_up
 from tests.unit.gateway.metering.make import record
 
-OCTOBER, NOVEMBER, DECEMBER = (month(f"2026-{n}").start for n in (10, 11, 12))
-LATE = month("2027-06").start
+OCTOBER, NOVEMBER, DECEMBER = (month_of(f"2026-{n}").start for n in (10, 11, 12))
+LATE = month_of("2027-06").start
 GPU_HOUR = 10**9
 HALF = HOUR // 2
 

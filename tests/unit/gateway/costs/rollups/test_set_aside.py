@@ -6,7 +6,7 @@ from sqlalchemy import select, update
 
 from gateway.costs.closing.closing import ClosingError, close
 from gateway.costs.maintenance.maintenance_job import maintain, read_figures
-from gateway.costs.periods import HOUR, Period, month
+from gateway.costs.periods import Period, month_of
 from gateway.costs.reconciliation.reconcile import reconcile
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import Rolled, roll
@@ -26,11 +26,12 @@ from gateway.metering.ledger.schema import (
     set_aside_hours,
     usage_records,
 )
+from gateway.units import HOUR
 from tests.support.ledger_rows import POOL, engine_hour, price, put
 from tests.unit.gateway.metering.make import record
 
-OCTOBER, NOVEMBER = month("2026-10").start, month("2026-11").start
-LATE = month("2027-06").start
+OCTOBER, NOVEMBER = month_of("2026-10").start, month_of("2026-11").start
+LATE = month_of("2027-06").start
 HALF = HOUR // 2
 ABSURD = 9 * 10**18
 PLACE = (OCTOBER, "gpu-bad", "H100", 1)

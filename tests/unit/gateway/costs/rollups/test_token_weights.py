@@ -45,7 +45,7 @@ def test_many_at_once_are_the_same_as_each(weights):
 
 def along(marks, weights=UNCALIBRATED, cached=None):
     attempt = Attempt("a", 0, 10, 100, cached, 50, 1, marks)
-    return [(knot.at, *knot.omega) for knot in knots(weights, attempt, 0, 10)]
+    return [(knot.time, *knot.omega) for knot in knots(weights, attempt, 0, 10)]
 
 
 def test_an_attempt_without_marks_grows_evenly():

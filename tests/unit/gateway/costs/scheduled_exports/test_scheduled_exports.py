@@ -14,7 +14,6 @@ from gateway.config.exports import ExportSettings
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import export
 from gateway.costs.maintenance.snapshot import write_snapshot
-from gateway.costs.periods import HOUR
 from gateway.costs.scheduled_exports import destination, writing
 from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.layout import Schedule, Written, due
@@ -22,6 +21,7 @@ from gateway.costs.scheduled_exports.status import EXPORTS, ExportStatus, export
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
 from gateway.metering.ledger.schema import audit_log, scheduled_exports
 from gateway.operations.installation_checks import of_exports
+from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill, records
 

@@ -4,17 +4,18 @@ bolt pays the cost, corgi has a minimum and no usage. October is closed, and the
 from __future__ import annotations
 
 from gateway.costs.closing.closing import close
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
+from gateway.units import HOUR
 from tests.support.ledger_rows import price, see_up
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.metering.make import record
 
 ENGINE, RATE = "zebra-host-17", "2.718281"
-OCTOBER, NOVEMBER = month("2026-10").start, month("2026-11").start
-END = month("2026-11").end
+OCTOBER, NOVEMBER = month_of("2026-10").start, month_of("2026-11").start
+END = month_of("2026-11").end
 NOW = END + 2 * HOUR
 LATE = {"prompt_tokens": 5_000_000, "cached_tokens": 1_000_000, "completion_tokens": 700_000}
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from gateway.costs.closing.charging import charges_document
+from gateway.costs.closing.charging import charges_of
 from gateway.costs.selling.cards import (
     Assignment,
     RateCardError,
@@ -16,6 +16,7 @@ from gateway.costs.selling.cards import (
 )
 from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, charge, list_price
 from gateway.costs.selling.invoices import Invoice, due_date
+from gateway.units import amount_text
 from tests.unit.gateway.costs.selling.cards import card
 
 
@@ -59,27 +60,25 @@ def test_a_correction_takes_allowance_and_minimum_into_account():
 def test_cents_are_rounded_once_and_the_lines_sum_to_them():
     # 0.0049 of each kind: nothing by itself, 0.0147 together
     terms = card(input_micros=4_900, cached_micros=4_900, output_micros=4_900)
-    made = charges_document(TenantMonth(charge(terms, Tokens(10**6, 10**6, 10**6))))
-    assert made["exact"] == "0.0147"
-    assert made["amount_cents"] == 1
-    assert sum(line["amount_cents"] for line in made["lines"]) == 1
-    assert [line["sku"] for line in made["lines"]] == ["tokens/input", "tokens/cached-input", "tokens/output"]
-    assert made["lines"][0]["price"] == "standard/2026-10/input"
+    made = charges_of(TenantMonth(charge(terms, Tokens(10**6, 10**6, 10**6))))
+    assert amount_text(made.exact) == "0.0147"
+    assert made.amount_cents == 1
+    assert sum(line.amount_cents for line in made.lines) == 1
+    assert [line.sku for line in made.lines] == ["tokens/input", "tokens/cached-input", "tokens/output"]
+    assert made.lines[0].price == "standard/2026-10/input"
 
 
 def test_a_month_s_document_names_corrections_with_month_and_reason():
     terms = card(minimum_micros=50_000_000)
     changed = MonthCorrection(charge(card(), Tokens()), charge(card(), Tokens(10**6, 0, 0)))
-    made = charges_document(
-        TenantMonth(charge(terms, Tokens(10**6)), {"2026-09": changed}, {"2026-08": -(10**15)})
-    )
-    kinds = [(line["kind"], line.get("month"), line["amount_cents"]) for line in made["lines"]]
+    made = charges_of(TenantMonth(charge(terms, Tokens(10**6)), {"2026-09": changed}, {"2026-08": -(10**15)}))
+    kinds = [(line.kind, getattr(line, "month", None), line.amount_cents) for line in made.lines]
     assert kinds == [
         ("input", None, 60), ("cached", None, 0), ("output", None, 0), ("minimum", None, 4940),
         ("correction", "2026-09", 60), ("correction", "2026-08", -100),
     ]  # fmt: skip  # a line each says no more
-    assert all(line["reason"] for line in made["lines"] if line["kind"] == "correction")
-    assert made["amount_cents"] == 4960
+    assert all(line.reason for line in made.lines if line.kind == "correction")
+    assert made.amount_cents == 4960
 
 
 def test_list_prices_can_be_negative_in_corrections():
@@ -150,11 +149,11 @@ def test_batches_have_a_discount_after_the_free_tokens():
     of_batches = list_price(terms, Tokens(2_000_000, 0, 1_000_000))
     assert made.batch_discount == -of_batches * 60 // 100
     assert made.amount == listed + made.batch_discount
-    document = charges_document(TenantMonth(made))
-    [line] = [line for line in document["lines"] if line["kind"] == "batch_discount"]
-    assert (line["input_tokens"], line["output_tokens"], line["batch_percent"]) == (2_500_000, 1_000_000, 40)
-    assert line["amount_cents"] < 0
-    assert sum(line["amount_cents"] for line in document["lines"]) == document["amount_cents"]
+    charges = charges_of(TenantMonth(made))
+    [line] = [line for line in charges.lines if line.kind == "batch_discount"]
+    assert (line.input_tokens, line.output_tokens, line.batch_percent) == (2_500_000, 1_000_000, 40)
+    assert line.amount_cents < 0
+    assert sum(line.amount_cents for line in charges.lines) == charges.amount_cents
 
 
 @pytest.mark.parametrize(("percent", "batch"), [(100, Tokens(10**6, 0, 0)), (40, Tokens())])
@@ -162,8 +161,8 @@ def test_without_a_discount_the_document_is_as_it_always_was(percent: int, batch
     made = charge(card(batch_percent=percent), Tokens(10**6, 0, 0), batch=batch)
     assert made == charge(card(batch_percent=percent), Tokens(10**6, 0, 0))
     assert (
-        charges_document(TenantMonth(made))["lines"]
-        == charges_document(TenantMonth(charge(card(), Tokens(10**6, 0, 0))))["lines"]
+        charges_of(TenantMonth(made)).document()["lines"]
+        == charges_of(TenantMonth(charge(card(), Tokens(10**6, 0, 0)))).document()["lines"]
     )
 
 

@@ -7,17 +7,19 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import delete, select, update
 
+from gateway.costs.closing.charging import charges_of
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import settlement_now
 from gateway.costs.margin import month_margin
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import Period
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.selling.charges import MonthCorrection, Tokens, charge, residency_document
+from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, charge
 from gateway.costs.selling.residency import covered, of_tenants, residency_of
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_residency, periods, residency_spans
+from gateway.units import HOUR, amount_text
 from tests.support.ledger_rows import put, residency_span
 from tests.unit.gateway.costs.export.month import file_rows
 from tests.unit.gateway.costs.selling.cards import card, sell
@@ -100,9 +102,9 @@ def test_hours_are_those_with_a_version_somewhere(ledger):
 def test_a_charge_is_hours_times_price_exactly():
     made = charge(card(residency_micros=12_345), Tokens(10**6), {"acme/a": 744_000, "acme/b": 1})
     assert Fraction(made.amount, 10**15) == Fraction("0.60") + Fraction("744.001") * Fraction("0.012345")
-    said = residency_document(made)
-    assert (said["hours"], said["per_hour"]) == ("744.001", "0.012345")
-    assert said["adapters"][1] == {"adapter": "acme/b", "hours": "0.001"}
+    [line] = [line.document() for line in charges_of(TenantMonth(made)).lines if line.kind == "residency"]
+    assert (line["hours"], line["per_hour"]) == ("744.001", "0.012345")
+    assert line["adapters"][1] == {"adapter": "acme/b", "hours": "0.001"}
 
 
 def test_the_minimum_counts_residency_also_in_corrections():
@@ -201,8 +203,8 @@ def test_a_late_record_is_corrected_with_its_month_s_residency(ledger):
     assert october == 100
     assert late == 0  # still below the minimum, of which residency is a part
     with ledger.read() as connection:
-        made = settlement_now(connection, "2026-11").settlement.statements["acme"]["charges"]
-    assert Fraction(made["exact"]) == 100
+        settled = settlement_now(connection, "2026-11").settlement
+    assert amount_text(settled.statements["acme"].price) == "100.00"
 
 
 @pytest.mark.parametrize("granularity", ["hourly", "daily"])

@@ -18,6 +18,7 @@ from gateway.costs.selling.invoices import Invoice, add_invoice
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import period_tenants, usage_records
+from gateway.units import amount_text
 from tests.unit.gateway.costs.selling.sold import ENGINE, LATE, NOW, arrive_late, close_october, fill
 
 PER_MILLION = (Fraction("0.60"), Fraction("0.06"), Fraction("2.40"))
@@ -109,13 +110,15 @@ def test_a_margin_is_price_less_cost_to_the_last_digit(ledger):
         with ledger.read() as connection:
             settled = settlement_now(connection, month).settlement
         for row in made["rows"]:
-            cost = Fraction(settled.statements[row["tenant"]]["cost"])
+            cost = Fraction(amount_text(settled.statements[row["tenant"]].cost))
             parts = Fraction(row["cost_excluding_unused_time"]) + Fraction(row["cost_of_unused_time"])
             assert Fraction(row["cost"]) == cost == parts
             assert Fraction(row["margin"]) == Fraction(row["price"]) - cost
         bolt = next(row for row in made["rows"] if row["tenant"] == "bolt")
         assert (bolt["rate_card"], Fraction(bolt["margin"])) == (None, 0)
-        whole = sum(Fraction(row["price"]) for row in made["rows"]) - Fraction(settled.totals["cost"])
+        whole = sum(Fraction(row["price"]) for row in made["rows"]) - Fraction(
+            amount_text(settled.totals.cost)
+        )
         assert Fraction(made["totals"]["margin"]) == whole
         said = statement(ledger, "bolt", month)  # the same cents as on the statement, everywhere
         assert bolt["unused_time_cents"] == said["unused_time_cents"]

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.closing.closing import close
-from gateway.costs.periods import month
+from gateway.costs.periods import month_of
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.statement.page import statement_json, statement_page
 from tests.support.ledger_rows import exchange_rate
@@ -20,7 +20,7 @@ def fill_ledger(ledger):
     fill(ledger)
     sell(ledger, "acme", name="dear", input_micros=600_000_000, minimum_micros=9_000_000)
     for day, rate in (("2026-10", "0.913456789"), ("2026-11", "0.8")):
-        exchange_rate(ledger, rate, month(day).start)
+        exchange_rate(ledger, rate, month_of(day).start)
     close(ledger, "2026-10", now=NOW, by="test", policy="proportional")
     arrive_late(ledger)
 

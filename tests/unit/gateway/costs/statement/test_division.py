@@ -9,11 +9,12 @@ from decimal import Decimal
 import pytest
 
 from gateway.costs.closing.closing import GRACE, close
-from gateway.costs.periods import HOUR, month
+from gateway.costs.periods import month_of
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.statement.division import DIMENSION_NAMES
 from gateway.costs.statement.page import statement_csv, statement_json, statement_page
+from gateway.units import HOUR
 from tests.support.ledger_rows import exchange_rate, price
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, span
 from tests.unit.gateway.costs.rollups.test_parts import labelled
@@ -21,7 +22,7 @@ from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.statement.test_page import Page, cents
 from tests.unit.gateway.metering.make import record
 
-NOW = month("2026-11").end + GRACE
+NOW = month_of("2026-11").end + GRACE
 COUNTS = ("requests", "input_tokens", "cached_tokens", "output_tokens")
 
 

@@ -10,15 +10,16 @@ import pytest
 
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import MissingPriceError
-from gateway.costs.periods import DAY, month
+from gateway.costs.periods import month_of
 from gateway.costs.statement import plots
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.page import fitting, render, statement_page
 from gateway.costs.statement.statement_figures import read_statement
+from gateway.units import DAY
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 
-NOW = month(MONTH).end + DAY
+NOW = month_of(MONTH).end + DAY
 VOID = {"meta", "br", "line", "rect"}
 
 

@@ -11,10 +11,10 @@ from gateway.metering.engine_time import engine_time
 from gateway.metering.engine_time.engine_life import Beginnings, beginnings
 from gateway.metering.engine_time.engine_time import EngineTime
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.engine_hours import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_counters, engine_spans
 from gateway.runtime.clock import system_time
+from gateway.units import HOUR
 
 S = 1_000_000
 T = 500_000 * HOUR  # a whole hour

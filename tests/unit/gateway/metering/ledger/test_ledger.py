@@ -11,8 +11,9 @@ from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.ledger.record_rows import engine_hour_records
 from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
 from gateway.metering.records import UsageRecord
+from gateway.units import HOUR
 from tests.support.waiting import until_now
-from tests.unit.gateway.metering.make import HOUR, intent, record
+from tests.unit.gateway.metering.make import intent, record
 
 
 def everything(ledger, **options):

@@ -17,7 +17,8 @@ from gateway.metering.ledger.schema import (
     rollups,
     usage_records,
 )
-from tests.unit.gateway.metering.make import HOUR, record
+from gateway.units import HOUR
+from tests.unit.gateway.metering.make import record
 
 
 def at(year, month, day=1, hour=0):

@@ -9,13 +9,14 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, select, text
 
-from gateway.costs.periods import HOUR, iso, month
+from gateway.costs.periods import iso, month_of
 from gateway.metering.ledger import migrations
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, rollup_parts
+from gateway.units import HOUR
 from tests.unit.gateway.metering.make import record
 
-OCTOBER, NOVEMBER = month("2026-10").start, month("2026-11").start
+OCTOBER, NOVEMBER = month_of("2026-10").start, month_of("2026-11").start
 FIGURES = (
     "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
     "weight_input", "weight_cached", "weight_output", "weight_other", "calibration",

@@ -1,0 +1,196 @@
+"""What a settlement says, typed: each tenant's statement with its lines and charges, and the totals. Closed
+months store these as documents that their hash covers, so a document that was read is written back byte by
+byte, without keys that it did not have.
+
+Amounts are integers here, and exact decimals in the documents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from gateway.costs.prices.price import Series
+from gateway.units import (
+    Amount,
+    Cents,
+    Micros,
+    MilliHours,
+    NanoHours,
+    amount_text,
+    hours_text,
+    micros_text,
+    units_of,
+)
+
+
+def _decimal(places: int) -> BeforeValidator:
+    return BeforeValidator(lambda value: units_of(value, places) if isinstance(value, str) else value)
+
+
+AmountText = Annotated[Amount, _decimal(15), PlainSerializer(amount_text)]
+MicrosText = Annotated[Micros, _decimal(6), PlainSerializer(micros_text)]
+HoursText = Annotated[MilliHours, _decimal(3), PlainSerializer(hours_text)]
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    def document(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class Counts(Document):
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+
+
+COUNTS = tuple(Counts.model_fields)
+
+
+class StatementLine(Counts):
+    """Everything of one kind, adapter, GPU type, region and purchase model."""
+
+    kind: str
+    """A bucket of the month's time, or `allocated`: a share of unused time."""
+    adapter: str
+    gpu_type: str
+    region: str
+    purchase: str
+    correction: bool
+    corrects: str = ""
+    """For a correction of kind `allocated`: the month that it corrects."""
+    nano_gpu_hours: NanoHours
+    cost: AmountText
+    amount_cents: Cents | None
+    """None: not billed."""
+
+    @property
+    def series(self) -> Series:
+        return self.gpu_type, self.region, self.purchase
+
+
+class _Charge(Document):
+    exact: AmountText
+    amount_cents: Cents
+
+
+class _Priced(_Charge):
+    sku: str
+    price: str
+    """`standard/2026-11/input`"""
+
+
+class TokenCharge(_Priced):
+    kind: Literal["input", "cached", "output"]
+    tokens: int
+    free_tokens: int
+    per_million: MicrosText
+
+
+class ResidentAdapter(Document):
+    adapter: str
+    hours: HoursText
+
+
+class ResidencyCharge(_Priced):
+    kind: Literal["residency"]
+    hours: HoursText
+    per_hour: MicrosText
+    adapters: tuple[ResidentAdapter, ...]
+
+
+class _TokenCounts(Document):
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class BatchDiscount(_TokenCounts, _Priced):
+    kind: Literal["batch_discount"]
+    batch_percent: int
+
+
+class MinimumCharge(_Priced):
+    kind: Literal["minimum"]
+    monthly_minimum: MicrosText
+
+
+class CorrectionCharge(_TokenCounts, _Charge):
+    kind: Literal["correction"]
+    month: str
+    reason: str
+    card: str | None = None
+
+
+class CostCharge(_Charge):
+    """The cost of a month without a rate card."""
+
+    kind: Literal["cost"]
+
+
+Charge = Annotated[
+    TokenCharge | ResidencyCharge | BatchDiscount | MinimumCharge | CorrectionCharge | CostCharge,
+    Field(discriminator="kind"),
+]
+
+
+class Charges(Document):
+    """What a tenant pays for a month by its rate card."""
+
+    card: str | None
+    """None: it had one only in corrected months."""
+    card_from: str | None
+    exact: AmountText
+    amount_cents: Cents
+    lines: tuple[Charge, ...]
+
+
+class TenantStatement(Document):
+    nano_gpu_hours: NanoHours
+    allocated_nano_gpu_hours: NanoHours
+    cost: AmountText
+    amount_cents: Cents
+    lines: tuple[StatementLine, ...]
+    charges: Charges | None = None
+    """None: the tenant pays the cost."""
+
+    @property
+    def price(self) -> Amount:
+        """What the tenant pays."""
+        return self.cost if self.charges is None else self.charges.exact
+
+    @property
+    def price_cents(self) -> Cents:
+        return self.amount_cents if self.charges is None else self.charges.amount_cents
+
+    @property
+    def card(self) -> str | None:
+        return None if self.charges is None else self.charges.card
+
+
+class BucketTotal(Document):
+    nano_gpu_hours: NanoHours
+    cost: AmountText
+
+
+class Part(Document):
+    cost: AmountText
+    amount_cents: Cents
+
+
+class Totals(Counts):
+    """The sums of all tenants, and what the operator bears: `billed`, `retry_waste` and `unallocated` make up
+    the cost."""
+
+    nano_gpu_hours: NanoHours
+    allocated_nano_gpu_hours: NanoHours
+    cost: AmountText
+    amount_cents: Cents
+    buckets: dict[str, BucketTotal]
+    billed: Part
+    retry_waste: Part
+    unallocated: Part
