@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,6 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.observability.logs import is_json
+
+if TYPE_CHECKING:  # local commands show no reports
+    from gateway.schemas.finance import Complete
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +95,15 @@ def note(text: str) -> None:
     console(stderr=True).print(Text(text), soft_wrap=True)
 
 
-def note_incomplete(body: Mapping[str, Any]) -> None:
+def note_incomplete(body: Complete | Mapping[str, Any]) -> None:
     """Say it if the gateway says that figures lack records."""
-    if body.get("missing"):
-        note(f"Incomplete: {clean(body['missing'])} See florin doctor.")
-    elif not body.get("complete", True):
+    if isinstance(body, Mapping):
+        missing, complete = body.get("missing"), body.get("complete", True)
+    else:
+        missing, complete = body.missing, body.complete
+    if missing:
+        note(f"Incomplete: {clean(missing)} See florin doctor.")
+    elif not complete:
         note("Incomplete: records are still arriving in the ledger. Try again shortly.")
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from gateway.costs.commitments.commitment import CommitmentError
 from gateway.costs.commitments.commitment_store import (
     CommitmentNotFoundError,
@@ -17,35 +13,8 @@ from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
-from gateway.schemas.base import Count, StrictBody
+from gateway.schemas.commitments import NewCommitment
 from gateway.tenants.directory import Key
-
-
-class NewCommitment(StrictBody):
-    gpu_type: Annotated[
-        str, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$", description="As engines are labelled.")
-    ]
-    gpus: Annotated[Count, Field(description="Number of GPUs that are paid for.", examples=[8])]
-    valid_from: Annotated[str, Field(max_length=40, description="ISO 8601, UTC.", examples=["2026-10-01"])]
-    valid_to: Annotated[str, Field(max_length=40, description="Exclusive.", examples=["2027-10-01"])]
-    rate_per_gpu_hour: Annotated[
-        str,
-        Field(
-            max_length=40,
-            description="Paid for every hour of the term, used or not; a decimal with at most six places. 0 "
-            "if everything is paid upfront.",
-            examples=["1.80"],
-        ),
-    ]
-    upfront: Annotated[
-        str,
-        Field(max_length=40, description="Paid once, and amortised evenly over the term.", examples=["9000"]),
-    ] = "0"
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
-    region: Annotated[
-        str, Field(max_length=63, pattern=r"^[ -~]*$", description="Empty: engines of any region use it.")
-    ] = ""
-    description: Annotated[str, Field(max_length=300, description="The provider's name for it.")] = ""
 
 
 async def add(state: State, new: NewCommitment, key: Key) -> tuple[Json, bool]:

@@ -38,7 +38,14 @@ class Answer(BaseModel):
     """What a route returns. Who reads one ignores fields that it does not know, so that a command line works
     with a newer gateway."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+    model_config = ConfigDict(
+        extra="ignore",
+        frozen=True,
+        from_attributes=True,
+        validate_by_name=True,  # `start`, besides its name in JSON, `from`
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
 
     _body: Json = PrivateAttr(default_factory=dict)
 

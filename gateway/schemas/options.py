@@ -59,8 +59,8 @@ class OptionField:
 
     @property
     def name(self) -> str:
-        """Of the parameter and of the form's field: unlike the path, it may be shared by no other."""
-        return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+        """Of the command's parameter."""
+        return "_".join(self.path)
 
     @property
     def label(self) -> str:

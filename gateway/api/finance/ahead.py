@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
@@ -15,13 +15,14 @@ from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
 from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.schemas.forecasts import Alerts, Anomalies, Forecast
 
 router = APIRouter(route_class=Tagged)
 
 _DECIMAL = r"^\d{1,4}(\.\d{1,3})?$"
 
 
-@router.get("/forecast")
+@router.get("/forecast", response_model_exclude_unset=True)
 async def forecast(
     *,
     key: FinanceKey,
@@ -35,13 +36,10 @@ async def forecast(
         str | None,
         Query(description="As of this date, from the days before it. Shows how accurate forecasts were."),
     ] = None,
-) -> dict[str, Any]:
+) -> Forecast:
     """Cost of a month (default: this month) so far, and expected at its end with an interval (`low`, `high`),
-    for the installation and by tenant. `method`: `weekday` means, `daily` means (less than two weeks are
-    known), `none` (too little is known), or `actual` (the month is over). Tenants' costs exclude unused time,
-    unless the month's `policy` shares it. A tenant's key sees what it is charged: with a rate card
-    (`priced_by`), the price of the tokens, before free allowance, minimum and discounts, and no budget;
-    `note` says why."""
+    for the installation and by tenant. A tenant's key sees what it is charged: with a rate card
+    (`priced_by`), the price of the tokens, before free allowance, minimum and discounts, and no budget."""
     now, process = state.clock.now(), ledger_process_of(state, key)
     complete = await refresh(state, process)
     try:
@@ -56,10 +54,10 @@ async def forecast(
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return {**found, **completeness(state, complete=complete)}
+    return Forecast.read(found | completeness(state, complete=complete))
 
 
-@router.get("/anomalies")
+@router.get("/anomalies", response_model_exclude_unset=True)
 async def anomalies(
     *,
     _: StaffKey,
@@ -73,9 +71,9 @@ async def anomalies(
             pattern=_DECIMAL, description="An engine is idle if it is unused for this percentage of the day."
         ),
     ] = "95",
-) -> dict[str, Any]:
+) -> Anomalies:
     """Tenants and adapters that cost several times their habit (the median of the two weeks before) yesterday
-    or today, and engines that idled all of yesterday. `ratio`: cost by habit, or the idle part."""
+    or today, and engines that idled all of yesterday."""
     if Fraction(factor) <= 1:
         raise FlorinError("invalid_value", "factor: must be greater than 1.", param="factor")
     if not 0 < Fraction(idle_percent) <= 100:
@@ -85,21 +83,20 @@ async def anomalies(
     bounds = Bounds(factor=Fraction(factor), idle_percent=Fraction(idle_percent))
     complete = await refresh(state, state.ledger_process)
     found = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
-    return {**found, **completeness(state, complete=complete)}
+    return Anomalies.read(found | completeness(state, complete=complete))
 
 
-@router.get("/alerts")
+@router.get("/alerts", response_model_exclude_unset=True)
 async def alerts(
     *,
     key: FinanceKey,
     state: StateDep,
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> dict[str, Any]:
+) -> Alerts:
     """Alerts about budgets and anomalies, newest first. Each is raised once; the webhook gets the same
-    object. `delivered_at` is null until the webhook has accepted it. A tenant's key does not see those about
-    days for which it is charged by a rate card; `note` says so if any are left out."""
+    object. A tenant's key does not see those about days for which it is charged by a rate card."""
     process, owner, tenants = ledger_process_of(state, key), owner_of(state, key), tenants_of(key, tenant)
     if owner is not None:
-        return await process.run(own_alerts, owner, tenants=tenants, limit=limit)
-    return {"data": await process.run(list_alerts, tenants=tenants, limit=limit)}
+        return Alerts.read(await process.run(own_alerts, owner, tenants=tenants, limit=limit))
+    return Alerts.read({"data": await process.run(list_alerts, tenants=tenants, limit=limit)})

@@ -15,6 +15,8 @@ from gateway.costs.reconciliation.bills import list_bills
 from gateway.errors import FlorinError
 from gateway.operations import bills
 from gateway.operations.authorization import actor_of
+from gateway.schemas.base import Listed
+from gateway.schemas.bills import Bill, ImportedBill, RemovedBill
 
 router = APIRouter(route_class=Tagged)
 
@@ -55,7 +57,7 @@ async def add(
         bool, Query(description="Leave out taxes, credits and fees that name no GPU type.")
     ] = False,
     skip_bad: Annotated[bool, Query(description="Import the valid lines and report the others.")] = False,
-) -> dict[str, Any]:
+) -> ImportedBill:
     """Import a bill; the body is the file, with commas, semicolons or tabs. Returns 201, or 200 if all lines
     were imported before. Nothing is imported unless every line is valid; the error has a finding for each
     mistake, with the number of lines that have it."""
@@ -75,13 +77,13 @@ async def add(
         )
     if not imported["new"]:
         response.status_code = 200
-    return imported
+    return ImportedBill.read(imported)
 
 
 @router.get("/bills")
-async def show(_: StaffKey, state: StateDep) -> dict[str, Any]:
+async def show(_: StaffKey, state: StateDep) -> Listed[Bill]:
     """List imported bills, newest first."""
-    return {"data": await state.ledger_process.run(list_bills)}
+    return Listed[Bill].read({"data": await state.ledger_process.run(list_bills)})
 
 
 @router.delete("/bills/{source}")
@@ -91,9 +93,9 @@ async def remove(
     source: Annotated[
         str, Path(pattern="^[0-9a-f]{1,64}$", description="SHA-256 of the file, or a prefix of it.")
     ],
-) -> dict[str, Any]:
+) -> RemovedBill:
     """Remove an import and its lines."""
-    return await bills.remove(state, source, actor=actor_of(key))
+    return RemovedBill.read(await bills.remove(state, source, actor=actor_of(key)))
 
 
 async def _receive(request: Request, file: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
@@ -14,17 +12,15 @@ from gateway.errors import FlorinError
 from gateway.operations import budgets
 from gateway.operations.authorization import actor_of
 from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.schemas.forecasts import Budgets, ChangedBudget, NewBudget
 
 router = APIRouter(prefix="/budgets", route_class=Tagged)
 
 
-@router.get("")
-async def show(
-    key: FinanceKey, state: StateDep, month: Month = None, tenant: Tenant = None
-) -> dict[str, Any]:
-    """The budgets of a month (default: this month), and how it stands against them. `status` is `within`,
-    `warning` (`warn_percent` is used), `forecast_over` (the forecast exceeds the amount) or `reached`. A
-    tenant's key sees none for months in which a rate card sets what it is charged; `note` says so."""
+@router.get("", response_model_exclude_unset=True)
+async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Tenant = None) -> Budgets:
+    """The budgets of a month (default: this month), and how it stands against them. A tenant's
+    key sees none for months in which a rate card sets what it is charged."""
     now, process = state.clock.now(), ledger_process_of(state, key)
     complete = await refresh(state, process)
     try:
@@ -37,12 +33,12 @@ async def show(
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return {**found, **completeness(state, complete=complete)}
+    return Budgets.read(found | completeness(state, complete=complete))
 
 
-@router.put("")
-async def put(new: budgets.NewBudget, key: StaffKey, state: StateDep) -> dict[str, Any]:
+@router.put("", response_model_exclude_unset=True)
+async def put(new: NewBudget, key: StaffKey, state: StateDep) -> ChangedBudget:
     """Set the monthly budget of a tenant, or without one of the installation, from a month on; or remove it.
     Budgets warn and refuse nothing. Setting the same again changes nothing (`changed` is false)."""
     budget, changed = await budgets.put(state, new, actor=actor_of(key))
-    return {**budget, "changed": changed}
+    return ChangedBudget.read(budget | {"changed": changed})

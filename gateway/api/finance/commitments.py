@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
@@ -13,48 +13,47 @@ from gateway.costs.commitments.commitment_report import commitment_report
 from gateway.costs.commitments.commitment_store import list_commitments
 from gateway.costs.periods import iso
 from gateway.operations import commitments
-from gateway.operations.commitments import NewCommitment
 from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.schemas.base import Listed
+from gateway.schemas.commitments import Commitment, CommitmentReport, NewCommitment
 
 router = APIRouter(prefix="/commitments", route_class=Tagged)
 
 
 @router.post("", status_code=201)
-async def add(body: NewCommitment, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+async def add(body: NewCommitment, key: StaffKey, state: StateDep, response: Response) -> Commitment:
     """Add a commitment: 201, or 200 if the same one exists. Commitments are never edited; a wrong one is
     withdrawn."""
     made, new = await commitments.add(state, body, key)
     if not new:
         response.status_code = 200
-    return made
+    return Commitment.read(made)
 
 
 @router.get("")
-async def show(_: StaffKey, state: StateDep) -> dict[str, Any]:
+async def show(_: StaffKey, state: StateDep) -> Listed[Commitment]:
     """List every commitment, also withdrawn ones."""
-    return {"data": await state.ledger_process.run(list_commitments)}
+    return Listed[Commitment].read({"data": await state.ledger_process.run(list_commitments)})
 
 
-@router.get("/report")
+@router.get("/report", response_model_exclude_unset=True)
 async def report(
     _: StaffKey,
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
-) -> dict[str, Any]:
+) -> CommitmentReport:
     """Coverage and utilisation of commitments in a month, list price against net cost, what unused capacity
     cost, and savings by spot."""
     now = state.clock.now()
     of = month_of(month or iso(now)[:7])
     complete = await refresh(state, state.ledger_process)
-    return {
-        **await state.ledger_process.run(commitment_report, of, now=now),
-        **completeness(state, complete=complete),
-    }
+    report = await state.ledger_process.run(commitment_report, of, now=now)
+    return CommitmentReport.read(report | completeness(state, complete=complete))
 
 
 @router.post("/{number}/withdraw")
 async def withdraw(
     number: Annotated[int, Path(ge=1, lt=2**31)], asked: WithdrawnLine, key: StaffKey, state: StateDep
-) -> dict[str, Any]:
+) -> Commitment:
     """Withdraw a commitment that was recorded by mistake: it no longer counts, in any month."""
-    return await commitments.withdraw(state, number, reason=asked.reason, key=key)
+    return Commitment.read(await commitments.withdraw(state, number, reason=asked.reason, key=key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -13,11 +13,12 @@ from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reports.compare_report import CompareError, compare_month
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.schemas.comparison import Comparison
 
 router = APIRouter(route_class=Tagged)
 
 
-@router.get("/compare")
+@router.get("/compare", response_model_exclude_unset=True)
 async def compare(
     *,
     _: StaffKey,
@@ -29,7 +30,7 @@ async def compare(
     reference: Annotated[
         str | None, Query(max_length=63, description="GPU type. Default: the one with the most hours.")
     ] = None,
-) -> dict[str, Any]:
+) -> Comparison:
     """Total and effective cost of the month's work on each GPU of the price book, cheapest first: without
     idle time (`busy_cost`), and with the month's share of idle time (`loaded_cost`). `speedup_is` says
     whether a speed was measured, stated in the price book, or is unknown. Role finance or operator."""
@@ -43,4 +44,4 @@ async def compare(
         )
     except CompareError as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
-    return {**found, **completeness(state, complete=complete)}
+    return Comparison.read(found | completeness(state, complete=complete))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
@@ -11,6 +11,7 @@ from gateway.api.finance.common import After, Tagged, position, token
 from gateway.costs.events.event_pages import NotClosedError, cost_events, usage_events
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
+from gateway.schemas.usage_events import CloudEvents
 
 router = APIRouter(route_class=Tagged)
 
@@ -30,7 +31,7 @@ async def events(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Records to look at.")] = 1000,
     after: After = None,
-) -> dict[str, Any]:
+) -> CloudEvents:
     """CloudEvents 1.0 that billing systems can take more than once: ids never change. Usage comes in the
     order in which it reached the ledger, so a late record is never passed over: keep `next` as a cursor and
     ask again later. `more` is false at the present end."""
@@ -40,7 +41,7 @@ async def events(
             if month is None:
                 raise FlorinError("invalid_value", "month: required for events of cost.", param="month")
             data = await state.ledger_process.run(cost_events, month, source=source)
-            return {"data": data, "next": None, "more": False}
+            return CloudEvents(data=data, next=None, more=False)
         begin = 0 if since is None else instant("since", since)
     except NotClosedError as error:
         raise FlorinError("invalid_value", str(error), param="month") from error
@@ -50,7 +51,8 @@ async def events(
     data, last, more = await state.ledger_process.run(
         usage_events, source=source, after=_position(after), since=begin, limit=limit
     )
-    return {"data": data, "next": None if last is None else token((str(last[0]), last[1])), "more": more}
+    cursor = None if last is None else token((str(last[0]), last[1]))
+    return CloudEvents(data=data, next=cursor, more=more)
 
 
 def _position(after: str | None) -> tuple[int, str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
@@ -11,11 +11,12 @@ from gateway.api.finance.common import Tagged, month_of
 from gateway.costs.margin import month_margin
 from gateway.costs.periods import iso
 from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.schemas.margins import MarginReport
 
 router = APIRouter(route_class=Tagged)
 
 
-@router.get("/margin")
+@router.get("/margin", response_model_exclude_unset=True)
 async def margin(
     *,
     _: StaffKey,
@@ -24,10 +25,10 @@ async def margin(
     by: Annotated[
         Literal["tenant", "adapter"], Query(description="adapter: also `adapters`, which sum to the rows.")
     ] = "tenant",
-) -> dict[str, Any]:
+) -> MarginReport:
     """Price less cost of each tenant in a month, as exact decimals; the total also includes what no tenant is
     charged. Without a rate card, the price is the cost. Role finance or operator."""
     of = month_of(month or iso(state.clock.now())[:7])
     complete = await refresh(state, state.ledger_process)
     found = await state.ledger_process.run(month_margin, of, by_adapter=by == "adapter")
-    return {**found, **completeness(state, complete=complete)}
+    return MarginReport.read(found | completeness(state, complete=complete))

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.cost.ahead import unsaid
 from gateway.commands.output import clean, note, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.adapter_costs import AdapterCostReport, AdapterCosts
 from gateway.units import shown
 
 app = typer.Typer()
@@ -36,38 +37,39 @@ def adapters(
     """
     if month and (start or end):
         raise UsageError("--month cannot be combined with --from or --to.")
-    body = session.api.get("/finance/v1/adapters", {"month": month, "from": start, "to": end})
-    session.result(body, lambda found: _people(found, limit))
+    params = {"month": month, "from": start, "to": end}
+    report = session.api.get("/finance/v1/adapters", AdapterCostReport, params)
+    session.result(report, lambda report: _people(report, limit))
 
 
-def _people(body: Json, limit: int) -> None:
-    if not body["rows"]:
+def _people(body: AdapterCostReport, limit: int) -> None:
+    if not body.rows:
         note("No adapter was used or resident in this time.")
         return
-    currency = clean(body["currency"])
-    rows = [_row(clean(row["adapter"]), row) for row in body["rows"][:limit]]
-    left = len(body["rows"]) - limit
+    currency = clean(body.currency)
+    rows = [_row(clean(row.adapter), row) for row in body.rows[:limit]]
+    left = len(body.rows) - limit
     rows.append([Text("")] * 8)
-    rows.append(_row(f"{body['rare']['adapters']:,} rarely used", body["rare"]))
-    rows.append(_row(f"all {body['total']['adapters']:,}", body["total"]))
+    rows.append(_row(f"{body.rare.adapters:,} rarely used", body.rare))
+    rows.append(_row(f"all {body.total.adapters:,}", body.total))
     columns = (
         "adapter", "requests", f"cost {currency}", "loads", "of which loads", "slot-hours", "engines",
         "slot share",
     )  # fmt: skip  # as the rows
     show(table(columns, rows, right=columns[1:]))
     if left > 0:
-        note(f"{left:,} more adapters: --limit {len(body['rows'])} shows all.")
+        note(f"{left:,} more adapters: --limit {len(body.rows)} shows all.")
     note(
         "Rarely used: fewer than ten requests a day. The slot share is an equal part of the engines' cost, "
         "and part of no bill: an engine costs the same with an empty slot."
     )
-    if body["total"]["load_cost"] is None:
+    if body.total.load_cost is None:
         note("Some loads were on GPUs that are not calibrated or have no price: run florin calibrate.")
     unsaid(body)
 
 
-def _row(name: str, row: Json) -> list[str | Text | int]:
+def _row(name: str, row: AdapterCosts) -> list[str | Text | int]:
     return [
-        name, row["requests"], shown(row["cost"]), row["loads"], shown(row["load_cost"]),
-        shown(row["slot_hours"]), row["engines"], shown(row["slot_cost"]),
+        name, row.requests, shown(row.cost), row.loads, shown(row.load_cost),
+        shown(row.slot_hours), row.engines, shown(row.slot_cost),
     ]  # fmt: skip  # as the columns

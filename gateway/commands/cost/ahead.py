@@ -12,6 +12,8 @@ from rich.text import Text
 from gateway.commands.client import Json
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.finance import Complete, PriceSeries
+from gateway.schemas.forecasts import Alerts, Anomalies, Estimate, Forecast
 from gateway.units import percent, short, shown
 
 app = typer.Typer()
@@ -53,36 +55,36 @@ def forecast(
     Example: florin cost forecast --confidence 95
     """
     params = {"month": month, "tenant": tenant, "confidence": confidence.value, "as_of": as_of}
-    session.result(session.api.get("/finance/v1/forecast", params), _forecast)
+    session.result(session.api.get("/finance/v1/forecast", Forecast, params), _forecast)
 
 
-def _forecast(body: Json) -> None:
-    currency = clean(body["currency"])
+def _forecast(body: Forecast) -> None:
+    currency = clean(body.currency)
     rows = [
-        _forecast_row(clean(row["tenant"]), row)
-        for row in sorted(body["rows"], key=lambda row: (-Decimal(row["so_far"]), row["tenant"]))
+        _forecast_row(clean(row.tenant), row)
+        for row in sorted(body.rows, key=lambda row: (-Decimal(row.so_far), row.tenant))
     ]
-    if "whole" in body:
+    if body.whole:
         rows.append([Text("")] * 7)
-        rows.append(_forecast_row("provisioned GPU cost at list price", body["whole"]))
+        rows.append(_forecast_row("provisioned GPU cost at list price", body.whole))
     columns = ("tenant", f"so far {currency}", "expected", "low", "high", "budget", "status")
     show(table(columns, rows, right=columns[1:6]))
     note(
-        f"{clean(body['month'])}: {body['complete_days']} of {body['days']} days are complete. In "
-        f"{body['confidence_percent']} of 100 such months the cost ends between low and high."
+        f"{clean(body.month)}: {body.complete_days} of {body.days} days are complete. In "
+        f"{body.confidence_percent} of 100 such months the cost ends between low and high."
     )
-    unused = "exclude" if body["policy"] == "none" else "include their share of"
-    note(f"Tenants' costs {unused} unused time (policy {clean(body['policy'])}).")
-    every = [*body["rows"], *([body["whole"]] if "whole" in body else [])]
-    if any(row["method"] == "none" for row in every):
+    unused = "exclude" if body.policy == "none" else "include their share of"
+    note(f"Tenants' costs {unused} unused time (policy {clean(body.policy)}).")
+    every = [*body.rows, *([body.whole] if body.whole else [])]
+    if any(row.method == "none" for row in every):
         note(_UNKNOWN)
     unsaid(body)
 
 
-def _forecast_row(name: str, row: Json) -> list[str | Text]:
+def _forecast_row(name: str, row: Estimate) -> list[str | Text]:
     return [
-        name, shown(row["so_far"]), shown(row["expected"]), shown(row["low"]), shown(row["high"]),
-        shown(row["budget"]), status(row["status"]),
+        name, shown(row.so_far), shown(row.expected), shown(row.low), shown(row.high),
+        shown(row.budget), status(row.status),
     ]  # fmt: skip  # as the columns
 
 
@@ -102,34 +104,34 @@ def anomalies(
     Example: florin cost anomalies --factor 2
     """
     params = {"factor": factor, "idle_percent": idle_percent}
-    session.result(session.api.get("/finance/v1/anomalies", params), _anomalies)
+    session.result(session.api.get("/finance/v1/anomalies", Anomalies, params), _anomalies)
 
 
-def _anomalies(body: Json) -> None:
-    if not body["data"]:
+def _anomalies(body: Anomalies) -> None:
+    if not body.data:
         note(
-            f"Nothing costs {clean(short(body['factor']))} times its habit, and no engine is idle for "
-            f"{clean(short(body['idle_percent']))} % of its time."
+            f"Nothing costs {clean(short(body.factor))} times its habit, and no engine is idle for "
+            f"{clean(short(body.idle_percent))} % of its time."
         )
         unsaid(body)
         return
     rows = [
         (
-            row["kind"], row["subject"], row["since"], row["day"], shown(row["cost"]), shown(row["habit"]),
-            _ratio(row),
+            row.kind, row.subject, row.since, row.day, shown(row.cost), shown(row.habit),
+            _ratio(row.kind, row.ratio),
         )
-        for row in body["data"]
+        for row in body.data
     ]  # fmt: skip  # as the columns
-    columns = ("kind", "name", "since", "day", f"cost {clean(body['currency'])}", "habit", "")
+    columns = ("kind", "name", "since", "day", f"cost {clean(body.currency)}", "habit", "")
     show(table(columns, rows, right=columns[4:6]))
     note("Cost of an engine: of its unused time on that day.")
     unsaid(body)
 
 
-def _ratio(row: Json) -> str:
-    if row["kind"] == "engine":
-        return f"{percent(row['ratio'])} idle"
-    return f"{shown(row['ratio'], 1)} times"
+def _ratio(kind: str, ratio: str) -> str:
+    if kind == "engine":
+        return f"{percent(ratio)} idle"
+    return f"{shown(ratio, 1)} times"
 
 
 @command(app, "alerts")
@@ -145,15 +147,15 @@ def alerts(
 
     Example: florin cost alerts --limit 5
     """
-    body = session.api.get("/finance/v1/alerts", {"tenant": tenant, "limit": limit})
-    session.result(body, _alerts)
+    raised = session.api.get("/finance/v1/alerts", Alerts, {"tenant": tenant, "limit": limit})
+    session.result(raised, _alerts)
 
 
-def _alerts(body: Json) -> None:
-    if not body["data"]:
+def _alerts(body: Alerts) -> None:
+    if not body.data:
         note("No alert has been raised yet.")
         return
-    rows = [(a["at"], a["type"], a["tenant"], _about(a["data"]), a["delivered_at"]) for a in body["data"]]
+    rows = [(a.at, a.type, a.tenant, _about(a.data), a.delivered_at) for a in body.data]
     show(table(("raised", "alert", "tenant", "about", "delivered"), rows))
 
 
@@ -163,20 +165,20 @@ def _about(data: Json) -> str:
         used = f"{shown(data['so_far'])} of {shown(data['budget'])} {data['currency']}"
         return f"{data['month']}: {used} used{end}"
     cost = f"{shown(data['cost'])} {data['currency']} on {data['day']}"
-    return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data)}"
+    return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data['kind'], data['ratio'])}"
 
 
-def unsaid(body: Json) -> None:
+def unsaid(body: Complete) -> None:
     """Why figures may be too low."""
-    for price in body.get("missing_prices", ()):
+    for price in getattr(body, "missing_prices", ()):
         note(f"No price for {clean(_series(price))}: its cost is missing. Add one with florin price add.")
     note_incomplete(body)
 
 
-def _series(price: object) -> str:
-    if isinstance(price, dict):
-        return " ".join(str(price[name]) for name in ("gpu_type", "region", "purchase") if price.get(name))
-    return str(price)
+def _series(price: PriceSeries | str) -> str:
+    if isinstance(price, str):
+        return price
+    return " ".join(filter(None, (price.gpu_type, price.region, price.purchase)))
 
 
 def status(name: str | None) -> Text:

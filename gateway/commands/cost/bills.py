@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json, UsageError, segment
+from gateway.commands.client import Json, UsageError, read, segment
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import Session, command, confirm
+from gateway.schemas.base import Listed
+from gateway.schemas.bills import Bill, ImportedBill, RemovedBill
 
 app = typer.Typer()
 
@@ -106,32 +108,32 @@ def import_bill(
             body = session.api.upload("/finance/v1/bills", content, params)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}.") from error
-    session.result(body, _imported)
+    session.result(read(ImportedBill, body, session.gateway), _imported)
 
 
-def _imported(body: Json) -> None:
-    known = body["lines"] - body["new"]
+def _imported(body: ImportedBill) -> None:
+    known = body.lines - body.new
     say(
-        f"Imported {_lines(body['new'])} of {clean(body['file_name'])}: {body['gpu_hours']} GPU-hours, "
-        f"{_money(body['cost'])}{f' (already imported: {_lines(known)})' if known else ''}."
+        f"Imported {_lines(body.new)} of {clean(body.file_name)}: {body.gpu_hours} GPU-hours, "
+        f"{_money(body.cost)}{f' (already imported: {_lines(known)})' if known else ''}."
     )
-    if body["repeated"]:
-        note(f"Identical to lines of another import: {_lines(body['repeated'])}. See florin cost bills.")
-    if body["ignored"]:
-        note(f"Skipped, not about GPUs: {_lines(body['ignored'])}, {_money(body['ignored_cost'])}.")
-    if body["bad_lines"]:
-        note(f"Skipped, invalid: {_lines(body['bad_lines'])}:")
-        for bad in body["bad_reasons"]:
-            note(f"  {clean(bad['where'])}: {clean(bad['reason'])}")
-    if body["charges"]:
-        note(f"Of it taxes, credits and fees that name no GPU type: {_money(body['charges'])}.")
-    if body["inclusive_looking"]:
+    if body.repeated:
+        note(f"Identical to lines of another import: {_lines(body.repeated)}. See florin cost bills.")
+    if body.ignored:
+        note(f"Skipped, not about GPUs: {_lines(body.ignored)}, {_money(body.ignored_cost)}.")
+    if body.bad_lines:
+        note(f"Skipped, invalid: {_lines(body.bad_lines)}:")
+        for bad in body.bad_reasons:
+            note(f"  {clean(bad.where)}: {clean(bad.reason)}")
+    if body.charges:
+        note(f"Of it taxes, credits and fees that name no GPU type: {_money(body.charges)}.")
+    if body.inclusive_looking:
         note(
-            f"{_lines(body['inclusive_looking'])} end on the last day of a month or in the last second of a "
+            f"{_lines(body.inclusive_looking)} end on the last day of a month or in the last second of a "
             "minute, and ends are read as exclusive. If this bill's ends are inclusive, remove it and import "
             "it again with --end inclusive."
         )
-    note(f"To undo: florin cost remove-bill {body['source'][:_SHOWN]}")
+    note(f"To undo: florin cost remove-bill {body.source[:_SHOWN]}")
 
 
 @command(app, "bills")
@@ -141,21 +143,21 @@ def bills(session: Session) -> None:
     Example: florin cost bills
     """
 
-    def people(body: Json) -> None:
-        if not body["data"]:
+    def people(body: Listed[Bill]) -> None:
+        if not body.data:
             note("No bills yet: florin cost import-bill FILE")
             return
         rows = [
             (
-                b["source"][:_SHOWN], b["file_name"], b["lines"], b["from"], b["to"], b["gpu_hours"],
-                _money(b["cost"]), b["imported_at"],
+                b.source[:_SHOWN], b.file_name, b.lines, b.start, b.to, b.gpu_hours,
+                _money(b.cost), b.imported_at,
             )
-            for b in body["data"]
+            for b in body.data
         ]  # fmt: skip  # as the columns
         columns = ("source", "file", "lines", "from", "to", "GPU-hours", "cost", "imported")
         show(table(columns, rows, right=("lines", "GPU-hours", "cost")))
 
-    session.result(session.api.get("/finance/v1/bills"), people)
+    session.result(session.api.get("/finance/v1/bills", Listed[Bill]), people)
 
 
 @command(app, "remove-bill")
@@ -170,8 +172,8 @@ def remove_bill(
     Example: florin cost remove-bill 3f2a90c1d4e7
     """
     confirm(f"Remove the bill {source}?", yes=yes)
-    body = session.api.delete(f"/finance/v1/bills/{segment(source)}")
-    session.result(body, lambda b: say(f"Removed {_lines(b['lines'])}."))
+    removed = session.api.delete(f"/finance/v1/bills/{segment(source)}", RemovedBill)
+    session.result(removed, lambda b: say(f"Removed {_lines(b.lines)}."))
 
 
 def _lines(count: int) -> str:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
 from gateway.commands.cost.ahead import status, unsaid
 from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.forecasts import Budget, Budgets, BudgetState, ChangedBudget
 from gateway.units import shown
 
 _budgets = typer.Typer(
@@ -47,15 +47,15 @@ def set_(
     """
     amount = decimal("AMOUNT", amount)
     body = {"tenant": tenant, "amount": amount, "from": first, "warn_percent": warn_percent}
-    session.result(session.api.put(_PATH, body), _was_set)
+    session.result(session.api.put(_PATH, body, ChangedBudget), _was_set)
 
 
-def _was_set(body: Json) -> None:
+def _was_set(body: ChangedBudget) -> None:
     say(
-        f"{_whose(body)} may cost {shown(body['amount'])} {clean(body['currency'])} a month from "
-        f"{clean(body['from'])} on; warning at {body['warn_percent']} %."
+        f"{_whose(body)} may cost {shown(body.amount)} {clean(body.currency)} a month from "
+        f"{clean(body.first)} on; warning at {body.warn_percent} %."
     )
-    if not body["changed"]:
+    if not body.changed:
         note("Nothing changed: it was so before.")
 
 
@@ -65,12 +65,13 @@ def remove(session: Session, *, tenant: _Tenant = None, first: _From = None) -> 
 
     Example: florin cost budget remove --tenant acme
     """
-    session.result(session.api.put(_PATH, {"tenant": tenant, "amount": None, "from": first}), _removed)
+    body = {"tenant": tenant, "amount": None, "from": first}
+    session.result(session.api.put(_PATH, body, ChangedBudget), _removed)
 
 
-def _removed(body: Json) -> None:
-    if body["changed"]:
-        say(f"{_whose(body)} has no budget from {clean(body['from'])} on.")
+def _removed(body: ChangedBudget) -> None:
+    if body.changed:
+        say(f"{_whose(body)} has no budget from {clean(body.first)} on.")
     else:
         note("There was no such budget.")
 
@@ -86,23 +87,23 @@ def list_(
 
     Example: florin cost budget list --month 2026-10
     """
-    session.result(session.api.get(_PATH, {"month": month, "tenant": tenant}), _listed)
+    session.result(session.api.get(_PATH, Budgets, {"month": month, "tenant": tenant}), _listed)
 
 
-def _listed(body: Json) -> None:
-    if not body["data"]:
+def _listed(body: Budgets) -> None:
+    if not body.data:
         note("No budget is set: florin cost budget set AMOUNT --tenant NAME")
         return
     rows = [
         (
-            _whose(one), shown(one["amount"]), shown(one["so_far"]), _percent(one["used_percent"]),
-            shown(one["expected"]), status(one["status"]), one["from"],
+            _whose(one), shown(one.amount), shown(one.so_far), _percent(one.used_percent),
+            shown(one.expected), status(one.status), one.first,
         )
-        for one in body["data"]
+        for one in body.data
     ]  # fmt: skip  # as the columns
     columns = (
         "budget of",
-        f"{clean(body['currency'])} a month",
+        f"{clean(body.currency)} a month",
         "so far",
         "used",
         "expected",
@@ -117,5 +118,5 @@ def _percent(text: str | None) -> str:
     return "-" if text is None else f"{text} %"
 
 
-def _whose(body: Json) -> str:
-    return "The installation" if body["tenant"] is None else clean(body["tenant"])
+def _whose(body: Budget | BudgetState) -> str:
+    return "The installation" if body.tenant is None else clean(body.tenant)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
 from gateway.commands.output import busy, clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.commitments import CommitmentReport, Coverage, SpotSavings
 from gateway.units import percent, shown
 
 app = typer.Typer()
@@ -30,48 +31,48 @@ def commitments(
     Example: florin cost commitments --month 2026-10
     """
     with busy("Comparing with commitments"):
-        body = session.api.get("/finance/v1/commitments/report", {"month": month})
-    session.result(body, _people)
+        report = session.api.get("/finance/v1/commitments/report", CommitmentReport, {"month": month})
+    session.result(report, _people)
 
 
-def _people(body: Json) -> None:
-    note(f"{clean(body['from'])} to {clean(body['to'])}")
-    currency = clean(body["currency"])
-    if not body["rows"]:
+def _people(body: CommitmentReport) -> None:
+    note(f"{clean(body.start)} to {clean(body.to)}")
+    currency = clean(body.currency)
+    if not body.rows:
         note("No commitments in this month: florin commitment add")
     else:
         rows = [
             (
-                str(one["id"]), one["description"], f"{one['gpus']:,} x {one['gpu_type']}", one["region"],
-                shown(one["committed_gpu_hours"], 3), shown(one["used_gpu_hours"], 3),
-                percent(one["utilisation"]), shown(one["net_cost"]), shown(one["unused_cost"]),
-                shown(one["list_cost"]), shown(one["savings"]),
+                str(one.id), one.description, f"{one.gpus:,} x {one.gpu_type}", one.region,
+                shown(one.committed_gpu_hours, 3), shown(one.used_gpu_hours, 3),
+                percent(one.utilisation), shown(one.net_cost), shown(one.unused_cost),
+                shown(one.list_cost), shown(one.savings),
             )
-            for one in body["rows"]
+            for one in body.rows
         ]  # fmt: skip  # as the columns
         columns = (
             "id", "commitment", "GPUs", "region", "GPU-hours", "used", "utilisation", f"net cost {currency}",
             "of it unused", "at list price", "savings",
         )  # fmt: skip  # one name a line says no more
         show(table(columns, rows, right=columns[4:]))
-        totals = body["totals"]
+        totals = body.totals
         say(
-            f"Commitments cost {shown(totals['net_cost'])} {currency}; "
-            f"{shown(totals['unused_cost'])} of it paid for capacity that no engine used."
+            f"Commitments cost {shown(totals.net_cost)} {currency}; "
+            f"{shown(totals.unused_cost)} of it paid for capacity that no engine used."
         )
-    _coverage(body["gpu_types"])
-    _spot(body["spot"], currency)
+    _coverage(body.gpu_types)
+    _spot(body.spot, currency)
     note_incomplete(body)
 
 
-def _coverage(gpu_types: list[Json]) -> None:
+def _coverage(gpu_types: Sequence[Coverage]) -> None:
     if not gpu_types:
         return
     rows = [
         (
-            one["gpu_type"], shown(one["provisioned_gpu_hours"], 3), shown(one["covered_gpu_hours"], 3),
-            percent(one["coverage"]), shown(one["reserved_without_commitment_gpu_hours"], 3),
-            shown(one["spot_gpu_hours"], 3), shown(one["on_demand_gpu_hours"], 3),
+            one.gpu_type, shown(one.provisioned_gpu_hours, 3), shown(one.covered_gpu_hours, 3),
+            percent(one.coverage), shown(one.reserved_without_commitment_gpu_hours, 3),
+            shown(one.spot_gpu_hours, 3), shown(one.on_demand_gpu_hours, 3),
         )
         for one in gpu_types
     ]  # fmt: skip  # as the columns
@@ -83,13 +84,13 @@ def _coverage(gpu_types: list[Json]) -> None:
     show(table(columns, rows, right=columns[1:]))
 
 
-def _spot(spot: list[Json], currency: str) -> None:
+def _spot(spot: Sequence[SpotSavings], currency: str) -> None:
     if not spot:
         return
     rows = [
         (
-            one["gpu_type"], one["region"], shown(one["gpu_hours"], 3), shown(one["cost"]),
-            shown(one["list_cost"]), shown(one["savings"]),
+            one.gpu_type, one.region, shown(one.gpu_hours, 3), shown(one.cost),
+            shown(one.list_cost), shown(one.savings),
         )
         for one in spot
     ]  # fmt: skip  # as the columns

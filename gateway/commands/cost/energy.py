@@ -9,8 +9,18 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.energy import (
+    EnergyFigures,
+    EnergyReport,
+    EnergySums,
+    NewGrid,
+    NewPower,
+    StatedGrid,
+    StatedPower,
+)
 from gateway.units import short, shown
 
 _power = typer.Typer(
@@ -20,8 +30,6 @@ app = typer.Typer()
 app.add_typer(_power, name="power")
 
 _PATH = "/finance/v1/energy"
-_Source = Annotated[str, typer.Option(help="Who measured or states it, and how.")]
-_From = Annotated[str | None, typer.Option("--from", help="Start of a UTC day, ISO 8601. Default: always.")]
 
 
 @command(app, "energy")
@@ -42,103 +50,73 @@ def energy(
     if month and (start or end):
         raise UsageError("--month cannot be combined with --from or --to.")
     params = {"by": by, "month": month, "from": start, "to": end}
-    session.result(session.api.get(_PATH, params), _energy)
+    session.result(session.api.get(_PATH, EnergyReport, params), _energy)
 
 
-def _energy(body: Json) -> None:
-    by = body["by"]
+def _energy(body: EnergyReport) -> None:
+    by = body.by
     width = max(len(by), 1)
-    rows: list[list[str | Text]] = [[*(row[name] for name in by), *_sums(row)] for row in body["rows"]]
+    rows: list[list[str | Text]] = [[*(getattr(row, name) for name in by), *_sums(row)] for row in body.rows]
     rows.append([Text("")] * (width + 3))
-    for bucket, name in (
-        ("retry_waste", "retry waste"), ("headroom", "spare capacity while busy"), ("startup", "start-up"),
-        ("idle", "idle"), ("whole", "total"),
+    for name, sums in (
+        ("retry waste", body.retry_waste), ("spare capacity while busy", body.headroom),
+        ("start-up", body.startup), ("idle", body.idle), ("total", body.whole),
     ):  # fmt: skip  # two columns
-        if Decimal(body[bucket]["gpu_hours"]) or bucket == "whole":
-            rows.append([name, *[Text("")] * (width - 1), *_sums(body[bucket])])
+        if Decimal(sums.gpu_hours) or sums is body.whole:
+            rows.append([name, *[Text("")] * (width - 1), *_sums(sums)])
     columns = (*(name.replace("_", " ") for name in by), "GPU-hours", "kWh", "kg CO2e")
     show(table(columns, rows, right=columns[-3:]))
-    for gpu_type in body["missing_power"]:
+    for gpu_type in body.missing_power:
         note(f"No power of {clean(gpu_type)} is stated: florin cost power set --gpu-type {clean(gpu_type)} …")
-    for region in body["missing_grid"]:
+    for region in body.missing_grid:
         where = f"region {clean(region)}" if region else "engines without a region"
         note(f"No grid of {where} is stated: florin cost power set-grid …")
     note_incomplete(body)
 
 
-def _sums(row: Json) -> list[str | Text]:
-    return [shown(row["gpu_hours"], 3), shown(row["kwh"], 3), shown(row["kg_co2e"], 3)]
+def _sums(row: EnergySums) -> list[str | Text]:
+    return [shown(row.gpu_hours, 3), shown(row.kwh, 3), shown(row.kg_co2e, 3)]
 
 
 @command(_power, "set")
-def set_(
-    session: Session,
-    *,
-    gpu_type: Annotated[str, typer.Option(help="GPU type of the engines, for example H100.")],
-    watts: Annotated[str, typer.Option(help="Per GPU while it works, including its share of the host's.")],
-    source: _Source,
-    idle_watts: Annotated[
-        str | None, typer.Option(help="Per GPU, idle or starting. Default: as --watts.", show_default=False)
-    ] = None,
-    valid_from: _From = None,
-) -> None:
+@with_options(NewPower)
+def set_(session: Session, *, changes: Json) -> None:
     """State what a GPU type draws. A later statement applies from its own day on.
 
     Example: florin cost power set --gpu-type H100 --watts 700 --idle-watts 120 --source "our meters, May"
     """
-    body = {
-        "gpu_type": gpu_type, "watts": watts, "idle_watts": idle_watts, "source": source,
-        "valid_from": valid_from,
-    }  # fmt: skip  # the fields of the API
-    session.result(session.api.put(f"{_PATH}/power", body), _was_set)
+    session.result(session.api.put(f"{_PATH}/power", changes, StatedPower), _was_set)
 
 
-def _was_set(body: Json) -> None:
+def _was_set(body: StatedPower) -> None:
     say(
-        f"{clean(body['gpu_type'])} draws {short(body['watts'])} W at work and "
-        f"{short(body['idle_watts'])} W idle, from {clean(body['valid_from'])} on."
+        f"{clean(body.gpu_type)} draws {short(body.watts)} W at work and "
+        f"{short(body.idle_watts)} W idle, from {clean(body.valid_from)} on."
     )
     _unchanged(body)
 
 
 @command(_power, "set-grid")
-def set_grid(
-    session: Session,
-    *,
-    grams_per_kwh: Annotated[str, typer.Option(help="CO2e of the grid, in grams per kWh.")],
-    source: _Source,
-    region: Annotated[
-        str,
-        typer.Option(
-            help="Region of the engines. Default: all regions without a grid of their own.",
-            show_default=False,
-        ),
-    ] = "",
-    pue: Annotated[str, typer.Option(help="Power usage effectiveness of the data centre, 1 or more.")] = "1",
-    valid_from: _From = None,
-) -> None:
+@with_options(NewGrid)
+def set_grid(session: Session, *, changes: Json) -> None:
     """State the emissions of a region's grid, and the power usage effectiveness there.
 
     Example: florin cost power set-grid --region eu-1 --grams-per-kwh 56 --pue 1.2 --source "the operator"
     """
-    body = {
-        "region": region, "grams_per_kwh": grams_per_kwh, "pue": pue, "source": source,
-        "valid_from": valid_from,
-    }  # fmt: skip  # the fields of the API
-    session.result(session.api.put(f"{_PATH}/grid", body), _grid_was_set)
+    session.result(session.api.put(f"{_PATH}/grid", changes, StatedGrid), _grid_was_set)
 
 
-def _grid_was_set(body: Json) -> None:
-    where = clean(body["region"]) if body["region"] else "Regions without their own grid"
+def _grid_was_set(body: StatedGrid) -> None:
+    where = clean(body.region) if body.region else "Regions without their own grid"
     say(
-        f"{where}: {short(body['grams_per_kwh'])} g CO2e per kWh, PUE {short(body['pue'])}, from "
-        f"{clean(body['valid_from'])} on."
+        f"{where}: {short(body.grams_per_kwh)} g CO2e per kWh, PUE {short(body.pue)}, from "
+        f"{clean(body.valid_from)} on."
     )
     _unchanged(body)
 
 
-def _unchanged(body: Json) -> None:
-    if not body["changed"]:
+def _unchanged(body: StatedPower | StatedGrid) -> None:
+    if not body.changed:
         note("Nothing changed: it was so before.")
 
 
@@ -148,29 +126,26 @@ def list_(session: Session) -> None:
 
     Example: florin cost power list
     """
-    session.result(session.api.get(f"{_PATH}/figures"), _listed)
+    session.result(session.api.get(f"{_PATH}/figures", EnergyFigures), _listed)
 
 
-def _listed(body: Json) -> None:
-    if not body["power"] and not body["grid"]:
+def _listed(body: EnergyFigures) -> None:
+    if not body.power and not body.grid:
         note("Nothing is stated yet: florin cost power set --gpu-type … --watts … --source …")
-    if body["power"]:
-        rows = [
-            (p["gpu_type"], short(p["watts"]), short(p["idle_watts"]), p["valid_from"], p["source"])
-            for p in body["power"]
-        ]
+    if body.power:
+        rows = [(p.gpu_type, short(p.watts), short(p.idle_watts), p.valid_from, p.source) for p in body.power]
         columns = ("gpu type", "W at work", "W idle", "from", "source")
         show(table(columns, rows, right=columns[1:3]))
-    if body["grid"]:
+    if body.grid:
         rows = [
             (
-                g["region"] or "all others",
-                short(g["grams_per_kwh"]),
-                short(g["pue"]),
-                g["valid_from"],
-                g["source"],
+                g.region or "all others",
+                short(g.grams_per_kwh),
+                short(g.pue),
+                g.valid_from,
+                g.source,
             )
-            for g in body["grid"]
+            for g in body.grid
         ]
         columns = ("region", "g CO2e per kWh", "PUE", "from", "source")
         show(table(columns, rows, right=columns[1:3]))

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.margins import MarginReport
 from gateway.units import shown, shown_cents
 
 app = typer.Typer()
@@ -35,24 +36,24 @@ def margin(
     """
     if by not in {"tenant", "adapter"}:
         raise UsageError(f"--by {by!r} is not tenant or adapter.")
-    asked = {"month": month, "by": None if by == "tenant" else by}
+    params = {"month": month, "by": None if by == "tenant" else by}
     people = _people if by == "tenant" else _adapters
-    session.result(session.api.get("/finance/v1/margin", asked), people)
+    session.result(session.api.get("/finance/v1/margin", MarginReport, params), people)
 
 
-def _adapters(body: Json) -> None:
-    if not body["rows"]:
-        note(f"No usage in {clean(body['month'])}.")
+def _adapters(body: MarginReport) -> None:
+    if not body.rows:
+        note(f"No usage in {clean(body.month)}.")
         note_incomplete(body)
         return
-    currency = clean(body["currency"] or "")
+    currency = clean(body.currency or "")
     columns = ("tenant", "adapter", f"price {currency}", "cost", "margin", "margin %")
     rows = [
         (
-            r["tenant"], _name(r["adapter"]), shown(r["price"]), shown(r["cost"]), shown(r["margin"]),
-            r["margin_percent"],
+            r.tenant, _name(r.adapter), shown(r.price), shown(r.cost), shown(r.margin),
+            r.margin_percent,
         )
-        for r in body["adapters"]
+        for r in body.adapters or ()
     ]  # fmt: skip  # as the columns
     show(table(columns, rows, right=columns[2:]))
     _remarks(body)
@@ -63,33 +64,33 @@ def _name(adapter: str | None) -> str:
     return "(not by adapter)" if adapter is None else adapter or "(base model)"
 
 
-def _people(body: Json) -> None:
-    if not body["rows"]:
-        note(f"No usage in {clean(body['month'])}.")
+def _people(body: MarginReport) -> None:
+    if not body.rows:
+        note(f"No usage in {clean(body.month)}.")
         note_incomplete(body)
         return
-    currency = clean(body["currency"] or "")
+    currency = clean(body.currency or "")
     columns = (
         "tenant", "rate card", f"price {currency}", "cost excluding unused time", "cost of unused time",
         "margin", "margin %",
     )  # fmt: skip  # one name a line says no more
     rows: list[tuple[object, ...]] = [
         (
-            r["tenant"], r["rate_card"] or "none: cost", shown_cents(r["amount_cents"]),
-            shown_cents(_less(r["cost_cents"], r["unused_time_cents"])), shown_cents(r["unused_time_cents"]),
-            shown_cents(_less(r["amount_cents"], r["cost_cents"])), r["margin_percent"],
+            r.tenant, r.rate_card or "none: cost", shown_cents(r.amount_cents),
+            shown_cents(_less(r.cost_cents, r.unused_time_cents)), shown_cents(r.unused_time_cents),
+            shown_cents(_less(r.amount_cents, r.cost_cents)), r.margin_percent,
         )
-        for r in body["rows"]
+        for r in body.rows
     ]  # fmt: skip  # as above
-    unpaid, totals = body["not_charged_cents"], body["totals"]
-    retries, unused = unpaid["retry_waste"], unpaid["unallocated"]
-    left = _less(totals["price_cents"], totals["cost_cents"])
-    price = shown_cents(totals["price_cents"])
+    unpaid, totals = body.not_charged_cents, body.totals
+    retries, unused = unpaid.retry_waste, unpaid.unallocated
+    left = _less(totals.price_cents, totals.cost_cents)
+    price = shown_cents(totals.price_cents)
     rows += [
         ("",) * len(columns),
         ("not charged: retries", "", "", shown_cents(retries), "", shown_cents(_less(0, retries)), ""),
         ("not charged: unused time", "", "", "", shown_cents(unused), shown_cents(_less(0, unused)), ""),
-        ("total", "", price, "", "", shown_cents(left), totals["margin_percent"]),
+        ("total", "", price, "", "", shown_cents(left), totals.margin_percent),
     ]
     show(
         table(
@@ -99,11 +100,11 @@ def _people(body: Json) -> None:
     _remarks(body)
 
 
-def _remarks(body: Json) -> None:
-    if body["state"] != "closed":
-        note(f"{clean(body['month'])} is open: figures may change.")
-    if body["missing_prices"]:
-        note(f"No GPU price for {clean(body['missing_prices'])}: its cost and margin are unknown.")
+def _remarks(body: MarginReport) -> None:
+    if body.state != "closed":
+        note(f"{clean(body.month)} is open: figures may change.")
+    if body.missing_prices:
+        note(f"No GPU price for {clean(body.missing_prices)}: its cost and margin are unknown.")
     note_incomplete(body)
 
 

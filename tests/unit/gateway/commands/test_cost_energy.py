@@ -63,7 +63,6 @@ def test_power_is_stated(fake):
         "watts": "700",
         "idle_watts": "120",
         "source": "us",
-        "valid_from": None,
     }
 
 
@@ -74,7 +73,7 @@ def test_a_grid_is_stated(fake):
     )
     assert "56 g CO2e per kWh, PUE 1.2" in done.stdout
     [(_, _, asked)] = fake.asked
-    assert asked == {"region": "", "grams_per_kwh": "56", "pue": "1.2", "source": "them", "valid_from": None}
+    assert asked == {"grams_per_kwh": "56", "pue": "1.2", "source": "them"}
 
 
 def test_what_is_stated_is_listed(fake):

@@ -325,7 +325,7 @@ COMMITMENT = {
     "withdrawn_by": None, "withdrawn_reason": None,
 }  # fmt: skip
 USED = {
-    "month": "2026-10", "from": "f", "to": "t", "currency": "USD",
+    "month": "2026-10", "from": "f", "to": "t", "currency": "USD", "complete": True,
     "rows": [
         {
             "id": 3, "description": "one year", "gpu_type": "H100", "region": "", "gpus": 8,
