@@ -15,6 +15,7 @@ from typing import cast
 
 from adapters.errors import AdaptersError
 from adapters.model import Engine
+from gateway.call_plans import CallPlan
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.dataplane.request import ENGINES_REFUSALS, Call
 from gateway.errors import FlorinError
@@ -33,8 +34,7 @@ from gateway.routing.retries import Retries
 from gateway.routing.router import Router
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
-from gateway.tenants.directory import Key
-from gateway.tenants.limits.grant import Grant
+from gateway.tenants.limits.grant import UNLIMITED, Grant
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Request:
     """One request that has been admitted."""
 
     exchange: Exchange
-    key: Key
+    plan: CallPlan
     call: Call
     labels: Labels
     resumable: ResumableStream | None
@@ -83,8 +83,11 @@ class Delivery:
         exchange, routing_state, resumable = request.exchange, request.routing_state, request.resumable
         try:
             while True:
-                with exchange.scope:
-                    lease = await self.router.place(routing_state)
+                lease = self.router.place_at_once(routing_state)
+                if lease is None:
+                    with exchange.scope:
+                        lease = await self.router.place(routing_state)
+                lease.scope.within = exchange.scope
                 self.note_decision(request, lease)
                 try:
                     return await self.attempt(request, lease)
@@ -112,8 +115,7 @@ class Delivery:
         the client has received nothing, or can resume what it has received."""
         exchange, call, routing_state = request.exchange, request.call, request.routing_state
         exchange.check_client()  # while nothing is recorded
-        target, engine = routing_state.target, lease.state.engine
-        context = exchange.context
+        target, engine, context = routing_state.target, lease.state.engine, exchange.context
         request_id = f"{exchange.request_id}-{routing_state.attempts}"
         post = self.upstream.post(
             engine,
@@ -127,7 +129,7 @@ class Delivery:
         record = self.begin_record(request, lease.state)
         context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
         exchange.extra_headers = [
-            (b"x-florin-adapter", target.label.encode()),
+            request.plan.header,
             (b"x-florin-engine", engine.name.encode()),
             *request.grant.headers,
         ]
@@ -144,7 +146,8 @@ class Delivery:
         )
         try:
             with exchange.scope:
-                await record.logged()  # before the engine hears of it
+                if not record.written:
+                    await record.logged()  # before the engine hears of it
                 if not self.meter.accepting:
                     raise unmetered()
                 lease.send(streams=call.stream, record=record)
@@ -195,8 +198,8 @@ class Delivery:
         record = self.meter.begin(
             request_id=request.exchange.request_id,
             attempt=routing_state.attempts,
-            tenant=request.key.tenant,
-            key_id=request.key.id,
+            tenant=request.plan.key.tenant,
+            key_id=request.plan.key.id,
             adapter=version.adapter if version else "",
             version=f"v{version.number}" if version else "",
             base_model=routing_state.target.base_model,
@@ -219,7 +222,8 @@ class Delivery:
 
     def count(self, request: Request, engine: Engine, record: AttemptMeter) -> None:
         """Count an attempt that has ended in the tenant's limits, and end its span."""
-        request.grant.count(*record.billed, choices=request.call.choices)
+        if request.grant is not UNLIMITED:
+            request.grant.count(*record.billed, choices=request.call.choices)
         spans = request.exchange.context.spans
         if spans is not None:
             waited = request.routing_state.ticket.waited
@@ -228,7 +232,7 @@ class Delivery:
     def note_decision(self, request: Request, lease: Lease) -> None:
         """For `florin explain`."""
         state = request.routing_state
-        label, engine = state.target.label, lease.state.engine.name
+        label, engine = request.plan.label, lease.state.engine.name
         request_id = request.exchange.request_id
         self.decisions.note(request_id, state.attempts, label, engine, state.pick, state.search)
 

@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from adapters.errors import AdaptersError
-from adapters.registry.catalog import Catalog, Target
+from adapters.registry.catalog import Catalog
 from adapters.store.feed import Follower
 from gateway.admission.complexity import Complexity, check
+from gateway.admission.fair_queue.fleet_queue import BATCH
 from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch, Sender
+from gateway.call_plans import CallPlan, CallPlans
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.dataplane.keep_alives import KeepAlives
@@ -45,10 +47,9 @@ from gateway.tenants.activity import Activity
 from gateway.tenants.authentication import authenticate_caller
 from gateway.tenants.cache_salts import CacheSalts
 from gateway.tenants.directory import Directory, Key
-from gateway.tenants.limits.grant import Grant
+from gateway.tenants.limits.grant import UNLIMITED, Grant
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.request_policy import RequestPolicies
-from gateway.tenants.scopes import covers
 from gateway.tenants.terms import DEFAULT_POLICY
 
 log = logging.getLogger(__name__)
@@ -85,10 +86,12 @@ class Lifecycle:
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
     _resume_buffer: ResumeBuffer = field(default_factory=ResumeBuffer)
+    plans: CallPlans = field(init=False)
     _policies: RequestPolicies = field(init=False)
     _salts: CacheSalts = field(init=False)
 
     def __post_init__(self) -> None:
+        self.plans = CallPlans(self.directory, self.catalog, self.router)
         self._policies = RequestPolicies(policy(self.settings))
         self._salts = CacheSalts(self._salt_secret(self.settings))
 
@@ -145,38 +148,40 @@ class Lifecycle:
         context.stream = call.stream
         if call.reply is not None:
             exchange.error_events = call.reply.fail
-        target = self.resolve(key, call.model)
-        if target.canary is not None:
-            target = target.for_call(key.tenant, call.user)
-        context.adapter, context.model = target.label, call.model
-        requires = self.required_labels(key, target, call)
-        call.context = self.router.context(target)
-        exchange.grant = grant = await self.limit(exchange, key, call)
-        labels = self.usage_labels(key, target, call)
-        self.admit(exchange, key, target, labels)
+        plan = self.plans.of(key, endpoint, call.model)
+        if plan.canary is not None:
+            plan = plan.for_call(call.user)
+        context.adapter, context.model = plan.label, call.model
+        requires = self.required_labels(plan, call)
+        call.context = plan.context
+        grant = self.limiter.enter(plan.tenant, key, call) or await self.wait_for_grant(exchange, key, call)
+        if grant is not UNLIMITED:
+            exchange.grant = grant
+        labels = Labels(call.end_user, call.tag, plan.cost_centre)
+        self.admit(exchange, plan, labels)
         resumable = self.resumable(call)
-        salt = self.salt(key.tenant)
+        salt = self._salts.of(plan.cache_owner)
         prefix = prefix_of(call.body, salt)
         # No local variable for the payload: it would keep it in memory as long as the request lasts.
-        exchange.keep(call.payload(target.engine_name, salt))
+        exchange.keep(call.payload(plan.engine_name, salt))
         exchange.close_admission_ticket()
-        identity = self.identity(endpoint, key, target, exchange.payload)
         routing_state = self.retries.begin(
-            target,
-            identity,
+            plan.target,
+            RequestIdentity(plan.group, what=plan.what, payload=exchange.payload, key=self.cache_secret),
             requires=requires,
             prompt_tokens=call.estimate,
             prefix=prefix,
-            ticket=queue_ticket(key, self.directory.tenants.get(key.tenant), batch=batch),
+            ticket=queue_ticket(plan.tenant, BATCH if batch else plan.level),
         )
-        compared = self.canaries.begin(target, batch=batch)
-        request = Request(exchange, key, call, labels, resumable, routing_state, grant, compared)
+        compared = self.canaries.begin(plan.target, batch=batch)
+        request = Request(exchange, plan, call, labels, resumable, routing_state, grant, compared)
         if call.stream:
-            self.keep_alives.watch(exchange, [(b"x-florin-adapter", target.label.encode()), *grant.headers])
+            self.keep_alives.watch(exchange, [plan.header, *grant.headers])
         try:
             await self.delivery.deliver(request)
         finally:
-            self.keep_alives.forget(exchange)
+            if call.stream:
+                self.keep_alives.forget(exchange)
 
     # -- the steps
 
@@ -204,53 +209,29 @@ class Lifecycle:
             self.metrics.unknown_fields(call.unknown)
         return call
 
-    def resolve(self, key: Key, model: str) -> Target:
-        """Resolve a model name. Foreign and unknown names, and those out of the key's scopes, get the same
-        error."""
-        tenant = self.directory.tenants.get(key.tenant)
-        target = None
-        if tenant is not None:
-            base = tenant.base_access or key.evaluates
-            target = self.catalog.resolve(tenant.name, model, base_access=base)
-        if target is None or not covers(key, target.version.adapter if target.version else ""):
-            raise model_not_found(model)
-        return target
-
-    def required_labels(self, key: Key, target: Target, call: Call) -> Mapping[str, str]:
+    def required_labels(self, plan: CallPlan, call: Call) -> Mapping[str, str]:
         """The labels that an engine must have. Raises FlorinError if no engine of the fleet will do."""
-        requires = self.directory.requires(key.tenant, target.owner)
-        if call.endpoint.task is not None:
-            requires = self.router.require_task(target, requires, call.endpoint.task, call.endpoint.path)
-        if call.scored:
-            requires = self.router.require_scoring(target, requires, call.scored)
-        return requires
+        if not call.scored:
+            return plan.requires
+        return self.router.require_scoring(plan.target, plan.requires, call.scored)
 
-    async def limit(self, exchange: Exchange, key: Key, call: Call) -> Grant:
+    async def wait_for_grant(self, exchange: Exchange, key: Key, call: Call) -> Grant:
         """Reserve what the request needs of its tenant's and its key's limits and budgets, or refuse it."""
-        grant = self.limiter.enter(self.directory.tenants[key.tenant], key, call)
-        if grant is None:
-            with exchange.scope:
-                grant = await self.limiter.wait(key, call, exchange.headers)
-        return grant
+        with exchange.scope:
+            return await self.limiter.wait(key, call, exchange.headers)
 
-    def admit(self, exchange: Exchange, key: Key, target: Target, labels: Labels) -> None:
+    def admit(self, exchange: Exchange, plan: CallPlan, labels: Labels) -> None:
         """Refuse the request if its usage cannot be recorded."""
         if not self.meter.accepting:
             self.meter.reject(
                 request_id=exchange.request_id,
-                tenant=key.tenant,
-                key_id=key.id,
-                adapter=target.version.adapter if target.version else "",
-                base_model=target.base_model,
+                tenant=plan.key.tenant,
+                key_id=plan.key.id,
+                adapter=plan.group[1],
+                base_model=plan.target.base_model,
                 labels=labels,
             )
             raise unmetered()
-
-    def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
-        """How to recognise the request if engines die of it."""
-        group = (key.tenant, target.version.adapter if target.version else "")
-        what = f"{endpoint.route} {target.engine_name}"
-        return RequestIdentity(group, what=what, payload=payload, key=self.cache_secret)
 
     def resumable(self, call: Call) -> ResumableStream | None:
         """The record of a stream that lets another engine resume it; None: the call is not to be resumed."""
@@ -259,21 +240,6 @@ class Lifecycle:
         chat = call.endpoint.chat
         opens = chat and not call.body.get("continue_final_message")
         return ResumableStream(self._resume_buffer, obstacle(call.body), chat=chat, opens=opens)
-
-    def salt(self, tenant: str) -> str:
-        """The same for tenants that share a prefix cache, and different for all others."""
-        known = self.directory.tenants.get(tenant)
-        group = known.cache_group if known else ""
-        owner = f"group/{group}" if group else tenant  # no tenant's name has a slash
-        return self._salts.of(owner)
-
-    def usage_labels(self, key: Key, target: Target, call: Call) -> Labels:
-        """Whose the request is within its tenant. The cost centre of an adapter is its owner's business: it
-        does not label the usage of tenants that share it."""
-        version = target.version
-        own = self.catalog.adapters.get(version.adapter) if version and version.tenant == key.tenant else None
-        centre = self.directory.cost_centre(key, own.cost_centre if own else "")
-        return Labels(call.end_user, call.tag, centre)
 
     async def _note_disconnect(self, exchange: Exchange) -> None:
         if not exchange.arrived:
@@ -290,12 +256,3 @@ class Lifecycle:
             self.metrics.error(error.code)
         await self.meter.settled()
         await exchange.fail(error)
-
-
-def model_not_found(model: str) -> FlorinError:
-    shown = model if len(model) <= 200 else model[:200] + "…"
-    return FlorinError(
-        "model_not_found",
-        f"The model '{shown}' does not exist or you do not have access to it.",
-        param="model",
-    )

@@ -54,19 +54,24 @@ class InFlightLimits:
 
     def reserve(self, key: str, tenant: str) -> Reservation:
         """Count a new request. Raises FlorinError when a limit is reached."""
-        counts = self._keys.get(key) or _Count(), self._tenants.get(tenant) or _Count(), self._all
-        for level, (count, limit) in enumerate(zip(counts, self._limits, strict=True)):
-            if count.requests >= limit.requests:
+        own, group, everyone = self._keys.get(key), self._tenants.get(tenant), self._all
+        counts = own or _Count(), group or _Count(), everyone
+        for level, limit in enumerate(self._limits):
+            if counts[level].requests >= limit.requests:
                 raise _refusal(level, f"{limit.requests:,} requests")
-        self._keys[key], self._tenants[tenant], _ = counts
-        for count in counts:
-            count.requests += 1
+        if own is None:
+            own = self._keys[key] = counts[0]
+        if group is None:
+            group = self._tenants[tenant] = counts[1]
+        own.requests += 1
+        group.requests += 1
+        everyone.requests += 1
         return Reservation(self, key, tenant, counts)
 
     def _grow(self, counts: tuple[_Count, _Count, _Count], size: int) -> None:
         """Count more bytes. Raises FlorinError, without counting any, when a limit is reached."""
-        for level, (count, limit) in enumerate(zip(counts, self._limits, strict=True)):
-            if count.bytes + size > limit.bytes:
+        for level, limit in enumerate(self._limits):
+            if counts[level].bytes + size > limit.bytes:
                 raise _refusal(level, f"{limit.bytes:,} bytes of bodies")
         for count in counts:
             count.bytes += size

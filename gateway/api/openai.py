@@ -26,6 +26,7 @@ from gateway.dataplane.exchange import (
     declared_length,
     new_request_id,
 )
+from gateway.dataplane.request import Endpoint
 from gateway.dialects.endpoints import ENDPOINTS, dialect_of
 from gateway.dialects.messages import models
 from gateway.dialects.messages.errors import DIALECT as ANTHROPIC
@@ -65,8 +66,12 @@ class DataPlane:
         exchange.introduce()
         if self._cors is not None:
             exchange.context.cors = self._cors.headers(transport.headers)
+        endpoint = ENDPOINTS.get(transport.path)
         try:
-            await self._answer(exchange)
+            if endpoint is not None and transport.method == "POST":
+                await self._lifecycle.run(exchange, endpoint)
+            else:
+                await self._answer(exchange, endpoint)
         finally:
             self._lifecycle.activity.note(exchange.context)
             if self._lifecycle.settings.access_log:
@@ -84,7 +89,7 @@ class DataPlane:
         self, error: FlorinError, path: str, headers: list[tuple[bytes, bytes]]
     ) -> tuple[int, bytes] | None:
         """See `client_connection.Application`. Not with an access log, which needs each request."""
-        if self._lifecycle.settings.access_log or not 0 <= declared_length(headers) <= MAX_DRAIN_BYTES:
+        if self._lifecycle.settings.access_log or not 0 <= declared_length(dict(headers)) <= MAX_DRAIN_BYTES:
             return None
         self._lifecycle.metrics.error(error.code)
         context = RequestContext(new_request_id())
@@ -98,11 +103,8 @@ class DataPlane:
         more = [] if dialect.headers is None else dialect.headers(ids)
         return dialect.status(error), _lines(ids + more) + _framed(error, body)
 
-    async def _answer(self, exchange: Exchange) -> None:
-        endpoint = ENDPOINTS.get(exchange.transport.path)
-        if endpoint is not None and exchange.transport.method == "POST":
-            await self._lifecycle.run(exchange, endpoint)
-            return
+    async def _answer(self, exchange: Exchange, endpoint: Endpoint | None) -> None:
+        """Answer what is no call of a model."""
         found, _, rest = exchange.transport.path[len(PREFIX) :].partition("/")
         routes = self._objects.get(PREFIX + found)
         asks = routes is None and endpoint is None and models.asks(exchange.headers)
@@ -154,7 +156,7 @@ class DataPlane:
         return listing([]) if tenant is None else self._cards.listing(tenant, key)
 
     def _one(self, key: Key, model: str) -> dict[str, object]:
-        target = self._lifecycle.resolve(key, model)
+        target = self._lifecycle.plans.resolve(key, model)
         return (
             self._cards.base(model) if target.version is None else self._cards.adapter(model, target.version)
         )

@@ -186,7 +186,7 @@ class BatchRun:
         if key is None:
             return LineError("invalid_api_key", "The API key that created the batch no longer exists.")
         try:
-            lifecycle.resolve(key, model)
+            lifecycle.plans.resolve(key, model)
         except FlorinError as error:
             return LineError(error.code, error.message)
         return None

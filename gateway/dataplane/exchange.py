@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -13,7 +13,7 @@ from gateway.admission.overload import AdmissionTicket
 from gateway.dataplane.body_encoding import BodyDecoder, decoder
 from gateway.dataplane.dialect import OPENAI, Headers
 from gateway.errors import FlorinError
-from gateway.observability.request_context import CURRENT, RequestContext
+from gateway.observability.request_context import CURRENT, READ_HEADERS, RequestContext
 from gateway.runtime.cancel_scope import CancelScope
 
 JSON = b"application/json"
@@ -121,6 +121,8 @@ class Exchange:
         self.write_now = transport.write_now
         """Sends part of the stream if the client has room for it. Returns whether it did."""
         self._headers = transport.headers
+        self._first = dict(reversed(transport.headers))
+        """The first header of each name."""
         self._ticket = cast("AdmissionTicket | FlorinError | None", transport.ticket)
         self.request_id = new_request_id()
         self.context = RequestContext(self.request_id)
@@ -150,7 +152,8 @@ class Exchange:
 
     def introduce(self) -> RequestContext:
         """Read the client's request id and trace headers, and add them to the log lines of this task."""
-        self.context.read(self._headers)
+        if not READ_HEADERS.isdisjoint(self._first):
+            self.context.read(self._headers)
         CURRENT.set(self.context)
         return self.context
 
@@ -166,22 +169,19 @@ class Exchange:
 
     def bearer(self) -> bytes:
         """The key in `Authorization: Bearer …`; empty if there is none."""
-        for name, value in self._headers:
-            if name == b"authorization":
-                scheme, _, key = value.partition(b" ")
-                return key.strip() if scheme.lower() == b"bearer" else b""
-        return b""
+        scheme, _, key = self._first.get(b"authorization", b"").partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
 
     def api_key(self) -> bytes:
         """The key in `x-api-key`, as Anthropic's clients send it; empty if there is none."""
-        return next((value.strip() for name, value in self._headers if name == b"x-api-key"), b"")
+        return self._first.get(b"x-api-key", b"").strip()
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body, decode it, and count it in the reservation as decoded. Raises FlorinError if
         it exceeds `limit` bytes: before reading any of it if its length is declared, else without reading
         the rest; and if it is compressed in a way that is not accepted."""
         self.refuse_longer(limit)
-        decoding = decoder(self._headers)
+        decoding = decoder(self._headers) if b"content-encoding" in self._first else None
         body = self.transport.arrived()
         if body is None:
             return await self._wait_for_body(limit, decoding)
@@ -237,15 +237,18 @@ class Exchange:
 
     def refuse_longer(self, limit: int) -> None:
         """Raises FlorinError if the declared length exceeds `limit`."""
-        if declared_length(self._headers) > limit:
+        if self._declared_length() > limit:
             raise too_large(limit)
 
     def declares_body(self) -> bool:
-        return declared_length(self._headers) != 0
+        return self._declared_length() != 0
 
     def leaves_unread(self) -> bool:
         """Whether the body is unread and too long to drain."""
-        return self._unread and not 0 <= declared_length(self._headers) <= MAX_DRAIN_BYTES
+        return self._unread and not 0 <= self._declared_length() <= MAX_DRAIN_BYTES
+
+    def _declared_length(self) -> int:
+        return declared_length(self._first)
 
     def keep(self, payload: bytes) -> None:
         """Hold `payload` in memory instead of the body."""
@@ -366,14 +369,12 @@ _random: list[str] = []
 os.register_at_fork(after_in_child=_random.clear)
 
 
-def declared_length(headers: list[tuple[bytes, bytes]]) -> int:
+def declared_length(headers: Mapping[bytes, bytes]) -> int:
     """The length of the body in bytes; -1: chunked; 0: no body."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0  # the server rejects anything else
-        if name == b"transfer-encoding":
-            return -1
-    return 0
+    length = headers.get(b"content-length")
+    if length is not None:
+        return int(length) if length.isdigit() else 0  # the server rejects anything else
+    return -1 if b"transfer-encoding" in headers else 0
 
 
 def too_large(limit: int) -> FlorinError:

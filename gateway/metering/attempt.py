@@ -36,6 +36,9 @@ class Recorder(Protocol):
 
     def finished(self, attempt: AttemptMeter, line: bytes) -> None: ...
 
+    @property
+    def written(self) -> bool: ...
+
     async def settled(self) -> None: ...
 
 
@@ -177,9 +180,9 @@ class AttemptMeter:
     def tokens(self) -> tuple[int, int | None, int]:
         """Prompt, cached and completion tokens as last reported; without a report, as estimated: the output
         only once it has ended."""
-        if self._silent:
-            return self._estimate, self._cached, self._output
-        return self._prompt, self._cached, self._completion
+        if self._prompt or self._completion:
+            return self._prompt, self._cached, self._completion
+        return self._estimate, self._cached, self._output
 
     @property
     def _silent(self) -> bool:
@@ -269,10 +272,14 @@ class AttemptMeter:
         self.outcome = outcome
         self._meter.finished(self, self._line(FINAL, self.ended))
 
+    @property
+    def written(self) -> bool:
+        """Whether the attempt's lines are written to the operating system, as nearly always."""
+        return self._meter.written
+
     async def logged(self) -> None:
-        """Wait until the attempt's lines are written to the operating system, or writing is known to fail.
-        Await it before sending the request to the engine, and before ending the answer to the client. It
-        almost always returns immediately."""
+        """Wait until they are, or writing is known to fail. Await it, unless they are `written`, before
+        sending the request to the engine, and before ending the answer to the client."""
         await self._meter.settled()
 
     def intent(self) -> bytes:
@@ -330,13 +337,13 @@ class AttemptMeter:
 
     def _line(self, seq: int, when: int) -> bytes:
         """The line, as UsageRecord.line() would write it."""
-        at = self.at(when)
+        at = self.at(when) if when != self._start else self._wall // 1000
         marks: tuple[Mark, ...] = self._marks
         if at >= self._next_hour:
             marks = self._marks_until(at)
         final = seq == FINAL
         prompt, cached, completion = self.tokens
-        if not self.ended and self._silent:  # in case that this line becomes the last
+        if not (self.ended or self._prompt or self._completion):  # in case that this line becomes the last
             completion = self._output_until(when)
         return (
             f'{self._head}"first_token":{self.at(self.first) if self.first else "null"},'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 
 from gateway.metering.attempt import AttemptMeter
 from gateway.observability.metrics import Metrics
@@ -19,13 +19,11 @@ class AttemptMetrics:
         # Mutable state of the event loop, read by the thread:
         self._changed: deque[AttemptMeter] = deque()
         """Attempts that began or ended since the last update."""
+        self.changed = self._changed.append
+        """Called with an attempt that has begun or ended."""
         self._lost = self._logged = 0
         # Mutable state of the thread:
         self._counted = (0, 0)
-
-    def changed(self, attempt: AttemptMeter) -> None:
-        """The attempt has begun or ended."""
-        self._changed.append(attempt)
 
     def line(self, *, logged: bool) -> None:
         """A final record was written to the log, or lost."""
@@ -35,9 +33,10 @@ class AttemptMetrics:
             self._lost += 1
 
     def update(self) -> None:
-        """Attempts that end before their first update never appear in the gauge. Tokens are summed first,
-        because updating six counters per attempt would cost more than writing its lines."""
+        """Attempts that end before their first update never appear in the gauge. Requests and tokens are
+        summed first, because updating seven counters per attempt would cost more than writing its lines."""
         metrics, tokens = self._metrics, dict[tuple[str, str, str], list[int]]()
+        requests: Counter[tuple[str, str]] = Counter()
         for _ in range(len(self._changed)):
             attempt = self._changed.popleft()
             if attempt.outcome is None:
@@ -47,8 +46,8 @@ class AttemptMetrics:
                 attempt.accounted = True
                 if attempt.shown:
                     metrics.in_flight(attempt.engine, -1)
-                metrics.request(attempt.adapter, attempt.outcome.value)
                 engine, adapter = attempt.engine, attempt.adapter
+                requests[adapter, attempt.outcome.value] += 1
                 if attempt.first:
                     metrics.first_token(engine, adapter, (attempt.first - attempt.start) / 1e9)
                 metrics.duration(engine, adapter, (attempt.ended - attempt.start) / 1e9)
@@ -57,6 +56,8 @@ class AttemptMetrics:
                 sums[0] += prompt
                 sums[1] += cached or 0
                 sums[2] += completion
+        for (adapter, outcome), count in requests.items():
+            metrics.request(adapter, outcome, count)
         for (tenant, adapter, gpu_type), (prompt, hit, completion) in tokens.items():
             metrics.tokens(
                 tenant=tenant,

@@ -70,5 +70,9 @@ class _Holding:
         else:
             self._meter.finished(attempt, line)
 
+    @property
+    def written(self) -> bool:
+        return self._meter.written
+
     async def settled(self) -> None:
         await self._meter.settled()

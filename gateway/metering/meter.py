@@ -237,6 +237,10 @@ class Meter:
         self._accounting.changed(attempt)
         self._final(line)
 
+    @property
+    def written(self) -> bool:
+        return self._wal is None or not self._wal.queued
+
     async def settled(self) -> None:
         if self._wal is not None:
             await self._wal.settled()

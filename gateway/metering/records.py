@@ -140,8 +140,10 @@ def record_id(request_id: str, attempt: int) -> str:
     digest = _NAMED.copy()
     digest.update(f"{request_id}/{attempt}".encode())
     h = digest.hexdigest()
-    variant = "89ab"[int(h[16], 16) & 3]
-    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{variant}{h[17:20]}-{h[20:32]}"
+    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{_VARIANTS[h[16]]}{h[17:20]}-{h[20:32]}"
+
+
+_VARIANTS = {f"{bits:x}": "89ab"[bits & 3] for bits in range(16)}
 
 
 _FINAL_MARK = f'"seq":{FINAL},'.encode()

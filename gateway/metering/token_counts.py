@@ -19,7 +19,7 @@ MAX_GPUS = 1_000_000
 """Most GPUs of one engine; `gateway.api.admin` refuses more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Counts:
     prompt: int
     completion: int

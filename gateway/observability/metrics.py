@@ -183,8 +183,8 @@ class Metrics:
             return UNKNOWN
         return self._adapters(adapter) if adapter else BASE
 
-    def request(self, adapter: str | None, outcome: str) -> None:
-        self._request(self.adapter_label(adapter), outcome).inc()
+    def request(self, adapter: str | None, outcome: str, count: int = 1) -> None:
+        self._request(self.adapter_label(adapter), outcome).inc(count)
 
     def tokens(
         self, *, tenant: str, adapter: str, gpu_type: str, prompt: int, cached: int, completion: int

@@ -28,7 +28,8 @@ _MEMBER = (
 _TRACESTATE = re.compile(_MEMBER + rb"(?:," + _MEMBER + rb"){0,31}")
 _LONGEST_STATE = 512
 _TRACE_HEADERS = frozenset({b"traceparent", b"tracestate"})
-_ASKED = _CLIENT_IDS | _TRACE_HEADERS
+READ_HEADERS = _CLIENT_IDS | _TRACE_HEADERS
+"""What `RequestContext.read` looks for."""
 
 
 class Counted(Protocol):
@@ -129,7 +130,7 @@ class RequestContext:
 
     def read(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Read ids and trace context from the client's headers. Malformed ones are ignored."""
-        asked = [(name, value) for name, value in headers if name in _ASKED]
+        asked = [(name, value) for name, value in headers if name in READ_HEADERS]
         if not asked:
             return
         for name, value in asked:

@@ -206,7 +206,7 @@ def _against(state: State, adapter: Adapter, version: Version, wanted: str, key:
     if not wanted:
         return None
     if wanted == "base":
-        base = state.lifecycle.resolve(key, version.base_model)
+        base = state.lifecycle.plans.resolve(key, version.base_model)
         if base.version is not None:
             why = f"{base.version.adapter} has the base model's name, {version.base_model}, and hides it."
             raise FlorinError("invalid_value", why, param="against")
@@ -238,7 +238,7 @@ def _checked(state: State, asked: Start, against: Target | None, key: Key) -> Pl
         return plan
     if not 0 < len(plan.judge_prompt.strip()) <= MOST_PROMPT:
         raise _wrong("judge_prompt", f"`judge_prompt` must have 1 to {MOST_PROMPT:,} characters.")
-    return replace(plan, judge=state.lifecycle.resolve(key, plan.judge).label)
+    return replace(plan, judge=state.lifecycle.plans.resolve(key, plan.judge).label)
 
 
 def _read(data: bytes, plan: Plan) -> tuple[list[Case], str]:

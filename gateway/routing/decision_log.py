@@ -12,14 +12,14 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from adapters.placement.scheduling.view import Pick
+from adapters.placement.scheduling.view import Action, Pick
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,17 @@ class Search(NamedTuple):
 AT_ONCE = Search(0.0, 0.0, 0.0)
 
 
+Row = tuple[
+    str, int, int, str, str, tuple[float, ...] | None,
+    tuple[str, Action, float, int, tuple[tuple[str, Action, float], ...]] | None,
+]  # fmt: skip
+"""A decision in the ring: the request's id, the attempt, Unix microseconds, the adapter, the engine, its
+`Search` if it took time, and its `Pick`."""
+
+
 class DecisionLog:
-    """One worker's ring. `note` costs a few microseconds and never blocks."""
+    """One worker's ring. `note` never blocks, and leaves to the reader what only a reader needs: nearly all
+    decisions are overwritten unread."""
 
     def __init__(self, directory: Path, *, records: int = RECORDS) -> None:
         """Takes over the file of a worker that has ended, or creates one. Without room on the disk, decisions
@@ -83,30 +92,14 @@ class DecisionLog:
         search: Search = AT_ONCE,
     ) -> None:
         """`pick`: the last one for this attempt; None: it needed none. `search`: what went before it."""
-        record: dict[str, Any] = {
-            "request_id": request_id,
-            "attempt": attempt,
-            "at": time.time_ns() // 1000,
-            "adapter": adapter,
-            "engine": engine,
-        }
-        if search.whole >= _WORTH_TELLING:
-            record |= {
-                "search_ms": round(search.whole * 1000, 1), "queue_ms": round(search.queued * 1000, 1),
-                "load_ms": round(search.loading * 1000, 1),
-            }  # fmt: skip
-        if pick is not None:
-            best = sorted(pick.considered, key=lambda option: option[2])[:_MOST_SHOWN]
-            record |= {
-                "picked": pick.engine, "action": pick.action, "cost_ms": round(pick.cost, 1),
-                "fleet": pick.fleet, "considered": [(name, act, round(ms, 1)) for name, act, ms in best],
-            }  # fmt: skip
-        line = orjson.dumps(record)
-        while len(line) > RECORD_BYTES and record.get("considered"):
-            record["considered"].pop()
-            line = orjson.dumps(record)
+        waits = (*search,) if search.whole >= _WORTH_TELLING else None
+        decided = None if pick is None else (pick.engine, pick.action, pick.cost, pick.fleet, pick.considered)
+        row: Row = (request_id, attempt, time.time_ns() // 1000, adapter, engine, waits, decided)
+        line = orjson.dumps(row)
+        if len(line) > RECORD_BYTES:
+            line = _shortened(row)
         start = self._next % self._records * RECORD_BYTES
-        self._ring[start : start + RECORD_BYTES] = line[:RECORD_BYTES].ljust(RECORD_BYTES)
+        self._ring[start : start + RECORD_BYTES] = line.ljust(RECORD_BYTES)
         self._next += 1
 
     def find(self, request_id: str) -> list[dict[str, Any]]:
@@ -115,10 +108,44 @@ class DecisionLog:
         found = [
             record
             for path in self._directory.glob(_PATTERN)
-            for record in _matching(path, wanted)
-            if record["request_id"] == request_id
+            for row in _matching(path, wanted)
+            if (record := _told(row))["request_id"] == request_id
         ]
         return sorted(found, key=lambda record: record["attempt"])
+
+
+def _shortened(row: Row) -> bytes:
+    """A row that is too long for the ring, with as many of the cheapest engines as there is room for."""
+    *told, decided = row
+    considered = _cheapest(decided[4]) if decided else []
+    while True:
+        line = orjson.dumps((*told, decided and (*decided[:4], considered)))
+        if len(line) <= RECORD_BYTES or not considered:
+            return line[:RECORD_BYTES]
+        considered.pop()
+
+
+def _cheapest(considered: Iterable[tuple[str, Action, float]]) -> list[tuple[str, Action, float]]:
+    return sorted(considered, key=lambda option: option[2])[:_MOST_SHOWN]
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """A decision as `florin explain` has it."""
+    request_id, attempt, decided_at, adapter, engine, waits, decided = row
+    record: dict[str, Any] = {
+        "request_id": request_id, "attempt": attempt, "at": decided_at, "adapter": adapter, "engine": engine,
+    }  # fmt: skip
+    if waits is not None:
+        names = ("search_ms", "queue_ms", "load_ms")
+        record |= {name: round(seconds * 1000, 1) for name, seconds in zip(names, waits, strict=True)}
+    if decided is not None:
+        picked, action, cost, fleet, considered = decided
+        options = [[name, act, round(ms, 1)] for name, act, ms in _cheapest(considered)]
+        record |= {
+            "picked": picked, "action": action, "cost_ms": round(cost, 1), "fleet": fleet,
+            "considered": options,
+        }  # fmt: skip
+    return record
 
 
 def _unused(directory: Path) -> int:
@@ -134,12 +161,14 @@ def _unused(directory: Path) -> int:
     raise AssertionError("count() ends")
 
 
-def _matching(path: Path, wanted: bytes) -> Iterator[dict[str, Any]]:
+def _matching(path: Path, wanted: bytes) -> Iterator[Row]:
     with contextlib.suppress(OSError):
         data = path.read_bytes()
         at = data.find(wanted)
         while at >= 0:
             start = at - at % RECORD_BYTES
             with contextlib.suppress(orjson.JSONDecodeError):  # half overwritten just now
-                yield orjson.loads(data[start : start + RECORD_BYTES].rstrip())
+                row = orjson.loads(data[start : start + RECORD_BYTES].rstrip())
+                if type(row) is list:  # not that of an earlier release
+                    yield tuple(row)
             at = data.find(wanted, start + RECORD_BYTES)

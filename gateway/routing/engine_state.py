@@ -150,10 +150,12 @@ class Lease:
     def begin(self) -> None:
         """The answer is about to reach the client."""
         self.begun = True
-        self._leave_queue()
+        if self.streams:  # a whole answer ends at once
+            self._leave_queue()
         if self.identity is not None:
             self.identity.begin()
-        self._end_trial()
+        if self.on_trial is not None:
+            self._end_trial()
 
     def _expire(self) -> None:
         if not self.begun:
@@ -162,9 +164,12 @@ class Lease:
     def _leave_queue(self) -> None:
         if not self.answered:
             self.answered = True
-            if self.timer is not None:
-                self.timer.cancel()
+            self._stop_timer()
             self.state.view.answering(self.prompt_tokens)
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
 
     def record_loss(self) -> None:
         """Remember that the attempt failed or was given up: if the engine is found dead soon, the request was
@@ -212,9 +217,10 @@ class Lease:
             return
         self.ended = True
         self._end_trial()
+        self._stop_timer()
         state = self.state
-        self._leave_queue()
-        state.view.ended(self.version)
+        state.view.ended(self.version, 0 if self.answered else self.prompt_tokens)
+        self.answered = True
         state.leases.discard(self)
         state.last_activity = max(state.last_activity, self.last_byte_at)
         use = state.uses.get(self.version)

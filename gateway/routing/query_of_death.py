@@ -126,6 +126,8 @@ class Suspects:
         self._known: Counter[Group] = Counter()
         """Number of remembered requests of each group."""
         self._found: dict[str, _Found] = {}
+        self.any = False
+        """Whether there are any suspects. If not, callers can skip all queries."""
 
     def __repr__(self) -> str:
         return f"<Suspects {len(self._requests)} requests, {len(self._groups)} groups>"
@@ -160,32 +162,18 @@ class Suspects:
             found.groups[each.group].open.add(each.fingerprint)
         for group in counted:
             self._judge(group, at)
+        self._note_any()
         return counted
 
     def answered(self, fingerprint: str, group: Group, *, ago: float = 0.0) -> bool:
         """Record that an engine has answered the request. Returns whether that cleared anything."""
         at = self._clock() - ago
         changed = self._clear(fingerprint, at)
-        record = self._groups.get(group)
-        if record is None:
-            return changed
-        for death in record.deaths:
-            if fingerprint in death.open and death.at <= at:
-                death.open.discard(fingerprint)
-                changed = True
-        record.deaths = [death for death in record.deaths if death.open]
-        if record.counted(at, WINDOW) < GROUP_DEATHS:
-            record.until = -math.inf
-        if not record.deaths and not record.refusals:
-            del self._groups[group]
+        changed = self._clear_group(fingerprint, group, at) or changed
+        self._note_any()
         return changed
 
     # -- queries
-
-    @property
-    def any(self) -> bool:
-        """Whether there are any suspects. If not, callers can skip all other queries."""
-        return bool(self._known) or bool(self._groups)
 
     def refused(self, fingerprint: str) -> float:
         """Seconds for which this request remains blocked; 0: it is not blocked."""
@@ -216,6 +204,9 @@ class Suspects:
 
     # -- steps
 
+    def _note_any(self) -> None:
+        self.any = bool(self._known) or bool(self._groups)
+
     def _suspect(self, suspect: SuspectRequest, at: float) -> None:
         request = self._requests.pop(suspect.fingerprint, None)
         if request is None:
@@ -241,6 +232,21 @@ class Suspects:
             self._drop_request(fingerprint)
         elif request.in_all < REQUEST_DEATHS_IN_ALL:
             request.until = -math.inf
+        return changed
+
+    def _clear_group(self, fingerprint: str, group: Group, at: float) -> bool:
+        record, changed = self._groups.get(group), False
+        if record is None:
+            return False
+        for death in record.deaths:
+            if fingerprint in death.open and death.at <= at:
+                death.open.discard(fingerprint)
+                changed = True
+        record.deaths = [death for death in record.deaths if death.open]
+        if record.counted(at, WINDOW) < GROUP_DEATHS:
+            record.until = -math.inf
+        if not record.deaths and not record.refusals:
+            del self._groups[group]
         return changed
 
     def _drop_request(self, fingerprint: str) -> None:

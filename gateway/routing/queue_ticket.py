@@ -8,7 +8,7 @@ from typing import Final
 
 from adapters.placement.scheduling.view import EngineView
 from gateway.admission.fair_queue.fleet_queue import BATCH, Charge
-from gateway.tenants.directory import Key, Tenant
+from gateway.tenants.directory import Tenant
 from gateway.tenants.terms import Priority
 
 LEVELS: Final = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
@@ -45,9 +45,5 @@ class QueueTicket:
         return self.level == BATCH
 
 
-def queue_ticket(key: Key, tenant: Tenant | None, *, batch: bool = False) -> QueueTicket:
-    """`batch`: the request is a line of a batch."""
-    level = BATCH if batch else LEVELS[key.priority]
-    if tenant is None:
-        return QueueTicket(key.tenant, level=level)
+def queue_ticket(tenant: Tenant, level: int) -> QueueTicket:
     return QueueTicket(tenant.name, tenant.weight, level, tenant.limits.queued)

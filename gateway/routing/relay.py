@@ -69,34 +69,38 @@ class Relay:
 
     async def whole(self, response: EngineConnection) -> None:
         """Relay a response that is not a stream, after reading all of it."""
-        call = self.call
-        try:
-            with self.lease.scope:
-                body = await read_whole(response, self.max_answer_bytes)
-        except ResponseTooLargeError as error:
-            raise self._malformed(error) from error
-        self.lease.received()
-        self.lease.waits_from = None
-        usage = Usage()
+        call, lease = self.call, self.lease
+        body = response.arrived(self.max_answer_bytes)
+        if body is None:
+            try:
+                with lease.scope:
+                    body = await read_whole(response, self.max_answer_bytes)
+            except ResponseTooLargeError as error:
+                raise self._malformed(error) from error
+        lease.received()
+        lease.waits_from = None
+        usage, choices = Usage(), call.choices
+        generates = choices > 0
         try:
             answer = read_kind(body, call)
             if not call.endpoint.free:
-                usage.read(answer.get("usage"), prompts=call.prompts, choices=call.choices)
+                usage.read(answer.get("usage"), prompts=call.prompts, choices=choices)
                 self._observe(usage)
-            if call.choices and any(one.get("finish_reason") == "abort" for one in answer["choices"]):
+            if generates and any(choice.get("finish_reason") == "abort" for choice in answer["choices"]):
                 raise _stopping()
             if call.reply is not None:
                 rendered = translated(call.reply, answer, usage)
             else:
-                if "model" in answer or call.choices:
+                if generates or "model" in answer:
                     answer["model"] = call.model
                 rendered = render(answer)
         except MalformedError as error:
             raise self._malformed(error) from error
         self._check(usage)
-        self.lease.begin()
+        lease.begin()
         self.record.end(Outcome.OK, billable=True, exact=usage.exact)
-        await self.record.logged()
+        if not self.record.written:
+            await self.record.logged()
         await self.exchange.respond(200, rendered)
 
     async def stream(self, response: EngineConnection) -> None:

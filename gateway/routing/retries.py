@@ -60,12 +60,11 @@ class Retries:
         """`requires`: labels that the engine must have. `prefix`: see `prefix_of`."""
         self.budget.request()
         now = self._clock()
-        state = RoutingState(target, identity, now + self.timeout, requires, prompt_tokens, prefix)
-        if ticket is not None:
-            state.ticket = ticket
-        state.ticket.since, state.ticket.prompt = now, prompt_tokens
+        ticket = ticket or QueueTicket()
+        state = RoutingState(target, identity, ticket, now + self.timeout, requires, prompt_tokens, prefix)
+        ticket.since, ticket.prompt = now, prompt_tokens
         if self.ttft_deadline:
-            state.ticket.answer_by = state.answer_by = now + self.ttft_deadline
+            ticket.answer_by = state.answer_by = now + self.ttft_deadline
             state.deadline = min(state.deadline, state.answer_by)
         return state
 
@@ -79,8 +78,9 @@ class Retries:
         lease.state.failure_streak = 0
         if lease.identity is not None:
             lease.identity.answered = True
-            self._deaths.answered(lease.identity)
-            self._hangs.answered(lease.identity)
+            for tracker in (self._deaths, self._hangs):
+                if tracker.suspects.any:
+                    tracker.answered(lease.identity)
 
     def record_failure(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
         """Record a failed attempt. Raises FlorinError if no more attempts or time are left."""

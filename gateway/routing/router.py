@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from adapters.errors import (
     LoadFailedError,
@@ -22,8 +21,9 @@ from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined,
 from adapters.placement.scheduling.filters import FULL, PASSING
 from adapters.placement.scheduling.patience import worth_waiting
 from adapters.placement.scheduling.scheduler import OPENS, Scheduler
-from adapters.placement.scheduling.view import Action, Ask, EngineView, Pick, Score
+from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
 from adapters.registry.catalog import Catalog, Target
+from gateway.admission.fair_queue.fleet_queue import FleetQueue
 from gateway.admission.fair_queue.waiting import Fit
 from gateway.errors import FlorinError, unsupported_endpoint
 from gateway.routing.decision_log import Search
@@ -45,9 +45,10 @@ NO_ROOM_SECONDS = 1.0
 class Router:
     """Chooses an engine for each attempt, and makes sure that it holds the version.
 
-    The lifecycle calls `place` before each attempt. The scheduler, which is pure, makes the decisions; the
-    router acts on them when it is the request's turn. It keeps nothing of a request itself: that is in the
-    RoutingState. On the worker's event loop only.
+    Before each attempt, the lifecycle calls `place_at_once`, and `place` if the request must wait for
+    something. The scheduler, which is pure, makes the decisions; the router acts on them when it is the
+    request's turn. It keeps nothing of a request itself: that is in the RoutingState. On the worker's event
+    loop only.
     """
 
     def __init__(
@@ -78,10 +79,32 @@ class Router:
         self._changed = changed
         self._clock = clock
 
+    def place_at_once(self, routing_state: RoutingState) -> Lease | None:
+        """A lease for a new request that nothing keeps waiting: nobody goes before it, and the best engine
+        holds the target and has room. None: `place` it."""
+        target, ticket = routing_state.target, routing_state.ticket
+        if routing_state.attempts or self._isolation.concerns(routing_state.identity.group):
+            return None
+        queue, fleet = self.turns.queue(target.base_model), self._fleets.of(target.base_model)
+        if not self.turns.goes(queue, ticket):
+            return None
+        if target.version is not None:
+            name = target.version.engine_name
+            if name in self._catalog.serving_statuses or not fleet.placed(name):
+                return None  # choosing where to load it takes longer
+        pick = self._pick(routing_state, queue, fleet)
+        if pick is None or pick.action is not Action.SERVE:
+            return None
+        lease = self._lease(routing_state, pick.engine, queue, fleet)
+        if lease is None:
+            self.turns.release(queue, ticket)
+        return lease
+
     async def place(self, routing_state: RoutingState) -> Lease:
         """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
         StoreUnavailableError."""
         target, unplaced = routing_state.target, self._leases.unplaced
+        queue = self.turns.queue(target.base_model)
         began, queued, loading = self._clock(), routing_state.ticket.waited, routing_state.loading
         unplaced.add(target)
         try:
@@ -91,7 +114,7 @@ class Router:
                 self._clock() - began, routing_state.ticket.waited - queued, routing_state.loading - loading
             )
             unplaced.remove(target)
-            self.turns.release(target.base_model, routing_state.ticket)
+            self.turns.release(queue, routing_state.ticket)
 
     async def _place(self, routing_state: RoutingState) -> Lease:
         version = routing_state.target.version
@@ -117,27 +140,38 @@ class Router:
             if engine and engine in self._isolation.to_avoid(routing_state):
                 await self._leases.wait_for_trial(WAIT_SECONDS)
                 continue
-            if engine and self._takes(routing_state, engine):
-                identity = routing_state.identity
-                trial = self._isolation.suspects(identity.group)
-                lease = self._leases.acquire(
-                    engine,
-                    version,
-                    identity,
-                    trial=trial,
-                    prompt_tokens=routing_state.prompt_tokens,
-                    ticket=routing_state.ticket,
-                )
-                if lease is not None:
-                    lease.answer_by, lease.requires = routing_state.answer_by, routing_state.requires
-                    self._prefixes.note(routing_state.target.engine_name, routing_state.prefix, engine)
-                    routing_state.attempts += 1
-                    routing_state.loads = self._loader.loads_since(version, engine)
+            if engine:
+                base_model = routing_state.target.base_model
+                queue, fleet = self.turns.queue(base_model), self._fleets.of(base_model)
+                if (lease := self._lease(routing_state, engine, queue, fleet)) is not None:
                     return lease
             if self._clock() > routing_state.deadline:
                 raise self._retries.timeout_error(routing_state.target)
             if len(routing_state.no_room_on) <= no_room:  # otherwise use an engine that has it, at once
                 await self._changed(WAIT_SECONDS)
+
+    def _lease(
+        self, routing_state: RoutingState, engine: str, queue: FleetQueue, fleet: Fleet
+    ) -> Lease | None:
+        """A lease on the engine, to which the request is about to be sent; None: it has no room any more."""
+        target, ticket, identity = routing_state.target, routing_state.ticket, routing_state.identity
+        view = fleet.engines.get(engine)
+        if view is not None and not self.turns.take(queue, ticket, view):
+            return None
+        lease = self._leases.acquire(
+            engine,
+            target.version,
+            identity,
+            trial=self._isolation.suspects(identity.group),
+            prompt_tokens=routing_state.prompt_tokens,
+            ticket=ticket,
+        )
+        if lease is not None:
+            lease.answer_by, lease.requires = routing_state.answer_by, routing_state.requires
+            self._prefixes.note(target.engine_name, routing_state.prefix, engine)
+            routing_state.attempts += 1
+            routing_state.loads = self._loader.loads_since(target.version, engine)
+        return lease
 
     def require_task(
         self, target: Target, requires: Mapping[str, str], task: Task, path: str
@@ -173,7 +207,7 @@ class Router:
     ) -> list[Score]:
         """Each engine of the fleet, best first: what serving the target there would cost now, or why it
         cannot. `even_full`: whether or not it has room for a request."""
-        ask = self._ask(target, requires=requires, even_full=even_full)
+        ask = self._ask(target, requires, even_full=even_full)
         return self.scheduler.scores(ask, self._fleets.of(target.base_model), self._clock())
 
     # -- its turn
@@ -181,12 +215,12 @@ class Router:
     async def _turn(self, routing_state: RoutingState) -> Pick | None:
         """The engine picked for the request, which has its turn. None: it waits for something else. Raises
         FlorinError if waiting is pointless or would be too long."""
-        base_model, ticket = routing_state.target.base_model, routing_state.ticket
-        if self.turns.goes(base_model, ticket):
+        queue, ticket = self.turns.queue(routing_state.target.base_model), routing_state.ticket
+        if self.turns.goes(queue, ticket):
             if self._fit(routing_state):
                 pick = routing_state.pick
                 if pick is not None and pick.action is not Action.SERVE:
-                    self.turns.keep(base_model, ticket, self._picked(routing_state))
+                    self.turns.keep(queue, ticket, self._picked(routing_state))
                 return pick
             if not self._check_servable(routing_state):
                 return None
@@ -194,10 +228,10 @@ class Router:
             self._check_servable(routing_state)
         version, waited = routing_state.target.version, ticket.waited
         lane = version.engine_name if version else "", tuple(sorted(routing_state.requires.items()))
-        self.turns.release(base_model, ticket)  # what an earlier turn has left
+        self.turns.release(queue, ticket)  # what an earlier turn has left
         try:
             await self.turns.wait(
-                base_model,
+                queue,
                 ticket,
                 lane,
                 partial(self._fit, routing_state),
@@ -210,7 +244,8 @@ class Router:
 
     def _fit(self, routing_state: RoutingState) -> Fit:
         """Whether an engine has room for the request, and is worth it: `pick` is the one."""
-        pick = self._pick(routing_state)
+        base_model = routing_state.target.base_model
+        pick = self._pick(routing_state, self.turns.queue(base_model), self._fleets.of(base_model))
         if pick is None:
             return Fit.NO
         if pick.action not in OPENS:
@@ -228,16 +263,10 @@ class Router:
             self._picked(routing_state),
             [view for view in holders if view.meets(routing_state.requires)],
             rank=target.version.rank,
-            yields=self.turns.yields(target.base_model, ticket),
+            yields=self.turns.yields(self.turns.queue(target.base_model), ticket),
             fills=ticket.fills,
             waited=self._clock() - ticket.since,
         )
-
-    def _takes(self, routing_state: RoutingState, engine: str) -> bool:
-        """Whether the engine has room for the request, which is about to be sent there."""
-        view = self._fleets.of(routing_state.target.base_model).engines.get(engine)
-        base_model, ticket = routing_state.target.base_model, routing_state.ticket
-        return view is None or self.turns.take(base_model, ticket, view)
 
     def _picked(self, routing_state: RoutingState) -> EngineView:
         """The engine that was picked last."""
@@ -272,43 +301,63 @@ class Router:
             return engine
         return await self._replicate(routing_state, version, pick.engine)
 
-    def _ask(self, target: Target, **details: Any) -> Ask:
+    def _ask(
+        self,
+        target: Target,
+        requires: Mapping[str, str],
+        *,
+        prompt_tokens: int = 0,
+        warm_on: str = "",
+        excluded: Collection[str] = (),
+        no_room_on: Collection[str] = (),
+        even_full: bool = False,
+        yields: bool = False,
+        fills: bool = False,
+    ) -> Ask:
         version = target.version
-        if version is None:
-            return Ask("", **details)
-        adapter = self._catalog.adapters.get(version.adapter)
-        most = adapter.max_replicas if adapter else None
-        return Ask(version.engine_name, version.rank, max_replicas=most, whole=version, **details)
+        name, rank, most = "", 0, None
+        if version is not None:
+            name, rank = version.engine_name, version.rank
+            adapter = self._catalog.adapters.get(version.adapter)
+            most = adapter.max_replicas if adapter else None
+        return Ask(
+            name, rank, prompt_tokens, warm_on, excluded, no_room_on, requires, most, even_full, yields,
+            version, fills,
+        )  # fmt: skip
 
-    def _pick(self, routing_state: RoutingState, passed: Collection[str] = ()) -> Pick | None:
-        target, now = routing_state.target, self._clock()
+    def _pick(
+        self, routing_state: RoutingState, queue: FleetQueue, fleet: Fleet, passed: Collection[str] = ()
+    ) -> Pick | None:
+        target, ticket, now = routing_state.target, routing_state.ticket, self._clock()
         if routing_state.no_room_until <= now:
             routing_state.no_room_on.clear()
         to_avoid = self._isolation.to_avoid(routing_state)
         failed_on, no_room_on = routing_state.failed_on, routing_state.no_room_on
         ask = self._ask(
             target,
-            requires=routing_state.requires,
+            routing_state.requires,
             prompt_tokens=routing_state.prompt_tokens,
             warm_on=self._prefixes.engine(target.engine_name, routing_state.prefix),
             excluded=failed_on | to_avoid if to_avoid else failed_on,
             no_room_on=no_room_on.union(passed) if passed else no_room_on,
-            yields=self.turns.yields(target.base_model, routing_state.ticket),
-            fills=routing_state.ticket.fills,
+            yields=self.turns.yields(queue, ticket),
+            fills=ticket.fills,
         )
-        ticket, fleet = routing_state.ticket, self._fleets.of(target.base_model)
         kept = ticket.place is not None
-        self.turns.give_up_place(ticket)  # which does not stand in its own way
+        if kept:
+            self.turns.give_up_place(ticket)  # which does not stand in its own way
         pick = routing_state.pick = self.scheduler.pick(ask, fleet, now)
         if kept and pick is not None:
-            self.turns.keep(target.base_model, ticket, fleet.engines[pick.engine])
+            self.turns.keep(queue, ticket, fleet.engines[pick.engine])
         return pick
 
     async def _load(self, routing_state: RoutingState, version: Version) -> str | None:
         """Load the version where that costs least. None: wait and try again."""
 
         def choose(failed: Collection[str], /) -> Engine | None:
-            pick = self._pick(routing_state, failed)
+            base_model = version.base_model
+            queue, fleet = self.turns.queue(base_model), self._fleets.of(base_model)
+            pick = self._pick(routing_state, queue, fleet, failed)
             return self._catalog.engines.get(pick.engine) if pick else None
 
         reload_on, routing_state.reload_on = routing_state.reload_on, None

@@ -29,6 +29,8 @@ class RoutingState:
 
     target: Target
     identity: RequestIdentity
+    ticket: QueueTicket
+    """Its place in the fair queue."""
     deadline: float
     """When the next attempt must have found an engine."""
     requires: Mapping[str, str] = field(default_factory=dict)
@@ -61,8 +63,6 @@ class RoutingState:
     """Engines on which it failed, each with its `deaths` when the attempt began."""
     failed_attempt: tuple[Lease, RetryElsewhere] | None = None
     """The last failed attempt, if it is not yet decided whether to retry it."""
-    ticket: QueueTicket = field(default_factory=QueueTicket)
-    """Its place in the fair queue."""
     isolation_deadline: float | None = None
     """When it stops waiting for an engine without suspects."""
 

@@ -33,6 +33,12 @@ class SuspectIsolation:
         self._hangs = hangs
         self._clock = clock
 
+    def concerns(self, group: Group) -> bool:
+        """Whether anything is known of the group. If not, as nearly always, its requests may be sent, and
+        avoid no engine."""
+        deaths, hangs = self._deaths.suspects, self._hangs.suspects
+        return (deaths.any and deaths.known(group)) or (hangs.any and hangs.known(group))
+
     def may_send(self, routing_state: RoutingState) -> bool:
         """Whether the request may be sent now; False: wait a moment. Raises FlorinError if it is blocked."""
         suspects, identity = self._deaths.suspects, routing_state.identity

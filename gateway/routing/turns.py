@@ -36,10 +36,12 @@ class TurnObserver(Protocol):
 
     def queue_refused(self, reason: str) -> None: ...
 
+
+class QueueMetrics(Protocol):
+    """Written once a second."""
+
     def served(self, tenant: str, tokens: float) -> None: ...
 
-
-class QueueGauges(Protocol):
     def queue_waiting(self, base_model: str, priority: str, count: int) -> None: ...
 
     def engine_credit(self, engine: str, credit: int) -> None: ...
@@ -79,8 +81,10 @@ class Turns:
         # Mutable:
         self.queues: dict[str, FleetQueue] = {}
         self._waiting: dict[Waiter, _Waiting] = {}
-        self._due: set[str] = set()
-        """Base models whose queues are looked at in the loop's next iteration."""
+        self._due: set[FleetQueue] = set()
+        """Those that are looked at in the loop's next iteration."""
+        self._served: dict[str, float] = {}
+        """Tenant → weighted tokens of its requests that have ended since the metrics were last written."""
         self.alone = True
         """No other worker is known."""
         self.hurry: Callable[[], None] = lambda: None
@@ -95,8 +99,8 @@ class Turns:
     def queue(self, base_model: str) -> FleetQueue:
         queue = self.queues.get(base_model)
         if queue is None:
-            queue = self.queues[base_model] = FleetQueue()
-            self._divide(base_model, queue)
+            queue = self.queues[base_model] = FleetQueue(base_model)
+            self._divide(queue)
         return queue
 
     @property
@@ -105,13 +109,13 @@ class Turns:
 
     # -- one request's turn
 
-    def goes(self, base_model: str, ticket: QueueTicket) -> bool:
+    def goes(self, queue: FleetQueue, ticket: QueueTicket) -> bool:
         """Whether the request need not wait for others, so that it goes if an engine has room."""
-        return not self.enabled or ticket.had_turn or self.queue(base_model).passes(ticket.level)
+        return ticket.had_turn or not self.enabled or queue.passes(ticket.level)
 
     async def wait(
         self,
-        base_model: str,
+        queue: FleetQueue,
         ticket: QueueTicket,
         lane: Hashable,
         fit: Callable[[], Fit],
@@ -120,7 +124,7 @@ class Turns:
     ) -> None:
         """Wait for a turn; then `ticket.place` is where `picked` said. `check` raises if waiting is
         pointless. Raises FlorinError if the queue is full, or the wait is or would be too long."""
-        queue, now = self.queue(base_model), self._clock()
+        now = self._clock()
         self._check(no_room(queue, self.limits, ticket, len(self._waiting)))
         waiter = Waiter(ticket.tenant, ticket.weight, ticket.level, lane, now, returns=ticket.had_turn)
         patience = math.inf if ticket.fills else min(self.limits.timeout, ticket.answer_by - now)
@@ -128,13 +132,13 @@ class Turns:
         queue.push(waiter)
         self._waiting[waiter] = _Waiting(ticket, fit, picked, turn)
         try:
-            self._dispatch(base_model)
+            self._dispatch(queue)
             if not turn.done():
                 self._check(too_long(queue.expected_wait(waiter, self._clock()), patience))
                 if not self.alone and queue.waiting.waiting(ticket.tenant, BATCH) == 1:
                     self.hurry()
                 if not ticket.fills:
-                    self.pressed(base_model, queue.pressing)
+                    self.pressed(queue.base_model, queue.pressing)
                 await self._granted(turn, now + patience, check)
         except TimeoutError:
             raise self._refuse(timed_out(queue.expected_wait(waiter, self._clock()), patience)) from None
@@ -156,11 +160,11 @@ class Turns:
             if not turn.done():
                 check()
 
-    def keep(self, base_model: str, ticket: QueueTicket, view: EngineView) -> None:
+    def keep(self, queue: FleetQueue, ticket: QueueTicket, view: EngineView) -> None:
         """Keep a place on the engine for the request, which has its turn."""
         self.give_up_place(ticket)
         if self.enabled:
-            self._begin(base_model, ticket)
+            self._begin(queue, ticket)
             ticket.place = view
             view.wait()
 
@@ -170,50 +174,51 @@ class Turns:
             ticket.place.wait(-1)
             ticket.place = None
 
-    def take(self, base_model: str, ticket: QueueTicket, view: EngineView) -> bool:
+    def take(self, queue: FleetQueue, ticket: QueueTicket, view: EngineView) -> bool:
         """Whether the request may be sent to the engine. If so, give its place back, and acquire a lease with
         `ticket.charge` at once."""
         if not self.enabled:
             return True
-        if ticket.place is not view and not self.queue(base_model).has_room(view):
+        if ticket.place is not view and not queue.has_room(view):
             ticket.had_turn = ticket.had_turn or ticket.place is not None  # which led to another engine
             return False
-        self._begin(base_model, ticket)
+        self._begin(queue, ticket)
         self.give_up_place(ticket)
         ticket.had_turn = True
         return True
 
-    def yields(self, base_model: str, ticket: QueueTicket) -> bool:
+    def yields(self, queue: FleetQueue, ticket: QueueTicket) -> bool:
         """Whether the request leaves the engines' last places to other tenants'."""
         if not self.enabled or ticket.charge is not None or ticket.had_turn:
             return False
-        return self.queue(base_model).yields(ticket.tenant, ticket.weight, ticket.level)
+        return queue.yields(ticket.tenant, ticket.weight, ticket.level)
 
-    def release(self, base_model: str, ticket: QueueTicket) -> None:
+    def release(self, queue: FleetQueue, ticket: QueueTicket) -> None:
         """Give back whatever the ticket holds. Idempotent."""
         self.give_up_place(ticket)
         charge, ticket.charge = ticket.charge, None
         if charge is not None:
-            self.queue(base_model).end(charge, 0, 0, self._clock(), answered=False)
-            self.freed(base_model)
+            queue.end(charge, 0, 0, self._clock(), answered=False)
+            self.freed(queue)
 
     def ended(self, lease: Lease) -> None:
         """A lease has ended: settle what its request has been charged."""
-        charge, record, base_model = lease.charge, lease.record, lease.state.engine.base_model
+        charge, record = lease.charge, lease.record
         if charge is None:
             return
-        prompt, output = (record.tokens[0], record.tokens[2]) if record is not None else (0, 0)
+        prompt, _, output = record.tokens if record is not None else (0, None, 0)
         answered = record is not None and record.outcome == "ok"
-        self.queue(base_model).end(charge, prompt, output, self._clock(), answered=answered)
-        if self._observer is not None and charge.charged > 0:
-            self._observer.served(charge.tenant, charge.charged)
-        self.freed(base_model)
+        queue = self.queue(lease.state.engine.base_model)
+        queue.end(charge, prompt, output, self._clock(), answered=answered)
+        if charge.charged > 0:
+            self._served[charge.tenant] = self._served.get(charge.tenant, 0.0) + charge.charged
+        self.freed(queue)
 
-    def freed(self, base_model: str) -> None:
+    def freed(self, queue: FleetQueue) -> None:
         """An engine may have room: look at the queue in the event loop's next iteration."""
-        if base_model not in self._due and len(self.queue(base_model).waiting):
-            self._due.add(base_model)
-            asyncio.get_running_loop().call_soon(self._look, base_model)
+        if queue.waiting.size and queue not in self._due:
+            self._due.add(queue)
+            asyncio.get_running_loop().call_soon(self._look, queue)
 
     # -- the other workers
 
@@ -235,9 +240,9 @@ class Turns:
         engines = self._usable()
         for base, queue in self.queues.items():
             queue.hear({worker: note.get(base, []) for worker, note in notes.items()}, now)
-            self._divide(base, queue, engines.get(base, []))
-            if len(queue.waiting):
-                self._dispatch(base)
+            self._divide(queue, engines.get(base, []))
+            if queue.waiting.size:
+                self._dispatch(queue)
             if queue.pressing:
                 self.pressed(base, queue.pressing)
 
@@ -249,17 +254,20 @@ class Turns:
                 continue
             now, engines = self._clock(), self._usable()
             for base, queue in self.queues.items():
-                if not len(queue.waiting):
+                if not queue.waiting.size:
                     continue
                 for state in engines.get(base, ()):
                     if state.view.full and state.credit.wants_scrape(now):
                         state.scrape_wanted = True
                         state.wake.set()
                 if self.alone:
-                    self._divide(base, queue, engines.get(base, []))
-                self._dispatch(base, picks=1 << 30)
+                    self._divide(queue, engines.get(base, []))
+                self._dispatch(queue, picks=1 << 30)
 
-    def show(self, metrics: QueueGauges) -> None:
+    def show(self, metrics: QueueMetrics) -> None:
+        served, self._served = self._served, {}
+        for tenant, tokens in served.items():
+            metrics.served(tenant, tokens)
         for base, queue in self.queues.items():
             for priority, level in zip(NAMES, queue.waiting.levels, strict=True):
                 metrics.queue_waiting(base, priority, level.size)
@@ -269,28 +277,26 @@ class Turns:
 
     # -- steps
 
-    def _begin(self, base_model: str, ticket: QueueTicket) -> None:
+    def _begin(self, queue: FleetQueue, ticket: QueueTicket) -> None:
         if ticket.charge is None:
-            ticket.charge = self.queue(base_model).begin(
+            ticket.charge = queue.begin(
                 ticket.tenant, ticket.weight, ticket.level, ticket.prompt, self._clock()
             )
 
-    def _look(self, base_model: str) -> None:
-        self._due.discard(base_model)
-        self._dispatch(base_model)
+    def _look(self, queue: FleetQueue) -> None:
+        self._due.discard(queue)
+        self._dispatch(queue)
 
-    def _dispatch(self, base_model: str, **picks: int) -> None:
-        queue = self.queue(base_model)
-
+    def _dispatch(self, queue: FleetQueue, **picks: int) -> None:
         def fit(waiter: Waiter) -> Fit:
             waiting = self._waiting[waiter]
             found = waiting.fit()
             return found if found and queue.has_room(waiting.picked()) else Fit.NO
 
-        while len(queue.waiting) and (waiter := queue.next(fit, **picks)) is not None:
+        while queue.waiting.size and (waiter := queue.next(fit, **picks)) is not None:
             queue.waiting.remove(waiter, served=True)
             waiting = self._waiting.pop(waiter)
-            self.keep(base_model, waiting.ticket, waiting.picked())
+            self.keep(queue, waiting.ticket, waiting.picked())
             if not waiting.turn.done():
                 waiting.turn.set_result(None)
 
@@ -302,9 +308,9 @@ class Turns:
                 found.setdefault(state.engine.base_model, []).append(state)
         return found
 
-    def _divide(self, base_model: str, queue: FleetQueue, states: list[EngineState] | None = None) -> None:
+    def _divide(self, queue: FleetQueue, states: list[EngineState] | None = None) -> None:
         if self.enabled:
-            states = self._usable().get(base_model, []) if states is None else states
+            states = self._usable().get(queue.base_model, []) if states is None else states
             queue.divide([(state.view, state.credit.value) for state in states], self._clock())
 
     def _charge_running(self) -> None:

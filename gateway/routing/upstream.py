@@ -165,32 +165,30 @@ class _Post:
         """The engine may have received the request."""
 
     async def __aenter__(self) -> EngineConnection:
-        with self._scope:
-            return await self._send()
-
-    async def _send(self) -> EngineConnection:
         pool, where = self._pool, self._where
-        connection = pool.idle(where)
-        if connection is None:
+        with self._scope:
+            connection = pool.idle(where) or await self._connect()
+            self._connection = connection
+            self.sent = True
+            payload, self._payload = self._payload, b""  # it may be megabytes, and streams last minutes
             try:
-                connection = await pool.connect(where, timeout=self._connect_timeout)
+                status = await connection.send(self._head, payload)
+                if status == 200:
+                    return connection
+                raise await _refusal(connection, self._engine, self._target, self._refusals)
             except OSError as error:
-                why = str(error) or f"no connection within {self._connect_timeout:g} s"
-                raise RetryElsewhere("unreachable", why, suspect=True, engine_worked=False) from error
-        self._connection = connection
-        self.sent = True
-        payload, self._payload = self._payload, b""  # it may be megabytes, and streams last minutes
+                pool.release(where, connection)
+                raise connection_lost(error) from error
+            except BaseException:
+                pool.release(where, connection)
+                raise
+
+    async def _connect(self) -> EngineConnection:
         try:
-            status = await connection.send(self._head, payload)
-            if status == 200:
-                return connection
-            raise await _refusal(connection, self._engine, self._target, self._refusals)
+            return await self._pool.connect(self._where, timeout=self._connect_timeout)
         except OSError as error:
-            pool.release(where, connection)
-            raise connection_lost(error) from error
-        except BaseException:
-            pool.release(where, connection)
-            raise
+            why = str(error) or f"no connection within {self._connect_timeout:g} s"
+            raise RetryElsewhere("unreachable", why, suspect=True, engine_worked=False) from error
 
     async def __aexit__(self, *_: object) -> None:
         self._pool.release(self._where, self._connection)
@@ -227,7 +225,7 @@ def abandoned(lease: Lease) -> RetryElsewhere:
 
 
 async def read_whole(response: EngineConnection, limit: int) -> bytes:
-    """Raises RetryElsewhere, and ResponseTooLargeError above `limit` bytes."""
+    """A response's whole body. Raises RetryElsewhere, and ResponseTooLargeError above `limit` bytes."""
     try:
         return await response.read(limit)
     except ResponseTooLargeError:

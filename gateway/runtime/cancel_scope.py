@@ -14,7 +14,7 @@ class CancelScope:
     """A block that can be cancelled from outside, like `asyncio.timeout` without a clock. It may be entered
     again, but not within itself. Mutable, and used on one event loop only."""
 
-    __slots__ = ("_cancelling", "_task", "_waking", "reason")
+    __slots__ = ("_cancelling", "_task", "_waking", "reason", "within")
 
     def __init__(self) -> None:
         self.reason: Exception | None = None
@@ -25,6 +25,8 @@ class CancelScope:
         """The task's cancellation requests when it entered."""
         self._waking = False
         """The task was woken, and has not left yet."""
+        self.within: CancelScope | None = None
+        """A scope that its task has entered already, if one is known: that saves asking for the task."""
 
     def __repr__(self) -> str:
         return f"<CancelScope {'entered' if self._task else 'left'} reason={self.reason!r}>"
@@ -42,8 +44,10 @@ class CancelScope:
     def __enter__(self) -> None:
         if self.reason is not None:
             raise self.reason
-        task = asyncio.current_task()
-        assert task is not None
+        task = self.within._task if self.within is not None else None  # noqa: SLF001  # of the same class
+        if task is None:
+            task = asyncio.current_task()
+            assert task is not None
         self._task, self._cancelling = task, task.cancelling()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:

@@ -39,9 +39,12 @@ Era = tuple[int, int]
 """Uptime at which the era starts, and its base, in microseconds."""
 
 
+_SINCE_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def uptime() -> int:
     """Microseconds since the machine booted; on Linux, including time in suspension."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1000
 
 
 def system_time() -> int:
@@ -103,12 +106,11 @@ class Clock:
 
     def now(self) -> int:
         """Unix microseconds, UTC."""
-        up = self._uptime()
-        return self._base(up) + up
+        up, eras = self._uptime(), self._eras
+        return up + (eras[0][1] if len(eras) == 1 else self._base(up))
 
     def now_ns(self) -> int:
-        up = self._uptime()
-        return (self._base(up) + up) * 1000
+        return self.now() * 1000
 
     @property
     def era(self) -> int:
@@ -170,8 +172,7 @@ class Clock:
         return last
 
     def _base(self, up: int) -> int:
-        eras = self._eras
-        return eras[self._era(up) if len(eras) > 1 else 0][1]
+        return self._eras[self._era(up)][1]
 
     def _adopt(self) -> bool:
         """Adopt the eras in the shared file if they are from this boot and not older than ours."""

@@ -202,6 +202,8 @@ class Directory:
     def __init__(self, operator_key: str = "", clock: Callable[[], int] = system_time) -> None:
         """`clock`: Unix microseconds, for the expiry of keys."""
         self._clock = clock
+        self.generation = 0
+        """Counts changes."""
         self.tenants: dict[str, Tenant] = {}
         self.keys: dict[str, Key] = {}
         self._by_digest: dict[str, Key] = {}
@@ -231,6 +233,8 @@ class Directory:
         self._index()
 
     def apply(self, event: Event) -> None:
+        if event.kind in {"tenant", "key"}:
+            self.generation += 1
         if event.kind == "tenant":
             if event.data is None:
                 self.tenants.pop(event.id, None)
@@ -245,6 +249,7 @@ class Directory:
                 self.keys[event.id] = self._by_digest[key.digest] = key
 
     def _index(self) -> None:
+        self.generation += 1
         self._by_digest = {k.digest: k for k in self.keys.values()}
         if self._bootstrap:
             self._by_digest[self._bootstrap.digest] = self._bootstrap

@@ -46,6 +46,7 @@ class EngineConnection(asyncio.Protocol):
         "_error",
         "_keep_alive",
         "_length_known",
+        "_loop",
         "_overhead",
         "_parser",
         "_paused",
@@ -58,6 +59,7 @@ class EngineConnection(asyncio.Protocol):
     )
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", None)
         self._parser = httptools.HttpResponseParser(self)
         self._error: Exception | None = None
@@ -156,6 +158,12 @@ class EngineConnection(asyncio.Protocol):
             self._resume_reading()
         return data
 
+    def arrived(self, limit: int) -> bytes | None:
+        """Take the whole body if it has arrived and has at most `limit` bytes; None: `read` it."""
+        if not self.complete or self._buffered > limit:
+            return None
+        return self._take() if self._buffer else b""
+
     async def read(self, limit: int) -> bytes:
         """The whole body. Raises EngineConnectionError, and ResponseTooLargeError above `limit` bytes."""
         body = await self.readany()
@@ -179,7 +187,7 @@ class EngineConnection(asyncio.Protocol):
         """Wait for more of the response. Returns whether `_consume` stopped."""
         if self._error is not None:
             raise self._error
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[bool] = self._loop.create_future()
         self._waiter = waiter
         try:
             return await waiter

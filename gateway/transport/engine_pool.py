@@ -18,8 +18,10 @@ IDLE_SECONDS = 4.0
 closing would fail."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Address:
+    """Compared by identity, and so hashed at once: `address` makes one for each URL."""
+
     host: str
     port: int
     tls: bool
@@ -97,7 +99,10 @@ class EnginePool:
             connection.close()
             return
         connection.idle_since = self.clock()
-        self._idle.setdefault(where, deque()).append(connection)
+        idle = self._idle.get(where)
+        if idle is None:
+            idle = self._idle[where] = deque()
+        idle.append(connection)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(IDLE_SECONDS / 2, self._sweep)
 

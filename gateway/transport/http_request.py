@@ -184,7 +184,8 @@ class HttpRequest:
     async def respond(self, status: int, headers: Headers, body: bytes, *, linger: bool = False) -> None:
         """Send a complete response. `linger`: the client may still be sending the body, and the connection
         is closed afterwards."""
-        await self.drain()
+        if self._connection.flow.write_paused:
+            await self.drain()
         if self.disconnected:
             return
         self.response_started = True

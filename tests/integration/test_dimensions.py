@@ -108,12 +108,8 @@ async def test_an_administrator_of_a_tenant_labels_its_own_adapters_and_keys(gat
 
 async def test_the_label_of_a_shared_adapter_stays_with_its_owner(gateway, admin, labelled):
     key = gateway.state.directory.keys[labelled["own"]]
-    lifecycle = gateway.state.lifecycle
+    plans = gateway.state.lifecycle.plans
     bolt = next(k for k in gateway.state.directory.keys.values() if k.tenant == "bolt")
-    target = lifecycle.catalog.resolve("acme", "support", base_access=True)
-
-    class Call:
-        end_user = tag = None
-
-    assert lifecycle.usage_labels(key, target, Call).cost_centre == "customer care"
-    assert lifecycle.usage_labels(bolt, target, Call).cost_centre is None
+    target = gateway.state.catalog.resolve("acme", "support", base_access=True)
+    assert plans.cost_centre(key, target) == "customer care"
+    assert plans.cost_centre(bolt, target) is None

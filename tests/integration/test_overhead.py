@@ -18,9 +18,9 @@ from loadtests.overhead.loads import LOADS
 from loadtests.overhead.report import measures
 from tests.support.forms import some_of
 
-STATED = {"plain": 2.0, "streams": 1.4}
-"""Florin's CPU time to the raw relay's; rounds of the bench gave 1.5 to 1.9 and 0.9 to 1.3. Lower these when Florin
-gets cheaper."""
+STATED = {"plain": 1.7, "streams": 1.4}
+"""Florin's CPU time to the raw relay's on a quiet machine, rounded up. Other work, which fills the caches, has made them
+2.1 and 1.0. Lower these when Florin gets cheaper."""
 ALLOWED = 1.6
 """Factor to the stated ratio, for noise."""
 FEWEST, MOST, SECONDS = 3, 24, 0.5

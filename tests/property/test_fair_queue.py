@@ -232,6 +232,6 @@ def test_whoever_does_not_give_up_is_served_and_nothing_is_left(seed, workers):
     for worker in site.workers:
         assert not worker.requests
         queue = worker.queue
-        assert (len(queue.waiting), queue.started, +queue.in_flight) == (0, 0, Counter())
+        assert (len(queue.waiting), queue.started, queue.in_flight) == (0, 0, {})
         assert not any(level.tenants or level.returning for level in queue.waiting.levels)
     assert not +site.on

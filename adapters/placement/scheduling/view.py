@@ -34,9 +34,10 @@ class Action(StrEnum):
     """Wait for a load that is in progress there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
-    """What a request asks of the fleet."""
+    """What a request asks of the fleet. Not to be changed; freezing it would take longer than the decision's
+    arithmetic."""
 
     version: str
     """The version's name on engines; empty: the base model, which every engine holds."""
@@ -164,8 +165,10 @@ class EngineView:
         self.pending -= prompt_tokens
         self.refresh()
 
-    def ended(self, version: str) -> None:
+    def ended(self, version: str, prompt_tokens: int = 0) -> None:
+        """A request has left. `prompt_tokens`: its own, if its answer had not started."""
         self.in_flight -= 1
+        self.pending -= prompt_tokens
         if version:
             left = self.uses[version] - 1
             if left:
@@ -206,7 +209,7 @@ class EngineView:
 
     def refresh(self) -> None:
         """Compute the terms that do not depend on the request."""
-        costs = self.costs
+        costs, base, load_from = self.costs, self.base, self.load_from
         load: float = self.in_flight + self.others_in_flight + self.waiting
         self.stall = 1 + STALL * load
         if self.share < 1:
@@ -214,13 +217,15 @@ class EngineView:
         self.base = costs.per_request * load + costs.per_prompt_token * (self.pending + self.others_pending)
         if self.doubtful:
             self.base += DOUBT
-        active = self.active
-        self.opening = costs.distinct * (active + 1) / max(1, self.slots)
-        if active >= self.slots:
+        slots, uses = self.slots, len(self.uses)
+        active = min(max(slots, uses), uses + self.others_active)  # as the property has it, inlined
+        self.opening = costs.distinct * (active + 1) / (slots or 1)
+        if active >= slots:
             self.opening += costs.wait_for_slot
         self.load_from = self.base + self.opening + costs.load_base * self.stall
-        for ranking in self.rankings:
-            ranking.fell(self.place)
+        if self.base < base or self.load_from < load_from:
+            for ranking in self.rankings:
+                ranking.fell(self.place)
 
     def state(self, version: str, now: float) -> SlotState | None:
         slot = self.held.get(version)
@@ -291,9 +296,9 @@ class Score:
     """What the cost consists of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pick:
-    """The engine for a request."""
+    """The engine for a request. Not to be changed, like `Ask`."""
 
     engine: str
     action: Action

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from adapters.placement.scheduling.view import EngineView
 from gateway.admission.fair_queue.shares import HORIZON, Demand, divide, part
-from gateway.admission.fair_queue.vtc import service
+from gateway.admission.fair_queue.vtc import Account, service
 from gateway.admission.fair_queue.waiting import Fitter, Waiter, WaitingList
 
 LEVELS: Final = 4
@@ -53,10 +53,12 @@ class Charge:
 
     level: int
     tenant: str
+    account: Account
+    """The tenant's. It is kept as long as the tenant has requests in flight."""
     began: float
     expected: float
     """Tokens of its answer that were charged in advance."""
-    charged: float = 0.0
+    charged: float
     ended: bool = False
 
 
@@ -67,10 +69,11 @@ Report = list[list[Any]]
 class FleetQueue:
     """Mutable. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, base_model: str = "") -> None:
+        self.base_model = base_model
         self.waiting = WaitingList(LEVELS)
-        self.in_flight: Counter[tuple[int, str]] = Counter()
-        """(Class, tenant) → this worker's requests that have had their turn."""
+        self.in_flight: dict[tuple[int, str], int] = {}
+        """(Class, tenant) → this worker's requests that have had their turn; never 0."""
         self.started = 0
         """Their total, without batches' lines."""
         self.quota = math.inf
@@ -103,7 +106,8 @@ class FleetQueue:
 
     def passes(self, level: int) -> bool:
         """Whether a new request of this class may go at once where there is room: nobody waits before it."""
-        return not self.waiting.before(level) and self.started < self.quota
+        waiting = self.waiting
+        return self.started < self.quota and not (waiting.size and waiting.before(level))
 
     def has_room(self, view: EngineView) -> bool:
         """Whether this worker may send one more request to the engine."""
@@ -115,7 +119,7 @@ class FleetQueue:
         if self._most == math.inf or level == BATCH:
             return False
         key = level, tenant
-        return self.in_flight[key] + self._elsewhere[key] > weight * self._most
+        return self.in_flight.get(key, 0) + self._elsewhere[key] > weight * self._most
 
     def push(self, waiter: Waiter) -> None:
         if not len(self.waiting):
@@ -128,15 +132,16 @@ class FleetQueue:
 
     def begin(self, tenant: str, weight: float, level: int, prompt: int, now: float) -> Charge:
         """A request has got its turn: charge its prompt, and the answer that its tenant may expect."""
-        counters = self.waiting.levels[level].counters
+        counters, key = self.waiting.levels[level].counters, (level, tenant)
         account = counters.account(tenant, weight)
         account.weight = weight
-        charge = Charge(level, tenant, now, account.output)
-        self.in_flight[level, tenant] += 1
+        expected = account.output
+        tokens = service(prompt, expected)
+        account.given += tokens
+        counters.serve(account, tokens, now)
+        self.in_flight[key] = self.in_flight.get(key, 0) + 1
         self.started += level != BATCH
-        charge.charged = service(prompt, charge.expected)
-        counters.charge(tenant, charge.charged, now)
-        return charge
+        return Charge(level, tenant, account, now, expected, tokens)
 
     def progress(self, charge: Charge, prompt: int, output: int, now: float) -> None:
         """So much has been served. Less than was expected is corrected at its end only."""
@@ -149,23 +154,25 @@ class FleetQueue:
         if charge.ended:
             return
         charge.ended = True
-        if (prompt or output) and charge.level != BATCH:
-            self._ends.append(now)
-        self.started -= charge.level != BATCH
         key = charge.level, charge.tenant
         self.in_flight[key] -= 1
         if not self.in_flight[key]:
             del self.in_flight[key]
         self._correct(charge, service(prompt, output) - charge.charged, now)
         if answered:
-            self.waiting.levels[charge.level].counters.answered(charge.tenant, output)
-            if charge.level != BATCH:
+            charge.account.answered(output)
+        if charge.level != BATCH:
+            self.started -= 1
+            if prompt or output:
+                self._ends.append(now)
+            if answered:
                 self._durations.append(now - charge.began)
 
     def _correct(self, charge: Charge, more: float, now: float) -> None:
         charge.charged += more
-        self.waiting.levels[charge.level].counters.charge(charge.tenant, more, now)
-        if more < 0:
+        charge.account.given += more
+        self.waiting.levels[charge.level].counters.serve(charge.account, more, now)
+        if more < 0 and self.waiting.size:
             self.waiting.corrected(charge.level, charge.tenant)
 
     def expected_wait(self, waiter: Waiter, now: float) -> float:
@@ -211,7 +218,9 @@ class FleetQueue:
                 account = level.counters.account(name)
                 size = returning[name] + (level.tenants[name].size if name in level.tenants else 0)
                 numbers = round(account.given), round(account.counter)
-                found.append([number, name, size, self.in_flight[number, name], account.weight, *numbers])
+                found.append(
+                    [number, name, size, self.in_flight.get((number, name), 0), account.weight, *numbers]
+                )
         return found
 
     def hear(self, reports: Mapping[str, Report], now: float) -> None:
@@ -323,7 +332,8 @@ class FleetQueue:
             for name in names:
                 waiting = level.tenants[name].size if name in level.tenants else 0
                 waiting += sum(waiter.tenant == name for waiter in level.returning)
-                yield number, name, waiting, self.in_flight[number, name], level.counters.account(name)
+                in_flight = self.in_flight.get((number, name), 0)
+                yield number, name, waiting, in_flight, level.counters.account(name)
 
     def _measure(self, now: float) -> None:
         """How much a request in flight is served."""

@@ -49,6 +49,10 @@ class Account:
     def recent_at(self, now: float) -> float:
         return float(self.recent * 0.5 ** ((now - self.used) / RECENT_SECONDS))
 
+    def answered(self, output: int) -> None:
+        """An answer of this length has ended well."""
+        self.output = self.output * MEMORY + output * (1 - MEMORY) if self.output else output
+
 
 class Counters:
     """The tenants of one fleet and class, as one worker knows them. Mutable."""
@@ -85,18 +89,14 @@ class Counters:
         """Weighted tokens; below 0 to correct earlier charges."""
         account = self.account(tenant)
         account.given += tokens
-        self._serve(account, tokens, now)
+        self.serve(account, tokens, now)
 
-    def _serve(self, account: Account, tokens: float, now: float) -> None:
+    def serve(self, account: Account, tokens: float, now: float) -> None:
+        """A tenant was served, here or on another worker."""
         account.counter += tokens / account.weight
-        account.recent = account.recent_at(now) + tokens
+        account.recent = account.recent * 0.5 ** ((now - account.used) / RECENT_SECONDS) + tokens
         account.used = now
         self.served += tokens
-
-    def answered(self, tenant: str, output: int) -> None:
-        """An answer of this length has ended well."""
-        account = self.account(tenant)
-        account.output = account.output * MEMORY + output * (1 - MEMORY) if account.output else output
 
     def hear(self, worker: str, tenant: str, weight: float, given: float, counter: float, now: float) -> None:
         """What another worker has served a tenant in all, and its counter there, which a tenant that is new
@@ -107,7 +107,7 @@ class Counters:
         elif (last := account.heard.get(worker)) is not None:
             more = given - last if given >= last / 2 else given  # far less: the worker has forgotten it
             if more:
-                self._serve(account, more, now)
+                self.serve(account, more, now)
         account.heard[worker] = given
 
     def forget(self, now: float, keep: Container[str]) -> None:

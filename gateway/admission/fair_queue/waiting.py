@@ -133,13 +133,15 @@ class WaitingList:
 
     def __init__(self, levels: int) -> None:
         self.levels = tuple(_Level() for _ in range(levels))
+        self.size = 0
+        """Of all levels together."""
         self._numbers = count(1)
 
     def __repr__(self) -> str:
         return f"<WaitingList {[level.size for level in self.levels]}>"
 
     def __len__(self) -> int:
-        return sum(level.size for level in self.levels)
+        return self.size
 
     def __iter__(self) -> Iterator[Waiter]:
         for level in self.levels:
@@ -154,13 +156,14 @@ class WaitingList:
 
     def before(self, level: int) -> int:
         """Requests of this class or a higher one."""
-        return sum(self.levels[i].size for i in range(level + 1))
+        return sum(self.levels[i].size for i in range(level + 1)) if self.size else 0
 
     def push(self, waiter: Waiter, lowest: float | None = None) -> None:
         """`lowest`: of the counters of the tenants that wait on other workers."""
         level = self.levels[waiter.level]
         waiter.number = next(self._numbers)
         level.size += 1
+        self.size += 1
         if waiter.returns:
             level.returning[waiter] = None
             return
@@ -180,6 +183,7 @@ class WaitingList:
         """`served`: it is its turn; otherwise it gives up."""
         level = self.levels[waiter.level]
         level.size -= 1
+        self.size -= 1
         if waiter.returns:
             del level.returning[waiter]
             return

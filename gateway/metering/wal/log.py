@@ -129,6 +129,11 @@ class WriteAheadLog:
 
     # On the event loop:
 
+    @property
+    def queued(self) -> bool:
+        """Whether lines wait for the thread: see `settled`."""
+        return bool(self._queue)
+
     def append(self, line: bytes, *, final: bool = True) -> bool:
         """False if the memory limit is reached and the line was dropped. Half of the limit is reserved for
         finals."""

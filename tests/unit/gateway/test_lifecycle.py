@@ -18,6 +18,7 @@ from gateway.delivery import Delivery, Request
 from gateway.errors import FlorinError
 from gateway.lifecycle import Lifecycle
 from gateway.routing.upstream import RetryElsewhere
+from gateway.runtime.cancel_scope import CancelScope
 from gateway.tenants.limits.grant import UNLIMITED
 
 
@@ -44,8 +45,11 @@ class Recording:
     async def settled(self) -> None:
         pass
 
+    def place_at_once(self, _state: object) -> None:
+        """Nothing is there at once."""
+
     async def place(self, _state: object) -> SimpleNamespace:
-        lease = SimpleNamespace(begun=False, ends=0)
+        lease = SimpleNamespace(begun=False, ends=0, scope=CancelScope())
         lease.end = lambda: setattr(lease, "ends", lease.ends + 1)
         self.leases.append(lease)
         return lease

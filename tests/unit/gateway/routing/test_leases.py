@@ -68,11 +68,16 @@ async def test_a_worker_hears_of_the_others_requests(workers: tuple[Worker, Work
     await other.leases.flush()
     assert other.others() == (3, 120, 1), "both have b in flight"
     assert other.state.view.load == 4
+    first.send(streams=True)
     first.begin()
     await one.leases.flush()
     await other.leases.flush()
     assert (one.others(), other.others()) == ((1, 0, 0), (3, 20, 1))
-    for lease in (first, second, third):
+    second.end()
+    await one.leases.flush()
+    await other.leases.flush()
+    assert other.others() == (2, 0, 1), "a whole answer's prompt counts until it ends"
+    for lease in (first, third):
         lease.end()
     await one.leases.flush()
     await other.leases.flush()

@@ -86,6 +86,7 @@ class Played:
             first_token=lambda: say("first"),
             end=lambda outcome, **how: say((outcome, how["exact"])),
             logged=logged,
+            written=False,
         )
         call = SimpleNamespace(
             model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1, reply=None,
@@ -106,7 +107,9 @@ class Played:
             exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults, metrics,
             answer=None, max_answer_bytes=1 << 20,
         )  # fmt: skip
-        self.response = SimpleNamespace(deliver=Content(pieces).deliver, read=read)
+        self.response = SimpleNamespace(
+            deliver=Content(pieces).deliver, read=read, arrived=lambda _limit: None
+        )
 
     def seen_before_logged(self):
         return b"".join(s for s in self.story[: self.story.index("logged")] if isinstance(s, bytes))

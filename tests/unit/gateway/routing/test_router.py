@@ -40,6 +40,8 @@ ADAPTER = Target(VERSION, "base")
 class Fleet:
     """Two engines that are up, and a router over them. Mutable: clock, what was loaded, what waiting found."""
 
+    at_once: bool = True
+    """Whether requests try to be placed at once, as all do in the gateway: what comes of it must be the same."""
     now: float = 1000.0
     share: float = 0.2
     loads: list[dict[str, Any]] = field(default_factory=list)
@@ -125,9 +127,13 @@ class Fleet:
         identity = RequestIdentity(("acme", "acme/support"), what="w", payload=b"p", key=b"k")
         return self.retries.begin(target, identity, **how)
 
+    async def place(self, request: RoutingState) -> Lease:
+        lease = self.router.place_at_once(request) if self.at_once else None
+        return lease or await self.router.place(request)
+
     async def attempt(self, request: RoutingState, trouble: RetryElsewhere) -> str:
         """One attempt that meets `trouble`; the engine's name."""
-        lease = await self.router.place(request)
+        lease = await self.place(request)
         try:
             self.retries.record_failure(request, lease, trouble)
         finally:
@@ -147,19 +153,19 @@ def busy() -> RetryElsewhere:
     return RetryElsewhere("busy", "full", engine_worked=False)
 
 
-@pytest.fixture
-def fleet() -> Fleet:
-    return Fleet()
+@pytest.fixture(params=[True, False], ids=["at once", "searching"])
+def fleet(request: pytest.FixtureRequest) -> Fleet:
+    return Fleet(at_once=request.param)
 
 
 async def code(fleet: Fleet, request: RoutingState) -> str:
     with pytest.raises(FlorinError) as caught:
-        await fleet.router.place(request)
+        await fleet.place(request)
     return caught.value.code
 
 
 async def test_requests_spread_by_load(fleet: Fleet):
-    leases = [await fleet.router.place(fleet.request()) for _ in range(4)]
+    leases = [await fleet.place(fleet.request()) for _ in range(4)]
     assert sorted(map(name_of, leases)) == ["a", "a", "b", "b"]
     for lease in leases:
         lease.end()
@@ -169,7 +175,7 @@ async def test_requests_spread_by_load(fleet: Fleet):
 async def test_the_next_attempt_goes_elsewhere_and_is_counted(fleet: Fleet):
     request = fleet.request()
     first = await fleet.attempt(request, died())
-    second = await fleet.router.place(request)
+    second = await fleet.place(request)
     assert {first, name_of(second)} == {"a", "b"}
     assert (request.attempts, request.failures) == (2, 1)
     assert fleet.waited == []
@@ -180,7 +186,7 @@ async def test_where_all_have_failed_it_waits_a_moment_and_tries_again(fleet: Fl
     request = fleet.request()
     await fleet.attempt(request, busy())
     await fleet.attempt(request, busy())
-    lease = await fleet.router.place(request)
+    lease = await fleet.place(request)
     assert len(fleet.waited) == 1
     lease.end()
 
@@ -229,29 +235,29 @@ async def test_where_too_much_fails_nothing_is_tried_again(fleet: Fleet):
 
 async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fleet: Fleet):
     request = fleet.request()
-    lease = await fleet.router.place(request)
+    lease = await fleet.place(request)
     fleet.retries.record_failure(request, lease, died())
     lease.state.outages += 1
     lease.end()
-    (await fleet.router.place(request)).end()
+    (await fleet.place(request)).end()
     assert request.failures == 0
 
 
 async def test_a_suspect_engine_is_doubted(fleet: Fleet):
     request = fleet.request()
-    lease = await fleet.router.place(request)
+    lease = await fleet.place(request)
     fleet.retries.record_failure(
         request, lease, RetryElsewhere("unreachable", "refused", suspect=True, engine_worked=False)
     )
     lease.end()
     assert not lease.state.usable
-    others = [await fleet.router.place(fleet.request()) for _ in range(2)]
+    others = [await fleet.place(fleet.request()) for _ in range(2)]
     assert name_of(lease) not in map(name_of, others)
 
 
 async def test_a_holder_takes_it_without_a_load(fleet: Fleet):
     fleet.hold("b")
-    lease = await fleet.router.place(fleet.request(ADAPTER))
+    lease = await fleet.place(fleet.request(ADAPTER))
     assert (name_of(lease), fleet.loads) == ("b", [])
 
 
@@ -264,7 +270,7 @@ async def crowd(fleet: Fleet, engine: str) -> list[Lease]:
 async def test_a_hot_adapter_gets_a_replica(fleet: Fleet):
     fleet.hold("b")
     await crowd(fleet, "b")
-    lease = await fleet.router.place(fleet.request(ADAPTER))
+    lease = await fleet.place(fleet.request(ADAPTER))
     assert (name_of(lease), fleet.replicas, fleet.loads) == ("a", ["a"], [])
 
 
@@ -273,10 +279,10 @@ async def test_where_there_is_no_slot_for_a_replica_its_holder_serves(fleet: Fle
     fleet.room = False
     await crowd(fleet, "b")
     request = fleet.request(ADAPTER)
-    lease = await fleet.router.place(request)
+    lease = await fleet.place(request)
     assert (name_of(lease), fleet.replicas, fleet.waited) == ("b", ["a"], [])
     lease.end()
-    (await fleet.router.place(request)).end()
+    (await fleet.place(request)).end()
     assert fleet.replicas == ["a"], "tried again at once"
 
 
@@ -286,7 +292,7 @@ async def test_a_required_label_is_never_given_up(fleet: Fleet):
     fleet.catalog.engines["a"] = replace(fleet.catalog.engines["a"], region="eu")
     fleet.hold("b")
     request = fleet.request(ADAPTER, requires={"region": "eu"})
-    lease = await fleet.router.place(request)
+    lease = await fleet.place(request)
     assert (name_of(lease), fleet.replicas) == ("a", ["a"])
     fleet.residency.load({})
     fleet.load_on = "b"
@@ -302,7 +308,7 @@ async def test_an_engine_that_forgot_is_told_again_once(fleet: Fleet):
     forgot = RetryElsewhere("unknown_model", "no such model", unknown_model=True, engine_worked=False)
     await fleet.attempt(request, forgot)
     assert (request.reload_on, request.failed_on) == ("b", set())
-    lease = await fleet.router.place(request)
+    lease = await fleet.place(request)
     assert (name_of(lease), fleet.loads[0]["reload_on"]) == ("b", "b")
     lease.end()
 
@@ -310,7 +316,7 @@ async def test_an_engine_that_forgot_is_told_again_once(fleet: Fleet):
 async def test_a_load_that_failed_is_told_as_it_is(fleet: Fleet):
     fleet.load_error = LoadFailedError("no memory", "a")
     with pytest.raises(LoadFailedError, match="no memory"):
-        await fleet.router.place(fleet.request(ADAPTER))
+        await fleet.place(fleet.request(ADAPTER))
 
 
 async def test_a_load_that_takes_too_long_is_a_timeout(fleet: Fleet):
@@ -336,10 +342,34 @@ async def test_what_cannot_come_is_refused_at_once(fleet: Fleet, engines: Collec
 
 
 async def test_an_answer_ends_a_streak_of_failures(fleet: Fleet):
-    lease = await fleet.router.place(fleet.request())
+    lease = await fleet.place(fleet.request())
     fleet.health.record_failed_attempt(lease.state)
     assert lease.state.failure_streak == 1
     fleet.retries.record_answer(lease)
     assert lease.state.failure_streak == 0
     assert lease.identity
     assert lease.identity.answered
+
+
+def test_what_must_wait_is_not_placed_at_once_and_holds_nothing():
+    fleet = Fleet()
+
+    def placed(target: Target = ADAPTER) -> bool:
+        request = fleet.request(target)
+        lease = fleet.router.place_at_once(request)
+        assert lease is not None or (request.ticket.charge, fleet.leases.in_flight) == (None, 0)
+        if lease is not None:
+            lease.end()
+        return lease is not None
+
+    assert placed(BASE)
+    assert not placed(), "it must be loaded"
+    fleet.hold("b")
+    assert placed()
+    fleet.deaths.died("c", [fleet.request().identity.suspect(begun=False)])
+    assert not placed(), "a request like it is suspect"
+    unlike = RequestIdentity(("bolt", "bolt/other"), what="w", payload=b"p", key=b"k")
+    assert fleet.router.place_at_once(fleet.retries.begin(ADAPTER, unlike)) is not None
+    again = fleet.request(BASE)
+    again.attempts = 1
+    assert Fleet().router.place_at_once(again) is None, "only the first attempt is"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.routing_state import RoutingState
 
 
@@ -14,4 +15,4 @@ from gateway.routing.routing_state import RoutingState
 def test_a_request_of_which_two_engines_died_is_deadly(died: tuple[int, ...], deadly: bool):
     target: Any = None
     losses: list[Any] = [(SimpleNamespace(deaths=7 + deaths), 7) for deaths in died]
-    assert RoutingState(target, target, 0.0, losses=losses).deadly is deadly
+    assert RoutingState(target, target, QueueTicket(), 0.0, losses=losses).deadly is deadly

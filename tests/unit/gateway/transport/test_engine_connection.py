@@ -8,7 +8,7 @@ import socket
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ async def ask(pool: EnginePool, where: Address, body: bytes = b"{}", limit: int 
         connection = await acquire(pool, where)
         try:
             status = await connection.send(HEAD % len(body), body)
-            return status, await connection.read(limit)
+            body = connection.arrived(limit)
+            return status, await connection.read(limit) if body is None else body
         finally:
             pool.release(where, connection)
 
@@ -559,7 +560,7 @@ async def test_tls(server: Server, tmp_path: Path):
     ],
 )
 def test_addresses(url: str, expected: Address):
-    assert address(url) == expected
+    assert astuple(address(url)) == astuple(expected)
 
 
 async def test_a_representation_for_tests(pool: EnginePool, server: Server):
