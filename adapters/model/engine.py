@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -126,7 +127,7 @@ class Engine:
     @property
     def domain(self) -> str:
         """Its failure domain. Replicas should be in different ones."""
-        return self.host or urlsplit(self.url).hostname or self.url
+        return self.host or _host(self.url) or self.url
 
     @property
     def all_labels(self) -> dict[str, str]:
@@ -158,3 +159,8 @@ class Engine:
     @property
     def takes_adapters(self) -> bool:
         return self.state == "active" and not self.stopping
+
+
+@lru_cache(maxsize=4096)
+def _host(url: str) -> str | None:
+    return urlsplit(url).hostname

@@ -12,9 +12,9 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 
@@ -31,9 +31,12 @@ from adapters.store.protocol import Store
 from adapters.store.protocol.coordination import Fence
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOAD_SECONDS = 30.0
 """Time that one move may take."""
+PORTION = 50
+"""Engines that are dealt with at once: more would stall the event loop."""
 BASE = "engine/"
 """Prefix of engines' names: stands for requests to the base model among versions."""
 
@@ -75,12 +78,13 @@ class MoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One engine's versions, as the store has them."""
+    """One engine, and its versions as the store has them."""
 
-    leases: dict[str, int]
-    """Version → requests in flight, over all workers."""
     ages: dict[str, int]
     """Version → milliseconds since its last use."""
+    leases: dict[str, int]
+    """Version → requests in flight, over all workers."""
+    status: EngineStatus
 
 
 @dataclass(slots=True)
@@ -140,40 +144,44 @@ class Rebalancer:
         moves: list[Move] = []
         for base in {engine.base_model for engine in self.catalog.engines.values()}:
             fleet = [e for e in self.catalog.fleet(base) if e.name in uses]
-            snapshot = self._snapshot(base, fleet, uses, wanted)
+            snapshot = await self._snapshot(base, fleet, uses, wanted)
             moves += await asyncio.to_thread(plan, snapshot)  # 0.1 s for 500 engines
         return [move for move in moves if move.engine not in self._busy]
 
     async def _sample(self) -> dict[str, _Use]:
-        now, names = self.clock(), list(self.catalog.engines)
-        found = await asyncio.gather(*(self._use(name) for name in names))
-        uses = dict(zip(names, found, strict=True))
+        now = self.clock()
+        uses: dict[str, _Use] = {}
         in_flight = defaultdict[str, float](float)
-        for name, use in uses.items():
-            for version, count in use.leases.items():
-                in_flight[version] += count
-            if (engine := self.catalog.engines.get(name)) is not None:
-                others = self.status(engine).requests - sum(use.leases.values())
-                in_flight[f"{BASE}{name}"] = max(0, others)
-            if SlotState.LOADING in self.residency.placed(name).values():
-                self._loads[name] = now
+        holders = self.residency.engines()
+        for names in _portions(list(self.catalog.engines)):
+            asked = [name for name in names if name in holders]
+            in_store = await self.store.use(asked) if asked else {}
+            await asyncio.sleep(0)
+            for name in names:
+                if (engine := self.catalog.engines.get(name)) is not None:
+                    use = uses[name] = _Use(*in_store.get(name, ({}, {})), self.status(engine))
+                    for version, count in use.leases.items():
+                        in_flight[version] += count
+                    in_flight[f"{BASE}{name}"] = max(0, use.status.requests - sum(use.leases.values()))
+                if name in holders and SlotState.LOADING in self.residency.placed(name).values():
+                    self._loads[name] = now
         self._demand.sample(in_flight, now)
         return uses
 
-    async def _use(self, engine: str) -> _Use:
-        return _Use(*await asyncio.gather(self.store.leases(engine), self.store.recency(engine)))
-
-    def _snapshot(
-        self, base: str, fleet: Iterable[Engine], uses: dict[str, _Use], wanted: set[str]
+    async def _snapshot(
+        self, base: str, fleet: Sequence[Engine], uses: dict[str, _Use], wanted: set[str]
     ) -> FleetSnapshot:
         """`wanted`: versions to plan for although they may be nowhere."""
-        engines = tuple(self._engine(engine, uses[engine.name]) for engine in fleet)
+        engines: list[PlannedEngine] = []
+        for some in _portions(fleet):
+            engines += (self._engine(engine, uses[engine.name]) for engine in some)
+            await asyncio.sleep(0)
         placed = {name for engine in engines for name in engine.held}
         versions = (self._version(name, base) for name in sorted(placed | wanted))
-        return FleetSnapshot(engines, tuple(v for v in versions if v is not None))
+        return FleetSnapshot(tuple(engines), tuple(v for v in versions if v is not None))
 
     def _engine(self, engine: Engine, use: _Use) -> PlannedEngine:
-        status, name = self.status(engine), engine.name
+        status, name = use.status, engine.name
         held = {
             version: PlacedVersion(
                 state,
@@ -271,3 +279,7 @@ class Rebalancer:
         with contextlib.suppress(EngineError):  # the reconciler unloads it later
             await self.control.unload(engine, version.engine_name)
         return True
+
+
+def _portions(engines: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (engines[first : first + PORTION] for first in range(0, len(engines), PORTION))

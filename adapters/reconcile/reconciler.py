@@ -1,6 +1,7 @@
 """Keeps engines in line with the registry: one leading worker compares and repairs.
 
-The leader asks every engine what it has loaded. A restarted engine is empty: its versions are marked lost, so
+The leader asks every engine what it has loaded: at once if its placement or its process may have changed, and
+now and then. A restarted engine is empty: its versions are marked lost, so
 that no requests for them are routed there, and reloaded one at a time, most recently used first. Adapters
 under Florin's names that are not assigned to the engine are unloaded. Adapters under other names belong to
 other clients; `florin doctor` reports them. Every change carries the leader's fence, so a worker that lost
@@ -13,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -54,6 +55,11 @@ FEED_WAIT_SECONDS = 1.0
 """How long to wait until this worker sees its own write in the feed."""
 COLLECT_SECONDS = 60.0
 
+QUIET_SECONDS = 30.0
+"""Time after which an engine is asked what it has loaded although nothing seems to have changed there."""
+PORTION = 100
+"""Engines that are looked at at once: more would stall the event loop."""
+
 LISTED = (SlotState.RESIDENT, SlotState.LEAVING, SlotState.CACHED)
 """What the engine lists unless it has restarted."""
 
@@ -66,7 +72,7 @@ class Reconciler:
     are stale (`current`); a stray adapter is unloaded only after two consecutive observations, because the
     first may fall between a load and its confirmation; one engine that hangs delays no other.
 
-    `interval`: seconds between observations of an engine; `reload_interval`: seconds between reloads on one.
+    `interval`: seconds between looks at an engine; `reload_interval`: seconds between reloads on one.
     """
 
     store: Store
@@ -85,9 +91,13 @@ class Reconciler:
     rebalancer: Rebalancer
     current: Callable[[], bool] = lambda: True
     """Whether the views are current; nothing is repaired from stale views."""
+    process: Callable[[str], Hashable] = lambda _name: None
+    """Changes whenever the engine may have restarted, or was away."""
     collect_interval: float = COLLECT_SECONDS
     # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    # Mutable: engines that need nothing: what they looked like then, and when, on the loader's clock.
+    _settled: dict[str, tuple[object, float]] = field(default_factory=dict)
     job: LeaderJob = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,11 +108,15 @@ class Reconciler:
         )
 
     async def _stop_all(self) -> None:
+        self._settled.clear()
         await self._stop(list(self._work))
 
     async def _run_tasks(self) -> float:
-        """Keep one task running per engine, so that one that hangs delays no other, and one per chore.
-        Returns the seconds until the next look."""
+        """Keep one task running per engine where there may be something to do, so that one that hangs delays
+        no other, and one per chore. Returns the seconds until the next look."""
+        for name, task in list(self._work.items()):
+            if task.done() and not task.cancelled() and not task.exception():
+                del self._work[name]
         fence = self.job.fence
         assert fence is not None  # it leads
         wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
@@ -113,8 +127,11 @@ class Reconciler:
         }
         if self.rebalancer.interval:
             wanted["placement"] = partial(self.rebalancer.run, fence)
-        for name, engine in self.catalog.engines.items():
-            wanted[f"engine {name}"] = partial(self._watch_engine, name, fence)
+        for count, (name, engine) in enumerate(list(self.catalog.engines.items()), 1):
+            if count % PORTION == 0:
+                await asyncio.sleep(0)
+            if f"engine {name}" in self._work or self._is_due(engine):
+                wanted[f"engine {name}"] = partial(self._watch_engine, name, fence)
             if engine.drain is not None:
                 drain = partial(self.evacuation.advance, name)
                 wanted[f"drain {name}"] = partial(self._every, self.interval, drain, fence)
@@ -145,15 +162,35 @@ class Reconciler:
             await asyncio.sleep(seconds)
 
     async def _watch_engine(self, name: str, fence: Fence) -> None:
+        """Repair an engine until it needs nothing."""
         strays: frozenset[str] = frozenset()
         while engine := self.catalog.engines.get(name):
             with contextlib.suppress(StoreUnavailableError):
                 try:
                     if self.current():
+                        before = self._looks(engine)
                         strays = await self.repair(engine, strays, fence)
+                        if not strays and not self._is_unsettled(name):
+                            self._settled[name] = before, self.loader.clock()
+                            return
                 except FencedError:
                     return
             await asyncio.sleep(self.interval)
+
+    def _is_due(self, engine: Engine) -> bool:
+        """Whether there may be something to repair."""
+        looks, seen = self._settled.get(engine.name, (None, 0.0))
+        changed = looks != self._looks(engine) or self._is_unsettled(engine.name)
+        return changed or self.loader.clock() - seen >= QUIET_SECONDS
+
+    def _looks(self, engine: Engine) -> object:
+        """Whatever changes there without the engine being asked."""
+        return engine, self.process(engine.name), self.residency.placed(engine.name)
+
+    def _is_unsettled(self, name: str) -> bool:
+        """Whether something on the engine is to be reloaded or removed."""
+        placed = self.residency.placed(name)
+        return any(state is SlotState.LOST or self._is_gone(version) for version, state in placed.items())
 
     async def sweep(self, fence: Fence) -> None:
         """Remove leftovers: placements of removed engines (the worker that removed one may have died

@@ -35,7 +35,9 @@ def explain(error: BaseException, url: str = "") -> str:
 
 
 def _is_reset(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in {errno.ECONNRESET, errno.EPIPE}
+    """Whether the peer closed the connection; the gateway's own connections tell no number."""
+    numbers = {None, errno.ECONNRESET, errno.EPIPE}
+    return isinstance(error, ConnectionError) and error.errno in numbers
 
 
 def _is_disconnected(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,6 +46,7 @@ from gateway.routing.router import Router
 from gateway.routing.suspect_isolation import SuspectIsolation
 from gateway.routing.turns import Turns
 from gateway.routing.upstream import Upstream
+from gateway.transport.engine_get import DatedConnection, EngineGetter
 from gateway.transport.engine_pool import IDLE_SECONDS, EnginePool
 
 TYPICAL_RANK = 16
@@ -138,11 +140,13 @@ async def open_engines(
 
     engine_time = EngineTime(metering.ledger, context.name, write_seconds, clock)
     stack.push_async_callback(engine_time.close)
+    getter = EngineGetter(EnginePool(connections.tls, kind=DatedConnection), access.authorization)
+    stack.callback(getter.close)
     prober = Prober(
         pool,
         health,
-        EngineScraper(health, control_session, metrics, clock=clock.now),
-        control_session,
+        EngineScraper(health, getter, metrics, clock=clock.now),
+        getter,
         metrics,
         engine_time,
         interval=settings.probe_interval,
@@ -191,6 +195,12 @@ def _status(engines: Engines, engine: Engine) -> EngineStatus:
     )
 
 
+def _process(pool: Pool, name: str) -> Hashable:
+    """For the reconciler."""
+    state = pool.state(name)
+    return state and (state.healthy, state.outages, state.connections, state.process_started)
+
+
 def build_reconciler(
     context: WorkerContext, registry: Registry, engines: Engines, remover: ArtifactRemover
 ) -> Reconciler:
@@ -236,6 +246,7 @@ def build_reconciler(
             now=context.clock.now,
         ),
         current=lambda: follower.connected,
+        process=partial(_process, engines.pool),
     )
 
 

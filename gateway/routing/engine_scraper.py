@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
-import aiohttp
-
 from adapters.drivers import driver_of
 from gateway.metering.engine_metrics import (
     MOST_BYTES,
@@ -17,11 +15,14 @@ from gateway.metering.engine_metrics import (
     kv_usage,
     mark,
     read_metrics,
+    relevant_lines,
 )
 from gateway.observability.metrics import Metrics
 from gateway.routing.engine_health import EngineHealth
 from gateway.routing.engine_state import EngineState
 from gateway.runtime.clock import TOLERANCE, system_time
+from gateway.transport.engine_connection import ResponseTooLargeError
+from gateway.transport.engine_get import EngineGetter
 
 log = logging.getLogger(__name__)
 
@@ -32,45 +33,50 @@ class EngineScraper:
     def __init__(
         self,
         health: EngineHealth,
-        session: aiohttp.ClientSession,
+        getter: EngineGetter,
         metrics: Metrics,
         *,
         clock: Callable[[], int] = system_time,
     ) -> None:
         """`clock`: Unix microseconds."""
         self._health = health
-        self._session = session
+        self._getter = getter
         self._metrics = metrics
         self._clock = clock
         self._refused: set[str] = set()
         """Mutable: engines whose last metrics were refused."""
 
-    async def scrape(self, state: EngineState, timeout: aiohttp.ClientTimeout) -> EngineSample | None:
+    async def scrape(self, state: EngineState, timeout: float) -> EngineSample | None:
         """Update the engine's load, and return its counters; None: it has none, or refused ones. Raises what
-        the session raises, ValueError."""
+        the getter raises, ValueError."""
         known = state.in_flight, state.in_flight_of_workers
         names = driver_of(state.engine).metrics
-        async with self._session.get(
-            state.engine.url + names.path, timeout=timeout, allow_redirects=False
-        ) as response:
-            if response.status != 200:
-                self._health.record_counters(state, None)
-                return None
-            date, asked = response.headers.get("date", ""), self._clock()
-            text = await _read(response)
-        self._health.record_counters(state, mark(text, names=names))
         try:
-            reading = read_metrics(text, self._clock(), skew=clock_skew(date, asked), names=names)
-        except BadSampleError as error:
-            self._refuse(state.engine.name, error)
-            state.concurrency = state.running = state.waiting = 0
-            state.kv_usage = None
+            answer = await self._getter.get(state.engine.url, names.path, timeout=timeout, limit=MOST_BYTES)
+        except ResponseTooLargeError as error:
+            self._health.record_counters(state, None)
+            self._refuse(state, error)
             return None
+        if answer.status != 200:
+            self._health.record_counters(state, None)
+            return None
+        received = self._clock()
+        skew = clock_skew(answer.date, received)
+        counters = None
+        try:
+            lines = relevant_lines(answer.body, names=names)
+            counters = mark(lines, names=names)
+            reading = read_metrics(lines, received, skew=skew, names=names)
+        except BadSampleError as error:
+            self._refuse(state, error)
+            return None
+        finally:
+            self._health.record_counters(state, counters)
         if state.engine.name in self._refused:
             log.warning("Engine %s: its metrics are taken again.", state.engine.name)
             self._refused.discard(state.engine.name)
         _record_load(state, reading, known)
-        state.kv_usage = kv_usage(text, names=names)
+        state.kv_usage = kv_usage(lines, names=names)
         state.process_seen((reading.sample and reading.sample.began) or 0)
         return reading.sample
 
@@ -78,7 +84,10 @@ class EngineScraper:
         """The engine has left the registry."""
         self._refused.discard(engine)
 
-    def _refuse(self, engine: str, error: BadSampleError) -> None:
+    def _refuse(self, state: EngineState, error: Exception) -> None:
+        state.concurrency = state.running = state.waiting = 0
+        state.kv_usage = None
+        engine = state.engine.name
         self._metrics.sample_refused(engine)
         if engine not in self._refused:
             log.warning("Engine %s: its metrics are refused: %s.", engine, error)
@@ -101,13 +110,3 @@ def clock_skew(date: str, now: int) -> int:
     except (ValueError, OverflowError):
         return 0
     return told - now if abs(told - now) > TOLERANCE else 0
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """The body; if it is too long, slightly more than the limit."""
-    text = bytearray()
-    async for chunk in response.content.iter_chunked(65536):
-        text += chunk
-        if len(text) > MOST_BYTES:
-            break
-    return bytes(text)

@@ -122,7 +122,7 @@ class Lease:
     def send(self, *, streams: bool, record: AnsweredAttempt | None = None) -> None:
         """The request is being sent; it waits for the engine."""
         self.record = record
-        self.sent = self.waits_from = self.clock()
+        self.sent = self.waits_from = self.state.used_at = self.clock()
         self.streams = streams
         view = self.state.view
         self.met = view.load, view.pending + view.others_pending
@@ -260,6 +260,8 @@ class EngineState:
     process_started: int = 0
     """When its process started, according to its metrics; Unix microseconds; 0: unknown."""
     uses: dict[str, Use] = field(default_factory=dict)
+    connections: int = 0
+    """Number of times that probes had to connect: its process may be another then."""
     leases: set[Lease] = field(default_factory=set)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set it to request a probe."""
@@ -298,6 +300,8 @@ class EngineState:
     """It hangs and is ejected for a period. Otherwise it returns at the first sign of life."""
     doubtful: bool = False
     """It has been silent for a while, or hangs: each probe reads its counters, too."""
+    used_at: float = -math.inf
+    """When this worker last sent it a request."""
     last_activity: float = -math.inf
     """When it last showed activity; for running requests, see `Lease.last_byte_at`."""
     inactive: float = 0.0
@@ -368,6 +372,8 @@ class EngineState:
 
     def heard(self, others: Load) -> None:
         """The other workers' requests on it."""
+        if not (others.in_flight or others.pending or others.versions or self.in_flight_of_workers):
+            return  # as most often
         self.in_flight_of_workers = others.in_flight
         active = others.distinct(self.own_load().versions)
         self.view.heard(others.in_flight + self.in_flight_of_strangers, others.pending, active)
@@ -397,6 +403,12 @@ class EngineState:
     def last_sign(self) -> float:
         """When it last showed activity."""
         return max(self.last_activity, max((lease.last_byte_at for lease in self.leases), default=-math.inf))
+
+    def quiet_for(self, now: float) -> float:
+        """Seconds in which nobody is known to have used it."""
+        if self.leases or self.control_calls or self.view.others_in_flight or self.running:
+            return 0.0
+        return now - max(self.used_at, self.last_activity)
 
     @property
     def has_waiters(self) -> bool:

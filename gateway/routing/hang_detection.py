@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -75,6 +75,8 @@ class HangDetector:
         # Mutable state.
         self._looked = clock()
         self._probes: dict[EngineState, asyncio.Task[Probe]] = {}
+        self._shown: dict[EngineState, bool] = {}
+        """Whether each hangs, as the observer was last notified."""
         control.guard = self.guard
         reports.on_report = self.on_report
 
@@ -112,10 +114,14 @@ class HangDetector:
             probe = self._probe_of(state)
             if state.healthy is False:
                 state.ejection = outlier_ejection.down(state.ejection)
-                self._observer.engine_hung(state.engine.name, hung=False)
+                self._show(state, hung=False)
                 continue
             moved = state.last_sign() > before
             state.inactive = 0.0 if moved else state.inactive + passed
+            if state.ejection.calm and probe is Probe.NONE and not state.has_waiters:
+                state.doubtful = False  # most engines, most of the time
+                self._show(state, hung=False)
+                continue
             seen = Observation(now, passed, state.has_waiters, moved, probe)
             old = state.ejection
             state.ejection, act = outlier_ejection.evaluate(old, seen, self.rules, ejected=state.ejected)
@@ -123,11 +129,19 @@ class HangDetector:
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
-            self._observer.engine_hung(state.engine.name, hung=state.ejection.hangs)
+            self._show(state, hung=state.ejection.hangs)
             if now - before <= 2 * self._every:  # otherwise data that arrived meanwhile is still unread
                 self._give_up_lost(state, now)
-        for state in self._probes.keys() - set(states):  # removed
-            self._probes.pop(state).cancel()
+        removed = (self._probes.keys() | self._shown.keys()) - set(states)
+        for state in removed:
+            self._shown.pop(state, None)
+            if (running := self._probes.pop(state, None)) is not None:
+                running.cancel()
+
+    def _show(self, state: EngineState, *, hung: bool) -> None:
+        if self._shown.get(state) is not hung:
+            self._shown[state] = hung
+            self._observer.engine_hung(state.engine.name, hung=hung)
 
     def _act(self, state: EngineState, act: Action, old: EjectionState) -> None:
         name = state.engine.name
@@ -151,12 +165,14 @@ class HangDetector:
     def _limit(self, states: list[EngineState]) -> None:
         """Update which hung engines are ejected: see `outlier_ejection.who_is_ejected`."""
         able = [s for s in states if s.engine.takes_requests and s.healthy is not False]
-        sizes = Counter(s.engine.base_model for s in able)
+        hanging: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for state in able:
+            if (since := state.ejection.since) is not None:
+                hanging[state.engine.base_model][state.engine.name] = since
+        sizes = Counter(s.engine.base_model for s in able) if hanging else {}
         ejected = set[str]()
-        for base, size in sizes.items():
-            fleet = {s.engine.name: s.ejection.since for s in able if s.engine.base_model == base}
-            hanging = {name: since for name, since in fleet.items() if since is not None}
-            ejected |= outlier_ejection.who_is_ejected(hanging, size)
+        for base, fleet in hanging.items():
+            ejected |= outlier_ejection.who_is_ejected(fleet, sizes[base])
         for state in states:
             state.ejected = state.engine.name in ejected
 

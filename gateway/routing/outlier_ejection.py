@@ -99,6 +99,12 @@ class EjectionState:
     def hangs(self) -> bool:
         return self.since is not None
 
+    @property
+    def calm(self) -> bool:
+        """Whether a check changes nothing as long as nothing waits."""
+        fresh = self.since is None and self.returned is None
+        return fresh and not (self.silent or self.probed or self.false_alarms)
+
 
 class Action(StrEnum):
     NOTHING = ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
+import math
+import random
 import time
 from collections.abc import Callable
 from typing import Protocol
-
-import aiohttp
 
 from adapters.drivers import driver_of
 from adapters.model import Engine
@@ -22,11 +21,16 @@ from gateway.routing.engine_scraper import EngineScraper
 from gateway.routing.engine_state import EngineState
 from gateway.routing.pool import Pool
 from gateway.runtime.clock import system_time
+from gateway.transport.engine_get import EngineGetter
 
 log = logging.getLogger(__name__)
 
 METRICS_EVERY = 3
-"""Probes per scrape: rendering its metrics costs an engine's HTTP process about 6 ms."""
+"""Probes per scrape of an engine in use: rendering its metrics costs its HTTP process about 6 ms."""
+QUIET_EVERY = 15
+"""Probes per scrape of an engine that nobody has used for QUIET_SECONDS."""
+QUIET_SECONDS = 30.0
+MOST_HEALTH_BYTES = 64 * 1024
 
 FINAL_PROBE_SECONDS = 0.5
 LATE_SECONDS = 0.5
@@ -45,14 +49,14 @@ class ProbeObserver(Protocol):
 
 class Prober:
     """Probes each registered engine in a task of its own, reports the results, and has its metrics scraped at
-    every third probe, and whenever it may have restarted: they identify its process."""
+    every third probe while it is in use, and whenever it may have restarted: they identify its process."""
 
     def __init__(
         self,
         pool: Pool,
         health: EngineHealth,
         scraper: EngineScraper,
-        session: aiohttp.ClientSession,
+        getter: EngineGetter,
         metrics: Metrics,
         observer: ProbeObserver,
         *,
@@ -65,7 +69,7 @@ class Prober:
         self._pool = pool
         self._health = health
         self._scraper = scraper
-        self._session = session
+        self._getter = getter
         self._metrics = metrics
         self._observer = observer
         self._clock = clock
@@ -73,9 +77,11 @@ class Prober:
         self.reconfigure(interval=interval, timeout=timeout)
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
         """Mutable: the tasks."""
+        self._reported: dict[str, bool] = {}
+        """Mutable: which engines the metrics show as up."""
 
     def reconfigure(self, *, interval: float, timeout: float) -> None:
-        self._interval, self._timeout = interval, aiohttp.ClientTimeout(total=timeout)
+        self._interval, self._timeout = interval, timeout
 
     async def run(self) -> None:
         """Probe every registered engine until cancelled."""
@@ -86,6 +92,7 @@ class Prober:
                     if states.get(name) is not state:
                         del self._watched[name]
                         task.cancel()
+                        self._reported.pop(name, None)
                         self._metrics.forget_engine(name, state.engine.gpu_type)
                         self._observer.gone(name)
                         self._scraper.forget(name)
@@ -110,46 +117,61 @@ class Prober:
                 await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
 
     async def _watch(self, state: EngineState) -> None:
-        for count in itertools.count():
+        loop = asyncio.get_running_loop()
+        pause = self._interval * random.random()  # noqa: S311 - so that a fleet is not probed all at once
+        unscraped: float = math.inf
+        while True:
             state.wake.clear()
             try:
-                busy_or_doubtful = state.waiting > 0 or state.doubtful or state.suspect or not state.healthy
-                wanted, state.scrape_wanted = state.scrape_wanted, False
-                await self.probe(state, scrape=wanted or busy_or_doubtful or count % METRICS_EVERY == 0)
+                requested, state.scrape_wanted = state.scrape_wanted, False
+                scrape = requested or unscraped + 1 >= self._scrape_every(state)
+                unscraped = 0 if await self.probe(state, scrape=scrape) else unscraped + 1
             except Exception:  # without probes, a suspect engine would never be used again
                 log.exception("Engine %s: probe failed unexpectedly", state.engine.name)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):  # wait_for can swallow a cancellation
-                    await state.wake.wait()
+            timer = loop.call_later(pause, state.wake.set)
+            try:
+                await state.wake.wait()
+            finally:
+                timer.cancel()
+            pause = self._interval
 
-    async def probe(self, state: EngineState, *, scrape: bool = True) -> None:
-        """Probe the engine once. An engine is up if its health check and, with `scrape`, its metrics are
-        answered."""
+    def _scrape_every(self, state: EngineState) -> int:
+        """Probes per scrape."""
+        if state.waiting > 0 or state.doubtful or state.suspect or not state.healthy:
+            return 1
+        return QUIET_EVERY if state.quiet_for(self._elapsed()) > QUIET_SECONDS else METRICS_EVERY
+
+    async def probe(self, state: EngineState, *, scrape: bool = True) -> bool:
+        """Probe the engine once. It is up if its health check and, with `scrape`, its metrics are answered.
+        They are read, too, if the connection that was kept is gone. Returns whether they were."""
         engine, health = state.engine, self._health
         up, sample = False, None
         path = driver_of(engine).health_path
-        begun, patience = self._elapsed(), self._timeout.total or 0.0
+        begun, timeout = self._elapsed(), self._timeout
         try:
-            async with self._session.get(
-                engine.url + path, timeout=self._timeout, allow_redirects=False
-            ) as response:
-                status = response.status
-            if status == 200:
+            answer = await self._getter.get(engine.url, path, timeout=timeout, limit=MOST_HEALTH_BYTES)
+            state.connections += answer.fresh
+            if answer.status == 200:
+                scrape = scrape or answer.fresh
                 if scrape:
-                    sample = await self._scraper.scrape(state, self._timeout)
+                    sample = await self._scraper.scrape(state, timeout)
                 health.mark_up(state)
                 up = True
             else:
-                health.mark_down(state, f"{path} returned {status}")
+                health.mark_down(state, f"{path} returned {answer.status}")
         except TimeoutError:
-            if self._elapsed() - begun > patience + LATE_SECONDS:
+            if self._elapsed() - begun > timeout + LATE_SECONDS:
                 log.warning("Engine %s: probe ignored, because this worker was blocked", engine.name)
-                return
+                return False
             health.probe_timed_out(state, f"{path} timed out")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             health.mark_down(state, f"{path}: {explain(error, engine.url) or error}")
         if up:
             self._observer.alive(engine, self._clock(), sample)
         else:
             self._observer.missed(engine, self._clock(), down=state.healthy is False)
-        self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
+        healthy = state.healthy is True
+        if self._reported.get(engine.name) is not healthy:
+            self._reported[engine.name] = healthy
+            self._metrics.engine_up(engine.name, engine.gpu_type, up=healthy)
+        return up and scrape

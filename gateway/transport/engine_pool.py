@@ -58,6 +58,8 @@ class EnginePool:
     tls: ssl.SSLContext | None = None
     """For engines with an https URL; None: the system's authorities."""
     clock: Callable[[], float] = time.monotonic
+    kind: Callable[[], EngineConnection] = EngineConnection
+    """Makes a connection's protocol."""
     _idle: dict[Address, deque[EngineConnection]] = field(default_factory=dict)
     """Oldest first."""
     in_use: int = 0
@@ -78,7 +80,7 @@ class EnginePool:
         """A new connection. Raises OSError (also TimeoutError and ssl.SSLError)."""
         async with asyncio.timeout(timeout):
             _, connection = await asyncio.get_running_loop().create_connection(
-                EngineConnection,
+                self.kind,
                 where.host,
                 where.port,
                 ssl=self._context() if where.tls else None,

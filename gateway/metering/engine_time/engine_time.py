@@ -74,7 +74,7 @@ class EngineTime:
             life = self._lives.get(engine.name)
             if life is None or self._is_over(life, now) or life.restarted(sample):
                 life = self._begin(engine, now)
-            elif terms_of(life.engine) != terms_of(engine):
+            elif life.engine is not engine and terms_of(life.engine) != terms_of(engine):
                 # The same process: keep its sample, which says when it began, so that no time is lost.
                 before, life = life.sample, self._begin(engine, now)
                 life.sample = before

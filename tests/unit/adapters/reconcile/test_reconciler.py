@@ -20,7 +20,7 @@ from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
 from adapters.reconcile.evacuation import Evacuation
 from adapters.reconcile.load_retries import LoadRetries
-from adapters.reconcile.reconciler import ROLE, Reconciler
+from adapters.reconcile.reconciler import QUIET_SECONDS, ROLE, Reconciler
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol.coordination import Fence
@@ -491,7 +491,29 @@ async def test_it_repairs_nothing_by_an_old_picture(harness):
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_an_engine_is_asked_again_when_its_process_may_be_another_or_time_has_passed(harness):
+    await harness.store.resign(ROLE, "w")
+    reconciler, process = harness.reconciler, [1]
+    reconciler.process = lambda _: process[-1]
+
+    def pass_time() -> None:
+        harness.now += QUIET_SECONDS
+
+    running = asyncio.create_task(reconciler.job.run())
+    for number, change in enumerate((lambda: process.append(2), pass_time)):
+        await until(lambda: "e1" in reconciler._settled)
+        stray = f"fl-{number}"
+        harness.engines.held["e1"] = {stray}
+        await asyncio.sleep(0.05)
+        assert stray not in harness.engines.unloads
+        change()
+        await until(lambda stray=stray: stray in harness.engines.unloads)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_it_survives_a_store_that_is_away_and_a_defect(harness, caplog):
+    harness.reconciler.process = lambda _: object()  # may always be another
     await harness.store.resign(ROLE, "w")
     running = asyncio.create_task(harness.reconciler.job.run())
     await until(lambda: "engine e1" in harness.reconciler._work)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import aiohttp
 import pytest
 
 from adapters.model import Engine
@@ -13,6 +12,8 @@ from gateway.routing.engine_health import EngineHealth
 from gateway.routing.engine_scraper import EngineScraper
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
+from gateway.transport.engine_get import DatedConnection, EngineGetter
+from gateway.transport.engine_pool import EnginePool
 from loadtests.mock_engine import MockEngine
 from tests.support.waiting import PATIENCE_S
 
@@ -61,15 +62,17 @@ class ProberHarness:
 
 @pytest.fixture
 async def world():
-    async with MockEngine() as engine, aiohttp.ClientSession() as session:
+    async with MockEngine() as engine:
         catalog, time = Catalog(), ProbeObserverStub()
         catalog.engines["a"] = Engine("a", engine.url, "base", "h100", 2, 8)
         pool, metrics = Pool(catalog), Metrics()
         health = EngineHealth(pool)
-        scraper = EngineScraper(health, session, metrics, clock=lambda: 7)
+        getter = EngineGetter(EnginePool(kind=DatedConnection))
+        scraper = EngineScraper(health, getter, metrics, clock=lambda: 7)
         elapsed = Clock()
         prober = Prober(
-            pool, health, scraper, session, metrics, time,
+            pool, health, scraper, getter, metrics, time,
             interval=0.01, timeout=PATIENCE_S, clock=lambda: 7, elapsed=elapsed,
         )  # fmt: skip
         yield ProberHarness(engine, catalog, pool, scraper, prober, time, elapsed, metrics)
+        getter.close()
