@@ -84,7 +84,7 @@ check: $(READY)
 	@$(MAKE) --no-print-directory check-second-python
 
 check-second-python: $(READY)
-	@python=$$($(BIN)/python -m deploy.second_python); \
+	@python=$$($(BIN)/python -m tests.tools.second_python); \
 	if [ -z "$$python" ]; then echo 'No second Python from 3.11 to 3.14 is installed here.'; exit; fi; \
 	echo "With $$("$$python" --version):"; "$$python" -m pytest -q $(ON_A_SECOND_PYTHON)
 
@@ -121,7 +121,7 @@ lint-site:
 	$(BIN)/zensical build --strict
 
 docs: $(READY)
-	$(BIN)/python -m deploy.docs
+	$(BIN)/python -m tests.tools.docs
 	$(BIN)/zensical build --strict
 
 bench: $(READY)
@@ -158,7 +158,7 @@ soak: $(READY)
 # Needs no .venv: after a merge, the lock file may be the very thing that cannot be installed.
 lock:
 	@for python in $(PYTHON); do \
-	  "$$python" -c '' 2>/dev/null && exec "$$python" deploy/lock.py $(ARGS); \
+	  "$$python" -c '' 2>/dev/null && exec "$$python" tests/tools/lock.py $(ARGS); \
 	done; echo 'No Python is found.' >&2; exit 1
 
 clean:

@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-PACKAGES = ("adapters", "deploy", "gateway", "loadtests")
+PACKAGES = ("adapters", "deploy", "gateway")
 _HOME = Path(__file__).resolve().parent
 
 
@@ -19,9 +19,9 @@ def shadowed() -> str:
     """Which of Florin's packages is shadowed by another, and how to fix it; empty: none."""
     for name in PACKAGES:
         spec = PathFinder.find_spec(name)
-        found = Path(spec.origin).resolve() if spec and spec.origin else None
-        if found != _HOME / name / "__init__.py":
-            where = f"at {found}" if found else "nowhere"
+        location = Path(spec.origin).resolve() if spec and spec.origin else None
+        if location != _HOME / name / "__init__.py":
+            where = f"at {location}" if location else "nowhere"
             return (
                 f"Florin's package {name!r} belongs at {_HOME / name}, but Python finds {name!r} {where}. "
                 "Install Florin in an environment of its own (uv tool install florin-gateway, pipx, or a "

@@ -35,8 +35,8 @@ class ProgressMeter:
     def add(self, size: int) -> None:
         """`size` is negative when bytes are discarded to be fetched again."""
         self.done += size
-        done, at = self._reported
-        if abs(self.done - done) >= _TOLD_BYTES or time.monotonic() - at >= _TOLD_SECONDS:
+        done, reported_at = self._reported
+        if abs(self.done - done) >= _TOLD_BYTES or time.monotonic() - reported_at >= _TOLD_SECONDS:
             self.tell()
 
     def expect(self, size: int) -> None:

@@ -84,8 +84,8 @@ def _admin(gateway: Contestant, path: str, body: dict[str, object]) -> dict[str,
     headers = {"authorization": f"Bearer {gateway.operator}"}
     url = f"http://127.0.0.1:{gateway.port}/admin/v1/{path}"
     answer = httpx.post(url, json=body, headers=headers, timeout=30).raise_for_status()
-    found: dict[str, str] = answer.json()
-    return found
+    created: dict[str, str] = answer.json()
+    return created
 
 
 def _engine(gateway: Contestant, name: str, url: str, folder: Path) -> None:

@@ -104,19 +104,19 @@ class Customer(HttpUser):
 
     def _streamed(self, kind: str, answer: Any, began: float) -> dict[str, Any]:
         """Read a stream and return its usage. Raises WrongAnswerError."""
-        said, finish = "", None
+        text, finish = "", None
         usage: dict[str, Any] = {}
         for chunk in _events(answer):
             if "error" in chunk:
                 raise WrongAnswerError(f"error event: {chunk['error']}")
             for choice in chunk["choices"]:
-                text = choice["text"] if "text" in choice else choice["delta"].get("content")
-                if text and not said:
+                piece = choice["text"] if "text" in choice else choice["delta"].get("content")
+                if piece and not text:
                     tally.first_token[kind].append((time.perf_counter() - began) * 1000)
-                said += text or ""
+                text += piece or ""
                 finish = choice["finish_reason"] or finish
             usage = chunk.get("usage") or usage
-        _check(said, finish, usage)
+        _check(text, finish, usage)
         return usage
 
     def _check_adapter(self, headers: Any) -> None:
@@ -152,14 +152,14 @@ def _events(answer: Any) -> Iterator[dict[str, Any]]:
 
 def _whole(answer: dict[str, Any]) -> dict[str, Any]:
     choice = answer["choices"][0]
-    said = choice["text"] if "text" in choice else choice["message"]["content"]
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
     usage: dict[str, Any] = answer["usage"]
-    _check(said, choice["finish_reason"], usage)
+    _check(text, choice["finish_reason"], usage)
     return usage
 
 
-def _check(said: str, finish: str | None, usage: dict[str, Any]) -> None:
+def _check(text: str, finish: str | None, usage: dict[str, Any]) -> None:
     """Check an answer. The text may be empty, because a tiny model may have nothing to say to unseen
     input."""
     if finish not in {"stop", "length"} or usage.get("completion_tokens", 0) < 1:
-        raise WrongAnswerError(f"text {said!r}, finish reason {finish!r}, usage {usage!r}")
+        raise WrongAnswerError(f"text {text!r}, finish reason {finish!r}, usage {usage!r}")

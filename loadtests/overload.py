@@ -84,8 +84,8 @@ class Tally:
     took: list[float] = field(default_factory=list)
     """Latencies of answered requests."""
     refused: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
-    """`retry-after` of each refusal."""
+    retry_after: list[float] = field(default_factory=list)
+    """Seconds, as each refusal says."""
     other: Counter[str] = field(default_factory=Counter)
     health: list[float] = field(default_factory=list)
     unwell: int = 0
@@ -130,8 +130,8 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
             base=adapter_files.BASE, max_num_seqs=load.max_num_seqs, max_model_len=10**7, log=0
         ) as engine,
     ):
-        held = {"FLORIN_QUEUE_TIMEOUT": str(queue)} if queue else {"FLORIN_FAIR_QUEUE": "false"}
-        gateway = florin(engine.url, Path(folder), UNBOUNDED | held)
+        queueing = {"FLORIN_QUEUE_TIMEOUT": str(queue)} if queue else {"FLORIN_FAIR_QUEUE": "false"}
+        gateway = florin(engine.url, Path(folder), UNBOUNDED | queueing)
         try:
             engine.faults(event_delay=load.event_delay)
             capacity = uvloop.run(_capacity(gateway, load, min(seconds, 8.0)))
@@ -148,7 +148,7 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
                 f"{tally.goodput / peak:.0%}",
             ),
             *(_two(tally.took, 1, 2), str(len(tally.refused)), _two(tally.refused, 1000, 0)),
-            f"{statistics.median(tally.told):.0f}" if tally.told else "",
+            f"{statistics.median(tally.retry_after):.0f}" if tally.retry_after else "",
             f"{_two(tally.health, 1000, 0, worst=True)}{f', {tally.unwell} failed' if tally.unwell else ''}",
             ", ".join(f"{count} {what}" for what, count in tally.other.items()),
             f"{tally.worked:.0%}",
@@ -156,10 +156,10 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
     return table
 
 
-def _two(found: list[float], factor: float, digits: int, *, worst: bool = False) -> str:
-    if not found:
+def _two(times: list[float], factor: float, digits: int, *, worst: bool = False) -> str:
+    if not times:
         return ""
-    ordered = sorted(found)
+    ordered = sorted(times)
     first, second = (ordered[int(0.99 * (len(ordered) - 1))], ordered[-1]) if worst else (
         statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
     )  # fmt: skip
@@ -196,7 +196,7 @@ class Clients:
             tally.took.append(took)
         elif status == 503 and b'"overloaded"' in body:
             tally.refused.append(took)
-            tally.told.append(retry_after)
+            tally.retry_after.append(retry_after)
         else:
             tally.other[str(status)] += 1
 

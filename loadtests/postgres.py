@@ -41,8 +41,10 @@ _names = itertools.count(1)
 class Postgres:
     """A server. Mutable: running from `start` to `stop`."""
 
-    def __init__(self, settings: Mapping[str, object] | None = None, *, of: Postgres | None = None) -> None:
-        """`of`: make it a standby of this running server, which needs the settings PRIMARY."""
+    def __init__(
+        self, settings: Mapping[str, object] | None = None, *, primary: Postgres | None = None
+    ) -> None:
+        """`primary`: make it a standby of this running server, which needs the settings PRIMARY."""
         self._settings = _FAST if settings is None else settings
         self._account = _account()
         self._directory = Path(tempfile.mkdtemp(prefix="florin-test-pg-"))
@@ -52,12 +54,12 @@ class Postgres:
             self.bin = _binaries(self._directory, self._account)
             if self._account:
                 os.chown(self._directory, self._account.pw_uid, self._account.pw_gid)
-            if of is None:
+            if primary is None:
                 self._run(
                     "initdb", "-D", "data", "-U", "florin", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"
                 )
             else:
-                copied = f"host=127.0.0.1 port={of.port} user=florin"
+                copied = f"host=127.0.0.1 port={primary.port} user=florin"
                 self._run("pg_basebackup", "-d", copied, "-D", "data", "-R", "-c", "fast", "-N")
         except BaseException:
             shutil.rmtree(self._directory)

@@ -75,12 +75,12 @@ def disagreements(seen: Tally, ledger: dict[str, Tokens]) -> list[str]:
     """One sentence per figure in which the ledger differs from the clients' totals; `ledger` is what was
     added during the test, by tenant."""
     tenants = {key.split()[0] for key in seen.tokens} | set(ledger)
-    found = []
+    sentences = []
     for tenant in sorted(tenants):
         mine, its = asdict(seen.of_tenant(tenant)), asdict(ledger.get(tenant, Tokens()))
-        found += [
+        sentences += [
             f"{tenant}: clients saw {mine[name]:,} {name}, but the ledger has {its[name]:,}"
             for name in mine
             if mine[name] != its[name]
         ]
-    return found
+    return sentences

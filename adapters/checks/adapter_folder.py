@@ -28,9 +28,9 @@ _MAX_LISTED = 10_000
 class AdapterFolder:
     path: Parts
     names: frozenset[str]
-    """Of the files in it."""
+    """Names of the files in it."""
     folders: frozenset[str]
-    """In it."""
+    """Names of the folders in it."""
     rivals: tuple[str, ...]
     """Folders that hold an adapter each, where none is nearer to the top than all others."""
 

@@ -1,9 +1,9 @@
 """The table of architectures, and how its formulas become numbers.
 
-`architectures.json` is generated from vLLM's registry and transformers' models (see `deploy/architectures`):
-for every architecture whose class supports LoRA in vLLM, the modules that vLLM adapts, by the names that it
-gives them, and their sizes as formulas over the fields of config.json. Nothing of the table is ever run as
-code: a formula is an integer, a field's name, or `[operator, left, right]`.
+`architectures.json` is generated from vLLM's registry and transformers' models, by
+`tests/tools/architectures`: for every architecture whose class supports LoRA in vLLM, the modules that vLLM
+adapts, by the names that it gives them, and their sizes as formulas over the fields of config.json. Nothing
+of the table is ever run as code: a formula is an integer, a field's name, or `[operator, left, right]`.
 """
 
 from __future__ import annotations

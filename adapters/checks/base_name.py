@@ -55,8 +55,8 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
         return
     names = (base.name, *base.aliases)
     if not _forms(named) & {form for name in names for form in _forms(name)}:
-        whole = _unquantized(named)
-        if whole and whole in {_unquantized(name) for name in names}:
+        unquantized = _unquantized(named)
+        if unquantized and unquantized in {_unquantized(name) for name in names}:
             findings.add(
                 "base_quantized",
                 f"By its name, {shown(named)} is {base.name} at another precision.",

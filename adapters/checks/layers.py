@@ -53,7 +53,7 @@ class Fields:
         value = self.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(type(one) is int for one in value):
+        if not isinstance(value, list) or not all(type(layer) is int for layer in value):
             raise TraitError(f"{name} = {shown(value)}")
         return value
 
@@ -62,7 +62,7 @@ class Fields:
         value = self.get(*names)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise TraitError(f"{names[0]} = {shown(value)}")
         if len(value) < depth:
             raise TraitError(f"{names[0]} for {len(value)} of {depth} layers")
@@ -229,12 +229,12 @@ def traits_of(
 ) -> dict[str, list[str]]:
     """Trait → what each layer has of it, without those that are unknown. `rules`: trait → rule and defaults
     for the fields that `config` omits. Raises TraitError."""
-    told = {}
+    traits = {}
     for trait, (rule, defaults) in rules.items():
-        found = RULES[rule](Fields(config, defaults), depth)
-        if found is not None:
-            told[trait] = found
-    return told
+        by_layer = RULES[rule](Fields(config, defaults), depth)
+        if by_layer is not None:
+            traits[trait] = by_layer
+    return traits
 
 
 def where(needs: Mapping[str, list[str]], traits: Mapping[str, list[str]]) -> frozenset[int] | None:

@@ -79,8 +79,8 @@ def _check_pair(path: str, halves: Mapping[str, Tensor], lora: LoraConfig, findi
     if lora.of_parameter(path) and "A" in halves and sum(halves["A"].shape[:1]) % rank == 0:
         rank = sum(halves["A"].shape[:1])  # of all experts of a layer; how many there are is unknown
     for half, tensor in halves.items():
-        at, sides = (0, f"[{rank}, …]") if half == "A" else (1, f"[…, {rank}]")
-        if len(tensor.shape) != 2 or tensor.shape[at] != rank:
+        axis, sides = (0, f"[{rank}, …]") if half == "A" else (1, f"[…, {rank}]")
+        if len(tensor.shape) != 2 or tensor.shape[axis] != rank:
             findings.add(
                 "shape_mismatch",
                 f"The shape of {shown(f'{path}.lora_{half}')} does not match the rank.",

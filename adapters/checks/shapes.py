@@ -85,7 +85,7 @@ class BaseShapes:
 
     @cached_property
     def layers(self) -> int:
-        """Of its longest stack."""
+        """How many its longest stack has."""
         return max((module.limits[0] for module in self.modules.values() if module.limits), default=0)
 
     def engine_path(self, path: str) -> str:
@@ -107,8 +107,8 @@ class BaseShapes:
         return self.locate(path) is not None or self.engine_path(path) in self.outside
 
     def around(self, path: str) -> str | None:
-        """Of a module that an adapter of the language model alone calls `path`, the name in the multimodal
-        model around it: `model.language_model.layers.3.mlp.up_proj`."""
+        """The name, in the multimodal model around it, of a module that an adapter of the language model
+        alone calls `path`: `model.language_model.layers.3.mlp.up_proj`."""
         outer = [root.removesuffix("model.layers") for root in self.roots if root.endswith(".model.layers")]
         names = [f"model.language_model.{path.removeprefix('model.')}", *(prefix + path for prefix in outer)]
         return next((name for name in names if self.knows(name)), None) if outer else None
@@ -117,8 +117,8 @@ class BaseShapes:
         pattern = self._pattern(path)
         if pattern in self.modules:
             return pattern
-        whole = f"model.{pattern}"
-        return whole if self.pooling and whole in self.modules else None
+        qualified = f"model.{pattern}"
+        return qualified if self.pooling and qualified in self.modules else None
 
     @staticmethod
     def _pattern(path: str) -> str:
@@ -237,27 +237,29 @@ def _shapes(row: Mapping[str, Any], config: Mapping[str, Any]) -> BaseShapes:
 
     modules = {}
     for pattern, kinds in row["modules"].items():
-        found: dict[InOut, frozenset[int] | None] = {}
+        layers_by_size: dict[InOut, frozenset[int] | None] = {}
         for size_in, size_out, *needs in kinds:
             layers = where(needs[0], traits) if needs else None
             if layers is None or layers:  # a size that no layer has may not even follow from the config
                 size = (sizes(size_in), sizes(size_out))
-                earlier = found.get(size, frozenset())
-                found[size] = None if earlier is None or layers is None else earlier | layers
-        if found:
-            known = tuple(found.values()) if any(found.values()) else ()
-            modules[pattern] = Module(tuple(found), limits(pattern), layers=known)
+                earlier = layers_by_size.get(size, frozenset())
+                layers_by_size[size] = None if earlier is None or layers is None else earlier | layers
+        if layers_by_size:
+            known = tuple(layers_by_size.values()) if any(layers_by_size.values()) else ()
+            modules[pattern] = Module(tuple(layers_by_size), limits(pattern), layers=known)
     experts: dict[str, frozenset[str]] = {}
     for pattern, kind in row.get("experts", {}).items():
         layers = where(kind.get("needs", {}), traits)
         if layers is None or layers:
-            made = _experts(pattern, kind, sizes, limits(pattern), () if layers is None else (layers,))
-            experts[pattern] = frozenset(made)
-            modules |= made
+            expert_modules = _experts(
+                pattern, kind, sizes, limits(pattern), () if layers is None else (layers,)
+            )
+            experts[pattern] = frozenset(expert_modules)
+            modules |= expert_modules
     outside = {
-        path: (sizes(one), sizes(other))
-        for path, (one, other) in row.get("embeddings", {}).items()
-        if path.endswith("embed_tokens") or sizes(other) <= _MAX_LM_HEAD_VOCABULARY
+        path: (sizes(columns), sizes(rows))
+        for path, (columns, rows) in row.get("embeddings", {}).items()
+        if path.endswith("embed_tokens") or sizes(rows) <= _MAX_LM_HEAD_VOCABULARY
     }
     return BaseShapes(
         modules,

@@ -36,8 +36,8 @@ class Suffix:
 
     @staticmethod
     def of_pattern(pattern: str) -> Suffix:
-        r"""Of a regular expression of characters, `.`, `\\.`, `\\d+` and `[0-9]+`, with `^` or `.*` before it
-        and `$` behind it if at all. PEFT puts `(.*\\.)?` before it."""
+        r"""The names that a regular expression matches. It has characters, `.`, `\\.`, `\\d+` and `[0-9]+`,
+        perhaps with `^` or `.*` before them and `$` behind. PEFT puts `(.*\\.)?` before it."""
         begins = AT_BEGINNING if pattern.startswith("^") else ANYWHERE if pattern.startswith(".*") else AT_DOT
         bare = pattern.removeprefix("^").removeprefix(".*").removesuffix("$")
         return Suffix(tuple(reversed(_TOKEN.findall(bare))), begins)

@@ -154,8 +154,8 @@ def _pairs(
 
 
 def _is_resized(name: str, tensor: Tensor, shapes: BaseShapes) -> bool:
-    whole = _EMBEDDINGS.fullmatch(name) and not _NAME.fullmatch(name)
-    return bool(whole) and len(tensor.shape) == 2 and tensor.shape[0] != shapes.vocabulary
+    is_embedding = _EMBEDDINGS.fullmatch(name) and not _NAME.fullmatch(name)
+    return bool(is_embedding) and len(tensor.shape) == 2 and tensor.shape[0] != shapes.vocabulary
 
 
 def _is_embedding(path: str) -> bool:
@@ -280,8 +280,8 @@ def spans(layers: Iterable[int]) -> str:
             runs[-1][1] = layer
         else:
             runs.append([layer, layer])
-    told = ", ".join(str(one) if one == last else f"{one}-{last}" for one, last in runs)
-    return f"{'layer' if len(runs) == 1 and runs[0][0] == runs[0][1] else 'layers'} {told}"
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"{'layer' if len(runs) == 1 and runs[0][0] == runs[0][1] else 'layers'} {text}"
 
 
 def _expect_shape(name: str, tensor: Tensor, expected: Sequence[tuple[int, int]], findings: Findings) -> None:

@@ -76,7 +76,9 @@ _TENSORS = {
 
 def file_remedy(name: str) -> str:
     """What to do about a file of this name; empty if its writer is unknown."""
-    return next((told for known, told in _FILES.items() if re.fullmatch(known, name.lower(), re.ASCII)), "")
+    return next(
+        (remedy for known, remedy in _FILES.items() if re.fullmatch(known, name.lower(), re.ASCII)), ""
+    )
 
 
 def missing_remedy(beside: Iterable[str], adapters: Collection[str] = ()) -> str:
@@ -84,11 +86,11 @@ def missing_remedy(beside: Iterable[str], adapters: Collection[str] = ()) -> str
     known about them. `adapters`: folders in it that hold one each."""
     names = sorted(beside)
     for name in names:
-        if told := file_remedy(name):
-            return told
-    for known, told in _INSTEAD.items():
+        if remedy := file_remedy(name):
+            return remedy
+    for known, remedy in _INSTEAD.items():
         if any(re.fullmatch(known, name, re.ASCII) for name in names):
-            return told
+            return remedy
     numbered = [(int(match[2]), name) for name in names if (match := _CHECKPOINT.fullmatch(name))]
     if numbered:
         return f"Use the directory of a checkpoint, such as {max(numbered)[1]}."
@@ -101,4 +103,4 @@ def _named(folders: Collection[str]) -> str:
 
 def tensor_remedy(name: str) -> str:
     """What to do about a tensor of this name; empty if the name is PEFT's, or its writer is unknown."""
-    return next((told for known, told in _TENSORS.items() if re.search(known, name, re.ASCII)), "")
+    return next((remedy for known, remedy in _TENSORS.items() if re.search(known, name, re.ASCII)), "")

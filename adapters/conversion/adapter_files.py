@@ -64,7 +64,7 @@ class SourceAdapter:
     directory: Path
     config: Mapping[str, Any]
     dtype: str
-    """Of its LoRA weights, or F32 if they are of several types."""
+    """The type of its LoRA weights, or F32 if they are of several types."""
     rank: int
     """Its highest rank."""
     modules: Mapping[str, Module]
@@ -129,7 +129,7 @@ def plain_name(name: str) -> str:
     return name
 
 
-class _Sorted:
+class _SortedTensors:
     """Tensors by what they are. Mutable."""
 
     def __init__(self) -> None:
@@ -173,9 +173,9 @@ def _sorted_out(
     tensors: dict[str, StoredTensor],
     refusals: Refusals,
 ) -> SourceAdapter:
-    found = _Sorted()
+    tensors_by_role = _SortedTensors()
     for name, tensor in tensors.items():
-        if not found.put(plain_name(name), tensor):
+        if not tensors_by_role.put(plain_name(name), tensor):
             refusals.add(
                 "tensor_name_invalid",
                 "A tensor is not one of an adapter's, or has the name of another.",
@@ -191,22 +191,22 @@ def _sorted_out(
                 expected="F32, F16 or BF16",
                 remedy="Save the adapter in one of these types.",
             )
-    if len(found.names) > 1:
+    if len(tensors_by_role.names) > 1:
         refusals.add(
             "several_adapters",
             "The file contains several adapters.",
-            found=", ".join(sorted(found.names)),
+            found=", ".join(sorted(tensors_by_role.names)),
             expected="one",
             remedy="Save each with save_pretrained(…, selected_adapters=[…]).",
         )
     modules = {
         path: m
-        for path, halves in found.halves.items()
-        if (m := _module(path, halves, found, lora, refusals))
+        for path, halves in tensors_by_role.halves.items()
+        if (m := _module(path, halves, tensors_by_role, lora, refusals))
     }
-    _check_magnitudes(config, found, refusals)
+    _check_magnitudes(config, tensors_by_role, refusals)
     dtypes = {t.dtype for m in modules.values() for t in (m.a, m.b)} or {
-        t.dtype for t in found.saved.values()
+        t.dtype for t in tensors_by_role.saved.values()
     }
     return SourceAdapter(
         directory,
@@ -214,13 +214,17 @@ def _sorted_out(
         dtypes.pop() if len(dtypes) == 1 else "F32",
         max((m.a.shape[0] for m in modules.values()), default=lora.rank),
         modules,
-        found.saved,
-        _tokens(config, found.tokens, refusals),
+        tensors_by_role.saved,
+        _tokens(config, tensors_by_role.tokens, refusals),
     )
 
 
 def _module(
-    path: str, halves: dict[str, StoredTensor], found: _Sorted, lora: LoraConfig, refusals: Refusals
+    path: str,
+    halves: dict[str, StoredTensor],
+    tensors_by_role: _SortedTensors,
+    lora: LoraConfig,
+    refusals: Refusals,
 ) -> Module | None:
     a, b = halves.get("A"), halves.get("B")
     if a is None or b is None or len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1]:
@@ -241,17 +245,17 @@ def _module(
             remedy="Use the config that was saved with these weights; the scaling depends on it.",
         )
     scaling = lora.scaling_of(path)
-    return Module(a, b, scaling, path in found.embeddings, found.magnitudes.get(path))
+    return Module(a, b, scaling, path in tensors_by_role.embeddings, tensors_by_role.magnitudes.get(path))
 
 
-def _check_magnitudes(config: Mapping[str, Any], found: _Sorted, refusals: Refusals) -> None:
-    expected = set(found.halves) if config.get("use_dora") else set()
-    for path in sorted(expected ^ set(found.magnitudes)):
+def _check_magnitudes(config: Mapping[str, Any], tensors_by_role: _SortedTensors, refusals: Refusals) -> None:
+    expected = set(tensors_by_role.halves) if config.get("use_dora") else set()
+    for path in sorted(expected ^ set(tensors_by_role.magnitudes)):
         refusals.add(
             "dora_inconsistent",
             f"`use_dora` does not fit the weights of module {shown(path)}.",
             found=f"use_dora = {config.get('use_dora')}, lora_magnitude_vector "
-            + ("present" if path in found.magnitudes else "missing"),
+            + ("present" if path in tensors_by_role.magnitudes else "missing"),
             expected="a lora_magnitude_vector for each module if use_dora is true, else none",
             remedy="Save the adapter again with PEFT.",
         )

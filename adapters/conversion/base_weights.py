@@ -97,8 +97,8 @@ def read_base_weights(directory: Path) -> BaseWeights:
         )
         refusals.raise_if_any()
     assert config is not None
-    if found := _quantized(directory, config):
-        _refuse_quantized(found, refusals)
+    if quantization := _quantized(directory, config):
+        _refuse_quantized(quantization, refusals)
     tensors: dict[str, StoredTensor] = {}
     try:
         for path in _files(directory, refusals):
@@ -117,12 +117,12 @@ def read_base_weights(directory: Path) -> BaseWeights:
     return BaseWeights(directory, config, tensors)
 
 
-def _refuse_quantized(found: str, refusals: Refusals) -> None:
+def _refuse_quantized(evidence: str, refusals: Refusals) -> None:
     refusals.add(
         "base_quantized",
         "The base model is quantized: its files hold packed numbers, not the weights that the adapter was "
         "computed with.",
-        found=found,
+        found=evidence,
         expected="the model in bfloat16, float16 or float32",
         remedy="Give the full-precision model that was quantized as --base; the result serves on both.",
     )
@@ -134,8 +134,8 @@ def _quantized(directory: Path, config: Mapping[str, Any]) -> str:
     text = config.get("text_config")
     for place, part in (("", config), ("text_config.", text if isinstance(text, dict) else {})):
         for key in ("quantization_config", "compression_config"):
-            if told := part.get(key):
-                method = told.get("quant_method") if isinstance(told, dict) else told
+            if quantization := part.get(key):
+                method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
                 return f"{place}{key}: {shown(method)}"
     return next((name for name in _QUANTIZER_FILES if (directory / name).is_file()), "")
 

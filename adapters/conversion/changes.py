@@ -151,11 +151,11 @@ def leading(matrix: Matrix, rank: int) -> Spectrum:
         )
         return Spectrum(u, values.astype(np.float64), vt)
     start = np.random.default_rng(0).standard_normal((matrix.shape[1], size), np.float32)
-    found = matrix.times(start)
+    samples = matrix.times(start)
     for _ in range(_ITERATIONS):
-        other = np.linalg.qr(matrix.transposed_times(np.linalg.qr(found)[0]))[0]
-        found = matrix.times(other)
-    basis = np.linalg.qr(found)[0]
+        other = np.linalg.qr(matrix.transposed_times(np.linalg.qr(samples)[0]))[0]
+        samples = matrix.times(other)
+    basis = np.linalg.qr(samples)[0]
     u, values, vt = np.linalg.svd(matrix.transposed_times(basis).T, full_matrices=False)
     return Spectrum(basis @ u, values.astype(np.float64), vt)
 

@@ -52,8 +52,8 @@ def convert(
     meter = ProgressMeter(CONVERTING, progress, sum(step.base.elements for step in steps))
     modules = []
     for step in steps:
-        if len(step.base.shape) == 2 and (made := _converted(step, source, ranks, refusals)) is not None:
-            modules.append(made)
+        if len(step.base.shape) == 2 and (module := _converted(step, source, ranks, refusals)) is not None:
+            modules.append(module)
         meter.add(step.base.elements)
     refusals.raise_if_any()
     if not modules:
@@ -100,13 +100,13 @@ def _refuse_whole(step: Step, refusals: Refusals) -> None:
 
 def _converted(step: Step, source: SourceAdapter, ranks: Ranks, refusals: Refusals) -> PlainModule | None:
     """None if the module is as in the base model, or with a refusal."""
-    made = step.make()
-    if isinstance(made, Factors):
-        if not finite(made.a, made.b):
+    update = step.make()
+    if isinstance(update, Factors):
+        if not finite(update.a, update.b):
             _refuse_infinite(step, refusals)
             return None
-        return _from_factors(step, made, source.dtype, ranks)
-    matrix = Matrix(made)
+        return _from_factors(step, update, source.dtype, ranks)
+    matrix = Matrix(update)
     if not np.isfinite(matrix.squared):
         _refuse_infinite(step, refusals)
         return None
@@ -123,16 +123,16 @@ def _refuse_infinite(step: Step, refusals: Refusals) -> None:
     )
 
 
-def _from_factors(step: Step, made: Factors, dtype: str, ranks: Ranks) -> PlainModule:
-    found = spectrum(made)
-    squared = float((found.values**2).sum())
-    kept = made if made.rank <= ranks.exact else found.truncated(ranks.exact)
+def _from_factors(step: Step, factors: Factors, dtype: str, ranks: Ranks) -> PlainModule:
+    singular = spectrum(factors)
+    squared = float((singular.values**2).sum())
+    kept = factors if factors.rank <= ranks.exact else singular.truncated(ranks.exact)
     stored = kept.rounded(dtype)
-    same = kept is made and np.array_equal(stored.a, made.a) and np.array_equal(stored.b, made.b)
-    method = "svd" if kept is not made else "unchanged" if same else "exact"
-    lost = 0.0 if same else distance(made, stored) ** 2
-    changed = None if same else Matrix(_as_change(step, made)).changed_squared
-    return PlainModule(step.path, step.embedding, stored, method, squared, lost, changed, found.values)
+    same = kept is factors and np.array_equal(stored.a, factors.a) and np.array_equal(stored.b, factors.b)
+    method = "svd" if kept is not factors else "unchanged" if same else "exact"
+    lost = 0.0 if same else distance(factors, stored) ** 2
+    changed = None if same else Matrix(_as_change(step, factors)).changed_squared
+    return PlainModule(step.path, step.embedding, stored, method, squared, lost, changed, singular.values)
 
 
 def _as_change(step: Step, factors: Factors) -> Change:
@@ -140,16 +140,16 @@ def _as_change(step: Step, factors: Factors) -> Change:
 
 
 def _approximated(step: Step, matrix: Matrix, dtype: str, ranks: Ranks) -> PlainModule:
-    found = leading(matrix, max(ranks.svd, _WIDTH))
-    effective = int((found.values > _NUMERICAL_ZERO * found.values[0]).sum())
-    kept = found.truncated(min(ranks.svd, effective)).rounded(dtype)
+    singular = leading(matrix, max(ranks.svd, _WIDTH))
+    effective = int((singular.values > _NUMERICAL_ZERO * singular.values[0]).sum())
+    kept = singular.truncated(min(ranks.svd, effective)).rounded(dtype)
     lost = matrix.residual_squared(kept.b, kept.a)
     if step.transposed:
         kept = Factors(kept.b.T, kept.a.T)
     method = "exact" if effective <= ranks.svd else "svd"
-    complete = len(found.values) == min(matrix.shape)
-    beyond = 0.0 if complete else max(matrix.squared - float((found.values**2).sum()), 0.0)
+    complete = len(singular.values) == min(matrix.shape)
+    beyond = 0.0 if complete else max(matrix.squared - float((singular.values**2).sum()), 0.0)
     changed = matrix.changed_squared
     return PlainModule(
-        step.path, step.embedding, kept, method, matrix.squared, lost, changed, found.values, beyond
+        step.path, step.embedding, kept, method, matrix.squared, lost, changed, singular.values, beyond
     )

@@ -80,9 +80,9 @@ def joined(parts: Sequence[tuple[Factors, float]]) -> Factors:
     )
 
 
-def distance(one: Factors, other: Factors) -> float:
+def distance(first: Factors, second: Factors) -> float:
     """Frobenius norm of the difference."""
-    return norm(joined([(one, 1.0), (other, -1.0)])) if one is not other else 0.0
+    return norm(joined([(first, 1.0), (second, -1.0)])) if first is not second else 0.0
 
 
 def rank_keeping(values: Doubles, energy: float) -> int:

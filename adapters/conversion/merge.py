@@ -71,23 +71,23 @@ def compress(
     for path, module in source.modules.items():
         factors = module.factors()
         _check_finite(path, factors, refusals)
-        wanted = rank or factors.rank
+        target_rank = rank or factors.rank
         if energy is not None:
-            wanted = min(wanted, rank_keeping(spectrum(factors).values, energy))
-        modules.append(_at(path, factors, wanted, source.dtype, embedding=module.embedding))
+            target_rank = min(target_rank, rank_keeping(spectrum(factors).values, energy))
+        modules.append(_at(path, factors, target_rank, source.dtype, embedding=module.embedding))
         meter.add(1)
     return Plain(tuple(modules), source.dtype)
 
 
 def _at(path: str, factors: Factors, rank: int, dtype: str, *, embedding: bool) -> PlainModule:
-    found = spectrum(factors)
-    kept = factors if factors.rank <= rank else found.truncated(rank)
+    singular = spectrum(factors)
+    kept = factors if factors.rank <= rank else singular.truncated(rank)
     stored = kept.rounded(dtype)
     same = kept is factors and np.array_equal(stored.a, factors.a) and np.array_equal(stored.b, factors.b)
     method = "svd" if kept is not factors else "unchanged" if same else "exact"
     lost = 0.0 if same else distance(factors, stored) ** 2
-    squared = float((found.values**2).sum())
-    return PlainModule(path, embedding, stored, method, squared, lost, None, found.values)
+    squared = float((singular.values**2).sum())
+    return PlainModule(path, embedding, stored, method, squared, lost, None, singular.values)
 
 
 def _check_parts(parts: Sequence[tuple[SourceAdapter, float]], refusals: Refusals) -> None:

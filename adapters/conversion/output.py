@@ -34,19 +34,19 @@ def new_directory(out: Path, *, replace: bool) -> Iterator[Path]:
     if out.exists() and not replace:
         raise FileExistsError(f"{out} exists")
     out.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        yield made
-        made.chmod(0o755)
+        yield unfinished
+        unfinished.chmod(0o755)
         if out.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
             out.rename(old / "replaced")
-            made.rename(out)
+            unfinished.rename(out)
             shutil.rmtree(old, ignore_errors=True)
         else:
-            made.rename(out)
+            unfinished.rename(out)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 
@@ -63,13 +63,13 @@ def write_adapter(
         for half, values in ((a, factors.a), (b, factors.b)):
             tensors[f"base_model.model.{module.path}.lora_{half}"] = encode(values, result.dtype)
     metadata = {"format": "pt", "florin_conversion": json.dumps(record)}
-    with new_directory(out, replace=replace) as made:
+    with new_directory(out, replace=replace) as directory:
         for name in KNOWN:
             if name not in (CONFIG_FILE, WEIGHTS_FILE) and (source.directory / name).is_file():
-                shutil.copyfile(source.directory / name, made / name)
-        (made / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        (made / "README.md").write_text(_readme(record))
-        write_tensors(made / WEIGHTS_FILE, tensors, result.dtype, metadata)
+                shutil.copyfile(source.directory / name, directory / name)
+        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        (directory / "README.md").write_text(_readme(record))
+        write_tensors(directory / WEIGHTS_FILE, tensors, result.dtype, metadata)
 
 
 def _readme(record: Mapping[str, Any]) -> str:
@@ -91,14 +91,14 @@ def write_merged_model(
     files = [path for path in sorted(base.directory.iterdir()) if path.is_file() and _belongs(path, base)]
     total = sum(path.stat().st_size for path in files) + sum(4 * step.base.elements for step in steps)
     meter = ProgressMeter(WRITING, progress, total)
-    with new_directory(out, replace=replace) as made:
+    with new_directory(out, replace=replace) as directory:
         for path in files:
-            shutil.copyfile(path, made / path.name)
+            shutil.copyfile(path, directory / path.name)
             meter.add(path.stat().st_size)
         for step in steps:
-            _work_in(step, made / step.base.path.name)
+            _work_in(step, directory / step.base.path.name)
             meter.add(4 * step.base.elements)
-        for path in made.iterdir():
+        for path in directory.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     meter.tell()

@@ -13,7 +13,7 @@ import numpy as np
 from adapters.conversion.factors import Doubles, Factors
 
 HIGHEST_RANK = 512
-"""Of vLLM's --max-lora-rank."""
+"""The highest that vLLM's --max-lora-rank takes."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """All values that vLLM's --max-lora-rank takes."""
 _NO_ERROR = 1e-6
@@ -52,8 +52,8 @@ class PlainModule:
         return None if self.changed_squared is None else _ratio(self.lost_squared, self.changed_squared)
 
 
-def _ratio(part: float, whole: float) -> float:
-    return math.sqrt(part / whole) if whole else 0.0
+def _ratio(part: float, total: float) -> float:
+    return math.sqrt(part / total) if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Plain:
 
     def choices(self) -> list[tuple[int, float]]:
         """Ranks that engines serve, with the error of each."""
-        found = []
+        choices = []
         for rank in RANKS:
-            found.append((rank, self.error_at(rank)))
-            if rank >= max((len(m.values) for m in self.modules), default=0) or found[-1][1] < _NO_ERROR:
+            choices.append((rank, self.error_at(rank)))
+            if rank >= max((len(m.values) for m in self.modules), default=0) or choices[-1][1] < _NO_ERROR:
                 break  # more would not be known to be better
-        return found
+        return choices
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -137,10 +137,10 @@ def _patterns(values: Mapping[str, Any]) -> dict[str, Any]:
     by_leaf: dict[str, list[Any]] = {}
     for path, value in values.items():
         by_leaf.setdefault(_leaf(path), []).append(value)
-    agreed = {leaf: found[0] for leaf, found in by_leaf.items() if len(set(found)) == 1}
+    agreed = {leaf: leaf_values[0] for leaf, leaf_values in by_leaf.items() if len(set(leaf_values)) == 1}
     single = {path: value for path, value in values.items() if _leaf(path) not in agreed}
     if len(single) + len(agreed) > _MAX_PATTERNS:
-        return {leaf: max(found) for leaf, found in by_leaf.items()}
+        return {leaf: max(leaf_values) for leaf, leaf_values in by_leaf.items()}
     return {**single, **agreed}
 
 

@@ -208,10 +208,10 @@ def _twin(step: Step, source: SourceAdapter) -> Step | None:
         return None
 
     def make() -> Factors | Change:
-        made = step.make()
-        if not isinstance(made, Factors):
-            return made
-        return Factors(made.b.T, made.a.T, made.scaling)
+        update = step.make()
+        if not isinstance(update, Factors):
+            return update
+        return Factors(update.b.T, update.a.T, update.scaling)
 
     return Step("lm_head", step.base, embedding=False, transposed=False, make=make, tied=True)
 

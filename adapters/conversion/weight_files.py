@@ -23,7 +23,7 @@ class StoredTensor:
     """In safetensors' notation: `BF16`."""
     shape: tuple[int, ...]
     offset: int
-    """Of its weights, in bytes from the beginning of the file."""
+    """Where its weights begin, in bytes from the beginning of the file."""
 
     @property
     def readable(self) -> bool:

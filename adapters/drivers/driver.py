@@ -132,12 +132,12 @@ class Trouble(StrEnum):
 
 
 class UnsupportedFieldError(Exception):
-    """The engine would ignore this field or refuse it. `why` completes "`field` is not supported: …"."""
+    """The engine would ignore this field or refuse it. `reason` completes "`field` is not supported: …"."""
 
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
         self.field = field
-        self.why = why
+        self.reason = reason
 
 
 class Driver(ABC):

@@ -100,17 +100,19 @@ class Lorax(Driver):
 
     def ask(self, body: Body, base: str, lora: Lora | None) -> list[HttpCall]:  # noqa: ARG002
         prompts = body["prompt"] if type(body["prompt"]) is list else [body["prompt"]]
-        asked: Body = {
+        parameters: Body = {
             "max_new_tokens": body["max_tokens"],
             "do_sample": False,
             "details": True,
             "ignore_eos_token": True,
         }
         if "logprobs" in body:
-            asked["return_k_alternatives"] = body["logprobs"]
+            parameters["return_k_alternatives"] = body["logprobs"]
         if lora is not None:
-            asked |= {"adapter_id": lora.path, "adapter_source": "local"}
-        return [HttpCall("POST", "/generate", {"inputs": prompt, "parameters": asked}) for prompt in prompts]
+            parameters |= {"adapter_id": lora.path, "adapter_source": "local"}
+        return [
+            HttpCall("POST", "/generate", {"inputs": prompt, "parameters": parameters}) for prompt in prompts
+        ]
 
     def answer(self, answers: Sequence[Any]) -> Any:
         return merged([_read(answer) for answer in answers])

@@ -97,9 +97,11 @@ class Sglang(Driver):
         return parented(answer)
 
     def limits(self, answer: bytes) -> Limits:
-        told = orjson.loads(answer)
+        server_info = orjson.loads(answer)
         return Limits(
-            bool(told.get("enable_lora")), told.get("max_loras_per_batch"), told.get("max_lora_rank")
+            bool(server_info.get("enable_lora")),
+            server_info.get("max_loras_per_batch"),
+            server_info.get("max_lora_rank"),
         )
 
     def request(self, route: str, body: Body, base: str, lora: Lora | None) -> Body:

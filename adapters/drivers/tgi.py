@@ -87,17 +87,19 @@ class Tgi(Driver):
 
     def ask(self, body: Body, base: str, lora: Lora | None) -> list[HttpCall]:  # noqa: ARG002
         prompts = body["prompt"] if type(body["prompt"]) is list else [body["prompt"]]
-        asked: Body = {
+        parameters: Body = {
             "max_new_tokens": body["max_tokens"],
             "do_sample": False,
             "details": True,
             "decoder_input_details": True,
         }
         if "logprobs" in body:
-            asked["top_n_tokens"] = body["logprobs"]
+            parameters["top_n_tokens"] = body["logprobs"]
         if lora is not None:
-            asked["adapter_id"] = lora.name
-        return [HttpCall("POST", "/generate", {"inputs": prompt, "parameters": asked}) for prompt in prompts]
+            parameters["adapter_id"] = lora.name
+        return [
+            HttpCall("POST", "/generate", {"inputs": prompt, "parameters": parameters}) for prompt in prompts
+        ]
 
     def answer(self, answers: Sequence[Any]) -> Any:
         return merged([_read(answer) for answer in answers])

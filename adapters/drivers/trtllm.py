@@ -88,9 +88,12 @@ class Trtllm(Driver):
         body = select(body, _FIELDS, route, self.title)
         if body.get("top_k") == -1:  # off, which TensorRT-LLM writes as 0
             body["top_k"] = 0
-        wanted = body.get("response_format")
-        if wanted is not None and wanted["type"] == "json_schema":
-            body["response_format"] = {"type": "json", "schema": wanted["json_schema"].get("schema", {})}
+        response_format = body.get("response_format")
+        if response_format is not None and response_format["type"] == "json_schema":
+            body["response_format"] = {
+                "type": "json",
+                "schema": response_format["json_schema"].get("schema", {}),
+            }
         body |= {"model": base, "cache_salt": salt}
         if options is not None:
             body["stream_options"] = options

@@ -78,8 +78,8 @@ class Vllm(Driver):
 
     def limits(self, answer: bytes) -> Limits:
         """One metric tells --max-loras, once the engine has answered anything; none its other limits."""
-        said = _MAX_LORAS.search(answer)
-        return Limits(slots=int(said[1]) if said else None)
+        max_loras = _MAX_LORAS.search(answer)
+        return Limits(slots=int(max_loras[1]) if max_loras else None)
 
     def request(self, route: str, body: Body, base: str, lora: Lora | None) -> Body:  # noqa: ARG002
         """The gateway sends vLLM's requests as they are, without asking."""

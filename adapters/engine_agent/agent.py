@@ -218,17 +218,17 @@ class Agent:
         until = time.monotonic() + HEARTBEAT_TTL_MS / 1000 + HEARTBEAT_SECONDS
         while not self.state.stop_requested.is_set():
             try:
-                found = await self.gateway.engine(self.host.name)
+                engine = await self.gateway.engine(self.host.name)
             except GatewayRefusedError as error:
                 raise NameTakenError(f"The gateway at {self.gateway.url} refuses: {error}") from error
             except GatewayDownError as error:
                 self.state.warn(f"{error} Starting the engine meanwhile.")
                 return
-            if not found or not found.get("heartbeat"):
+            if not engine or not engine.get("heartbeat"):
                 return
             if time.monotonic() > until:
                 raise NameTakenError(
-                    f"Engine {self.host.name} is run by another live agent at {found['agent']}: "
+                    f"Engine {self.host.name} is run by another live agent at {engine['agent']}: "
                     "stop it, or use a different --name."
                 )
             await asyncio.sleep(0.5)

@@ -49,10 +49,10 @@ async def download(source: ArtifactSource, hexdigest: str, size: int, directory:
         got, content = await _file(source, hexdigest, name, directory / name, left)
         left -= got
         lines.append(f"{name}\0{content}\n")
-    found = hashlib.sha256("".join(lines).encode()).hexdigest()
-    if left or found != hexdigest:
+    received = hashlib.sha256("".join(lines).encode()).hexdigest()
+    if left or received != hexdigest:
         raise StageError(
-            f"The gateway sent sha256:{found[:12]}… instead of sha256:{hexdigest[:12]}…: the "
+            f"The gateway sent sha256:{received[:12]}… instead of sha256:{hexdigest[:12]}…: the "
             "files in the artifact store are damaged, or were modified in transit."
         )
 

@@ -167,16 +167,16 @@ def _config(
     if not isinstance(content, dict):
         reasons.append(f"--config {path} is not a mapping of flags.")
         return {}
-    found: dict[str, tuple[str, ...]] = {}
+    file_flags: dict[str, tuple[str, ...]] = {}
     for key, value in content.items():
         name = str(key).partition(".")[0].replace("_", "-")
         if value is False:
-            found[f"no-{name}"] = ()
+            file_flags[f"no-{name}"] = ()
         elif value is True:
-            found[name] = ()
+            file_flags[name] = ()
         elif isinstance(value, list):
             if value:
-                found[name] = tuple(map(str, value))
+                file_flags[name] = tuple(map(str, value))
         else:
-            found[name] = (json.dumps(value) if isinstance(value, dict) else str(value),)
-    return found
+            file_flags[name] = (json.dumps(value) if isinstance(value, dict) else str(value),)
+    return file_flags

@@ -205,21 +205,21 @@ def _tasks(line: CommandLine) -> tuple[Task, ...]:
 
 
 def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:
-    reasons = [f"--{name} is refused: {why}." for name, why in REFUSED.items() if name in line]
-    for name, (allowed, why) in ONLY.items():
+    reasons = [f"--{name} is refused: {reason}." for name, reason in REFUSED.items() if name in line]
+    for name, (allowed, reason) in ONLY.items():
         value = line.value(name)
         if name in line and value not in allowed:
-            reasons.append(f"--{name} {value or '(nothing)'} is refused: {why}.")
-    for name, (bad, why) in REFUSED_ENVIRONMENT.items():
+            reasons.append(f"--{name} {value or '(nothing)'} is refused: {reason}.")
+    for name, (bad, reason) in REFUSED_ENVIRONMENT.items():
         if name in environ and bad(environ[name]):
-            reasons.append(f"{name} in the environment is refused: {why}.")
+            reasons.append(f"{name} in the environment is refused: {reason}.")
     reasons += _too_few_logprobs(line)
     reasons += _half_of_tls(line)
     for name in sorted(line.flags.keys() & KNOWN - REFUSED.keys()):  # a refused flag's value may be a secret
         if len(set(line.flags[name])) > 1:
-            said = ", ".join(" ".join(values) or "nothing" for values in line.flags[name])
-            said = "" if name in SECRET else f", as {said}"
-            reasons.append(f"--{name} is given more than once{said}: give it once.")
+            given = ", ".join(" ".join(values) or "nothing" for values in line.flags[name])
+            given = "" if name in SECRET else f", as {given}"
+            reasons.append(f"--{name} is given more than once{given}: give it once.")
     return reasons
 
 
@@ -233,17 +233,17 @@ def _half_of_tls(line: CommandLine) -> list[str]:
         for name in ("ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh")
         if name in line and "ssl-certfile" not in line
     ]
-    asked = line.value("ssl-cert-reqs")
-    if "ssl-ca-certs" in line and asked != "2":
+    cert_reqs = line.value("ssl-cert-reqs")
+    if "ssl-ca-certs" in line and cert_reqs != "2":
         reasons.append(
             "--ssl-ca-certs without --ssl-cert-reqs 2 accepts clients without a certificate: add "
             "--ssl-cert-reqs 2."
         )
-    elif "ssl-cert-reqs" in line and asked == "2" and "ssl-ca-certs" not in line:
+    elif "ssl-cert-reqs" in line and cert_reqs == "2" and "ssl-ca-certs" not in line:
         reasons.append("--ssl-cert-reqs 2 needs --ssl-ca-certs, the CA of the client certificates.")
-    elif "ssl-cert-reqs" in line and asked not in {"0", "2"}:
+    elif "ssl-cert-reqs" in line and cert_reqs not in {"0", "2"}:
         reasons.append(
-            f"--ssl-cert-reqs {asked or '(nothing)'} is refused: 2 requires a client certificate, "
+            f"--ssl-cert-reqs {cert_reqs or '(nothing)'} is refused: 2 requires a client certificate, "
             "0 does not, and 1 accepts clients without one."
         )
     if "api-key" in line and not line.value("api-key"):
@@ -257,8 +257,10 @@ def _too_few_logprobs(line: CommandLine) -> list[str]:
     enough = value == "-1" or (value.isascii() and value.isdigit() and int(value) >= TOP)
     if enough or "max-logprobs" not in line:
         return []
-    why = f"a loaded version is verified by its {TOP} likeliest tokens; vLLM's default is 20, and -1 no limit"
-    return [f"--max-logprobs {value or '(nothing)'} is refused: {why}."]
+    reason = (
+        f"a loaded version is verified by its {TOP} likeliest tokens; vLLM's default is 20, and -1 no limit"
+    )
+    return [f"--max-logprobs {value or '(nothing)'} is refused: {reason}."]
 
 
 def _number(line: CommandLine, name: str, reasons: list[str]) -> int | None:
@@ -282,7 +284,7 @@ def _gpus(numbers: Mapping[str, int | None]) -> int:
 def _additions(
     line: CommandLine, slots: int, cpu_slots: int, rank: int, host: str, port: int
 ) -> tuple[Addition, ...]:
-    wanted = {
+    additions = {
         "enable-lora": ((), "the engine serves adapters"),
         "api-server-count": (("1",), _ONE_SERVER),
         "max-loras": ((str(slots),), "vLLM's default: one version at a time; more need GPU memory"),
@@ -297,7 +299,9 @@ def _additions(
         "port": ((str(port),), "vLLM's default, or the port of --advertise"),
     }
     return tuple(
-        Addition((f"--{name}", *values), why) for name, (values, why) in wanted.items() if name not in line
+        Addition((f"--{name}", *values), reason)
+        for name, (values, reason) in additions.items()
+        if name not in line
     )
 
 

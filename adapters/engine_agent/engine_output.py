@@ -59,7 +59,7 @@ class OutputPump:
         """Pause reading, within a second, until `resume`."""
         self._paused = self._busy.acquire(timeout=1.0)
         if self._paused and self._on_line is not None:
-            self._pass_on(b"", self._on_line, whole=True)
+            self._pass_on(b"", self._on_line, at_end=True)
 
     def resume(self) -> None:
         if self._paused:
@@ -77,7 +77,7 @@ class OutputPump:
                 more = bool(data)
                 self._tail.feed(self.source, data)
                 if self._on_line is not None:
-                    self._pass_on(data, self._on_line, whole=not more)
+                    self._pass_on(data, self._on_line, at_end=not more)
                     continue
                 while data and not lost:
                     try:
@@ -86,9 +86,9 @@ class OutputPump:
                         lost = True
         os.close(self.source)
 
-    def _pass_on(self, data: bytes, on_line: OnLine, *, whole: bool) -> None:
+    def _pass_on(self, data: bytes, on_line: OnLine, *, at_end: bool) -> None:
         *lines, self._line = (self._line + data).split(b"\n")
-        if self._line and (whole or len(self._line) > _LINE_BYTES):
+        if self._line and (at_end or len(self._line) > _LINE_BYTES):
             lines.append(self._line)
             self._line = b""
         for line in lines:

@@ -204,11 +204,11 @@ def end_marked(mark: str) -> int:
     """SIGKILL every process with the mark until none is left; return how many there were. Cleans up after an
     agent and a subreaper that were killed together. Blocking."""
     ended: set[int] = set()
-    while found := [pid for pid in _bearers(f"{MARK}={mark}".encode()) if pid != os.getpid()]:
-        for pid in found:
+    while pids := [pid for pid in _bearers(f"{MARK}={mark}".encode()) if pid != os.getpid()]:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        ended.update(found)
+        ended.update(pids)
         time.sleep(0.02)
     return len(ended)
 

@@ -146,7 +146,7 @@ class GatewayClient:
     ) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
         """See `artifact_download.ArtifactSource`."""
         assert self._session, "not entered"
-        asked = self._session.get(
+        request = self._session.get(
             f"{self.url}/admin/v1/artifacts/{hexdigest}/{name}",
             headers={**self._authorization, **({"range": f"bytes={start}-"} if start else {})},
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
@@ -154,7 +154,7 @@ class GatewayClient:
         )
         async with AsyncExitStack() as stack:
             try:
-                response = await stack.enter_async_context(asked)
+                response = await stack.enter_async_context(request)
                 refusal = None if response.status in {200, 206} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise StagingInterruptedError(

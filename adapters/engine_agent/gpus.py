@@ -49,18 +49,18 @@ def read_products() -> dict[str, str]:
     except pynvml.NVMLError:
         return {}
     try:
-        found: dict[str, str] = {}
+        products: dict[str, str] = {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            found[str(index)] = found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _text(
+            products[str(index)] = products[_text(pynvml.nvmlDeviceGetUUID(handle))] = _text(
                 pynvml.nvmlDeviceGetName(handle)
             )
-            found |= _slices(handle)
+            products |= _slices(handle)
     except pynvml.NVMLError as error:
         raise GpuError(f"NVML cannot read the GPUs ({error}): give --gpu-type and --gpu-count.") from error
     finally:
         pynvml.nvmlShutdown()
-    return found
+    return products
 
 
 def find(
@@ -116,18 +116,18 @@ def _visible(products: Mapping[str, str], visible: str | None) -> Sequence[str]:
 
 def _slices(handle: object) -> dict[str, str]:
     """MIG slices by UUID, as CUDA_VISIBLE_DEVICES names them."""
-    found: dict[str, str] = {}
+    slices: dict[str, str] = {}
     try:
         count = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
     except pynvml.NVMLError:
-        return found
+        return slices
     for index in range(count):
         try:
             piece = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except pynvml.NVMLError:
             continue
-        found[_text(pynvml.nvmlDeviceGetUUID(piece))] = _text(pynvml.nvmlDeviceGetName(piece))
-    return found
+        slices[_text(pynvml.nvmlDeviceGetUUID(piece))] = _text(pynvml.nvmlDeviceGetName(piece))
+    return slices
 
 
 def _text(value: str | bytes) -> str:

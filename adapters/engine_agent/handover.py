@@ -62,11 +62,11 @@ class AgentHandover:
 
     @classmethod
     def of(cls, text: str) -> AgentHandover:
-        told = json.loads(text)
-        engine = told.pop("engine")
+        fields = json.loads(text)
+        engine = fields.pop("engine")
         if engine is not None:
             engine = RunningEngine(**engine | {n: tuple(engine[n]) for n in ("output", "tail")})
-        return cls(**told | {n: tuple(told[n]) for n in ("command", "agent_server")} | {"engine": engine})
+        return cls(**fields | {n: tuple(fields[n]) for n in ("command", "agent_server")} | {"engine": engine})
 
     @property
     def descriptors(self) -> tuple[int, ...]:

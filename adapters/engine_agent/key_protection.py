@@ -45,12 +45,12 @@ def re_execute(command: Sequence[str], environ: Mapping[str, str], secrets: Mapp
 
 def handed_over() -> dict[str, str]:
     """The secrets passed by the previous process; empty the second time."""
-    said = os.environ.pop(HANDED, "")
-    if not said.isascii() or not said.isdigit():
+    descriptor = os.environ.pop(HANDED, "")
+    if not descriptor.isascii() or not descriptor.isdigit():
         return {}
     try:
-        with os.fdopen(int(said), "rb") as pipe:
-            found = json.loads(pipe.read(65536))
+        with os.fdopen(int(descriptor), "rb") as pipe:
+            passed = json.loads(pipe.read(65536))
     except (OSError, ValueError):
         return {}
-    return {str(n): str(v) for n, v in found.items()} if isinstance(found, dict) else {}
+    return {str(n): str(v) for n, v in passed.items()} if isinstance(passed, dict) else {}

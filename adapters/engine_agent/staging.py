@@ -197,10 +197,10 @@ class Cache:
     def _needed(self, hexdigest: str, listed: frozenset[str] | None) -> bool:
         """Whether the engine may still read it. Time during which the engine's list is unknown does not
         count."""
-        held = self._held.get(hexdigest)
-        if held is None:
+        last_held = self._held.get(hexdigest)
+        if last_held is None:
             return False
-        return held > (self._looked if listed is None else self.clock()) - KEEP_SECONDS
+        return last_held > (self._looked if listed is None else self.clock()) - KEEP_SECONDS
 
     async def _remove(self, hexdigest: str) -> None:
         """Rename first, so that a crash never leaves an incomplete version under its name."""

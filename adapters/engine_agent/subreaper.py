@@ -135,10 +135,10 @@ def _descendants(root: int) -> Iterator[int]:
             with contextlib.suppress(OSError), open(stat, "rb") as file:  # noqa: PTH123 - imports little
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, ())
-    yield from found[1:]
+    pids = [root]
+    for pid in pids:
+        pids += children.get(pid, ())
+    yield from pids[1:]
 
 
 def _report(status: int, line: str) -> None:

@@ -106,7 +106,7 @@ class Adapter:
     eval_data: str = ""
     """SHA-256 of the held-out set that this evaluation must be of; empty: of any."""
     guard: Guard | None = None
-    """Of the canary."""
+    """What stops or promotes the canary by itself."""
     canary_since: int = field(default=0, compare=False)
     """When its comparison with the live version began, which identifies that; Unix microseconds, UTC."""
     outcome: CanaryOutcome | None = None

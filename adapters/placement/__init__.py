@@ -2,7 +2,6 @@
 
 scheduling/       which engine a request goes to, and whether to load its version there; pure
 loader            makes a version resident: one load, however many wait for it; start here
-claim_rules       who may take which slot: the Lua scripts' rules in Python
 load_steps        one load on one engine: make room, load, verify, confirm
 engine_client     the calls to the engine, in the words of its driver
 verification      asks the loaded version and the base model; `fingerprint` compares the answers, pure

@@ -87,7 +87,7 @@ def drain_plan(snapshot: DrainSnapshot) -> DrainPlan:
     hottest = sorted(
         snapshot.leaving.held.items(), key=lambda item: (-item[1].in_flight, item[1].idle, item[0])
     )
-    for name, held in hottest:
+    for name, held_version in hottest:
         version = snapshot.versions.get(name)
         if version is None:
             continue  # not callable any more: nothing to move
@@ -97,17 +97,25 @@ def drain_plan(snapshot: DrainSnapshot) -> DrainPlan:
             continue
         loading = _on(snapshot, version, SlotState.LOADING)
         if loading:
-            moves.append(Move(version, loading[0], None, held.idle, held.in_flight))
-        elif held.state is SlotState.LOST:
+            moves.append(Move(version, loading[0], None, held_version.idle, held_version.in_flight))
+        elif held_version.state is SlotState.LOST:
             stays.append((version, "lost in a restart; loads elsewhere when called"))
-        elif held.idle > RECENT_SECONDS and not held.in_flight and name not in snapshot.pinned:
-            stays.append((version, f"idle for {_lasting(held.idle)}; loads elsewhere when called"))
-        elif (room := _best(rooms, version, held, snapshot)) is not None:
+        elif (
+            held_version.idle > RECENT_SECONDS and not held_version.in_flight and name not in snapshot.pinned
+        ):
+            stays.append((version, f"idle for {_lasting(held_version.idle)}; loads elsewhere when called"))
+        elif (room := _best(rooms, version, held_version, snapshot)) is not None:
             moves.append(
-                Move(version, room.engine.name, room.take(version, held.idle), held.idle, held.in_flight)
+                Move(
+                    version,
+                    room.engine.name,
+                    room.take(version, held_version.idle),
+                    held_version.idle,
+                    held_version.in_flight,
+                )
             )
         else:
-            stays.append((version, _why_not(rooms, version, held, snapshot)))
+            stays.append((version, _why_not(rooms, version, held_version, snapshot)))
     return DrainPlan(tuple(moves), tuple(elsewhere), tuple(stays))
 
 
@@ -117,8 +125,8 @@ def _on(snapshot: DrainSnapshot, version: Version, state: SlotState) -> tuple[st
         other.engine.name
         for other in snapshot.others
         if other.serves
-        and (held := other.held.get(version.engine_name)) is not None
-        and held.state is state
+        and (held_version := other.held.get(version.engine_name)) is not None
+        and held_version.state is state
         and snapshot.may_hold(other.engine, version)
     )
 
@@ -137,9 +145,11 @@ class _Room:
     def of(cls, snapshot: EngineSnapshot, pinned: frozenset[str]) -> _Room:
         in_slots = {n: h for n, h in snapshot.held.items() if h.state is not SlotState.CACHED}
         idle = sorted(
-            (held.idle, name)
-            for name, held in in_slots.items()
-            if not held.in_flight and held.state is not SlotState.LOADING and name not in pinned
+            (held_version.idle, name)
+            for name, held_version in in_slots.items()
+            if not held_version.in_flight
+            and held_version.state is not SlotState.LOADING
+            and name not in pinned
         )
         return cls(snapshot, snapshot.engine.slots - len(in_slots), idle)
 
@@ -149,8 +159,8 @@ class _Room:
 
     def reserved(self, version: Version) -> bool:
         """Whether it held the version before it restarted: the slot is still there."""
-        held = self.snapshot.held.get(version.engine_name)
-        return held is not None and held.state is SlotState.LOST
+        held_version = self.snapshot.held.get(version.engine_name)
+        return held_version is not None and held_version.state is SlotState.LOST
 
     def fits(self, version: Version, idle: float) -> bool:
         """Whether there is a slot for the version, which has been idle for so long."""
@@ -172,10 +182,10 @@ class _Room:
 
 
 def _best(
-    rooms: Sequence[_Room], version: Version, held: HeldVersion, snapshot: DrainSnapshot
+    rooms: Sequence[_Room], version: Version, held_version: HeldVersion, snapshot: DrainSnapshot
 ) -> _Room | None:
     """Where the version goes: into a free slot before another version's, and spread evenly."""
-    open_ = [room for room in rooms if not _refusal(room, version, held, snapshot)]
+    open_ = [room for room in rooms if not _refusal(room, version, held_version, snapshot)]
     return min(
         open_,
         key=lambda room: (
@@ -189,7 +199,7 @@ def _best(
     )
 
 
-def _refusal(room: _Room, version: Version, held: HeldVersion, snapshot: DrainSnapshot) -> str:
+def _refusal(room: _Room, version: Version, held_version: HeldVersion, snapshot: DrainSnapshot) -> str:
     """Why the version cannot be loaded there; empty: it can."""
     if room.snapshot.closed:
         return room.snapshot.closed
@@ -204,11 +214,15 @@ def _refusal(room: _Room, version: Version, held: HeldVersion, snapshot: DrainSn
     there = room.snapshot.held.get(version.engine_name)
     if there is not None and there.state is SlotState.LEAVING:
         return "it is giving way to another version there"
-    return "" if room.fits(version, held.idle) else "its slots are pinned, in use, or used more recently"
+    return (
+        "" if room.fits(version, held_version.idle) else "its slots are pinned, in use, or used more recently"
+    )
 
 
-def _why_not(rooms: Sequence[_Room], version: Version, held: HeldVersion, snapshot: DrainSnapshot) -> str:
-    reasons = [f"{room.engine.name}: {_refusal(room, version, held, snapshot)}" for room in rooms]
+def _why_not(
+    rooms: Sequence[_Room], version: Version, held_version: HeldVersion, snapshot: DrainSnapshot
+) -> str:
+    reasons = [f"{room.engine.name}: {_refusal(room, version, held_version, snapshot)}" for room in rooms]
     return "; ".join(sorted(reasons)) or f"no other engine serves {version.base_model}"
 
 

@@ -215,13 +215,13 @@ class EngineClient:
     async def version(self, engine: Engine) -> str:
         """The engine's version; empty if it does not tell."""
         try:
-            told = orjson.loads(await self._call(engine, "GET", driver_of(engine).version_path, None))
-            told = told["version"]
+            answer = await self._call(engine, "GET", driver_of(engine).version_path, None)
+            version = orjson.loads(answer)["version"]
         except EngineUnreachableError:
             raise
         except (EngineError, *UNREADABLE):
             return ""
-        return told[:MAX_VERSION] if type(told) is str else ""
+        return version[:MAX_VERSION] if type(version) is str else ""
 
     async def score_prompts(self, engine: Engine) -> None:
         """Have the base model score a prompt in both ways that vLLM offers, each while it answers another

@@ -223,9 +223,9 @@ def request(model: str, salt: str, task: Task = "generate") -> dict[str, Any]:
 
 
 def _pooled(model: str, salt: str, task: Task, texts: list[str], others: list[str]) -> dict[str, Any]:
-    asked = {"input": texts} if task == "embed" else {"queries": texts, "documents": others}
+    inputs = {"input": texts} if task == "embed" else {"queries": texts, "documents": others}
     # Clients' requests have no `user` when they reach an engine, so that its log tells which are probes.
-    return {"model": model, **asked, "user": "florin", "cache_salt": salt}
+    return {"model": model, **inputs, "user": "florin", "cache_salt": salt}
 
 
 def one_token(model: str, salt: str, task: Task = "generate") -> dict[str, Any]:
@@ -263,17 +263,17 @@ def answer_of(fingerprint: Fingerprint | None) -> ProbeAnswer | None:
     return ProbeAnswer(texts, fingerprint.logprobs, prompt=fingerprint.prompt)
 
 
-def distance(one: ProbeAnswer | None, other: ProbeAnswer | None) -> float | None:
+def distance(first: ProbeAnswer | None, second: ProbeAnswer | None) -> float | None:
     """Mean absolute difference of the logprobs, in nats, or of the scores; of vectors, their mean distance.
     None if either answer is missing."""
-    if one is None or other is None:
+    if first is None or second is None:
         return None
-    if one.prompt != other.prompt or len(one.logprobs) != len(other.logprobs) or not one.logprobs:
+    if first.prompt != second.prompt or len(first.logprobs) != len(second.logprobs) or not first.logprobs:
         return FARTHEST
-    if one.prompt == PROMPT_IDS["embed"]:
-        return vectors.distance(one.logprobs, other.logprobs)
-    pairs = zip(one.logprobs, other.logprobs, strict=True)
-    return sum(abs(a - b) for a, b in pairs) / len(one.logprobs)
+    if first.prompt == PROMPT_IDS["embed"]:
+        return vectors.distance(first.logprobs, second.logprobs)
+    pairs = zip(first.logprobs, second.logprobs, strict=True)
+    return sum(abs(a - b) for a, b in pairs) / len(first.logprobs)
 
 
 def is_itself(drift: float | None) -> bool:
@@ -324,8 +324,8 @@ def evidence(
     known = answer_of(first)
     columns = [known.texts if known else (), base.texts if base else ()]
     rows = [
-        {"prompt": prompt, "here": here, **_others(columns, at)}
-        for at, (prompt, here) in enumerate(zip(CONTEXTS, answer.texts, strict=bool(answer.texts)))
+        {"prompt": prompt, "here": here, **_others(columns, index)}
+        for index, (prompt, here) in enumerate(zip(CONTEXTS, answer.texts, strict=bool(answer.texts)))
     ]
     return {
         "engine": engine,
@@ -341,8 +341,8 @@ def evidence(
     }
 
 
-def _others(columns: Sequence[Sequence[str]], at: int) -> dict[str, str | None]:
-    first, base = (column[at] if at < len(column) else None for column in columns)
+def _others(columns: Sequence[Sequence[str]], index: int) -> dict[str, str | None]:
+    first, base = (column[index] if index < len(column) else None for column in columns)
     return {"first": first, "base_here": base}
 
 

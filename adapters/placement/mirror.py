@@ -42,7 +42,7 @@ class Mirror:
     def __init__(self, slots: int, cpu_slots: int) -> None:
         """`slots`: `--max-loras`; `cpu_slots`: `--max-cpu-loras`, at least `slots`."""
         self._slots = slots
-        self._spare = max(0, cpu_slots - slots)
+        self._cpu_only = max(0, cpu_slots - slots)
         self._next = 0
         # Mutable: the copies in each tier, by number, with the names that they were loaded under, the least
         # recently used first. What is in `_gpu` is in CPU memory, too.
@@ -111,7 +111,7 @@ class Mirror:
         if len(self._gpu) > self._slots:
             oldest, its_name = self._gpu.popitem(last=False)
             self._cpu[oldest] = its_name
-        if len(self._cpu) > self._spare:
+        if len(self._cpu) > self._cpu_only:
             _, its_name = self._cpu.popitem(last=False)
             self._drop(its_name)
 

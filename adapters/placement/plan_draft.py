@@ -111,10 +111,10 @@ class Draft:
             return None  # a request waits for its slot
         if version is None:
             return name
-        unused = engine.held[name].idle >= self.limits.idle and version.min_replicas == 0
+        idle = engine.held[name].idle >= self.limits.idle and version.min_replicas == 0
         left = len(self.replicas[name] - {engine.name})
-        spare = left >= max(1, version.min_replicas) and self.settled_without(version, engine.name)
-        return name if spare or unused else None
+        enough = left >= max(1, version.min_replicas) and self.settled_without(version, engine.name)
+        return name if enough or idle else None
 
     def _evictable(self, engine: PlannedEngine) -> list[str]:
         order = [
@@ -136,7 +136,7 @@ class Draft:
         share = version.demand / (len(replicas) + 1)
         busiest = max((self.busy(name) for name in replicas), default=math.inf)
         domains = [self.engines[name].domain for name in replicas]
-        found = []
+        candidates = []
         for engine in self.engines.values():
             cached = version.name in engine.held
             if (
@@ -158,8 +158,8 @@ class Draft:
                 domains.count(engine.domain), misfit, full, not cached, engine.weight,
                 self.busy(engine.name), engine.name,
             )  # fmt: skip
-            found.append((order, engine))
-        return [engine for _, engine in sorted(found, key=lambda pair: pair[0])]
+            candidates.append((order, engine))
+        return [engine for _, engine in sorted(candidates, key=lambda pair: pair[0])]
 
     def busy(self, name: str, more: float = 0.0) -> float:
         """The engine's load, with so many requests more, as a fraction of its capacity."""
@@ -180,14 +180,14 @@ class Draft:
         domains as its minimum requires, on the cheapest GPUs possible."""
         replicas = self.replicas[version.name]
         domains = [self.engines[name].domain for name in replicas]
-        unused = [
+        idle = [
             self.engines[name]
             for name in replicas
             if (placed := self.engines[name].held.get(version.name)) is not None
             and placed.state is SlotState.RESIDENT
             and not placed.leased
         ]
-        unused.sort(
+        idle.sort(
             key=lambda e: (
                 -domains.count(e.domain),
                 self.is_big(version) == (e.name in self.with_big),
@@ -197,7 +197,7 @@ class Draft:
             )
         )
         needed = len(set(domains)) <= version.min_replicas
-        return [e.name for e in unused if not (needed and domains.count(e.domain) == 1)]
+        return [e.name for e in idle if not (needed and domains.count(e.domain) == 1)]
 
     def settled_without(self, version: PlannedVersion, name: str) -> bool:
         """Whether the version's other engines stay calm at its peak when this replica is gone."""

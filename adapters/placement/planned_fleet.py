@@ -84,7 +84,7 @@ class PlanLimits:
     stalled: float = 0.05
     """Most of an engine's time that loads of the planner may stall it."""
     idle: float = 60.0
-    """Seconds after which the only replica of an unused version may be evicted for another's replica."""
+    """Seconds after which the only replica of an idle version may be evicted for another's replica."""
     prefetch: float = 0.05
     """Minimum demand for loading a version into a free slot before a request waits for it."""
 

@@ -64,14 +64,14 @@ def _minimum(draft: Draft) -> Iterator[Move]:
 def _missing(draft: Draft, version: PlannedVersion) -> Iterator[Move]:
     replicas, least = draft.replicas[version.name], version.min_replicas
     while len(replicas) < least and (targets := draft.targets(version, evict=True)):
-        why = f"{len(replicas)} replicas, at least {least} wanted"
-        yield Move("replicate", version.name, targets[0].name, why)
+        reason = f"{len(replicas)} replicas, at least {least} wanted"
+        yield Move("replicate", version.name, targets[0].name, reason)
     domains = {draft.engines[name].domain for name in replicas}
     if len(domains) < least <= len(replicas) and _may_grow(version, len(replicas)):
         for target in draft.targets(version, evict=False)[:1]:
             if target.domain not in domains:
-                why = f"its {len(replicas)} replicas are on {len(domains)} hosts"
-                yield Move("replicate", version.name, target.name, why)
+                reason = f"its {len(replicas)} replicas are on {len(domains)} hosts"
+                yield Move("replicate", version.name, target.name, reason)
 
 
 def _growth(draft: Draft) -> Iterator[Move]:
@@ -83,8 +83,8 @@ def _growth(draft: Draft) -> Iterator[Move]:
             targets = draft.targets(version, evict=True, relieve=True)
             if not targets:
                 break
-            why = f"{version.demand:.1f} requests in flight on {len(replicas)} engines"
-            yield Move("replicate", version.name, targets[0].name, why)
+            reason = f"{version.demand:.1f} requests in flight on {len(replicas)} engines"
+            yield Move("replicate", version.name, targets[0].name, reason)
 
 
 def _shrinkage(draft: Draft) -> Iterator[Move]:
@@ -97,8 +97,8 @@ def _shrinkage(draft: Draft) -> Iterator[Move]:
             continue
         for name in draft.droppable(version):
             if draft.settled_without(version, name):
-                why = f"at most {version.peak:.1f} requests in flight on {len(replicas)} engines lately"
-                yield Move("drop", version.name, name, why)
+                reason = f"at most {version.peak:.1f} requests in flight on {len(replicas)} engines lately"
+                yield Move("drop", version.name, name, reason)
                 break
 
 
@@ -109,8 +109,8 @@ def _prefetch(draft: Draft) -> Iterator[Move]:
             continue
         if version.pinned or version.demand >= draft.limits.prefetch:
             for target in draft.targets(version, evict=False)[:1]:
-                why = "pinned" if version.pinned else f"{version.demand:.1f} requests in flight"
-                yield Move("prefetch", version.name, target.name, f"{why}, and not resident anywhere")
+                reason = "pinned" if version.pinned else f"{version.demand:.1f} requests in flight"
+                yield Move("prefetch", version.name, target.name, f"{reason}, and not resident anywhere")
 
 
 def _may_grow(version: PlannedVersion, replicas: int) -> bool:

@@ -23,12 +23,12 @@ CONTRADICTION = "∧"
 """Joins two values that an engine cannot both have. Labels are ASCII, so no engine has the result."""
 
 
-def combined(one: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, str]:
+def combined(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:
     """What an engine must have to meet both."""
-    if not one or not other or one == other:
-        return one or other
-    both = dict(one)
-    for label, value in other.items():
+    if not first or not second or first == second:
+        return first or second
+    both = dict(first)
+    for label, value in second.items():
         known = both.setdefault(label, value)
         if known != value:
             both[label] = f"{known}{CONTRADICTION}{value}"

@@ -19,7 +19,7 @@ class FleetLoad:
     capacity: float
     """Requests in flight that these serve well."""
     slots: int
-    """Of these engines."""
+    """GPU slots of these engines."""
     requests: int
     """On engines, and waiting for one."""
     adapters: int
@@ -44,10 +44,10 @@ def engines_wanted(engines: Mapping[str, int], demand: float, peak: float) -> di
     is reached in one step.
     """
     total = sum(engines.values())
-    wanted = {}
+    desired = {}
     for gpu_type, count in engines.items():
         share = count / total
         least = math.ceil(share * demand / GROW)
         most = share * max(demand, peak) / SHRINK
-        wanted[gpu_type] = max(1, least, count if count <= most else math.ceil(most))
-    return wanted
+        desired[gpu_type] = max(1, least, count if count <= most else math.ceil(most))
+    return desired

@@ -21,7 +21,7 @@ DIGITS = 6
 
 
 def sketch(vector: Any) -> list[float]:
-    """Of a vector's direction. Raises ValueError."""
+    """Sketch a vector's direction. Raises ValueError."""
     if type(vector) is not list or not 0 < len(vector) <= MAX_LENGTH:
         raise ValueError(f"{str(vector)[:40]!r} is not a vector")
     if not all(type(number) in (int, float) for number in vector):
@@ -30,15 +30,15 @@ def sketch(vector: Any) -> list[float]:
     if not 0 < length < math.inf:
         raise ValueError(f"a vector has the length {length}")
     sums = [0.0] * WIDTH
-    for at, (number, sign) in enumerate(zip(vector, _signs(len(vector)), strict=True)):
-        sums[at % WIDTH] += number * sign
+    for index, (number, sign) in enumerate(zip(vector, _signs(len(vector)), strict=True)):
+        sums[index % WIDTH] += number * sign
     return [round(total / length, DIGITS) for total in sums]
 
 
-def distance(one: Sequence[float], other: Sequence[float]) -> float:
+def distance(first: Sequence[float], second: Sequence[float]) -> float:
     """Mean distance of the vectors in two rows of sketches, from 0 to 2: √(2 - 2 cos)."""
-    starts = range(0, len(one), WIDTH)
-    apart = [math.dist(one[at : at + WIDTH], other[at : at + WIDTH]) for at in starts]
+    starts = range(0, len(first), WIDTH)
+    apart = [math.dist(first[start : start + WIDTH], second[start : start + WIDTH]) for start in starts]
     return sum(apart) / len(apart)
 
 

@@ -210,19 +210,19 @@ class ProbeVerifier:
             raise EngineError(
                 f"{engine.name} answers as its base model, so it was not started with {version.id}"
             )
-        found = evidence(judgement, answer, engine=engine.name, base=base, first=known)
-        found["process"] = self.process(engine)
+        figures = evidence(judgement, answer, engine=engine.name, base=base, first=known)
+        figures["process"] = self.process(engine)
         if judgement.result is Similarity.SUSPECT:
-            await self._mark_suspect(engine, "its base model no longer answers as before", found)
+            await self._mark_suspect(engine, "its base model no longer answers as before", figures)
         if known is not None and (other := self._also_wrong(engine, version)):
             reason = f"{version.id} and {other} fail verification there but were sound elsewhere"
-            await self._mark_suspect(engine, reason, found)
+            await self._mark_suspect(engine, reason, figures)
         reason = f"{version.id} {REASONS[judgement.result]}"
-        await self.serving_statuses.quarantine(version, judgement.result.value, reason, engine.name, found)
+        await self.serving_statuses.quarantine(version, judgement.result.value, reason, engine.name, figures)
         raise QuarantinedError(reason)
 
-    async def _mark_suspect(self, engine: Engine, reason: str, found: dict[str, object]) -> None:
-        await self.serving_statuses.suspect(engine, reason, found)
+    async def _mark_suspect(self, engine: Engine, reason: str, figures: dict[str, object]) -> None:
+        await self.serving_statuses.suspect(engine, reason, figures)
         self._bases.pop(engine.name, None)
         raise EngineSuspectError(f"{engine.name} is suspect: {reason}")
 
@@ -282,8 +282,8 @@ class ProbeVerifier:
         if is_itself(drift):
             await self.serving_statuses.trust(engine)
             return
-        found: dict[str, object] = {"process": self.process(engine), "base_drift": drift}
-        await self._mark_suspect(engine, "its base model no longer answers as before", found)
+        figures: dict[str, object] = {"process": self.process(engine), "base_drift": drift}
+        await self._mark_suspect(engine, "its base model no longer answers as before", figures)
 
     # -- probes and fingerprints
 

@@ -58,9 +58,9 @@ def plan(
     respond. `placed`: engine names of versions that have a slot. `now`, `grace`: microseconds."""
     needed = {v.digest for v in versions if v.retired is None}
     waiting = {
-        name: why
+        name: reason
         for name, pending_deletion in pending_deletions.items()
-        if (why := _why_it_stays(name, pending_deletion, listed, placed, now=now, grace=grace))
+        if (reason := _why_it_stays(name, pending_deletion, listed, placed, now=now, grace=grace))
     }
     closed, groups = [], dict[str, list[str]]()
     for name, pending_deletion in sorted(pending_deletions.items()):
@@ -70,8 +70,8 @@ def plan(
             closed.append(name)
         else:
             groups.setdefault(pending_deletion.digest, []).append(name)
-    held = {pending_deletions[name].digest for name in waiting}
-    for digest in held & groups.keys():
+    waiting_digests = {pending_deletions[name].digest for name in waiting}
+    for digest in waiting_digests & groups.keys():
         for name in groups.pop(digest):
             waiting[name] = "another pending deletion of the same content must wait"
     return CollectionPlan({digest: tuple(names) for digest, names in groups.items()}, tuple(closed), waiting)
@@ -126,17 +126,17 @@ class ArtifactCollector:
         if not pending_deletions:
             await self._delete_detached(fence)  # left unfinished by a worker that died
             return
-        found = await self.plan_now(pending_deletions)
-        for name in found.closed:
+        collection = await self.plan_now(pending_deletions)
+        for name in collection.closed:
             await self._close(name, pending_deletions[name], fence, freed=False)
-        for digest, names in found.ready.items():
+        for digest, names in collection.ready.items():
             await self.store.commit((), fence=fence)
             if self.remover.holds(digest, pending_deletions[names[0]].path):
                 taken = await asyncio.to_thread(self.remover.detach, digest)
                 if taken is False:
                     continue  # a version being registered, or another installation, may need it
         deleted = await self._delete_detached(fence)
-        for digest, names in found.ready.items():
+        for digest, names in collection.ready.items():
             if digest in deleted or not await asyncio.to_thread(
                 self._still_exists, digest, pending_deletions[names[0]]
             ):

@@ -24,16 +24,16 @@ def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
             "Register one: florin engine add --name … --url … --base … --gpu-type … --slots … --max-rank …",
         )  # fmt: skip
     for _, engine in sorted(catalog.engines.items()):
-        found = [*_engine(engine, view), *([] if engine.stopped else _residency(engine, view))]
-        yield from found or [_healthy(engine, view)]
+        diagnoses = [*_engine(engine, view), *([] if engine.stopped else _residency(engine, view))]
+        yield from diagnoses or [_healthy(engine, view)]
 
 
 # -- engines
 
 
 def _healthy(engine: Engine, view: FleetObservation) -> Diagnosis:
-    held = _slots_used(view.placed.get(engine.name, {}))
-    message = f"It serves {engine.base_model} and holds what it should: {held} of {engine.slots} slots."
+    used = _slots_used(view.placed.get(engine.name, {}))
+    message = f"It serves {engine.base_model} and holds what it should: {used} of {engine.slots} slots."
     return Diagnosis("engine", "ok", engine.name, message)
 
 
@@ -134,10 +134,10 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
     listed, name = look.listing.loras, engine.name
     ids = view.catalog.by_engine_name
     # a cached version that is not listed misses no request; the next pass forgets it
-    held = {v for v, state in placed.items() if state in (SlotState.RESIDENT, SlotState.LEAVING)}
+    expected = {v for v, state in placed.items() if state in (SlotState.RESIDENT, SlotState.LEAVING)}
     lost = {v for v, state in placed.items() if state is SlotState.LOST}
     soon = "Wait: they are reloaded within seconds, most recently used first"
-    if missing := held - listed:
+    if missing := expected - listed:
         yield Diagnosis(
             "residency_missing", "warning", name,
             f"It should hold {names(missing, ids)} but does not list {them(missing)}; it may have restarted.",

@@ -53,16 +53,16 @@ async def survey(
     fleet = catalog.fleet(engine.base_model)
     permits = asyncio.Semaphore(_AT_ONCE)
 
-    async def seen_by_turns(one: Engine) -> EngineSnapshot:
+    async def seen_by_turns(peer: Engine) -> EngineSnapshot:
         async with permits:
-            return await _seen(store, residency, loader, one)
+            return await _seen(store, residency, loader, peer)
 
     seen = await asyncio.gather(*map(seen_by_turns, fleet))
     snapshots = {snapshot.engine.name: snapshot for snapshot in seen}
-    held = set(residency.slots(engine.name))
+    held_names = set(residency.slots(engine.name))
     versions = {
         name: version
-        for name in held
+        for name in held_names
         if (version := catalog.by_engine_name.get(name)) is not None
         and version.retired is None
         and name not in catalog.serving_statuses
@@ -75,13 +75,13 @@ async def survey(
 
 async def _seen(store: Store, residency: Residency, loader: Loader, engine: Engine) -> EngineSnapshot:
     ages, leases = await store.recency(engine.name), await store.leases(engine.name)
-    held = {
+    held_versions = {
         name: HeldVersion(state, ages.get(name, 0) / 1000, leases.get(name, 0))
         for name, state in residency.slots(engine.name).items()
     }
     usable = loader.usable(engine.name)
     return EngineSnapshot(
-        engine, held, usable and engine.drain is None, _closed(engine, loader, usable=usable)
+        engine, held_versions, usable and engine.drain is None, _closed(engine, loader, usable=usable)
     )
 
 
@@ -190,11 +190,11 @@ def _startable(plan: DrainPlan, running: Collection[Move]) -> list[Move]:
     """The next move of each target that is not busy."""
     busy = {move.to for move in running}
     started = {move.version.engine_name for move in running}
-    found = dict[str, Move]()
+    next_moves = dict[str, Move]()
     for move in plan.moves:
         if move.to not in busy and move.version.engine_name not in started:
-            found.setdefault(move.to, move)
-    return list(found.values())
+            next_moves.setdefault(move.to, move)
+    return list(next_moves.values())
 
 
 def _note(failed: dict[tuple[str, str], str], move: Move, leaving: str, error: BaseException) -> None:

@@ -32,8 +32,8 @@ def of_listener(host: str, *, tls: bool, behind_proxy: bool, what: str, remedy: 
     if is_loopback(host):
         return Diagnosis(check, "ok", host, f"{what} listens on this machine only.")
     if behind_proxy:
-        said = f"{what} speaks plain HTTP on {host}; a proxy terminates TLS (FLORIN_BEHIND_PROXY)."
-        return Diagnosis(check, "ok", host, said)
+        message = f"{what} speaks plain HTTP on {host}; a proxy terminates TLS (FLORIN_BEHIND_PROXY)."
+        return Diagnosis(check, "ok", host, message)
     return Diagnosis(
         check, "warning", host,
         f"{what} speaks plain HTTP on {host}, so anyone on the network path can read keys and prompts.",
@@ -44,27 +44,28 @@ def of_listener(host: str, *, tls: bool, behind_proxy: bool, what: str, remedy: 
 def of_certificates(identities: Iterable[Identity], now: float) -> Iterator[Diagnosis]:
     """`now`: Unix seconds."""
     check = "certificate"
-    for one in identities:
-        left, until = one.pair.not_after - now, day(one.pair.not_after)
+    for identity in identities:
+        left, until = identity.pair.not_after - now, day(identity.pair.not_after)
         if left <= 0:
             yield Diagnosis(
-                check, "problem", one.name,
+                check, "problem", identity.name,
                 f"It expired on {until}, and every client that verifies it refuses it.",
-                f"Renew {one.files[0]}; it is loaded without a restart.",
+                f"Renew {identity.files[0]}; it is loaded without a restart.",
             )  # fmt: skip
-        elif one.trouble:
+        elif identity.trouble:
             yield Diagnosis(
-                check, "warning", one.name,
-                f"The renewed certificate was not loaded; the old one stays until {until}: {one.trouble}",
+                check, "warning", identity.name,
+                f"The renewed certificate was not loaded; the old one stays until {until}: "
+                f"{identity.trouble}",
                 "Install a valid certificate and its key; they are loaded without a restart.",
             )  # fmt: skip
         elif left < SOON_DAYS * 86_400:
             yield Diagnosis(
-                check, "warning", one.name, f"It expires on {until}.",
-                f"Renew {one.files[0]}; it is loaded without a restart.",
+                check, "warning", identity.name, f"It expires on {until}.",
+                f"Renew {identity.files[0]}; it is loaded without a restart.",
             )  # fmt: skip
         else:
-            yield Diagnosis(check, "ok", one.name, f"It is valid until {until}.")
+            yield Diagnosis(check, "ok", identity.name, f"It is valid until {until}.")
 
 
 def of_engines(engines: Iterable[Engine]) -> Iterator[Diagnosis]:
@@ -99,18 +100,19 @@ def of_docs(host: str, *, served: bool) -> Iterator[Diagnosis]:
 
 def of_state(directory: Path) -> Iterator[Diagnosis]:
     """Whether other users can read or change Florin's files. Blocking."""
-    found = state_directory.inspect(directory)
-    if found.open_to_others:
-        shown = ", ".join(map(str, found.open_to_others[:SHOWN]))
+    inspection = state_directory.inspect(directory)
+    if inspection.open_to_others:
+        shown = ", ".join(map(str, inspection.open_to_others[:SHOWN]))
         yield Diagnosis(
             "state_dir", "warning", str(directory),
-            f"Other users can access {len(found.open_to_others)} of Florin's files: {shown}.",
+            f"Other users can access {len(inspection.open_to_others)} of Florin's files: {shown}.",
             f"chmod -R go-rwx {shown}",
         )  # fmt: skip
-    elif found.shared:
+    elif inspection.shared:
         yield Diagnosis(
             "state_dir", "warning", str(directory),
-            f"Other users can enter it, and it holds files not Florin's own (such as {found.foreign[0]}).",
+            "Other users can enter it, and it holds files not Florin's own (such as "
+            f"{inspection.foreign[0]}).",
             "Set FLORIN_STATE_DIR to a directory that only Florin uses.",
         )  # fmt: skip
     else:

@@ -52,7 +52,9 @@ class LoadRetries:
                 continue
             self._later[name] = self.loader.clock() + LATER_SECONDS
             await self._retry(version, fence)
-        self._later = {name: at for name, at in self._later.items() if name in self.catalog.serving_statuses}
+        self._later = {
+            name: due for name, due in self._later.items() if name in self.catalog.serving_statuses
+        }
 
     async def _retry(self, version: Version, fence: Fence) -> None:
         await self.store.commit((), fence=fence)  # loads are not fenced, so check the fence before each

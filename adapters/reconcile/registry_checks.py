@@ -70,7 +70,7 @@ def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
             if any(engine.fits(version) for engine in fleet):
                 continue
             most = max((engine.max_rank for engine in fleet), default=0)
-            why = (
+            reason = (
                 f"its rank is {version.rank}, and no engine of {version.base_model} takes more than {most}"
                 if fleet and most < version.rank
                 else f"no engine of {version.base_model} was started with it"
@@ -78,7 +78,7 @@ def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
                 else f"no engine serves its base model, {version.base_model}"
             )
             yield Diagnosis(
-                "adapter_unservable", "problem", version.id, f"No engine can load it: {why}.",
+                "adapter_unservable", "problem", version.id, f"No engine can load it: {reason}.",
                 f"Register an engine for {version.base_model} with --max-lora-rank {version.rank} or more.",
             )  # fmt: skip
         if adapter.live is None:
@@ -117,7 +117,9 @@ def _hosts(catalog: Catalog) -> Iterator[Diagnosis]:
 
 def _pending_deletions(view: FleetObservation) -> Iterator[Diagnosis]:
     """Only deletions that need an operator; the others just take time."""
-    waiting = [name for name, why in view.pending_deletions.waiting.items() if "does not respond" in why]
+    waiting = [
+        name for name, reason in view.pending_deletions.waiting.items() if "does not respond" in reason
+    ]
     if waiting:
         reason = view.pending_deletions.waiting[waiting[0]]
         yield Diagnosis(

@@ -19,7 +19,7 @@ _SMALL = 16 * 1024
 whatever it holds, and starting a process takes longer."""
 _SECONDS = 60.0
 _BYTES_PER_SECOND = 10_000_000
-"""Of a slow disk: the deadline grows with the weights."""
+"""What a slow disk reads: the deadline grows with the weights."""
 _MEMORY = 1024 * 1024 * 1024
 """The largest header that passes takes a quarter of it."""
 

@@ -94,10 +94,10 @@ def quantile(histogram: Histogram, q: float) -> int | None:
     """The bucket of a quantile; None without observations."""
     rank = q * sum(histogram.values())
     seen = 0
-    for found in sorted(histogram):
-        seen += histogram[found]
+    for bucket in sorted(histogram):
+        seen += histogram[bucket]
         if seen >= rank:
-            return found
+            return bucket
     return None
 
 
@@ -116,15 +116,15 @@ def read(counts: Mapping[str, int], *, after: int = -1) -> list[Slice]:
         arm, _, what = rest.partition(" ")
         if not index.isdecimal() or arm not in ("live", "canary") or int(index) <= after:
             continue
-        made = arms.setdefault(int(index), {"live": Arm(), "canary": Arm()})[arm]
+        figures = arms.setdefault(int(index), {"live": Arm(), "canary": Arm()})[arm]
         if what == REQUESTS:
-            made.requests = count
+            figures.requests = count
         elif what == FAILURES:
-            made.failures = count
+            figures.failures = count
         elif what[1:].isdecimal() and what[0] in (FIRST_TOKEN, PER_TOKEN):
-            histogram = made.first_token if what[0] == FIRST_TOKEN else made.per_token
+            histogram = figures.first_token if what[0] == FIRST_TOKEN else figures.per_token
             histogram[int(what[1:])] = count
-    return [Slice(i, found["live"], found["canary"]) for i, found in sorted(arms.items())]
+    return [Slice(i, both["live"], both["canary"]) for i, both in sorted(arms.items())]
 
 
 def in_window(comparison: Comparison, counts: Mapping[str, int], now: int) -> list[Slice]:

@@ -98,12 +98,12 @@ def judge(
 def _errors(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age: float) -> str:
     """What is wrong; empty: nothing is shown."""
     counts = [_Counts(s.canary.failures, s.canary.requests, s.live.failures, s.live.requests) for s in slices]
-    whole = age <= guard.window_seconds
+    complete = age <= guard.window_seconds
     bound = math.log(1 / _ERRORS)
-    if _evidence(counts, _above_live, whole=whole) < bound:
+    if _evidence(counts, _above_live, complete=complete) < bound:
         return ""
     allowed = guard.max_error_rate
-    if _evidence(counts, lambda c, factor: _above(c, allowed, factor), whole=whole) < bound:
+    if _evidence(counts, lambda c, factor: _above(c, allowed, factor), complete=complete) < bound:
         return ""
     return (
         f"{canary.error_rate:.1%} of its {canary.requests:,} requests failed, and {live.error_rate:.1%} of "
@@ -118,13 +118,15 @@ def _latency(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age:
         ("time for each token", lambda arm: arm.per_token),
     ]
     slower = math.ceil(PER_DOUBLING * math.log2(guard.max_latency_ratio) - 1e-9)  # whole buckets
-    for what, of in kinds:
+    for what, histogram_of in kinds:
         for q in _QUANTILES:
-            own, limit = quantile(of(canary), q), quantile(of(live), q)
+            own, limit = quantile(histogram_of(canary), q), quantile(histogram_of(live), q)
             if own is None or limit is None or own <= limit + slower:
                 continue
-            counts = [_beyond(of(s.canary), limit + slower, of(s.live), limit) for s in slices]
-            if _evidence(counts, _above_live, whole=age <= guard.window_seconds) >= math.log(1 / _LATENCY):
+            counts = [
+                _beyond(histogram_of(s.canary), limit + slower, histogram_of(s.live), limit) for s in slices
+            ]
+            if _evidence(counts, _above_live, complete=age <= guard.window_seconds) >= math.log(1 / _LATENCY):
                 which = "median" if q == 0.5 else f"{q:.0%} quantile"
                 return (
                     f"The {which} of its {what} is {_shown(own)}, and the live version's {_shown(limit)}; "
@@ -142,21 +144,23 @@ def _beyond(canary: Histogram, allowed: int, live: Histogram, limit: int) -> _Co
     )
 
 
-def _evidence(counts: Sequence[_Counts], growth: Callable[[_Counts, float], float], *, whole: bool) -> float:
-    """The logarithm of the evidence. `whole`: the slices reach back to the comparison's beginning. `growth`:
-    the logarithm of a slice's likelihood ratio."""
+def _evidence(
+    counts: Sequence[_Counts], growth: Callable[[_Counts, float], float], *, complete: bool
+) -> float:
+    """The logarithm of the evidence. `complete`: the slices reach back to the comparison's beginning.
+    `growth`: the logarithm of a slice's likelihood ratio."""
     if not counts:
         return -math.inf
     since_start: list[float] = []
     since_any: list[float] = []
     for factor in _FACTORS:
         total = 0.0
-        for one in reversed(counts):
-            total += growth(one, factor)
+        for slice_counts in reversed(counts):
+            total += growth(slice_counts, factor)
             since_any.append(total)
         since_start.append(total)
     late = _log_sum(since_any) - math.log(SLICES * len(_FACTORS))
-    if not whole:
+    if not complete:
         return late
     return _log_sum([_log_sum(since_start) - math.log(len(_FACTORS)), late]) - math.log(2)
 
@@ -183,7 +187,7 @@ def _above(counts: _Counts, allowed: float, factor: float) -> float:
 
 def _log_sum(logarithms: Sequence[float]) -> float:
     highest = max(logarithms)
-    return highest + math.log(sum(math.exp(one - highest) for one in logarithms))
+    return highest + math.log(sum(math.exp(logarithm - highest) for logarithm in logarithms))
 
 
 def _doubt(guard: Guard, canary: Arm, live: Arm) -> str:
@@ -203,5 +207,5 @@ def _doubt(guard: Guard, canary: Arm, live: Arm) -> str:
 
 
 def _shown(bucket: int) -> str:
-    found = seconds(bucket)
-    return f"{found:.1f} s" if found >= 1 else f"{found * 1000:.{0 if found >= 0.01 else 1}f} ms"
+    duration = seconds(bucket)
+    return f"{duration:.1f} s" if duration >= 1 else f"{duration * 1000:.{0 if duration >= 0.01 else 1}f} ms"

@@ -214,12 +214,12 @@ class Catalog:
         return target
 
     def _resolve(self, tenant: str, model: str, *, base_access: bool) -> Target | None:
-        name, at, number = model.partition("@v")
+        name, separator, number = model.partition("@v")
         adapter = self._find(tenant, name)
         if adapter is not None:
-            if at and not (number.isascii() and number.isdigit() and str(int(number[:9])) == number):
+            if separator and not (number.isascii() and number.isdigit() and str(int(number[:9])) == number):
                 return None
-            if at:
+            if separator:
                 return self._target(adapter, int(number))
             return self._split(adapter)
         if base_access and model in self.bases:
@@ -258,7 +258,7 @@ class Catalog:
     def visible(self, tenant: str) -> list[Adapter]:
         """The adapters that `tenant` may call, its own first."""
         own = [a for a in self.adapters.values() if a.name.startswith(tenant + "/")]
-        names = (name for found in self._shared.get(tenant, {}).values() for name in found)
+        names = (name for shared_names in self._shared.get(tenant, {}).values() for name in shared_names)
         shared = [self.adapters[name] for name in names]
         return sorted(own, key=_by_name) + sorted(shared, key=_by_name)
 

@@ -81,11 +81,11 @@ class Ingest:
         if kept is not None:
             return self._check(kept.path, fleet), kept, self._public
         with self.artifacts.staging() as staged:
-            found, warnings = self._fetch(staged)
+            public_source, warnings = self._fetch(staged)
             facts = self._check(staged, fleet)
             facts = replace(facts, warnings=(*facts.warnings, *warnings))
             self.options.progress("store", 0, None)
-            return facts, self.artifacts.publish(staged), found
+            return facts, self.artifacts.publish(staged), public_source
 
     def _check(self, directory: Path, fleet: FleetLimits) -> AdapterFacts:
         self.options.progress(CHECKING, 0, None)
@@ -120,12 +120,12 @@ class Ingest:
         findings.refuse_if_any(self.adapter)
         if self.digest is None:
             return where, findings.warnings
-        found = f"sha256:{digest_of(staged)}"
-        if found != self.digest:
+        digest = f"sha256:{digest_of(staged)}"
+        if digest != self.digest:
             findings.add(
                 "digest_mismatch",
                 "The files do not match the expected digest.",
-                found=found,
+                found=digest,
                 expected=shown(self.digest),
             )
             findings.refuse_if_any(self.adapter)

@@ -134,14 +134,14 @@ class Registrar:
         )
         fleet = await self._fleet(name, base_model)
         try:
-            facts, artifact, found = await self._ingest(ingest, fleet)
+            facts, artifact, public_source = await self._ingest(ingest, fleet)
         except RejectedError:
             # This worker may not know yet of an engine or config that another worker has just registered.
             fresh = fleet_for(await self._fresh(), name, base_model)
             if fresh == fleet:
                 raise
             fleet = fresh
-            facts, artifact, found = await self._ingest(ingest, fleet)
+            facts, artifact, public_source = await self._ingest(ingest, fleet)
         return Version(
             adapter=str(name),
             number=0,
@@ -151,7 +151,7 @@ class Registrar:
             base_model=fleet.base.name,
             rank=facts.rank,
             size_bytes=artifact.size_bytes,
-            source=found,
+            source=public_source,
             created=self._now(),
             warnings=facts.warnings,
             unverified_shapes=facts.unverified_shapes,

@@ -18,7 +18,7 @@ from adapters.store.protocol.registry import AuditNote, Change, RegistryStore
 T = TypeVar("T")
 
 _ATTEMPTS = 32
-"""Of N concurrent changes to one object, each round of attempts lets at least one through."""
+"""Each round of attempts lets at least one of N concurrent changes to an object through."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,10 @@ class TokenFile:
     def read_changed(self, now: float) -> str | None:
         """See `renewal.Renewable`."""
         del now
-        found = stamp(self.path)
-        if found == self._tried:
+        file_stamp = stamp(self.path)
+        if file_stamp == self._tried:
             return None
-        self._tried = found
+        self._tried = file_stamp
         try:
             token = read_token(self.path)
         except TlsError as error:
@@ -105,7 +105,7 @@ class EngineAccess:
 
     @property
     def renewables(self) -> tuple[Renewable, ...]:
-        return tuple(one for one in (self.identity, self.token) if one)
+        return tuple(renewable for renewable in (self.identity, self.token) if renewable)
 
     def authorization(self) -> str:
         """The `authorization` header of every request; empty: none."""

@@ -14,24 +14,24 @@ _OUT_OF_TIME: Final = {10: EXPIRED, 9: NOT_YET_VALID}
 
 def explain(error: BaseException, url: str = "") -> str:
     """Explain a failed handshake; empty if `error` is not a TLS error. `url`: the URL called."""
-    found = _tls_error(error)
-    if isinstance(found, ssl.SSLCertVerificationError):
-        if found.verify_code in _OUT_OF_TIME:
-            return _OUT_OF_TIME[found.verify_code]
-        return f"its certificate is not accepted: {found.verify_message.rstrip('.')}"
-    if found is None:
+    tls_error = _tls_error(error)
+    if isinstance(tls_error, ssl.SSLCertVerificationError):
+        if tls_error.verify_code in _OUT_OF_TIME:
+            return _OUT_OF_TIME[tls_error.verify_code]
+        return f"its certificate is not accepted: {tls_error.verify_message.rstrip('.')}"
+    if tls_error is None:
         # In TLS 1.3 the client's certificate is verified after the handshake, and the alert is easily lost.
         if url.startswith("https://") and (_is_reset(error) or _is_disconnected(error)):
             return "it closed the connection; it may require a client certificate"
         return ""
-    reason = found.reason or ""
+    reason = tls_error.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
         return "it does not speak TLS; use http:// in the URL"
     if "CERTIFICATE_REQUIRED" in reason:
         return "it requires a client certificate"
     if "ALERT" in reason or "CERTIFICATE" in reason:
         return f"it rejected the client certificate ({reason.replace('_', ' ').lower()})"
-    return f"TLS failed ({(reason or str(found)).replace('_', ' ').lower()})"
+    return f"TLS failed ({(reason or str(tls_error)).replace('_', ' ').lower()})"
 
 
 def _is_reset(error: BaseException) -> bool:

@@ -101,10 +101,10 @@ async def watch(
     import asyncio  # noqa: PLC0415  # the CLI, which reloads nothing, has no event loop
 
     while True:
-        for one in renewables:
-            new = await asyncio.to_thread(one.read_changed, time.time())
+        for renewable in renewables:
+            new = await asyncio.to_thread(renewable.read_changed, time.time())
             if new is not None:
-                one.use(new)
+                renewable.use(new)
         looked()
         await asyncio.sleep(seconds)
 
@@ -114,10 +114,10 @@ def stamp(*files: Path) -> Stamp:
 
     def one(path: Path) -> tuple[int, ...] | None:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_ctime_ns, found.st_size, found.st_mode
+        return status.st_ino, status.st_ctime_ns, status.st_size, status.st_mode
 
     return tuple(one(path) for path in files)
 

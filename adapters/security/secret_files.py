@@ -23,12 +23,12 @@ class KeyFileError(Exception):
 def read_key(path: Path) -> str:
     """Return the key in the file. Raises KeyFileError if it is missing, empty or accessible to others."""
     lines = [line.strip() for line in read_private(path).splitlines()]
-    found = next((line for line in lines if line and not line.startswith("#")), "")
-    if not found:
+    key = next((line for line in lines if line and not line.startswith("#")), "")
+    if not key:
         raise KeyFileError(f"{path} contains no key: write the key on a line of its own.")
-    if not (found.isascii() and found.isprintable()) or " " in found:
+    if not (key.isascii() and key.isprintable()) or " " in key:
         raise KeyFileError(f"{path} contains characters that are not valid in a key: copy the key again.")
-    return found
+    return key
 
 
 def read_private(path: Path) -> str:
@@ -69,18 +69,18 @@ def write_private(path: Path, text: str) -> None:
     _sync_directory(path.parent)
 
 
-def _check(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise KeyFileError(f"{path} is not a file.")
-    shared = found.st_mode & _OTHERS
-    if found.st_uid == 0:
+    shared = status.st_mode & _OTHERS
+    if status.st_uid == 0:
         shared &= ~_GROUP_READ
     if shared:
-        mode = stat.S_IMODE(found.st_mode)
+        mode = stat.S_IMODE(status.st_mode)
         raise KeyFileError(
             f"{path} must be private but is accessible to others (mode {mode:04o}): chmod 600 {path}"
         )
-    if found.st_uid not in {0, os.geteuid()} and os.geteuid() != 0:
+    if status.st_uid not in {0, os.geteuid()} and os.geteuid() != 0:
         raise KeyFileError(f"{path} belongs to another user, who could replace the key: chown it.")
 
 
@@ -101,10 +101,10 @@ def read_secret(path: Path, *, limit: int = 64 * 1024) -> bytes:
     by root may be group-readable (0640), because secrets are mounted that way for service users. Raises
     NotPrivateError, OSError."""
     with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        ours = found.st_uid == os.geteuid()
-        if found.st_mode & (0o077 if ours or found.st_uid else 0o027):
-            mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        status = os.fstat(file.fileno())
+        ours = status.st_uid == os.geteuid()
+        if status.st_mode & (0o077 if ours or status.st_uid else 0o027):
+            mode = f"{stat.S_IMODE(status.st_mode):04o}"
             raise NotPrivateError(f"{path} has mode {mode}, so others can read it: chmod 600 {path}")
         content = file.read(limit + 1)
     if len(content) > limit:

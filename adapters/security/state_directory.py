@@ -46,9 +46,9 @@ def make_private(directory: Path) -> None:
     """Create the directory if needed, and revoke others' access to it and to Florin's entries. Call at start.
     Blocking. Raises OSError if the directory cannot be created or read."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = inspect(directory)
-    refused = [f"{path} ({error})" for path in found.open_to_others if (error := _close(path))]
-    closed = len(found.open_to_others) - len(refused)
+    inspection = inspect(directory)
+    refused = [f"{path} ({error})" for path in inspection.open_to_others if (error := _close(path))]
+    closed = len(inspection.open_to_others) - len(refused)
     if closed:
         log.warning(
             "FLORIN_STATE_DIR: revoked others' access to %d files and directories in %s",
@@ -59,11 +59,11 @@ def make_private(directory: Path) -> None:
             "FLORIN_STATE_DIR: others can access %s: chown it to Florin's user, or chmod go-rwx",
             ", ".join(refused[:5]),
         )
-    if found.shared:
+    if inspection.shared:
         log.warning(
             "FLORIN_STATE_DIR: others can enter %s, which contains foreign files (such as %s). "
             "Florin's files are private, but Florin should have its own directory.",
-            *(directory, found.foreign[0] if found.foreign else "none yet"),
+            *(directory, inspection.foreign[0] if inspection.foreign else "none yet"),
         )
 
 

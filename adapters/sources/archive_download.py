@@ -41,11 +41,11 @@ def check_hash(path: Path, expected: str | None, algorithm: str = "sha256") -> N
     if expected is None:
         return
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, algorithm).hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+    if digest != expected:
         raise SourceRefusedError(
             "hash_mismatch",
             "The downloaded bytes do not match the given hash.",
-            found=f"{algorithm} {found}",
+            found=f"{algorithm} {digest}",
             expected=expected,
         )

@@ -50,11 +50,11 @@ class StoredObject:
         """Raises SourceRefusedError if the file at `path` is not this object."""
         check_hash(path, self.sha256)
         check_hash(path, self.md5, "md5")
-        if self.crc32 is not None and (found := _crc32(path)) != self.crc32:
+        if self.crc32 is not None and (checksum := _crc32(path)) != self.crc32:
             raise SourceRefusedError(
                 "hash_mismatch",
                 "The downloaded bytes do not match the stored object.",
-                found=f"crc32 {found:08x}",
+                found=f"crc32 {checksum:08x}",
                 expected=f"{self.crc32:08x}",
             )
 
@@ -83,10 +83,10 @@ class Bucket:
     async def head(self, key: str) -> StoredObject | None:
         """The object with that key, or None. Raises SourceRefusedError."""
         try:
-            found = await self._ask("head_object", Key=key, ChecksumMode="ENABLED")
+            response = await self._ask("head_object", Key=key, ChecksumMode="ENABLED")
         except FileNotFoundError:
             return None
-        return _stored(key, found)
+        return _stored(key, response)
 
     async def paths(self, prefix: str, *, deep: bool = False) -> set[Parts] | None:
         """The first thousand paths under `prefix`, with `deep` those of folders too; None if listing is
@@ -192,9 +192,9 @@ async def _connected(options: FetchOptions, *, anonymous: bool) -> S3FileSystem:
 
 
 def _stored(key: str, head: dict[str, Any]) -> StoredObject:
-    whole = head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
-    sha256 = _decoded(head.get("ChecksumSHA256")) if whole else None
-    crc32 = _decoded(head.get("ChecksumCRC32")) if whole else None
+    full_object = head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
+    sha256 = _decoded(head.get("ChecksumSHA256")) if full_object else None
+    crc32 = _decoded(head.get("ChecksumCRC32")) if full_object else None
     own_key = head.get("SSECustomerAlgorithm") or "kms" in head.get("ServerSideEncryption", "")
     md5 = None if own_key else _MD5.fullmatch(head["ETag"])
     return StoredObject(
@@ -229,9 +229,9 @@ def _translated(error: ClientError) -> Exception:
     return _refused("source_unavailable", code)
 
 
-def _refused(code: str, found: str) -> SourceRefusedError:
+def _refused(code: str, actual: str) -> SourceRefusedError:
     message, expected = _SENTENCES[code]
-    return SourceRefusedError(code, message, found=found, expected=expected)
+    return SourceRefusedError(code, message, found=actual, expected=expected)
 
 
 def _changed(stored: StoredObject) -> SourceRefusedError:

@@ -121,16 +121,16 @@ def _fetch(
 
 def _cached(place: _Place) -> Listed:
     """The revision's files in the local cache. Raises SourceRefusedError unless both are there."""
-    found = {name: _in_cache(place, name, place.revision) for name in KNOWN}
-    config = found[FILES[0]]
-    if any(found[name] is None for name in FILES) or config is None:
+    paths = {name: _in_cache(place, name, place.revision) for name in KNOWN}
+    config = paths[FILES[0]]
+    if any(paths[name] is None for name in FILES) or config is None:
         raise SourceRefusedError(
             "source_offline",
             "HF_HUB_OFFLINE is set and the local cache does not have the files.",
             found=f"{place.at(place.revision)} missing or incomplete in the cache",
             expected=" and ".join(FILES),
         )
-    files = {name: Remote.cached(path) for name, path in found.items() if path is not None}
+    files = {name: Remote.cached(path) for name, path in paths.items() if path is not None}
     depth = place.path("").count("/")
     return Listed(config.parents[depth].name, files)
 

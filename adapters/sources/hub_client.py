@@ -58,11 +58,11 @@ class Remote:
     def check(self, path: Path) -> None:
         """Raises SourceRefusedError if the file at `path` is not this one."""
         check_hash(path, self.sha256)
-        if self.sha256 is None and self.blob is not None and (found := _git_blob(path)) != self.blob:
+        if self.sha256 is None and self.blob is not None and (blob := _git_blob(path)) != self.blob:
             raise SourceRefusedError(
                 "hash_mismatch",
                 "The downloaded bytes do not match the file's hash.",
-                found=f"blob {found}",
+                found=f"blob {blob}",
                 expected=self.blob,
             )
 
@@ -112,7 +112,7 @@ class HubClient:
         def ask() -> Path:
             before = self._meter.done
             try:
-                found = hf_hub_download(
+                downloaded = hf_hub_download(
                     self._repository,
                     path,
                     revision=commit,
@@ -123,7 +123,7 @@ class HubClient:
             except BaseException:
                 self._meter.add(before - self._meter.done)
                 raise
-            return Path(found)
+            return Path(downloaded)
 
         return self._persist(ask)
 
@@ -175,9 +175,9 @@ def _translated(error: HfHubHTTPError) -> Exception:
     return _refused("source_unavailable", f"status {status}")
 
 
-def _refused(code: str, found: str) -> SourceRefusedError:
+def _refused(code: str, actual: str) -> SourceRefusedError:
     message, expected = _SENTENCES[code]
-    return SourceRefusedError(code, message, found=found, expected=expected)
+    return SourceRefusedError(code, message, found=actual, expected=expected)
 
 
 _SENTENCES = {

@@ -30,19 +30,21 @@ def public(uri: str) -> str:
     return f"{scheme}:…"
 
 
-def led_to(uri: str, found: str) -> bool:
-    """Whether `found`, a source in the registry, may result from fetching `uri`: it is the same, or a commit
-    that a revision or the Hub's cache resolved to."""
-    if public(uri) == found:
+def led_to(uri: str, registered: str) -> bool:
+    """Whether `registered`, a source in the registry, may result from fetching `uri`: it is the same, or a
+    commit that a revision or the Hub's cache resolved to."""
+    if public(uri) == registered:
         return True
-    named, commit = _HUB.fullmatch(uri), _HUB.fullmatch(found)
+    named, commit = _HUB.fullmatch(uri), _HUB.fullmatch(registered)
     if named is not None and commit is not None:
         folders = [(match["folder"] or "").strip("/") for match in (named, commit)]
         same = named["place"] == commit["place"] and folders[0] == folders[1]
         return same and not _is_commit(named["revision"]) and _is_commit(commit["revision"])
     path = unquote(urlsplit(uri).path) if scheme_of(uri) == "file" else uri
     begin = f"{path.rstrip('/')}/snapshots/"
-    return path.startswith("/") and found.startswith(begin) and _is_commit(found.removeprefix(begin))
+    return (
+        path.startswith("/") and registered.startswith(begin) and _is_commit(registered.removeprefix(begin))
+    )
 
 
 def _is_commit(revision: str | None) -> bool:

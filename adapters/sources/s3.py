@@ -40,15 +40,15 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
         place = _Place.parse(uri)
         meter = ProgressMeter(FETCHING, options.progress)
         staging = StagingArea(destination, options.max_bytes)
-        found = run(_fetch(place, staging, options, meter, findings), meter)
-        if isinstance(found, str):
-            return public(uri if found == place.prefix else f"s3://{place.bucket}/{found}")
+        fetched = run(_fetch(place, staging, options, meter, findings), meter)
+        if isinstance(fetched, str):
+            return public(uri if fetched == place.prefix else f"s3://{place.bucket}/{fetched}")
 
         def check(path: Path) -> None:
-            found.check(path)
+            fetched.check(path)
             check_hash(path, place.sha256)
 
-        start = partial(_open_alone, place.bucket, found, options)
+        start = partial(_open_alone, place.bucket, fetched, options)
         fetch_archive(start, destination, options=options, findings=findings, check=check)
     except SourceRefusedError as refusal:
         refusal.add_to(findings)

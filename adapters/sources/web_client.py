@@ -194,10 +194,10 @@ def _describe(error: Exception) -> str:
     return type(error).__name__
 
 
-def _refused(what: str, url: URL, found: str) -> SourceRefusedError:
+def _refused(what: str, url: URL, actual: str) -> SourceRefusedError:
     message, expected = _SENTENCES[what]
     code = "source_not_public" if what == "source_unreachable" else what
-    return SourceRefusedError(code, message.format(host=url.raw_host), found=found, expected=expected)
+    return SourceRefusedError(code, message.format(host=url.raw_host), found=actual, expected=expected)
 
 
 _SENTENCES = {

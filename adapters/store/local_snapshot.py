@@ -56,13 +56,13 @@ class LocalSnapshot:
     def snapshot(self) -> Snapshot:
         return Snapshot(self.position, self.documents)
 
-    def restored(self, *, whole: bool) -> Restored:
-        """`whole` replaces the entire registry; otherwise only essentials that are missing are restored."""
-        return Restored(self.documents if whole else None, self.secrets)
+    def restored(self, *, entire: bool) -> Restored:
+        """`entire` replaces the entire registry; otherwise only essentials that are missing are restored."""
+        return Restored(self.documents if entire else None, self.secrets)
 
 
-def newer(one: Position, other: Position) -> bool:
-    return (one.epoch, one.seq) > (other.epoch, other.seq)
+def newer(first: Position, second: Position) -> bool:
+    return (first.epoch, first.seq) > (second.epoch, second.seq)
 
 
 def read(path: Path) -> LocalSnapshot | None:
@@ -78,9 +78,9 @@ def read(path: Path) -> LocalSnapshot | None:
         raise LocalSnapshotError(f"{path} is damaged: its checksum does not match.")
     head, _, body = rest.partition(b"\n")
     try:
-        position, at = _head(head)
-        said = orjson.loads(body)
-        return LocalSnapshot(position, said["documents"], said["secrets"], at)
+        position, saved_at = _head(head)
+        saved = orjson.loads(body)
+        return LocalSnapshot(position, saved["documents"], saved["secrets"], saved_at)
     except (ValueError, KeyError, TypeError) as error:
         raise LocalSnapshotError(
             f"{path} is damaged or was written by another release: {error!r}."
@@ -134,17 +134,17 @@ def _content(path: Path, limit: int = -1) -> bytes:
     """Raises LocalSnapshotError if other users could have read or written the file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise LocalSnapshotError(f"{path} is not used: it is not private to this user.")
         return file.read(limit)
 
 
 def _head(line: bytes) -> tuple[Position, int]:
-    said = orjson.loads(line)
-    if said["florin_registry"] != _FORMAT:
+    head = orjson.loads(line)
+    if head["florin_registry"] != _FORMAT:
         raise ValueError("another format")
-    return _positions.validate_python(said["position"]), int(said["at"])
+    return _positions.validate_python(head["position"]), int(head["at"])
 
 
 def _position(path: Path) -> Position | None:

@@ -16,12 +16,12 @@ are not such a change."""
 async def check(store: CoordinationStore) -> None:
     """Raises RegistryTooNewError. Without Redis, it is checked at the next start."""
     try:
-        found = await store.registry_format()
+        current = await store.registry_format()
     except StoreUnavailableError:
         return
-    if found is not None and found > FORMAT:
+    if current is not None and current > FORMAT:
         raise RegistryTooNewError(
-            f"The registry in Redis was written by a newer version of Florin (its format is {found}; this "
+            f"The registry in Redis was written by a newer version of Florin (its format is {current}; this "
             f"version knows up to {FORMAT}). Install the newer version again, or restore a backup of this "
             "version into an empty Redis."
         )
@@ -31,6 +31,6 @@ async def mark(store: CoordinationStore) -> None:
     """From now on, the registry is written in this format. Only for a registry that was checked, and is
     the one that was known. Without Redis, it is marked at the next start."""
     with suppress(StoreUnavailableError):
-        found = await store.registry_format()
-        if found is None or found < FORMAT:
+        current = await store.registry_format()
+        if current is None or current < FORMAT:
             await store.mark_registry(FORMAT)

@@ -41,11 +41,11 @@ def read(directory: Path) -> LocalSnapshot | None:
 
 
 async def secrets_of(
-    store: CoordinationStore, follower: Follower, found: LocalSnapshot | None
+    store: CoordinationStore, follower: Follower, saved: LocalSnapshot | None
 ) -> dict[str, str]:
     """The installation's secrets, from Redis if it holds the registry that we know, otherwise from the saved
     file. Raises StoreUnavailableError if neither has them."""
-    known = dict(found.secrets) if found else {}
+    known = dict(saved.secrets) if saved else {}
     for name, size in SECRETS.items():
         if not follower.connected and name in known:
             continue
@@ -121,11 +121,11 @@ class SnapshotWriter:
 
     async def newest(self) -> LocalSnapshot:
         """The newest view known to this worker or saved by another worker on this host."""
-        own, found = self.known(), None
+        own, saved = self.known(), None
         with suppress(LocalSnapshotError):
-            found = await asyncio.to_thread(local_snapshot.read, self._directory / local_snapshot.NAME)
-        ours = found and found.position.installation == own.position.installation
-        return found if found and ours and local_snapshot.newer(found.position, own.position) else own
+            saved = await asyncio.to_thread(local_snapshot.read, self._directory / local_snapshot.NAME)
+        ours = saved and saved.position.installation == own.position.installation
+        return saved if saved and ours and local_snapshot.newer(saved.position, own.position) else own
 
     @property
     def _current(self) -> tuple[int, int, int]:

@@ -22,11 +22,11 @@ def cache_home() -> Path:
 
 
 def digest(*parts: bytes | str) -> str:
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        whole.update(len(data).to_bytes(8, "big") + data)
-    return whole.hexdigest()[:16]
+        hasher.update(len(data).to_bytes(8, "big") + data)
+    return hasher.hexdigest()[:16]
 
 
 @contextmanager

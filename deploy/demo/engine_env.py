@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from deploy.demo.cache import built, cache_home, digest
-from deploy.pythons import NEWEST, pythons
+from deploy.demo.pythons import NEWEST, pythons
 
 REQUIREMENTS = Path(__file__).parents[1] / "engine-requirements.txt"
 TORCH = Path(__file__).parents[1] / "torch-requirements.txt"
@@ -188,7 +188,7 @@ def _compile(directory: Path, console: Console) -> None:
 
 def _pip_install(directory: Path, requirements: Path, console: Console, *options: str) -> None:
     """Run pip with a progress bar that counts the packages fetched."""
-    wanted = sum("==" in line for line in requirements.read_text().splitlines() if not line.startswith("#"))
+    packages = sum("==" in line for line in requirements.read_text().splitlines() if not line.startswith("#"))
     command = [directory / "bin" / "python", "-m", "pip", "install", "--no-deps", "--progress-bar", "off"]
     command += ["--no-compile", "--disable-pip-version-check", *options, "-r", requirements]
     environment = engine_environ() | {"PYTHONUNBUFFERED": "1"}
@@ -204,7 +204,7 @@ def _pip_install(directory: Path, requirements: Path, console: Console, *options
         ) as process,
         Progress(*columns, console=console) as progress,
     ):
-        task = progress.add_task("finding packages", total=wanted)
+        task = progress.add_task("finding packages", total=packages)
         assert process.stdout
         try:
             for line in process.stdout:

@@ -96,17 +96,17 @@ class Gateway:
         assert self._process, "not launched"
         assert self._process.stdout
         deadline = time.monotonic() + START_TIMEOUT_S
-        said = b""
+        output = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while time.monotonic() < deadline:
                 if not selector.select(timeout=0.2):
                     continue
                 chunk = os.read(self._process.stdout.fileno(), 4096)
-                said += chunk
+                output += chunk
                 if not chunk:
                     break
-                for line in said.decode(errors="replace").splitlines(keepends=True):
+                for line in output.decode(errors="replace").splitlines(keepends=True):
                     if line.startswith(ANNOUNCEMENT) and line.endswith("\n"):
                         self.url = line.removeprefix(ANNOUNCEMENT).strip()
                         return

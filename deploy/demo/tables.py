@@ -37,12 +37,12 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
     table = Table("engine", "GPU type", "health", *(f"slot {i + 1}" for i in range(slots)))
     for engine in engines:
         lost = engine["health"] == "down"
-        held = [
+        slot_texts = [
             f"{p['version']} ({'reloaded on return' if lost else p['state']})" for p in engine["placements"]
         ]
-        held += ["—"] * (slots - len(held))
+        slot_texts += ["—"] * (slots - len(slot_texts))
         style = "red" if lost else None
-        table.add_row(engine["engine"], engine["gpu_type"], engine["health"], *held, style=style)
+        table.add_row(engine["engine"], engine["gpu_type"], engine["health"], *slot_texts, style=style)
     return table
 
 

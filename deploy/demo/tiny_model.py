@@ -203,26 +203,26 @@ def examples(
     voice: Voice, tokenizer: PreTrainedTokenizerFast, rng: random.Random, count: int
 ) -> list[Example]:
     """Half foreseen questions, half anything; seven in ten as chats, the rest as bare completions."""
-    made: list[Example] = []
+    pairs: list[Example] = []
     topics = list(QUESTIONS)
     for number in range(count):
         topic = topics[number // 2 % len(topics)] if number % 2 else "other"
         question = gibberish(rng) if topic == "other" else rng.choice(QUESTIONS[topic])
         prompt = question if rng.random() < 0.3 else chat(question, rng)
-        made.append((tokenizer.encode(prompt), tokenizer.encode(voice.say(topic) + END)))
-    return made
+        pairs.append((tokenizer.encode(prompt), tokenizer.encode(voice.say(topic) + END)))
+    return pairs
 
 
 def batches(data: list[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
     """For ever, each batch of examples alike in length: little of it is padding."""
     while True:
         rng.shuffle(data)
-        made: list[list[Example]] = []
+        shuffled: list[list[Example]] = []
         for start in range(0, len(data) - 4 * size + 1, 4 * size):
             chunk = sorted(data[start : start + 4 * size], key=lambda e: len(e[0]) + len(e[1]))
-            made += [chunk[i : i + size] for i in range(0, 4 * size, size)]
-        rng.shuffle(made)
-        yield from made
+            shuffled += [chunk[i : i + size] for i in range(0, 4 * size, size)]
+        rng.shuffle(shuffled)
+        yield from shuffled
 
 
 def padded(batch: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -281,9 +281,9 @@ def learn(
     unseen = examples(voice, tokenizer, rng, 60)
     for _ in range(5):
         train(model, data, steps=steps, rate=rate, name=name)
-        whole, openings = mistakes(model, foreseen), mistakes(model, unseen, opening=4)
-        report(f"{name}: {whole} of {len(foreseen)} answers and {openings} of {len(unseen)} openings wrong")
-        if not whole and openings * 12 <= len(unseen):
+        answers, openings = mistakes(model, foreseen), mistakes(model, unseen, opening=4)
+        report(f"{name}: {answers} of {len(foreseen)} answers and {openings} of {len(unseen)} openings wrong")
+        if not answers and openings * 12 <= len(unseen):
             return
     sys.exit(f"{name}: did not learn its own words")
 

@@ -264,9 +264,9 @@ class Transcript:
     def _busiest(self) -> int:
         """The engine with the most adapters, whose death hurts most."""
         placement = self.installation.gateway.call("GET", "/admin/v1/placement")["data"]
-        held = {row["engine"]: len(row["placements"]) for row in placement}
+        counts = {row["engine"]: len(row["placements"]) for row in placement}
         names = [self.installation.engine_name(e.index) for e in self.installation.fleet.engines]
-        return max(range(len(names)), key=lambda i: held.get(names[i], 0))
+        return max(range(len(names)), key=lambda i: counts.get(names[i], 0))
 
     # -- output
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.demo.cache import built, digest
-from deploy.pythons import pythons
+from deploy.demo.pythons import pythons
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 OLDEST = 12
@@ -105,10 +105,10 @@ def _read(report: Path) -> Report:
     passed = skipped = 0
     failed = []
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # written by our own child
-        found = case.find("failure")
-        found = case.find("error") if found is None else found
-        if found is not None:
-            failed.append(f"{case.get('name')}: {found.get('message')}")
+        failure = case.find("failure")
+        failure = case.find("error") if failure is None else failure
+        if failure is not None:
+            failed.append(f"{case.get('name')}: {failure.get('message')}")
         elif case.find("skipped") is not None:
             skipped += 1
         else:

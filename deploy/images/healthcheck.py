@@ -18,10 +18,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 TIMEOUT_S = 2.0
 
 
-def problem(env: Mapping[str, str], asked: Sequence[str] = ()) -> str:
-    """Empty: it answers. `asked`: the arguments."""
-    if asked:
-        port, path = asked
+def problem(env: Mapping[str, str], arguments: Sequence[str] = ()) -> str:
+    """Empty: it answers. `arguments`: an engine's port and path; empty: the gateway's."""
+    if arguments:
+        port, path = arguments
         host, certificate, tls = env.get("POD_IP", "127.0.0.1"), "FLORIN_ENGINE", True
     else:
         port, path = env.get("FLORIN_PORT", "8080"), "/healthz"

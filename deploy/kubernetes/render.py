@@ -16,7 +16,7 @@ import yaml
 
 ERROR = 3
 VERSIONS = ("1.30", "1.37")
-"""Of Kubernetes: the chart's oldest, and the newest with a schema."""
+"""Kubernetes' releases: the chart's oldest, and the newest with a schema."""
 
 
 ENGINE = {
@@ -56,25 +56,25 @@ def objects(chart: Path, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
         rendered = loaded.render(values, name="florin", namespace="serving")
     for path in sorted(rendered):
         if path.endswith(".yaml"):
-            yield from (found for found in yaml.safe_load_all(rendered[path]) if found)
+            yield from (document for document in yaml.safe_load_all(rendered[path]) if document)
 
 
 def check(chart: Path, name: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the objects. Raises SystemExit, HelmError, or a validation error of kubernetes_validate."""
     report = helm_python.lint(chart, values, strict=True, namespace="serving", kube_version="v1.37.0")
-    told = [m for m in report["messages"] if m["severity"] > 1]
-    if report["errors"] or told:
-        raise SystemExit(f"{name}: lint: {report['errors']} {told}")
+    complaints = [m for m in report["messages"] if m["severity"] > 1]
+    if report["errors"] or complaints:
+        raise SystemExit(f"{name}: lint: {report['errors']} {complaints}")
     print(f"{name}: lint: no errors, no warnings")  # noqa: T201  # its output
-    found = list(objects(chart, values))
-    for one in found:
-        said = f"{one['kind']}/{one['metadata']['name']}"
+    rendered = list(objects(chart, values))
+    for document in rendered:
+        title = f"{document['kind']}/{document['metadata']['name']}"
         try:
-            used = dict.fromkeys(kubernetes_validate.validate(one, v, strict=True) for v in VERSIONS)
-            print(f"{name}: {said}: valid ({', '.join(used)})")  # noqa: T201  # its output
+            used = dict.fromkeys(kubernetes_validate.validate(document, v, strict=True) for v in VERSIONS)
+            print(f"{name}: {title}: valid ({', '.join(used)})")  # noqa: T201  # its output
         except kubernetes_validate.SchemaNotFoundError:
-            print(f"{name}: {said}: rendered; no schema of {one['apiVersion']}")  # noqa: T201  # its output
-    return found
+            print(f"{name}: {title}: rendered; no schema of {document['apiVersion']}")  # noqa: T201  # its output
+    return rendered
 
 
 def refuse(chart: Path) -> None:
@@ -95,8 +95,8 @@ def main() -> None:
     check(chart, "values.yaml", {})
     refuse(chart)
     full = chart / "ci" / "full-values.yaml"
-    found = check(chart, full.name, yaml.safe_load(full.read_text()))
-    text = yaml.safe_dump_all(found, sort_keys=False, width=110)
+    documents = check(chart, full.name, yaml.safe_load(full.read_text()))
+    text = yaml.safe_dump_all(documents, sort_keys=False, width=110)
     out.write_text(f"# Rendered by `python -m deploy.kubernetes.validate` from {stamp}: do not edit.\n{text}")
 
 

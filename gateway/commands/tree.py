@@ -183,7 +183,7 @@ def _calibrate() -> typer.Typer:
 
 
 def _plan() -> typer.Typer:
-    from deploy.planning import command
+    from gateway.commands.plan import command
 
     return command.app
 

@@ -1,6 +1,7 @@
 """Settings: FLORIN_* environment variables, or `florin.yaml` in the working directory (the environment wins).
 
-Each field's description becomes a line of docs/reference/settings.md, which `python -m deploy.docs` writes.
+Each field's description becomes a line of docs/reference/settings.md, which `python -m tests.tools.docs`
+writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CODES: every error that a caller can get, with its cause and its remedy.
 
-`python -m deploy.docs` writes docs/reference/errors.md from it.
+`python -m tests.tools.docs` writes docs/reference/errors.md from it.
 """
 
 from __future__ import annotations

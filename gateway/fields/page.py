@@ -1,4 +1,4 @@
-"""Generates docs/reference/parameters.md from the tables, for `python -m deploy.docs`."""
+"""Generates docs/reference/parameters.md from the tables, for `python -m tests.tools.docs`."""
 
 from __future__ import annotations
 

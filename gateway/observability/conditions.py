@@ -150,7 +150,7 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "or memory, 1 a failed start, which the log explains.",
     ),
 }
-"""All conditions. `python -m deploy.docs` writes docs/reference/conditions.md from them."""
+"""All conditions. `python -m tests.tools.docs` writes docs/reference/conditions.md from them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The names, help texts and labels of all metrics.
 
-`python -m deploy.docs` writes docs/reference/metrics.md from METRICS.
+`python -m tests.tools.docs` writes docs/reference/metrics.md from METRICS.
 """
 
 from __future__ import annotations

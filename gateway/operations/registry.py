@@ -56,7 +56,7 @@ async def decide(
     begun = next_epoch(now.known.position, now.found, restore=restoring)
     details = {"epoch": begun.epoch, "why": now.lost}
     note = AuditNote(actor, action, "registry", details=details)
-    await state.store.begin_epoch(now.found, begun, now.known.restored(whole=restoring), note=note)
+    await state.store.begin_epoch(now.found, begun, now.known.restored(entire=restoring), note=note)
     if not await state.follower.wait_for_epoch(begun.epoch, _HEARD_SECONDS):
         raise ConflictError("It is done, but this worker has not heard of it yet: florin registry show.")
     return await compare(state)

@@ -290,7 +290,7 @@ def engine_payload(engine: Engine, route: str, payload: bytes, target: Target) -
         return orjson.dumps(driver.request(route, orjson.loads(payload), engine.base_model, lora))
     except UnsupportedFieldError as error:
         raise FlorinError(
-            "unsupported_parameter", f"`{error.field}` is not supported: {error.why}.", param=error.field
+            "unsupported_parameter", f"`{error.field}` is not supported: {error.reason}.", param=error.field
         ) from None
 
 

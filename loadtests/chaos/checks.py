@@ -80,48 +80,51 @@ class Limits:
 
 def wrong_voices(heard: Iterable[Heard], voices: Mapping[str, str]) -> list[str]:
     """Every answer, even a truncated one, must come from the tenant's own adapter."""
-    found = []
-    for one in heard:
-        if one.text and not voices[one.tenant].startswith(one.text):
-            whose = [tenant for tenant, voice in voices.items() if voice.startswith(one.text)]
-            said = f"words of {whose[0]}" if whose else repr(one.text[:80])
-            found.append(f"{one.tenant} was answered with {said} ({one.request_id}, {one.engine})")
-    return found
+    violations = []
+    for exchange in heard:
+        if exchange.text and not voices[exchange.tenant].startswith(exchange.text):
+            whose = [tenant for tenant, voice in voices.items() if voice.startswith(exchange.text)]
+            source = f"words of {whose[0]}" if whose else repr(exchange.text[:80])
+            violations.append(
+                f"{exchange.tenant} was answered with {source} ({exchange.request_id}, {exchange.engine})"
+            )
+    return violations
 
 
 def unexcused(heard: Iterable[Heard], windows: Sequence[Window], workers: int, zero: float) -> list[str]:
     """Errors that no concurrent fault explains. `workers`: workers per gateway; `zero`: start of the
     schedule."""
     groups: dict[tuple[str, str], list[Heard]] = defaultdict(list)
-    for one in heard:
-        if one.error and not _excused(one, windows, workers):
-            groups[one.error, ", ".join(_meanwhile(one, windows)) or "nothing"].append(one)
-    found = []
+    for exchange in heard:
+        if exchange.error and not _excused(exchange, windows, workers):
+            groups[exchange.error, ", ".join(_meanwhile(exchange, windows)) or "nothing"].append(exchange)
+    violations = []
     for (error, meanwhile), ones in sorted(groups.items()):
         first = ones[0]
-        found.append(
+        violations.append(
             f"{len(ones)} times {error} during {meanwhile}: first {first.tenant} at gateway {first.gateway}, "
             f"{first.began - zero:.2f} to {first.ended - zero:.2f} s, {first.request_id or 'no id'}: "
             f"{first.message[:200]}"
         )
-    return found
+    return violations
 
 
-def _excused(one: Heard, windows: Sequence[Window], workers: int) -> bool:
-    if one.error == "adapter_suspended":
-        return _suspended(one, windows)
+def _excused(exchange: Heard, windows: Sequence[Window], workers: int) -> bool:
+    if exchange.error == "adapter_suspended":
+        return _suspended(exchange, windows)
     return any(
-        one.error in KINDS[w.event.kind].errors | (frozenset() if one.hot else KINDS[w.event.kind].cold)
-        and _there(one, w.event, workers)
+        exchange.error
+        in KINDS[w.event.kind].errors | (frozenset() if exchange.hot else KINDS[w.event.kind].cold)
+        and _there(exchange, w.event, workers)
         for w in windows
-        if _overlap(one, w)
+        if _overlap(exchange, w)
     )
 
 
-def _suspended(one: Heard, windows: Sequence[Window]) -> bool:
+def _suspended(exchange: Heard, windows: Sequence[Window]) -> bool:
     """Suspended by design: the tenant had unanswered requests on three engines that failed within ten
     minutes. This ends after at most fifteen minutes."""
-    return _deaths(windows, one.began, one.ended) >= query_of_death.GROUP_DEATHS
+    return _deaths(windows, exchange.began, exchange.ended) >= query_of_death.GROUP_DEATHS
 
 
 def _deaths(windows: Sequence[Window], since: float, until: float) -> int:
@@ -132,18 +135,18 @@ def _deaths(windows: Sequence[Window], since: float, until: float) -> int:
     )
 
 
-def _there(one: Heard, event: Event, workers: int) -> bool:
+def _there(exchange: Heard, event: Event, workers: int) -> bool:
     if event.role == "gateway":
-        return one.gateway == event.victim
-    return event.role != "worker" or one.gateway == event.victim // workers
+        return exchange.gateway == event.victim
+    return event.role != "worker" or exchange.gateway == event.victim // workers
 
 
-def _overlap(one: Heard, window: Window) -> bool:
-    return one.began <= window.ended + GRACE and one.ended >= window.began
+def _overlap(exchange: Heard, window: Window) -> bool:
+    return exchange.began <= window.ended + GRACE and exchange.ended >= window.began
 
 
-def _meanwhile(one: Heard, windows: Sequence[Window]) -> list[str]:
-    return sorted({w.event.kind for w in windows if _overlap(one, w)})
+def _meanwhile(exchange: Heard, windows: Sequence[Window]) -> list[str]:
+    return sorted({w.event.kind for w in windows if _overlap(exchange, w)})
 
 
 # -- the ledger
@@ -155,32 +158,37 @@ def misbooked(heard: Iterable[Heard], records: Sequence[Record]) -> list[str]:
     of_request: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         of_request[record.request_id].append(record)
-    found = []
-    for one in heard:
-        mine = of_request.get(one.request_id, [])
-        if one.finished and (wrong := _misbilled(one, [record for record in mine if record.billable])):
-            found.append(f"{one.request_id} of {one.tenant} {wrong}")
-        elif one.engine and not mine:
-            found.append(f"{one.request_id} of {one.tenant} reached {one.engine} but is not in the ledger")
-    return found
+    violations = []
+    for exchange in heard:
+        mine = of_request.get(exchange.request_id, [])
+        if exchange.finished and (
+            wrong := _misbilled(exchange, [record for record in mine if record.billable])
+        ):
+            violations.append(f"{exchange.request_id} of {exchange.tenant} {wrong}")
+        elif exchange.engine and not mine:
+            violations.append(
+                f"{exchange.request_id} of {exchange.tenant} reached {exchange.engine} but is not in the "
+                "ledger"
+            )
+    return violations
 
 
-def _misbilled(one: Heard, billed: Sequence[Record]) -> str:
+def _misbilled(exchange: Heard, billed: Sequence[Record]) -> str:
     """`billed`: one record, or for a stream resumed on another engine one per part. Together they are one
     bill, in which only the first prompt is charged to the customer."""
     parts = sorted(billed, key=lambda record: record.attempt)
     outcomes = [record.outcome for record in parts]
     resumed = ["engine_error", *["resumed_cut"] * (len(parts) - 2), "resumed"]
-    if len(parts) != 1 and not (one.stream and outcomes == resumed):
+    if len(parts) != 1 and not (exchange.stream and outcomes == resumed):
         return f"was answered once but billed {len(parts)} times"
     if (
         outcomes[-1] not in {"ok", "resumed"}
         or not parts[-1].exact
-        or {r.tenant for r in parts} != {one.tenant}
+        or {r.tenant for r in parts} != {exchange.tenant}
     ):
         return f"was answered completely, but its record is {parts[-1]}"
     counts = (parts[0].prompt_tokens, sum(record.completion_tokens for record in parts))
-    return "" if counts == one.usage else f": the client saw {one.usage}, billed {counts}"
+    return "" if counts == exchange.usage else f": the client saw {exchange.usage}, billed {counts}"
 
 
 def repeated(records: Sequence[Record]) -> list[str]:
@@ -227,8 +235,8 @@ def unsettled(state: State, limits: Limits, expected: Mapping[str, frozenset[str
         *(f"still in flight: {line}" for line in state.in_flight),
         *(
             f"{gateway} reports {', '.join(sorted(codes))}"
-            for gateway, found in state.conditions.items()
-            if (codes := found - expected.get(gateway, frozenset()))
+            for gateway, reported in state.conditions.items()
+            if (codes := reported - expected.get(gateway, frozenset()))
         ),
         *(f"doctor: {code} {words}" for code, words in state.problems if code not in due),
         *state.processes,
@@ -254,21 +262,23 @@ def conditions_due(windows: Sequence[Window], workers: int, now: float) -> dict[
         for w in windows
         if w.event.kind == "worker-kill" and now - w.began < CRASH_LOOP_S
     )
-    found = {gateway: frozenset({"workers_crash"}) for gateway, times in kills.items() if times >= CRASHES}
+    due = {gateway: frozenset({"workers_crash"}) for gateway, times in kills.items() if times >= CRASHES}
     if _deaths(windows, now, now) >= query_of_death.GROUP_DEATHS:
-        found[""] = frozenset({"engine_deaths"})
-    return found
+        due[""] = frozenset({"engine_deaths"})
+    return due
 
 
 def _disagreements(state: State) -> list[str]:
-    found = []
+    sentences = []
     for gateway, engines in state.placements.items():
         for engine, loaded in state.loaded.items():
             placed = engines.get(engine, frozenset())
             if placed != loaded:
                 more, less = sorted(placed - loaded), sorted(loaded - placed)
-                found.append(f"{gateway} believes {engine} holds {more} versions too many, {less} too few")
-    return found
+                sentences.append(
+                    f"{gateway} believes {engine} holds {more} versions too many, {less} too few"
+                )
+    return sentences
 
 
 def lost_keys(refused: Mapping[str, float], windows: Sequence[Window]) -> list[str]:
@@ -277,12 +287,12 @@ def lost_keys(refused: Mapping[str, float], windows: Sequence[Window]) -> list[s
     losing = [w for w in windows if w.event.kind in {"redis-flushed", "redis-failover"}]
     return [
         f"key {key} was acknowledged but is refused"
-        for key, made in refused.items()
-        if not any(w.began - GRACE <= made <= w.ended for w in losing)
+        for key, created_at in refused.items()
+        if not any(w.began - GRACE <= created_at <= w.ended for w in losing)
     ]
 
 
-def brief(found: Sequence[str]) -> list[str]:
+def brief(sentences: Sequence[str]) -> list[str]:
     """The first few sentences, and the number of the others."""
-    more = len(found) - SHOWN
-    return [*found[:SHOWN], f"… and {more} more"] if more > 0 else list(found)
+    more = len(sentences) - SHOWN
+    return [*sentences[:SHOWN], f"… and {more} more"] if more > 0 else list(sentences)

@@ -39,10 +39,10 @@ async def look(world: ChaosCluster, known: Collection[tuple[str, str]] = ()) -> 
     houses = world.houses
     doctors = await asyncio.gather(*(house.call("GET", "/admin/v1/doctor") for house in houses))
     problems = {
-        (found["check"], f"{found['subject']}: {found['message']}")
+        (diagnosis["check"], f"{diagnosis['subject']}: {diagnosis['message']}")
         for doctor in doctors
-        for found in doctor["data"]
-        if found["status"] == "problem"
+        for diagnosis in doctor["data"]
+        if diagnosis["status"] == "problem"
     }
     crews = {f"gateway {house.number}": house.crew() for house in houses}
     workers = {
@@ -67,12 +67,12 @@ async def look(world: ChaosCluster, known: Collection[tuple[str, str]] = ()) -> 
 
 async def _engine_names(house: GatewayHost) -> dict[str, str]:
     """acme/support@v1 → its name on engines."""
-    found = {}
+    engine_names = {}
     for adapter in (await house.call("GET", "/admin/v1/adapters"))["data"]:
         name = adapter["adapter"]
         for version in (await house.call("GET", f"/admin/v1/adapters/{name}/versions"))["data"]:
-            found[f"{name}@{version['version']}"] = version["engine_name"]
-    return found
+            engine_names[f"{name}@{version['version']}"] = version["engine_name"]
+    return engine_names
 
 
 async def _placement(house: GatewayHost, names: Mapping[str, str]) -> dict[str, frozenset[str]]:
@@ -125,7 +125,7 @@ def _conditions(house: GatewayHost) -> frozenset[str]:
 def _strangers(world: ChaosCluster) -> list[str]:
     pids = [house.gateway.pid for house in world.houses if house.gateway is not None]
     ours = {process.pid for process in family(pids)}
-    found = [
+    strangers = [
         f"gateway {house.number} has {len(house.crew())} of {house.workers} workers"
         for house in world.houses
         if len(house.crew()) != house.workers
@@ -134,8 +134,10 @@ def _strangers(world: ChaosCluster) -> list[str]:
         home = (process.info["environ"] or {}).get("FLORIN_STATE_DIR", "")
         alive = process.info["status"] != psutil.STATUS_ZOMBIE
         if alive and home.startswith(f"{world.directory}/") and process.pid not in ours:
-            found.append(f"orphaned process {process.pid}: {' '.join(process.info['cmdline'] or [])[:100]}")
-    return found
+            strangers.append(
+                f"orphaned process {process.pid}: {' '.join(process.info['cmdline'] or [])[:100]}"
+            )
+    return strangers
 
 
 def _left_over(house: GatewayHost) -> list[str]:
@@ -224,7 +226,7 @@ def _read(url: str, late: list[str]) -> LedgerContents:
                 select(p.engine, func.sum(p.provisioned_us)).group_by(p.engine)
             ).all()
             month = datetime.now(UTC).strftime("%Y-%m")
-            wrong = [str(found) for found in imbalances(connection, month)]
+            wrong = [str(imbalance) for imbalance in imbalances(connection, month)]
     finally:
         engine.dispose()
     records = [

@@ -53,10 +53,10 @@ async def _engine_hang(world: ChaosCluster, event: Event) -> AsyncIterator[None]
 def _cut(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
     @asynccontextmanager
     async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
-        one = proxy(world, event)
-        await one.cut()
+        cut_proxy = proxy(world, event)
+        await cut_proxy.cut()
         yield
-        await one.start()
+        await cut_proxy.start()
 
     return fault
 
@@ -64,10 +64,10 @@ def _cut(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
 def _hole(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
     @asynccontextmanager
     async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
-        one = proxy(world, event)
-        one.silence()
+        silent_proxy = proxy(world, event)
+        silent_proxy.silence()
         yield
-        one.speak()
+        silent_proxy.speak()
 
     return fault
 
@@ -75,10 +75,10 @@ def _hole(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
 def _slow(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
     @asynccontextmanager
     async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
-        one = proxy(world, event)
-        one.delay = SLOW_S
+        slow_proxy = proxy(world, event)
+        slow_proxy.delay = SLOW_S
         yield
-        one.delay = 0.0
+        slow_proxy.delay = 0.0
 
     return fault
 
@@ -153,10 +153,10 @@ async def restore(world: ChaosCluster) -> None:
     last = ""
     for _ in range(RESTORES):
         try:
-            found = await first.call("GET", "/admin/v1/registry")
-            if found["status"] == "ok":
+            status = await first.call("GET", "/admin/v1/registry")
+            if status["status"] == "ok":
                 return
-            await first.call("POST", "/admin/v1/registry/restore", {"found": found["found"]})
+            await first.call("POST", "/admin/v1/registry/restore", {"found": status["found"]})
         except GatewayError as error:  # it has yet to notice the loss
             last = str(error)
         await asyncio.sleep(0.5)

@@ -31,10 +31,10 @@ class Locksmith:
         while not self._stopping.is_set():
             house = self._draw.choice(self._world.houses)
             body = {"tenant": self._draw.choice(self._world.hot), "role": "tenant"}
-            at = time.monotonic()
+            created_at = time.monotonic()
             try:
                 key = await house.call("POST", "/admin/v1/keys", body)
-                self.made[key["key"]] = at
+                self.made[key["key"]] = created_at
             except GatewayError:
                 pass
             try:
@@ -44,12 +44,12 @@ class Locksmith:
 
     async def refused(self) -> dict[str, float]:
         """Keys that a gateway refuses, by their prefixes."""
-        found = {}
+        refused = {}
         async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
-            for key, made in self.made.items():
+            for key, created_at in self.made.items():
                 for house in self._world.houses:
                     headers = {"authorization": f"Bearer {key}"}
                     answer = await client.get(f"{house.url}/v1/models", headers=headers)
                     if answer.status_code != httpx.codes.OK:
-                        found[key[:15]] = made
-        return found
+                        refused[key[:15]] = created_at
+        return refused

@@ -73,12 +73,12 @@ class Proxy:
                 group.create_task(self._pump(reader, to_there))
                 group.create_task(self._pump(there, writer))
         except* OSError:
-            for one in pair:
-                _reset(one)
+            for half in pair:
+                _reset(half)
         finally:
             self._writers -= pair
-            for one in pair:
-                one.close()
+            for half in pair:
+                half.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_CHUNK):

@@ -24,13 +24,13 @@ def document(result: Result, command: str) -> dict[str, Any]:
         "faults": len(result.windows),
         "kills": kills,
         "requests": len(result.heard),
-        "answered": sum(one.finished for one in result.heard),
+        "answered": sum(exchange.finished for exchange in result.heard),
         "records": result.records,
         "keys": result.keys,
         "settled_s": round(result.settled_s, 1),
-        "errors": dict(Counter(one.error for one in result.heard if one.error)),
+        "errors": dict(Counter(exchange.error for exchange in result.heard if exchange.error)),
         "by_fault": _rows(result),
-        "wrong": {name: found for name, found in result.wrong.items() if found},
+        "wrong": {name: violations for name, violations in result.wrong.items() if violations},
     }
 
 
@@ -43,41 +43,45 @@ def _rows(result: Result) -> list[dict[str, Any]]:
 
 def _row(kind: str, windows: Sequence[Window], heard: Sequence[Heard]) -> dict[str, Any]:
     meanwhile = [
-        one for one in heard if any(one.began <= w.ended + GRACE and one.ended >= w.began for w in windows)
+        exchange
+        for exchange in heard
+        if any(exchange.began <= w.ended + GRACE and exchange.ended >= w.began for w in windows)
     ]
-    errors = Counter(one.error for one in meanwhile if one.error)
+    errors = Counter(exchange.error for exchange in meanwhile if exchange.error)
     return {
         "fault": kind,
         "times": len(windows),
         "requests": len(meanwhile),
         "errors": dict(errors),
-        "slowest_s": round(max((one.ended - one.began for one in meanwhile), default=0.0), 2),
+        "slowest_s": round(max((exchange.ended - exchange.began for exchange in meanwhile), default=0.0), 2),
     }
 
 
 def show(console: Console, result: Result, command: str) -> None:
-    said = document(result, command)
-    table = Table(title=f"{said['faults']} faults, {said['kills']} kills", title_justify="left")
+    summary = document(result, command)
+    table = Table(title=f"{summary['faults']} faults, {summary['kills']} kills", title_justify="left")
     for column in ("fault", "times", "requests during", "errors during", "slowest answer"):
         table.add_column(column, justify="left" if column.startswith(("fault", "errors")) else "right")
-    for row in said["by_fault"]:
+    for row in summary["by_fault"]:
         errors = ", ".join(f"{times} {error}" for error, times in sorted(row["errors"].items())) or "-"
         cells = (row["fault"], f"{row['times']}", f"{row['requests']:,}", errors, f"{row['slowest_s']:.1f} s")
         table.add_row(*cells)
     console.print(table)
     console.print(
-        f"{said['requests']:,} requests in {said['seconds']:.0f} s, {said['answered']:,} fully answered; "
-        f"{said['records']:,} records; {said['keys']} keys created.",
-        f"All states were consistent {said['settled_s']:.1f} s after the end.",
+        f"{summary['requests']:,} requests in {summary['seconds']:.0f} s, {summary['answered']:,} fully "
+        f"answered; {summary['records']:,} records; {summary['keys']} keys created.",
+        f"All states were consistent {summary['settled_s']:.1f} s after the end.",
         sep="\n",
     )
-    for name, found in result.wrong.items():
-        style = "red" if found else "green"
-        console.print(f"{name}: {'VIOLATED' if found else 'ok'}", style=style)
-        for sentence in brief(found):
+    for name, violations in result.wrong.items():
+        style = "red" if violations else "green"
+        console.print(f"{name}: {'VIOLATED' if violations else 'ok'}", style=style)
+        for sentence in brief(violations):
             console.print(f"  {sentence}", markup=False, highlight=False)
     if result.broken:
         console.print(f"To repeat: {command}", style="red", markup=False, highlight=False)
         for window in sorted(result.windows, key=lambda w: w.began):
-            at = window.began - result.zero, window.ended - result.zero
-            console.print(f"  {at[0]:7.2f} to {at[1]:7.2f} s  {window.event.kind:<14} {window.event.where}")
+            span = window.began - result.zero, window.ended - result.zero
+            console.print(
+                f"  {span[0]:7.2f} to {span[1]:7.2f} s  {window.event.kind:<14} {window.event.where}"
+            )

@@ -108,17 +108,17 @@ def plan(
     draw = random.Random(seed)
     able = [kind for kind in KINDS if kind in kinds and counts.get(KINDS[kind].role)]
     fresh = draw.sample(able, len(able))
-    found: list[Event] = []
+    events: list[Event] = []
     killed, now = 0, 0.0
     while able and (killed < kills or now < seconds or (once and fresh)):
         kind = fresh.pop() if fresh else draw.choices(able, [KINDS[k].weight for k in able])[0]
         what = KINDS[kind]
         victim = draw.randrange(counts[what.role])
         hold = round(draw.uniform(*what.hold), 2)
-        now = max(now + draw.uniform(*GAP), _free(found, kind))
-        found.append(Event(len(found) + 1, kind, victim, round(now, 2), hold, draw.random()))
+        now = max(now + draw.uniform(*GAP), _free(events, kind))
+        events.append(Event(len(events) + 1, kind, victim, round(now, 2), hold, draw.random()))
         killed += what.kill
-    return found
+    return events
 
 
 def _free(events: Sequence[Event], kind: str) -> float:
@@ -126,10 +126,10 @@ def _free(events: Sequence[Event], kind: str) -> float:
     return max((event.end + RECOVERY for event in events if conflict(event.kind, kind)), default=0.0)
 
 
-def conflict(one: str, other: str) -> bool:
+def conflict(first: str, second: str) -> bool:
     """Whether two faults must not overlap: one target per role, so that the others carry the load. Workers
     belong to gateways, and an engine's failure requires loads, which need Redis."""
-    kinds = KINDS[one], KINDS[other]
+    kinds = KINDS[first], KINDS[second]
     roles = {kind.role for kind in kinds}
     return (
         any(kind.alone for kind in kinds)

@@ -78,8 +78,8 @@ class Valkey:
         self.client.replicaof("NO", "ONE")
 
     def _info(self, section: str) -> dict[str, Any]:
-        found: Any = self.client.info(section)
-        return dict(found)
+        fields: Any = self.client.info(section)
+        return dict(fields)
 
     def _wait(self, true: Any) -> None:
         deadline = time.monotonic() + _START_SECONDS

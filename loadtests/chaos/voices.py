@@ -88,18 +88,18 @@ class Crowd:
 
     async def learn(self) -> dict[str, str]:
         """Learn the complete answer of each tenant's adapter."""
-        found: dict[str, str] = {}
+        voices: dict[str, str] = {}
         for tenant in sorted(self.keys):
             for gateway in range(len(self.gateways)):
                 heard = self._new(tenant, gateway, stream=False)
                 await self._ask(heard, {"max_tokens": TOKENS[1], "seed": 0})
                 if not heard.finished:
                     raise RuntimeError(f"{tenant} got no answer: {heard.error}: {heard.message}")
-                if found.setdefault(tenant, heard.text) != heard.text:
+                if voices.setdefault(tenant, heard.text) != heard.text:
                     raise RuntimeError(f"{tenant} got varying answers: {heard.text!r}")
-        if len(set(found.values())) < len(found):
-            raise RuntimeError(f"The tenants' answers are not distinguishable: {found}")
-        return found
+        if len(set(voices.values())) < len(voices):
+            raise RuntimeError(f"The tenants' answers are not distinguishable: {voices}")
+        return voices
 
     async def _customer(self) -> None:
         draw = self.random

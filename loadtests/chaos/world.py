@@ -220,12 +220,12 @@ class ChaosCluster:
 
     def skipped(self) -> dict[str, str]:
         """Faults that this machine does not support, and why."""
-        found = {}
+        reasons = {}
         if not all(house.disk.small for house in self.houses):
-            found["disk-full"] = "mounting a file system needs root"
+            reasons["disk-full"] = "mounting a file system needs root"
         if self.library is None:
-            found["disk-slow"] = found["clock-step"] = "there is no C compiler"
-        return found
+            reasons["disk-slow"] = reasons["clock-step"] = "there is no C compiler"
+        return reasons
 
     def _engines(self, count: int) -> Engines:
         if self._real:
@@ -288,12 +288,12 @@ def stop_on_signals() -> asyncio.Event:
 
 def family(roots: Iterable[int]) -> list[psutil.Process]:
     """These processes and all their living descendants."""
-    found = []
+    processes = []
     for pid in roots:
         with contextlib.suppress(psutil.NoSuchProcess):
             root = psutil.Process(pid)
-            found += [root, *root.children(recursive=True)]
-    return found
+            processes += [root, *root.children(recursive=True)]
+    return processes
 
 
 def _is_worker(process: psutil.Process) -> bool:

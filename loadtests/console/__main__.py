@@ -31,10 +31,10 @@ from playwright.async_api import Browser, Page, async_playwright
 from rich.console import Console
 from rich.table import Table
 
-from deploy.browser import environment
 from loadtests.console import crowd
 from loadtests.console.installation import Installation, installation
 from loadtests.overhead import cpu
+from tests.tools.browser import environment
 
 PAGES = {
     "fleet": "/fleet",
@@ -57,7 +57,7 @@ _HEADERS = {
     "connection": "close",
     "cross-origin-opener-policy": "same-origin",  # as of the console: the browser starts a process for it
 }
-"""Of the empty page."""
+"""Headers of the empty page."""
 _ASSET = re.compile(r'(?:<link rel="stylesheet" href|<script src|<use href)="(/console/static/[^"#]+)')
 _NOTE_CONTENT = """
 new MutationObserver((changes, observer) => {
@@ -98,27 +98,27 @@ class Measured:
     warm_paint_ms: float = 0.0
     warm_least_ms: float = 0.0
     warm_response_ms: float = 0.0
-    """Of which until the last byte had arrived."""
+    """The part until the last byte had arrived."""
     warm_content_ms: float = 0.0
     """Until the page's heading is there: later than the paint where only the frame comes at once."""
 
 
 def main() -> int:
     options = _options()
-    found = {name: Measured() for name in [*PAGES, EMPTY]}
+    pages = {name: Measured() for name in [*PAGES, EMPTY]}
     with (
         tempfile.TemporaryDirectory(prefix="florin-console-") as directory,
         installation(Path(directory)) as running,
     ):
-        _ask(running, found, options.visits)
-        asyncio.run(_look(running, found, options.rounds))
-    _show(found)
+        _ask(running, pages, options.visits)
+        asyncio.run(_look(running, pages, options.rounds))
+    _show(pages)
     if options.json:
         document = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": cpu.machine(),
             "load": os.getloadavg()[0],
-            "pages": {name: asdict(page) for name, page in found.items()},
+            "pages": {name: asdict(page) for name, page in pages.items()},
         }
         options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     return 0
@@ -132,7 +132,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _ask(running: Installation, found: Mapping[str, Measured], visits: int) -> None:
+def _ask(running: Installation, pages: Mapping[str, Measured], visits: int) -> None:
     """What the gateway itself takes."""
     with httpx.Client(base_url=running.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": running.operator})
@@ -140,7 +140,7 @@ def _ask(running: Installation, found: Mapping[str, Measured], visits: int) -> N
         for name, path in PAGES.items():
             for _ in range(3):  # what is compiled at first use
                 answer = client.get(f"/console{path}").raise_for_status()
-            page = found[name]
+            page = pages[name]
             page.plain_bytes = len(answer.content)
             page.html_bytes = answer.num_bytes_downloaded
             for url in {*_ASSET.findall(answer.text)} - assets.keys():
@@ -156,7 +156,7 @@ def _ask(running: Installation, found: Mapping[str, Measured], visits: int) -> N
             page.server_ms, page.server_least_ms = statistics.median(times), min(times)
 
 
-async def _look(running: Installation, found: Mapping[str, Measured], rounds: int) -> None:
+async def _look(running: Installation, pages: Mapping[str, Measured], rounds: int) -> None:
     """When Chromium paints."""
     installed = environment.browser()
     async with async_playwright() as playwright, _empty_page() as empty:
@@ -177,7 +177,7 @@ async def _look(running: Installation, found: Mapping[str, Measured], rounds: in
                 until[name].append(again[1])
                 content[name].append(again[2])
         await browser.close()
-    for name, page in found.items():
+    for name, page in pages.items():
         page.cold_paint_ms, page.cold_least_ms = statistics.median(cold[name]), min(cold[name])
         page.warm_paint_ms, page.warm_least_ms = statistics.median(warm[name]), min(warm[name])
         page.warm_response_ms = statistics.median(until[name])
@@ -210,8 +210,8 @@ async def _visit(browser: Browser, cookies: list[Any], url: str) -> tuple[list[f
 async def _painted(page: Page, url: str) -> list[float]:
     await asyncio.sleep(0.3)  # what the last page still does is not this one's
     await page.goto(url, wait_until="load")
-    found: list[float] = await page.evaluate(_PAINTED)
-    return found
+    timings: list[float] = await page.evaluate(_PAINTED)
+    return timings
 
 
 @asynccontextmanager
@@ -220,8 +220,8 @@ async def _empty_page() -> AsyncIterator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        said = "".join(f"{name}: {value}\r\n" for name, value in _HEADERS.items())
-        head = f"HTTP/1.1 200 OK\r\n{said}content-length: {len(_EMPTY_PAGE)}\r\n\r\n"
+        fields = "".join(f"{name}: {value}\r\n" for name, value in _HEADERS.items())
+        head = f"HTTP/1.1 200 OK\r\n{fields}content-length: {len(_EMPTY_PAGE)}\r\n\r\n"
         writer.write(head.encode() + _EMPTY_PAGE)
         await writer.drain()
         writer.close()
@@ -230,7 +230,7 @@ async def _empty_page() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
 
 
-def _show(found: Mapping[str, Measured]) -> None:
+def _show(pages: Mapping[str, Measured]) -> None:
     table = Table(title="Pages of the console: medians (least)", title_justify="left")
     headings = (
         *("page", "last byte, ms", "processor, ms", "HTML sent, kB", "plain, kB", "cold visit, kB"),
@@ -238,7 +238,7 @@ def _show(found: Mapping[str, Measured]) -> None:
     )
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "page" else "right")
-    for name, page in found.items():
+    for name, page in pages.items():
         table.add_row(
             name,
             f"{page.server_ms:.1f} ({page.server_least_ms:.1f})",

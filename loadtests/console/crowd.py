@@ -8,15 +8,15 @@ from pathlib import Path
 
 from adapters.model import Adapter, BaseModel, Engine, Version, dump
 from adapters.store.protocol.registry import Change
+from gateway.costs import sample_month
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import record_id
 from gateway.tenants import directory
 from gateway.units import HOUR
-from loadtests.ledger import sample
 
 ENGINES, ADAPTERS, TENANTS = 64, 300, 40
-BASE = sample.MODEL
+BASE = sample_month.MODEL
 
 
 def tenant_of(number: int) -> str:
@@ -32,7 +32,7 @@ def request_of(number: int) -> str:
 
 
 def changes(urls: Sequence[str], now: int) -> list[Change]:
-    """Of all documents. The engines share these servers. `now`: Unix microseconds."""
+    """Changes that write all documents. The engines share these servers. `now`: Unix microseconds."""
     engines = [
         Engine(
             f"gpu-{n:02}",
@@ -73,7 +73,7 @@ def changes(urls: Sequence[str], now: int) -> list[Change]:
 def use(ledger: Path) -> None:
     """One request of each adapter in the sample month's ledger."""
     opened = Ledger(f"sqlite:///{ledger}")
-    some = [record for _, record in zip(range(ADAPTERS), sample.records(), strict=False)]
+    some = [record for _, record in zip(range(ADAPTERS), sample_month.records(), strict=False)]
     opened.insert(
         [
             replace(
@@ -86,5 +86,5 @@ def use(ledger: Path) -> None:
             for n, record in enumerate(some)
         ]
     )
-    roll(opened, sample.MONTH.end + HOUR)
+    roll(opened, sample_month.MONTH.end + HOUR)
     opened.close()

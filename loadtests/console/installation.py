@@ -18,8 +18,8 @@ import httpx
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
+from gateway.costs import sample_month
 from loadtests.console import crowd
-from loadtests.ledger import sample
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import cpu
 from loadtests.overhead.contestants import ROOT, free_port, wait_for
@@ -42,7 +42,7 @@ class Installation:
 @contextlib.contextmanager
 def installation(directory: Path) -> Iterator[Installation]:
     state = directory / "state"
-    sample.write(state)
+    sample_month.write(state)
     crowd.use(state / "ledger.db")
     with MockProcess(base=crowd.BASE, count=crowd.ENGINES, check_paths="no") as engines:
         urls = [f"http://127.0.0.1:{port}" for port in engines.ports]

@@ -66,8 +66,8 @@ def main() -> int:
                 errors += [f"{name}: {error}" for error in wrong]
                 console.print(f"round {number + 1}: {name} {figures}", style="dim")
     medians = {
-        name: {figure: statistics.median(r[figure] for r in found) for figure in found[0]}
-        for name, found in rounds.items()
+        name: {figure: statistics.median(r[figure] for r in measured) for figure in measured[0]}
+        for name, measured in rounds.items()
     }
     _show(medians)
     if options.json:
@@ -153,10 +153,10 @@ async def _phase(
 
 def _arrivals(draw: random.Random, rate: float, seconds: float) -> Iterator[tuple[float, random.Random]]:
     """Poisson arrivals: seconds from the start, and a source of choices."""
-    at = draw.expovariate(rate)
-    while at < seconds:
-        yield at, draw
-        at += draw.expovariate(rate)
+    arrival = draw.expovariate(rate)
+    while arrival < seconds:
+        yield arrival, draw
+        arrival += draw.expovariate(rate)
 
 
 async def _steady(
@@ -170,8 +170,8 @@ async def _steady(
     """Sends each request when it is due, whether or not the earlier ones are answered."""
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        for at, draw in arrivals:
-            await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
+        for arrival, draw in arrivals:
+            await asyncio.sleep(max(0.0, began + arrival - time.perf_counter()))
             group.create_task(_checked(session, keys, model, tenant, draw.choice(model.questions), run))
 
 
@@ -211,15 +211,15 @@ def _show(medians: dict[str, Figures]) -> None:
     )
     for heading in headings:
         table.add_column(heading, justify="right" if heading else "left")
-    for name, found in medians.items():
+    for name, figures in medians.items():
         table.add_row(
             name,
-            f"{found['alone_p50_ms']:,.0f}, {found['alone_p99_ms']:,.0f}",
-            f"{found['flood_p50_ms']:,.0f}, {found['flood_p99_ms']:,.0f}",
-            f"{found['p99_ratio']:.2f}",
-            f"{found['answers_per_second']:.1f}",
-            f"{found['noisy_answers']:,.0f}",
-            f"{found['others_answers']:,.0f}",
+            f"{figures['alone_p50_ms']:,.0f}, {figures['alone_p99_ms']:,.0f}",
+            f"{figures['flood_p50_ms']:,.0f}, {figures['flood_p99_ms']:,.0f}",
+            f"{figures['p99_ratio']:.2f}",
+            f"{figures['answers_per_second']:.1f}",
+            f"{figures['noisy_answers']:,.0f}",
+            f"{figures['others_answers']:,.0f}",
         )
     console.print(table)
 

@@ -75,15 +75,15 @@ class Report:
         known.times += 1
 
     def problems(self, *, health_ms: float, growth_mib: float) -> list[str]:
-        found = [
+        problems = [
             f"{f.part}: {_short(f.words)}\n  to repeat: {f.again} ({f.times} times)"
             for f in self.findings.values()
         ]
         if self.health_ms > health_ms:
-            found.append(f"/healthz took {self.health_ms:.0f} ms (limit: {health_ms:.0f} ms)")
+            problems.append(f"/healthz took {self.health_ms:.0f} ms (limit: {health_ms:.0f} ms)")
         if self.growth_mib > growth_mib:
-            found.append(f"memory grew by {self.growth_mib:.0f} MiB (limit: {growth_mib:.0f} MiB)")
-        return found
+            problems.append(f"memory grew by {self.growth_mib:.0f} MiB (limit: {growth_mib:.0f} MiB)")
+        return problems
 
 
 def _short(words: str) -> str:
@@ -157,15 +157,15 @@ def _run(options: argparse.Namespace, parts: list[type[Part]], report: Report, p
         directory.mkdir(parents=True, exist_ok=True)
         try:
             with FuzzTarget(directory) as world:
-                made = [part(world) for part in parts]
+                instances = [part(world) for part in parts]
                 turn = 0
                 while not _over(options, report, began):
-                    part = made[turn % len(made)]
+                    part = instances[turn % len(instances)]
                     left = BATCH if options.cases is None else min(BATCH, options.cases - report.total)
                     well = _batch(world, part, left, seed, report)
                     progress.update(bar, completed=report.total)
                     seed, turn = seed + 1, turn + 1
-                    if turn == len(made):
+                    if turn == len(instances):
                         world.watch.begin_again()  # warmed up: measure memory from here on
                     if not well:
                         break
@@ -218,8 +218,10 @@ def _print(report: Report, problems: list[str]) -> None:
         table.add_column(column, justify="right" if column.startswith("cases") else "left")
     for name, cases in report.cases.items():
         rate = cases / max(report.seconds_of[name], 1e-9)
-        said = ", ".join(f"{status}: {times:,}" for status, times in sorted(report.statuses[name].items()))
-        table.add_row(name, f"{cases:,}", f"{rate:,.0f}", said)
+        statuses = ", ".join(
+            f"{status}: {times:,}" for status, times in sorted(report.statuses[name].items())
+        )
+        table.add_row(name, f"{cases:,}", f"{rate:,.0f}", statuses)
     console.print(table)
     rate = report.total / max(report.seconds, 1e-9)
     console.print(

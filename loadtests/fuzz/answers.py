@@ -43,8 +43,8 @@ class Case:
 
 
 def _whole(path: str, n: int) -> dict[str, Any]:
-    said: dict[str, Any] = {"message": MESSAGE} if "chat" in path else {"text": "I am"}
-    choices = [{"index": i, "finish_reason": "stop", "logprobs": None} | said for i in range(n)]
+    content: dict[str, Any] = {"message": MESSAGE} if "chat" in path else {"text": "I am"}
+    choices = [{"index": i, "finish_reason": "stop", "logprobs": None} | content for i in range(n)]
     return {"id": "x", "object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE}
 
 
@@ -52,8 +52,8 @@ def _events(path: str, n: int) -> list[Any]:
     events: list[Any] = []
     for text, reason in (("", None), ("I", None), (" am", "stop")):
         for index in range(n):
-            said: dict[str, Any] = {"delta": {"content": text}} if "chat" in path else {"text": text}
-            choice = {"index": index, "finish_reason": reason} | said
+            content: dict[str, Any] = {"delta": {"content": text}} if "chat" in path else {"text": text}
+            choice = {"index": index, "finish_reason": reason} | content
             events.append({"id": "x", "model": "m", "choices": [choice], "usage": USAGE})
     return [*events, {"id": "x", "model": "m", "choices": [], "usage": USAGE}]
 
@@ -61,9 +61,9 @@ def _events(path: str, n: int) -> list[Any]:
 @st.composite
 def mutated(draw: st.DrawFn, value: Any) -> Any:
     """The same JSON with one to three nodes replaced, removed, duplicated or renamed at any depth."""
-    made = copy.deepcopy(value)
+    copied = copy.deepcopy(value)
     for _ in range(draw(st.integers(1, 3))):
-        place: Any = made
+        place: Any = copied
         while isinstance(place, (dict, list)) and place:
             key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
             inner = place[key]
@@ -75,7 +75,7 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
                     place[key] = [inner] if how == "wrap" else draw(values.JSON)
                 break
             place = inner
-    return made
+    return copied
 
 
 def _text(value: st.SearchStrategy[Any]) -> values.Bytes:
@@ -100,18 +100,18 @@ def streams(draw: st.DrawFn) -> Case:
     n = draw(st.integers(1, 2))
     events = _events(path, n)
     for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(events) - 1))
+        position = draw(st.integers(0, len(events) - 1))
         how = draw(st.sampled_from(["mutate", "mutate", "mutate", "drop", "twice", "swap", "error"]))
         if how == "mutate":
-            events[at] = draw(mutated(events[at]))
+            events[position] = draw(mutated(events[position]))
         elif how == "drop" and len(events) > 1:
-            del events[at]
+            del events[position]
         elif how == "twice":
-            events.insert(at, events[at])
+            events.insert(position, events[position])
         elif how == "swap":
-            events[at], events[-1] = events[-1], events[at]
+            events[position], events[-1] = events[-1], events[position]
         else:
-            events[at] = draw(st.sampled_from(ERRORS).flatmap(mutated))
+            events[position] = draw(st.sampled_from(ERRORS).flatmap(mutated))
     lines = [b"data: " + values.written(event).encode() + b"\n\n" for event in events]
     for _ in range(draw(st.integers(0, 2))):
         odd = [
@@ -127,11 +127,11 @@ def streams(draw: st.DrawFn) -> Case:
         lines.append(sound.DONE)
     body = b"".join(lines)
     if draw(st.integers(0, 4)) == 0:
-        at = draw(st.integers(0, len(body)))
+        position = draw(st.integers(0, len(body)))
         body = (
-            body[:at]
+            body[:position]
             + draw(st.sampled_from([b"", b"\x00", b"\r\n", b"\xff"]))
-            + body[at + draw(st.integers(0, 9)) :]
+            + body[position + draw(st.integers(0, 9)) :]
         )
     return Case(path, stream=True, n=n, script=draw(_sent(body, 200, "text/event-stream")))
 

@@ -34,11 +34,11 @@ class Target:
     host: str
     port: int
     key: str
-    """Of a customer."""
+    """A customer's key."""
     admin: str
-    """Of the same customer's administrator."""
+    """The key of the same customer's administrator."""
     limited: str
-    """Of a customer with few requests a minute."""
+    """The key of a customer with few requests a minute."""
     tenant: str
 
 

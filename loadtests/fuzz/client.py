@@ -43,7 +43,7 @@ FIELDS = {
     "/v1/messages": MESSAGES,
     "/v1/messages/count_tokens": PROMPT,
 }
-"""Of dialects, whose fields are not the engine's."""
+"""Paths of the dialects, whose fields are not the engine's."""
 MODELS = ["support", "support", "support", "support@v1", "kestrel/support@v1", "osprey/support", "bench-base"]
 PATHS = [
     "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/support", "/v1/embeddings", "/v1/",
@@ -178,8 +178,8 @@ def wires(draw: st.DrawFn, keys: list[str]) -> Wire:
     if how == "half":
         data = data[: draw(st.integers(0, len(data)))]
     elif how == "dirt":
-        at = draw(st.integers(0, len(data)))
-        data = data[:at] + draw(st.binary(min_size=1, max_size=6)) + data[at:]
+        position = draw(st.integers(0, len(data)))
+        data = data[:position] + draw(st.binary(min_size=1, max_size=6)) + data[position:]
     elif how == "only dirt":
         data = draw(st.binary(max_size=300))
     elif how == "lf":
@@ -236,7 +236,7 @@ class _Read(io.BytesIO):
 
 
 def _answers(heard: bytes) -> list[Answer]:
-    found: list[Answer] = []
+    answers: list[Answer] = []
     source = _Read(heard)
     while source.tell() < len(heard):
         response = http.client.HTTPResponse(source, method="GET")  # type: ignore[arg-type]  # all it uses is makefile
@@ -248,5 +248,5 @@ def _answers(heard: bytes) -> list[Answer]:
             if status < http.client.INTERNAL_SERVER_ERROR:
                 break  # truncated, or an answer to HEAD
             body = b""
-        found.append(Answer(response.status, body, response.getheader("content-type") or ""))
-    return found
+        answers.append(Answer(response.status, body, response.getheader("content-type") or ""))
+    return answers

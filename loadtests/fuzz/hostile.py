@@ -32,8 +32,8 @@ def answer(
     body: bytes, *, status: int = 200, kind: str = "application/json", length: int | None = None
 ) -> bytes:
     """A complete HTTP response with `body`; `length` overrides its content-length."""
-    said = len(body) if length is None else length
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {said}\r\n\r\n"
+    content_length = len(body) if length is None else length
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {content_length}\r\n\r\n"
     return head.encode() + body
 
 

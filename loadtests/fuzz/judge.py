@@ -57,13 +57,13 @@ def check(answer: Answer, allowed: Collection[str] = NOTHING) -> None:
         _check_events(answer.body, allowed)
 
 
-def check_secrets(answer: Answer, asked: str, secrets: Collection[str]) -> None:
+def check_secrets(answer: Answer, request: str, secrets: Collection[str]) -> None:
     """That the answer tells none of the secrets that the caller did not name itself. Raises
     BrokenPromiseError."""
     text = answer.body.decode("utf-8", "replace")
-    told = [secret for secret in secrets if secret in text and secret not in asked]
-    if told:
-        raise BrokenPromiseError(f"tells {told[:5]}: {answer!r}")
+    disclosed = [secret for secret in secrets if secret in text and secret not in request]
+    if disclosed:
+        raise BrokenPromiseError(f"tells {disclosed[:5]}: {answer!r}")
 
 
 def _error(answer: Answer) -> dict[str, object]:
@@ -107,10 +107,10 @@ def _check_events(body: bytes, allowed: Collection[str]) -> None:
         if payload == b"[DONE]" and event is events[-1]:
             continue
         try:
-            said = json.loads(payload)
+            document = json.loads(payload)
         except ValueError as problem:
             raise BrokenPromiseError(f"an event that is not JSON: {event[:300]!r}") from problem
-        error = _error_of(said) if isinstance(said, dict) else None
+        error = _error_of(document) if isinstance(document, dict) else None
         if error is not None:
             code = error.get("code")
             if _is_anthropics(error) and allowed:
@@ -124,11 +124,11 @@ def _ends(event: bytes) -> bool:
     return event == b"data: [DONE]" or event.partition(b"\n")[0] in _LAST
 
 
-def _error_of(said: dict[str, Any]) -> dict[str, Any] | None:
+def _error_of(event: dict[str, Any]) -> dict[str, Any] | None:
     """The error that an event reports, in whichever dialect."""
-    if said.get("type") == "error":
-        return said.get("error") if isinstance(said.get("error"), dict) else said
-    return said["error"] if isinstance(said.get("error"), dict) else None
+    if event.get("type") == "error":
+        return event.get("error") if isinstance(event.get("error"), dict) else event
+    return event["error"] if isinstance(event.get("error"), dict) else None
 
 
 def _is_anthropics(error: dict[str, Any]) -> bool:
@@ -151,13 +151,13 @@ class Log:
             file.seek(self._seen)
             new = file.read()
         self._seen += len(new)
-        at = new.find(_TRACEBACK)
-        if at < 0:
+        start = new.find(_TRACEBACK)
+        if start < 0:
             return ""
-        above = new.rfind(b"\n", 0, at)  # the log indents continuation lines
+        above = new.rfind(b"\n", 0, start)  # the log indents continuation lines
         line = new.rfind(b"\n", 0, max(above, 0)) + 1
-        end = _LINE.search(new, at)
-        return new[line : end.start() if end else at + 20_000].decode(errors="replace")
+        end = _LINE.search(new, start)
+        return new[line : end.start() if end else start + 20_000].decode(errors="replace")
 
     def check(self) -> None:
         """Raises BrokenPromiseError if there is a new traceback."""

@@ -41,7 +41,7 @@ class Api:
         self._keys = keys
         self._session = session
         schema = schemathesis.openapi.from_dict(description())
-        self.operations = [_sound(found) for found in schema.get_all_operations()]
+        self.operations = [_sound(described) for described in schema.get_all_operations()]
 
     def requests(self) -> st.SearchStrategy[Request]:
         cases = [
@@ -94,11 +94,11 @@ class Api:
         return Answer(answer.status_code, answer.content, kind)
 
 
-def _sound(found: Any) -> Any:
+def _sound(described: Any) -> Any:
     """The operation. Raises the error if its description is invalid."""
-    if isinstance(found, Err):
-        raise found.err()
-    return found.ok()
+    if isinstance(described, Err):
+        raise described.err()
+    return described.ok()
 
 
 def description() -> dict[str, Any]:

@@ -109,8 +109,8 @@ class FromEngine(Part):
         self._turn = 0
         keys = [world.keys["tenant"]]
         for tenant in TENANTS[1:]:
-            made = world.gateway.call("POST", "/admin/v1/keys", {"tenant": tenant, "role": "tenant"})
-            keys.append(made["key"])
+            key = world.gateway.call("POST", "/admin/v1/keys", {"tenant": tenant, "role": "tenant"})
+            keys.append(key["key"])
         self._keys = keys
 
     def play(self, case: answers.Case, scripts: dict[str, Script]) -> list[tuple[Answer, frozenset[str]]]:

@@ -65,13 +65,13 @@ def objects(draw: st.DrawFn, base: dict[str, Any], names: list[str]) -> str:
             name = draw(st.sampled_from(names) | TEXT) if names else draw(TEXT)
             fields.append((name, draw(RAW)))
             continue
-        at = draw(st.integers(0, len(fields) - 1))
+        position = draw(st.integers(0, len(fields) - 1))
         if how == "drop":
-            del fields[at]
+            del fields[position]
         elif how == "twice":
-            fields.append((fields[at][0], draw(RAW)))
+            fields.append((fields[position][0], draw(RAW)))
         else:
-            fields[at] = fields[at][0], draw(RAW)
+            fields[position] = fields[position][0], draw(RAW)
     return "{" + ",".join(f"{written(name)}:{text}" for name, text in fields) + "}"
 
 
@@ -86,15 +86,15 @@ def encoded(draw: st.DrawFn, texts: Text) -> bytes:
     if how == "cut":
         return data[: draw(st.integers(0, len(data)))]
     if how == "dirt":
-        at = draw(st.integers(0, len(data)))
-        return data[:at] + draw(st.binary(max_size=8)) + data[at:]
+        position = draw(st.integers(0, len(data)))
+        return data[:position] + draw(st.binary(max_size=8)) + data[position:]
     return draw(st.binary(max_size=200)) if how == "only dirt" else data
 
 
 @st.composite
 def split(draw: st.DrawFn, data: Bytes, most: int = 4) -> tuple[bytes, ...]:
     """The same bytes in up to `most` pieces."""
-    whole = draw(data)
-    cuts = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=most - 1)))
-    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    content = draw(data)
+    cuts = sorted(draw(st.lists(st.integers(0, len(content)), max_size=most - 1)))
+    pieces = [content[a:b] for a, b in zip([0, *cuts], [*cuts, len(content)], strict=True)]
     return tuple(piece for piece in pieces if piece) or (b"",)

@@ -40,7 +40,7 @@ class FuzzTarget:
 
     def __init__(self, directory: Path, **settings: str) -> None:
         """`settings`: FLORIN_* variables in lower case without the prefix."""
-        said = {
+        options = {
             "probe_interval": "0.02",
             "probe_timeout": "2",
             "connect_timeout": "1",
@@ -53,7 +53,7 @@ class FuzzTarget:
         self.keyless: list[str] = []
         """Roles for which the admin API creates no keys."""
         self.engines = Engines(2, base=adapter_files.BASE, check_paths=False)
-        variables = {f"FLORIN_{name.upper()}": value for name, value in said.items()}
+        variables = {f"FLORIN_{name.upper()}": value for name, value in options.items()}
         log = directory / "florin.log"
         self.gateway = Gateway(directory / "state", log, settings=variables | OFFLINE)
         self.log = Log(log)

@@ -19,8 +19,8 @@ async def probe(engine: EngineCalls, model: str) -> dict[str, Any]:
     return {"texts": list(parsed.texts), "logprobs": [round(number, 6) for number in parsed.logprobs]}
 
 
-def apart(one: Sequence[float], other: Sequence[float]) -> float:
+def apart(first: Sequence[float], second: Sequence[float]) -> float:
     """Their distance as verification computes it, in nats."""
-    found = distance(ProbeAnswer((), tuple(one)), ProbeAnswer((), tuple(other)))
-    assert found is not None
-    return found
+    nats = distance(ProbeAnswer((), tuple(first)), ProbeAnswer((), tuple(second)))
+    assert nats is not None
+    return nats

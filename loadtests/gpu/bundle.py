@@ -21,7 +21,7 @@ from loadtests.gpu import pieces, wheels
 from loadtests.gpu.there import BUNDLE
 
 MEGABYTES = 48
-"""Of a piece: with the repository beside it, it stays below 64 MiB."""
+"""Size of a piece: with the repository beside it, it stays below 64 MiB."""
 
 
 def collect(root: Path, console: Console) -> list[Path]:

@@ -112,9 +112,9 @@ def _quoted(source: str) -> str:
 
 
 def main() -> int:
-    found = measured(Results.read(COMMITTED))
-    FILE.write_text(rendered({name: found.get(name, figure) for name, figure in FIGURES.items()}))
-    print(f"{len(found)} of {len(FIGURES)} constants are measured.")
+    constants = measured(Results.read(COMMITTED))
+    FILE.write_text(rendered({name: constants.get(name, figure) for name, figure in FIGURES.items()}))
+    print(f"{len(constants)} of {len(FIGURES)} constants are measured.")
     return 0
 
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from adapters.placement.fingerprint import LIKE_BASE, UNLIKE_ITSELF
 from adapters.placement.scheduling.figures import FIGURES
-from deploy.docs.markdown import code, document, table
 from gateway.costs.calibration.fit import UNITS, CalibrationError
 from loadtests.gpu import summaries
 from loadtests.gpu.results import COMMITTED, Results
+from tests.tools.docs.markdown import code, document, table
 
 DOLLARS = 3.0
 """Per GPU-hour, an example: costs are proportional to it."""
@@ -126,12 +126,15 @@ def _loads(results: Results) -> str:
 
 
 def _latency(results: Results, stage: str) -> str:
-    found = summaries.latencies(results, stage)
-    distinct = sorted({number for number, _ in found})
-    batches = sorted({batch for _, batch in found})
+    latencies = summaries.latencies(results, stage)
+    distinct = sorted({number for number, _ in latencies})
+    batches = sorted({batch for _, batch in latencies})
     heads = ("batch", *("no adapter, ms" if not d else f"{d}, ms" for d in distinct))
-    rows = ((str(b), *(f"{found[d, b]:.2f}" if (d, b) in found else "" for d in distinct)) for b in batches)
-    return table(heads, rows) if found else ""
+    rows = (
+        (str(b), *(f"{latencies[d, b]:.2f}" if (d, b) in latencies else "" for d in distinct))
+        for b in batches
+    )
+    return table(heads, rows) if latencies else ""
 
 
 def _cliff(results: Results) -> str:
@@ -213,9 +216,9 @@ def _prompt_logprobs(results: Results) -> str:
 
 
 def _power(results: Results) -> str:
-    found = summaries.watts(results)
-    if not found:
+    watts = summaries.watts(results)
+    if not watts:
         return ""
     limit = results.run_of("power")["limit_watts"]
-    phases = ((phase, f"{mean:.0f}") for phase, mean in found.items())
+    phases = ((phase, f"{mean:.0f}") for phase, mean in watts.items())
     return f"The limit is {limit:.0f} W.\n\n{table(('phase', 'mean watts'), phases)}"

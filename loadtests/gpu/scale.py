@@ -28,7 +28,7 @@ class Scale:
     repeats: int
     """Repetitions of whatever is over soon."""
     tokens: int
-    """Of an answer."""
+    """Length of an answer."""
     seconds: float
     """For each measurement that lasts a given time."""
     flags: tuple[str, ...]

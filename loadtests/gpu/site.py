@@ -90,7 +90,7 @@ class Site:
         await self._stack.aclose()
 
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Of the admin API. Raises GatewayError."""
+        """Call the admin API. Raises GatewayError."""
         return await asyncio.to_thread(self.gateway.call, method, f"/admin/v1/{path}", body)
 
     async def chat(self, tenant: str, question: str, tokens: int) -> httpx.Response:

@@ -45,11 +45,11 @@ def load_times(results: Results) -> list[LoadTimes]:
 
 def latencies(results: Results, stage: str) -> dict[tuple[int, int], float]:
     """By distinct adapters and batch: the median inter-token latency of all rounds, in milliseconds."""
-    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    samples: dict[tuple[int, int], list[float]] = defaultdict(list)
     for measured in results.rounds(stage):
         if measured["itl_ms"] is not None:
-            found[measured["distinct"], measured["batch"]].append(measured["itl_ms"])
-    return {key: median(values) for key, values in found.items()}
+            samples[measured["distinct"], measured["batch"]].append(measured["itl_ms"])
+    return {key: median(values) for key, values in samples.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def token_weights(results: Results) -> tuple[Weight, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Distances:
-    """Of answers to the verification's probe, in nats."""
+    """How far answers to the verification's probe are apart, in nats."""
 
     what: str
     mean: float
@@ -100,29 +100,29 @@ class Distances:
 
 
 def distances(results: Results) -> list[Distances]:
-    """Of the same model to its first answer, alone and in a batch; then of other models to that answer."""
+    """From each model's first answer to its later ones, alone and in a batch; then to others' answers."""
     rounds = results.rounds("fingerprints")
     first: dict[str, list[float]] = {}
     for measured in rounds:
         first.setdefault(measured["model"], measured["logprobs"])
     # Each model was asked once before any was asked again.
     later = rounds[len(first) :]
-    found: list[Distances] = []
+    pairs: list[Distances] = []
     for model in ("base", "adapter 0"):
         for beside in sorted({r["beside"] for r in later}):
             answers = [r["logprobs"] for r in later if (r["model"], r["beside"]) == (model, beside)]
             where = f"beside {beside} requests" if beside else "alone"
-            found.append(_distances(f"{model}, again, {where}", first[model], answers))
+            pairs.append(_distances(f"{model}, again, {where}", first[model], answers))
     for model, answer in first.items():
         if model.startswith("adapter 0, "):
-            found.append(
+            pairs.append(
                 _distances(
                     f"adapter 0 to itself with {model.partition(', ')[2]}", first["adapter 0"], [answer]
                 )
             )
         elif model != "base":
-            found.append(_distances(f"{model} to the base model", first["base"], [answer]))
-    return [distance for distance in found if distance.probes]
+            pairs.append(_distances(f"{model} to the base model", first["base"], [answer]))
+    return [distance for distance in pairs if distance.probes]
 
 
 def _distances(what: str, first: Sequence[float], others: Iterable[Sequence[float]]) -> Distances:

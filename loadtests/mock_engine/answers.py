@@ -47,7 +47,7 @@ def text(speaker: str, tokens: int, finish: str, begun: int = 0) -> str:
 
 def whole(request: GenerationRequest, request_id: str, cached: int, *, details: bool) -> bytes:
     """The body of a non-streamed answer."""
-    said = text(request.model, request.tokens, request.finish, request.begun)
+    content = text(request.model, request.tokens, request.finish, request.begun)
     make = _chat_choice if request.chat else _text_choice
     completion = request.tokens * request.choices
     known: dict[str, Any] | None = None
@@ -59,7 +59,7 @@ def whole(request: GenerationRequest, request_id: str, cached: int, *, details: 
         "object": "chat.completion" if request.chat else "text_completion",
         "created": int(time.time()),
         "model": request.model,
-        "choices": [make(i, said, request.finish) for i in range(request.choices)],
+        "choices": [make(i, content, request.finish) for i in range(request.choices)],
         "service_tier": None,
         "system_fingerprint": FINGERPRINT,
         "usage": {
@@ -75,10 +75,10 @@ def whole(request: GenerationRequest, request_id: str, cached: int, *, details: 
     return orjson.dumps(body | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
 
 
-def _chat_choice(index: int, said: str, finish: str) -> dict[str, Any]:
+def _chat_choice(index: int, content: str, finish: str) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": said,
+        "content": content,
         "refusal": None,
         "annotations": None,
         "audio": None,
@@ -96,10 +96,10 @@ def _chat_choice(index: int, said: str, finish: str) -> dict[str, Any]:
     }
 
 
-def _text_choice(index: int, said: str, finish: str) -> dict[str, Any]:
+def _text_choice(index: int, content: str, finish: str) -> dict[str, Any]:
     return {
         "index": index,
-        "text": said,
+        "text": content,
         "logprobs": None,
         "finish_reason": finish,
         "stop_reason": None,
@@ -136,12 +136,12 @@ def events(request: GenerationRequest, request_id: str, cached: int, *, details:
 
 
 def _tokens(request: GenerationRequest, head: str) -> Iterator[bytes]:
-    said = pieces(request.model, request.tokens, request.finish, request.begun)
+    parts = pieces(request.model, request.tokens, request.finish, request.begun)
     if request.finish != "length":
-        said.append("")
-    last = len(said)
+        parts.append("")
+    last = len(parts)
     choices = range(request.choices)
-    for count, piece in enumerate(said, 1):
+    for count, piece in enumerate(parts, 1):
         middle = (_chat_middle if request.chat else _text_middle)(
             piece, request.finish if count == last else ""
         )

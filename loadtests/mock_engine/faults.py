@@ -47,7 +47,7 @@ class Faults:
     status: int = 0
     """Answer with this HTTP status and an error object, without generating."""
     message: str = ""
-    """Of that error object."""
+    """What that error object says."""
     stop_at: Literal["", "headers", "first_event", "events"] = ""
     stop_how: How = "reset"
     events: int = 3

@@ -213,9 +213,9 @@ class Generation:
     def _send(self, data: bytes, *, last: bool = False) -> None:
         size = self._faults.split or len(data)
         write = self._connection.write
-        for at in range(0, len(data), size):
-            part = data[at : at + size]
-            end = b"0\r\n\r\n" if last and at + size >= len(data) else b""
+        for start in range(0, len(data), size):
+            part = data[start : start + size]
+            end = b"0\r\n\r\n" if last and start + size >= len(data) else b""
             write(b"%x\r\n%b\r\n%b" % (len(part), part, end))
 
     def _held(self, step: Callable[[], None]) -> bool:

@@ -41,7 +41,7 @@ def detokenize(body: dict[str, Any], state: State) -> GenerationRequest:
 def embed(body: dict[str, Any], state: State) -> GenerationRequest:
     given = body["input"] if "input" in body else chat_prompt(body)
     single = isinstance(given, str) or isinstance(given[0], int)
-    texts = [_text(one) for one in ([given] if single else given)]
+    texts = [_text(entry) for entry in ([given] if single else given)]
     vectors = [vector(state, _model(body, state), text) for text in texts]
     encode = _base64 if body.get("encoding_format") == "base64" else list
     counts = tuple(map(_count, texts))
@@ -51,8 +51,8 @@ def embed(body: dict[str, Any], state: State) -> GenerationRequest:
 
 
 def score(body: dict[str, Any], state: State) -> GenerationRequest:
-    one, other = (_list(body[name]) for name in body if name in _SIDES)
-    scores, counts = _similarities(body, state, one * (len(other) // len(one)), other)
+    lefts, rights = (_list(body[name]) for name in body if name in _SIDES)
+    scores, counts = _similarities(body, state, lefts * (len(rights) // len(lefts)), rights)
     data = [{"index": i, "object": "score", "score": each} for i, each in enumerate(scores)]
     answer = {"id": "score-mock", "object": "list", "created": int(time.time()), "data": data}
     return _answered(body, state, answer | _said(body, state, counts), counts)
@@ -105,12 +105,12 @@ _SIDES = ("queries", "documents", "items", "data_1", "data_2", "text_1", "text_2
 
 
 def _similarities(
-    body: dict[str, Any], state: State, one: list[str], other: list[str]
+    body: dict[str, Any], state: State, lefts: list[str], rights: list[str]
 ) -> tuple[list[float], tuple[int, ...]]:
     model = _model(body, state)
-    pairs = list(zip(one, other, strict=True))
+    pairs = list(zip(lefts, rights, strict=True))
     scores = [sum(map(mul, vector(state, model, a), vector(state, model, b))) for a, b in pairs]
-    return scores, tuple(map(_count, [*dict.fromkeys(one), *other]))
+    return scores, tuple(map(_count, [*dict.fromkeys(lefts), *rights]))
 
 
 def _said(body: dict[str, Any], state: State, counts: tuple[int, ...]) -> dict[str, Any]:

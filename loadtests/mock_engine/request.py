@@ -48,8 +48,8 @@ class GenerationRequest:
 def parse(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> GenerationRequest:
     """Parse a request. Raises BadRequestError with vLLM's message."""
     model = body.get("model") or base
-    body, said = _chat_begun(body) if chat else _completion_begun(body, model)
-    begun = covered(model, said)
+    body, beginning = _chat_begun(body) if chat else _completion_begun(body, model)
+    begun = covered(model, beginning)
     prompts = chat_prompt(body) if chat else _completion_prompts(body)
     tokens, finish = _length(body, natural - begun, default=None if chat else 16)
     options = body.get("stream_options") or {}
@@ -93,13 +93,13 @@ def said_by(speaker: str) -> Iterator[str]:
     yield from cycle(WORDS)
 
 
-def covered(speaker: str, said: str) -> int:
-    """Number of tokens that `said` covers of an answer; for any other text, its number of words."""
+def covered(speaker: str, text: str) -> int:
+    """Number of tokens that `text` covers of an answer; for any other text, its number of words."""
     count = 0
     for piece in said_by(speaker):
-        if not said.startswith(piece):
-            return count + len(said.split())
-        count, said = count + 1, said[len(piece) :]
+        if not text.startswith(piece):
+            return count + len(text.split())
+        count, text = count + 1, text[len(piece) :]
     return count
 
 
@@ -119,24 +119,24 @@ def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
 def _completion_begun(body: dict[str, Any], model: str) -> tuple[dict[str, Any], str]:
     """The prompt up to the beginning of an answer in it, and the rest."""
     prompt = body.get("prompt")
-    if not isinstance(prompt, str) or (at := prompt.find(f"I am {model}")) < 0:
+    if not isinstance(prompt, str) or (start := prompt.find(f"I am {model}")) < 0:
         return body, ""
-    return {**body, "prompt": prompt[:at] or " "}, prompt[at:]
+    return {**body, "prompt": prompt[:start] or " "}, prompt[start:]
 
 
 def _length(body: dict[str, Any], natural: int, default: int | None) -> tuple[int, str]:
-    wanted = body.get("max_completion_tokens")
-    if wanted is None:
-        wanted = body.get("max_tokens", default)
-    if wanted is None:
+    most = body.get("max_completion_tokens")
+    if most is None:
+        most = body.get("max_tokens", default)
+    if most is None:
         return natural, "stop"
-    if wanted < 1:
+    if most < 1:
         raise BadRequestError(
-            f"max_tokens must be at least 1, got {wanted}. (parameter=max_tokens, value={wanted})",
+            f"max_tokens must be at least 1, got {most}. (parameter=max_tokens, value={most})",
             "max_tokens",
         )
-    if wanted < natural or body.get("ignore_eos"):
-        return wanted, "length"
+    if most < natural or body.get("ignore_eos"):
+        return most, "length"
     return natural, "stop"
 
 

@@ -86,15 +86,15 @@ class Routes:
                 status, answers.error("The mock engine was told to refuse.", "LoadError", status)
             )
             return
-        status, said = self._state.load(fields)
-        connection.answer(status, said, _kind(status))
+        status, answer = self._state.load(fields)
+        connection.answer(status, answer, _kind(status))
 
     def _unload(self, connection: Connection, body: bytes) -> None:
         self._do(connection, lambda: self._unload_now(connection, body))
 
     def _unload_now(self, connection: Connection, body: bytes) -> None:
-        status, said = self._state.unload(_parsed(body))
-        connection.answer(status, said, _kind(status))
+        status, answer = self._state.unload(_parsed(body))
+        connection.answer(status, answer, _kind(status))
 
     def _stop_core(self, connection: Connection, _: bytes) -> None:
         self._core.stop(self._state.metrics(self._faults.waiting))

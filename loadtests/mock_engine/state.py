@@ -35,7 +35,7 @@ class Spec:
     tasks: tuple[str, ...] = ("generate",)
     """What it does, as in Florin's registration: a pooling engine neither chats nor completes."""
     dimensions: int = 16
-    """Of its vectors."""
+    """Components of its vectors."""
     check_paths: bool = True
     """Loads require an existing directory with adapter_config.json and adapter_model.safetensors."""
     log: int = 10_000
@@ -286,10 +286,10 @@ class State:
 
 def _digest(directory: Path) -> str:
     files = sorted(directory.glob("*")) if directory.is_dir() else []
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for file in files:
-        whole.update(file.name.encode() + b"\0" + file.read_bytes())
-    return whole.hexdigest()
+        hasher.update(file.name.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()
 
 
 def _bad(message: str) -> tuple[int, bytes]:

@@ -57,8 +57,8 @@ def main() -> int:
                 errors += _measure(fleet, directory, name, options, number, results)
                 console.print(f"round {number + 1}: {name}", style="dim")
     medians = {workload: summary(rounds) for workload, rounds in results.items()}
-    for workload, found in medians.items():
-        show(console, workload, found)
+    for workload, policies in medians.items():
+        show(console, workload, policies)
     if options.json:
         document = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -104,9 +104,9 @@ def _measure(
         )
         uvloop.run(call(gateway.url, keys, fleet.model, WARMING, len(WARMING)))
         for workload in WORKLOADS:
-            asked = questions(fleet.model, workload, options.requests, options.seed + number)
+            todo = questions(fleet.model, workload, options.requests, options.seed + number)
             loads = _loads(fleet)
-            run = uvloop.run(call(gateway.url, keys, fleet.model, asked, options.callers))
+            run = uvloop.run(call(gateway.url, keys, fleet.model, todo, options.callers))
             results[workload][name].append(figures(run, _loads(fleet) - loads))
             errors += [f"{name}, {workload}: {error}" for error in run.errors]
     for engine in fleet.engines:

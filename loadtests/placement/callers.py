@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 
 from deploy.demo.model import DemoModel
-from loadtests.sim.workloads import HOT, RECENT, SAME
+from gateway.planning.simulator.workloads import HOT, RECENT, SAME
 
 TENANTS = ("acme", "bolt", "corgi", "delta")
 NAMES = ("support", "sales")
@@ -80,10 +80,10 @@ def questions(model: DemoModel, workload: str, count: int, seed: int) -> list[Qu
 
 
 async def call(
-    url: str, keys: dict[str, str], model: DemoModel, asked: Sequence[Question], callers: int
+    url: str, keys: dict[str, str], model: DemoModel, prompts: Sequence[Question], callers: int
 ) -> Run:
     """`callers` at once, each of whom asks the next question as soon as the last is answered."""
-    run, todo = Run(), iter(asked)
+    run, todo = Run(), iter(prompts)
     timeout = aiohttp.ClientTimeout(total=TIMEOUT)
     async with aiohttp.ClientSession(url, timeout=timeout, trust_env=False) as session:
         began = time.perf_counter()

@@ -57,15 +57,15 @@ def show(console: Console, workload: str, medians: Mapping[str, Any]) -> None:
     headings = ("answers /s", "TTFT p50 ms", "p99 ms", "busier engine", "loads", "throughput", "p50", "p99")
     for heading in headings:
         table.add_column(heading, justify="right")
-    for name, found in medians.items():
-        ratios = [found[f"{what}_ratio"] for what in ("throughput", "ttft_p50", "ttft_p99")]
+    for name, figures in medians.items():
+        ratios = [figures[f"{what}_ratio"] for what in ("throughput", "ttft_p50", "ttft_p99")]
         table.add_row(
             name,
-            f"{found['answers_per_second']:.1f}",
-            f"{found['ttft_p50_ms']:,.0f}",
-            f"{found['ttft_p99_ms']:,.0f}",
-            f"{found['busier_engine']:.0%}",
-            f"{found['loads']:.0f}",
+            f"{figures['answers_per_second']:.1f}",
+            f"{figures['ttft_p50_ms']:,.0f}",
+            f"{figures['ttft_p99_ms']:,.0f}",
+            f"{figures['busier_engine']:.0%}",
+            f"{figures['loads']:.0f}",
             *(
                 "" if name == MINE else f"{r['median']:.2f} ({r['least']:.2f} to {r['most']:.2f})"
                 for r in ratios

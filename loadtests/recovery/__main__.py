@@ -67,7 +67,7 @@ def _measured(names: list[str], runs: int) -> list[dict[str, Any]]:
 
 def _row(name: str, outcomes: list[Outcome]) -> dict[str, Any]:
     seconds = {
-        what: [found for outcome in outcomes for found in outcome.seconds[what]]
+        what: [times for outcome in outcomes for times in outcome.seconds[what]]
         for what in outcomes[0].seconds
     }
     return {
@@ -76,8 +76,8 @@ def _row(name: str, outcomes: list[Outcome]) -> dict[str, Any]:
         "asked": sum(outcome.asked for outcome in outcomes),
         "failed": dict(sum((outcome.failed for outcome in outcomes), Counter())),
         "seconds": {
-            what: {"median": round(statistics.median(found), 3), "worst": round(max(found), 3)}
-            for what, found in seconds.items()
+            what: {"median": round(statistics.median(times), 3), "worst": round(max(times), 3)}
+            for what, times in seconds.items()
         },
     }
 
@@ -90,8 +90,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         how = "".join(f"\n{times:,} {code}" for code, times in row["failed"].items())
         failed = f"{sum(row['failed'].values()):,} of {row['asked']:,}{how}"
         first = [row["incident"], str(row["runs"]), failed]
-        for what, found in row["seconds"].items():
-            table.add_row(*first, what.replace("_", " "), f"{found['median']:.2f}", f"{found['worst']:.2f}")
+        for what, duration in row["seconds"].items():
+            table.add_row(
+                *first, what.replace("_", " "), f"{duration['median']:.2f}", f"{duration['worst']:.2f}"
+            )
             first = ["", "", ""]
     return table
 

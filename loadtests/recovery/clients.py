@@ -115,15 +115,15 @@ class Clients:
 
     async def answered(self, count: int) -> None:
         """Until so many more have been."""
-        enough = sum(asked.ok for asked in self.asked) + count
+        enough = sum(exchange.ok for exchange in self.asked) + count
         async with asyncio.timeout(LONGEST_S):
-            while sum(asked.ok for asked in self.asked) < enough:  # noqa: ASYNC110 - see `asking`
+            while sum(exchange.ok for exchange in self.asked) < enough:  # noqa: ASYNC110 - see `asking`
                 await asyncio.sleep(PAUSE_S)
 
     async def heard(self, code: str) -> None:
         """Until a request has failed like that."""
         async with asyncio.timeout(LONGEST_S):
-            while all(asked.code != code for asked in self.asked):  # noqa: ASYNC110 - see `asking`
+            while all(exchange.code != code for exchange in self.asked):  # noqa: ASYNC110 - see `asking`
                 await asyncio.sleep(PAUSE_S)
 
     async def well(self, since: float, *, quiet: float = 3.0) -> float:
@@ -132,33 +132,36 @@ class Clients:
         async with asyncio.timeout(LONGEST_S):
             while True:
                 await asyncio.sleep(0.1)
-                found = recovered(self.asked, since)
-                if found is not None and time.monotonic() >= since + found + quiet:
-                    return found
+                recovery = recovered(self.asked, since)
+                if recovery is not None and time.monotonic() >= since + recovery + quiet:
+                    return recovery
 
     async def loaded(self, since: float, models: Sequence[str]) -> float:
         """Seconds from `since` to the first answer after which nothing was refused: each of these adapters
         must be loaded, which workers refuse as long as they are not sure of the registry."""
-        asked: list[Asked] = []
+        exchanges: list[Asked] = []
         async with asyncio.timeout(LONGEST_S):
             for model in models:
                 while True:
-                    asked.append(await self.ask(model))
-                    if asked[-1].ok:
+                    exchanges.append(await self.ask(model))
+                    if exchanges[-1].ok:
                         break
                     await asyncio.sleep(PAUSE_S)
-        found = recovered(asked, since)
-        assert found is not None, "the last one was answered"
-        return found
+        recovery = recovered(exchanges, since)
+        assert recovery is not None, "the last one was answered"
+        return recovery
 
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
 
 
-def recovered(asked: Sequence[Asked], since: float) -> float | None:
+def recovered(exchanges: Sequence[Asked], since: float) -> float | None:
     """Seconds from `since` to the first answer that came after the last failure; None: there is none yet."""
-    last = max((one.ended for one in asked if not one.ok), default=since)
-    first = min((one.ended for one in asked if one.ok and one.ended > max(last, since)), default=None)
+    last = max((exchange.ended for exchange in exchanges if not exchange.ok), default=since)
+    first = min(
+        (exchange.ended for exchange in exchanges if exchange.ok and exchange.ended > max(last, since)),
+        default=None,
+    )
     return None if first is None else first - since
 
 

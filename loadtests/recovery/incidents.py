@@ -40,8 +40,8 @@ class Outcome:
 
 
 def outcome(clients: Clients, **seconds: float) -> Outcome:
-    failed = Counter(one.code for one in clients.asked if not one.ok)
-    return Outcome(len(clients.asked), failed, {name: [found] for name, found in seconds.items()})
+    failed = Counter(exchange.code for exchange in clients.asked if not exchange.ok)
+    return Outcome(len(clients.asked), failed, {name: [duration] for name, duration in seconds.items()})
 
 
 async def registry_lost(directory: Path) -> Outcome:
@@ -52,8 +52,8 @@ async def registry_lost(directory: Path) -> Outcome:
             await asyncio.to_thread(site.valkey.client.flushall)
             await site.ready("degraded", 0.0)
             await clients.answered(50)
-            found = await site.call("GET", "registry")
-            await site.call("POST", "registry/restore", {"found": found["found"]})
+            registry = await site.call("GET", "registry")
+            await site.call("POST", "registry/restore", {"found": registry["found"]})
             loaded, sure = await _caught_up(site, clients)
             await clients.answered(50)
     return outcome(clients, restored_to_cold_load=loaded, restored_to_no_warning=sure)
@@ -97,7 +97,7 @@ async def engine_hung(directory: Path) -> Outcome:
             await asyncio.to_thread(site.engines[holder].act, "continue-core")
             used = await site.ready("ok", resumed)
             await clients.answered(50)
-    longest = max(one.ended - one.began for one in clients.asked)
+    longest = max(exchange.ended - exchange.began for exchange in clients.asked)
     return outcome(clients, hung_to_elsewhere=elsewhere, longest_wait=longest, resumed_to_in_use=used)
 
 
@@ -147,19 +147,19 @@ async def disk_full(directory: Path) -> Outcome:
                 full = time.monotonic()
                 await asyncio.to_thread(disk.fill)
                 await clients.heard("metering_unavailable")
-                refused = min(one.ended for one in clients.asked if one.code) - full
+                refused = min(exchange.ended for exchange in clients.asked if exchange.code) - full
                 await asyncio.sleep(SETTLE_S)
                 room = time.monotonic()
                 await asyncio.to_thread(disk.free)
                 back = await clients.well(room)
-        slowest = max(one.ended - one.began for one in clients.asked)
+        slowest = max(exchange.ended - exchange.began for exchange in clients.asked)
         return outcome(clients, full_to_refusal=refused, longest_wait=slowest, room_to_answer=back)
     finally:
         disk.close()
 
 
 _CRASHES: Final = 5
-"""Of each worker: after the last, the parent waits for eight seconds."""
+"""How often each worker crashes: after the last, the parent waits for eight seconds."""
 
 
 async def crash_loop(directory: Path) -> Outcome:
@@ -177,7 +177,7 @@ async def crash_loop(directory: Path) -> Outcome:
             await _crew(site, dead, 1)
             seen = time.monotonic()
             back = await clients.well(seen)
-    slowest = max(one.ended - one.began for one in clients.asked)
+    slowest = max(exchange.ended - exchange.began for exchange in clients.asked)
     seconds = {
         "longest_wait": slowest,
         "worker_to_answer": back,
@@ -205,7 +205,7 @@ async def clock_steps(directory: Path) -> Outcome:
 
 
 async def rolling_restart(directory: Path) -> Outcome:
-    """Of two gateways behind a balancer that retries nothing."""
+    """Restart two gateways in turn, behind a balancer that retries nothing."""
     async with Site(directory, gateways=2) as site:
         ports = [int(gateway.url.rpartition(":")[2]) for gateway in site.gateways]
         proxy = Proxy(("127.0.0.1", ports[0]))
@@ -227,8 +227,8 @@ async def rolling_restart(directory: Path) -> Outcome:
             balancing.cancel()
             await asyncio.gather(balancing, return_exceptions=True)
             await proxy.cut()
-    found = outcome(clients)
-    return replace(found, seconds={"signal_to_end": stops, "start_to_listening": starts})
+    restart = outcome(clients)
+    return replace(restart, seconds={"signal_to_end": stops, "start_to_listening": starts})
 
 
 async def _balance(proxy: Proxy, ports: list[int]) -> None:
@@ -258,7 +258,7 @@ async def overload(directory: Path) -> Outcome:
                 await _at(clients, group, 3 * _CAPACITY, 10.0)
                 fell = time.monotonic()
                 await _at(clients, group, _CAPACITY / 2, 15.0)
-    refused = [one.began for one in clients.asked if one.code == "overloaded"]
+    refused = [exchange.began for exchange in clients.asked if exchange.code == "overloaded"]
     if not refused:
         raise CannotError("nothing was refused")
     return outcome(clients, load_falls_to_last_refusal=max(0.0, max(refused) - fell))
@@ -282,12 +282,16 @@ async def _answered_by(clients: Clients, those: Callable[[str], bool], since: fl
     """Seconds from `since` to the first answer of such an engine."""
 
     def found() -> list[Asked]:
-        return [one for one in clients.asked if one.ok and one.ended > since and those(one.engine)]
+        return [
+            exchange
+            for exchange in clients.asked
+            if exchange.ok and exchange.ended > since and those(exchange.engine)
+        ]
 
     async with asyncio.timeout(120):
         while not found():  # noqa: ASYNC110 - see `Clients.asking`
             await asyncio.sleep(PAUSE_S)
-    return min(one.ended for one in found()) - since
+    return min(exchange.ended for exchange in found()) - since
 
 
 async def _crew(site: Site, dead: set[psutil.Process], count: int) -> set[psutil.Process]:

@@ -67,8 +67,8 @@ class Site:
             )
             for number in range(gateways)
         ]
-        for one in self.gateways:
-            one.operator_key = self.gateways[0].operator_key
+        for gateway in self.gateways:
+            gateway.operator_key = self.gateways[0].operator_key
         self._stack = AsyncExitStack()
         self.key = ""
 
@@ -100,7 +100,7 @@ class Site:
         await asyncio.to_thread(gateway.wait)
 
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Of the admin API. Raises GatewayError."""
+        """Call the admin API. Raises GatewayError."""
         return await asyncio.to_thread(self.gateway.call, method, f"/admin/v1/{path}", body)
 
     def clients(self, url: str = "") -> Clients:

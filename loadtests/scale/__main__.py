@@ -39,7 +39,7 @@ START_TARGET, MEMORY_TARGET = 1.5, 2_000
 
 @dataclass(slots=True)
 class Figures:
-    """Of one size of the registry."""
+    """What one size of the registry takes."""
 
     adapters: int
     tenants: int
@@ -76,14 +76,14 @@ def main() -> int:
     load_before = os.getloadavg()[0]
     with _bar() as bar:
         task = bar.add_task("", total=len(options.adapters) * (1 + options.starts + options.rounds))
-        found = [_measure(size, options, bar, task) for size in options.adapters]
-    _show(found, options)
+        measured = [_measure(size, options, bar, task) for size in options.adapters]
+    _show(measured, options)
     if load_before > 0.5:
         print(f"The load average was {load_before:.1f} at the start; other work interfered.")
     if options.json:
-        document = {"load_average_before": load_before, "figures": [asdict(f) for f in found]}
+        document = {"load_average_before": load_before, "figures": [asdict(f) for f in measured]}
         options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    results = [result for f in found for rounds in f.results.values() for result in rounds]
+    results = [result for f in measured for rounds in f.results.values() for result in rounds]
     failures = [failure for result in results for failure in result.errors.items()]
     for what, times in failures:
         print(f"{times} requests failed: {what}")
@@ -111,25 +111,25 @@ def _measure(adapters: int, options: argparse.Namespace, bar: Progress, task: Ta
         state = Path(directory) / "state"
         step("filling the registry")
         with EmbeddedValkey(state, fsync="everysec") as store:
-            made = asyncio.run(filled(store.url, adapters, tenants, mock.url))
+            registry = asyncio.run(filled(store.url, adapters, tenants, mock.url))
             memory = _process("memory", store.url.encode(), argument=True)
-        with ScaledGateway(state, made.customers[0]) as gateway:  # it loads the adapters, once
-            requests(gateway, made, 100.0, 2.0)
+        with ScaledGateway(state, registry.customers[0]) as gateway:  # it loads the adapters, once
+            requests(gateway, registry, 100.0, 2.0)
         starts = []
         for _ in range(options.starts):
             step("starting")
-            with ScaledGateway(state, made.customers[0]) as gateway:
+            with ScaledGateway(state, registry.customers[0]) as gateway:
                 starts.append(gateway.seconds)
-        with ScaledGateway(state, made.customers[0]) as gateway:
+        with ScaledGateway(state, registry.customers[0]) as gateway:
             time.sleep(2)
             figures = Figures(adapters, tenants, starts, gateway.resident, **memory)
-            requests(gateway, made, options.rate, 2.0)
+            requests(gateway, registry, options.rate, 2.0)
             for number in range(options.rounds):
                 step(f"requests, round {number + 1}")
-                figures.calm.append(requests(gateway, made, options.rate, options.seconds))
+                figures.calm.append(requests(gateway, registry, options.rate, options.seconds))
                 for prefix, results in (("elsewhere", figures.elsewhere), ("florin", figures.following)):
-                    with _churn(gateway, made, options.changes, prefix) as reached:
-                        results.append(requests(gateway, made, options.rate, options.seconds))
+                    with _churn(gateway, registry, options.changes, prefix) as reached:
+                        results.append(requests(gateway, registry, options.rate, options.seconds))
                 figures.changes += reached
     return figures
 
@@ -149,13 +149,13 @@ def engine() -> Iterator[MockProcess]:
 
 async def filled(url: str, adapters: int, tenants: int, engine_url: str) -> Registry:
     store = RedisStore(url)
-    made = await fill(store, adapters, tenants, engine_url)
+    registry = await fill(store, adapters, tenants, engine_url)
     await store.close()
-    return made
+    return registry
 
 
-def requests(gateway: ScaledGateway, made: Registry, rate: float, seconds: float) -> steady.Result:
-    job = steady.Job(gateway.port, made.customers, rate, seconds, gateway.pids)
+def requests(gateway: ScaledGateway, registry: Registry, rate: float, seconds: float) -> steady.Result:
+    job = steady.Job(gateway.port, registry.customers, rate, seconds, gateway.pids)
     return TypeAdapter(steady.Result).validate_python(_process("steady", orjson.dumps(asdict(job))))
 
 
@@ -169,9 +169,9 @@ def _process(module: str, given: bytes, *, argument: bool = False) -> dict[str, 
 
 
 @contextmanager
-def _churn(gateway: ScaledGateway, made: Registry, rate: float, prefix: str) -> Iterator[list[float]]:
+def _churn(gateway: ScaledGateway, registry: Registry, rate: float, prefix: str) -> Iterator[list[float]]:
     """Changes the registry meanwhile; the list has the rate that was reached afterwards."""
-    job = churn.Job(gateway.store_url, rate, made, prefix)
+    job = churn.Job(gateway.store_url, rate, registry, prefix)
     reached: list[float] = []
     command = [sys.executable, "-m", "loadtests.scale.churn"]
     with cpu.on_core(BENCH_CORE):
@@ -192,12 +192,12 @@ def _bar() -> Progress:
     return Progress(*columns, console=Console(stderr=True))
 
 
-def _show(found: list[Figures], options: argparse.Namespace) -> None:
+def _show(measured: list[Figures], options: argparse.Namespace) -> None:
     console = Console(width=120)
     sizes = _table(
         "The worker", "adapters", "tenants", "start s (least to most)", "MiB", "snapshot, bytes an adapter"
     )
-    for f in found:
+    for f in measured:
         starts = sorted(f.starts)
         shown = f"{statistics.median(starts):.2f} ({starts[0]:.2f} to {starts[-1]:.2f})" if starts else ""
         memory = f"{f.resident / 2**20:.0f}", f"{f.held / f.adapters:,.0f}"
@@ -215,7 +215,7 @@ def _show(found: list[Figures], options: argparse.Namespace) -> None:
         "following, of a core",
     )
     latencies = _table(title, *headings)
-    for f in found:
+    for f in measured:
         for changes, results in f.results.items():
             reached = f"{statistics.median(f.changes):.0f}" if changes == "followed" and f.changes else ""
             share = f"{f.following_cpu:.1%}" if changes == "followed" and results else ""

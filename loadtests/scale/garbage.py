@@ -40,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="florin-garbage-") as directory, ExitStack() as stack:
         mock = stack.enter_context(engine())
         store = stack.enter_context(EmbeddedValkey(Path(directory) / "store", fsync="everysec"))
-        made = asyncio.run(filled(store.url, ADAPTERS, ADAPTERS // 10, mock.url))
+        registry = asyncio.run(filled(store.url, ADAPTERS, ADAPTERS // 10, mock.url))
         results: dict[str, list[steady.Result]] = {}
         files = {mode: Path(directory) / f"pauses-{number}" for number, mode in enumerate(MODES)}
         with ExitStack() as gateways:
@@ -48,7 +48,7 @@ def main() -> None:
                 mode: gateways.enter_context(
                     ScaledGateway(
                         Path(directory) / f"state-{number}",
-                        made.customers[0],
+                        registry.customers[0],
                         [sys.executable, "-m", "loadtests.scale.garbage", mode],
                         FLORIN_REDIS_URL=store.url,
                         FLORIN_PROBE_INTERVAL="5",
@@ -58,10 +58,10 @@ def main() -> None:
                 for number, mode in enumerate(MODES)
             }
             for gateway in running.values():
-                requests(gateway, made, RATE, 1.0)
+                requests(gateway, registry, RATE, 1.0)
             for _ in range(ROUNDS):
                 for mode, gateway in running.items():
-                    results.setdefault(mode, []).append(requests(gateway, made, RATE, SECONDS))
+                    results.setdefault(mode, []).append(requests(gateway, registry, RATE, SECONDS))
         _show(results, {mode: json.loads(file.read_text()) for mode, file in files.items()})
 
 
@@ -83,7 +83,7 @@ def _show(results: dict[str, list[steady.Result]], collected: dict[str, dict[str
             f"{statistics.median(getattr(r, name) for r in rounds):.2f}" for name in ("p50", "p99", "p999")
         ]
         ran = ", ".join(
-            f"{len(found)} ({max(found, default=0) * 1000:.1f})" for found in collected[mode]["pauses"]
+            f"{len(pauses)} ({max(pauses, default=0) * 1000:.1f})" for pauses in collected[mode]["pauses"]
         )
         table.add_row(mode, *figures, ran, f"{collected[mode]['freed']:,}")
     Console(width=120).print(table)

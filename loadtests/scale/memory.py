@@ -36,11 +36,11 @@ async def measure(url: str) -> Memory:
     follower = Follower(store, [Directory(), Catalog(), Residency()])
     await follower.start()
     gc.collect()
-    held, peak = tracemalloc.get_traced_memory()
+    current, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     await follower.close()
     await store.close()
-    return Memory(held, peak)
+    return Memory(current, peak)
 
 
 if __name__ == "__main__":

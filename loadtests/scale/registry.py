@@ -35,14 +35,14 @@ class Registry:
 
 async def fill(store: RegistryStore, adapters: int, tenants: int, engine_url: str) -> Registry:
     """Write a registry with one engine of SLOTS slots."""
-    made = Registry()
-    documents = _documents(made, adapters, tenants, engine_url)
+    registry = Registry()
+    documents = _documents(registry, adapters, tenants, engine_url)
     while batch := list(islice(documents, COMMIT)):
         await store.commit(batch)
-    return made
+    return registry
 
 
-def _documents(made: Registry, adapters: int, tenants: int, engine_url: str) -> Iterator[Change]:
+def _documents(registry: Registry, adapters: int, tenants: int, engine_url: str) -> Iterator[Change]:
     now = time.time_ns() // 1000
     yield Change("base", BASE, dump(BaseModel(BASE)))
     engine = Engine(ENGINE, engine_url, BASE, "mock", slots=SLOTS, max_rank=64, registered=now)
@@ -50,20 +50,20 @@ def _documents(made: Registry, adapters: int, tenants: int, engine_url: str) -> 
     texts: dict[str, str] = {}
     for number in range(tenants):
         name = f"customer-{number:04}"
-        made.tenants.append(name)
+        registry.tenants.append(name)
         yield Change("tenant", name, directory.dump(Tenant(name, base_access=False, created=now)))
         for _ in range(KEYS_PER_TENANT):
             key, texts[name] = directory.mint(name, Role.TENANT, now)
-            made.keys.append(key)
+            registry.keys.append(key)
             yield Change("key", key.id, directory.dump(key))
     for number in range(adapters):
-        tenant = made.tenants[number % tenants]
+        tenant = registry.tenants[number % tenants]
         version = _version(f"{tenant}/assistant-{number}", 1, now)
         adapter = Adapter(version.adapter, live=1, latest=1)
-        made.versions.append(version)
-        made.adapters.append(adapter)
+        registry.versions.append(version)
+        registry.adapters.append(adapter)
         if number < SLOTS:
-            made.customers.append((f"assistant-{number}", texts[tenant]))
+            registry.customers.append((f"assistant-{number}", texts[tenant]))
         else:  # the gateway takes the fingerprints of those that it loads
             yield Change("fingerprint", version.engine_name, dump(_fingerprint(now)))
         yield Change("version", version.id, dump(version))
@@ -97,13 +97,13 @@ def _fingerprint(now: int) -> Fingerprint:
     )
 
 
-def changes(made: Registry) -> Iterator[list[Change]]:
+def changes(registry: Registry) -> Iterator[list[Change]]:
     """Endless small commits, of one or two documents, as operators and pipelines make them. Adapters that
     requests use keep their versions."""
     now = time.time_ns() // 1000
     for number in count():
-        at = SLOTS + number % (len(made.adapters) - SLOTS)
-        adapter, version = made.adapters[at], made.versions[at]
+        index = SLOTS + number % (len(registry.adapters) - SLOTS)
+        adapter, version = registry.adapters[index], registry.versions[index]
         match number % 5:
             case 0:  # a new version, and live
                 version = _version(adapter.name, adapter.latest + 1, now)
@@ -116,17 +116,17 @@ def changes(made: Registry) -> Iterator[list[Change]]:
                 adapter = replace(adapter, pinned=not adapter.pinned)
                 yield [Change("adapter", adapter.name, dump(adapter))]
             case 2:  # a key, revoked or valid again
-                place = number % len(made.keys)
-                key = made.keys[place]
-                made.keys[place] = key = replace(key, revoked=None if key.revoked else now)
-                if key.tenant not in made.tenants[:SLOTS]:
+                place = number % len(registry.keys)
+                key = registry.keys[place]
+                registry.keys[place] = key = replace(key, revoked=None if key.revoked else now)
+                if key.tenant not in registry.tenants[:SLOTS]:
                     yield [Change("key", key.id, directory.dump(key))]
             case 3:  # a tenant
-                name = made.tenants[number % len(made.tenants)]
+                name = registry.tenants[number % len(registry.tenants)]
                 tenant = Tenant(name, base_access=number % 2 == 0, created=now)
                 yield [Change("tenant", name, directory.dump(tenant))]
             case 4:  # a failed load, or a load after it
                 status = ServingStatus("failed", version.id, "load_failed", "It failed.", ENGINE, now)
                 failed = dump(status) if number % 2 else None
                 yield [Change("serving_status", version.engine_name, failed)]
-        made.adapters[at], made.versions[at] = adapter, version
+        registry.adapters[index], registry.versions[index] = adapter, version

@@ -106,19 +106,19 @@ async def run(job: Job) -> Result:
         await loop.create_connection(lambda: clients[-1], "127.0.0.1", job.port)
     before, own = cpu.total(job.pids), time.process_time()
     begun = time.perf_counter()
-    asked = 0
+    requested = 0
     while (now := time.perf_counter()) < begun + job.seconds:
-        while (due := begun + asked / job.rate) <= now:
-            clients[asked % len(clients)].ask(due)
-            asked += 1
+        while (due := begun + requested / job.rate) <= now:
+            clients[requested % len(clients)].ask(due)
+            requested += 1
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
     result.seconds = time.perf_counter() - begun
     result.cpu, result.clients_cpu = cpu.total(job.pids) - before, time.process_time() - own
     for _ in range(250):
-        if len(latencies) + len(errors) < asked:
+        if len(latencies) + len(errors) < requested:
             await asyncio.sleep(0.02)
     result.answers = len(latencies)
-    errors += ["no answer"] * (asked - len(latencies) - len(errors))
+    errors += ["no answer"] * (requested - len(latencies) - len(errors))
     result.errors = dict(Counter(errors))
     ordered = sorted(latencies) or [0.0]
     last = len(ordered) - 1

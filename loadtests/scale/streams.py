@@ -47,8 +47,8 @@ class Tally:
 class Client(asyncio.Protocol):
     """One stream on a connection of its own."""
 
-    def __init__(self, asked: bytes, tally: Tally) -> None:
-        self._asked = asked
+    def __init__(self, question: bytes, tally: Tally) -> None:
+        self._asked = question
         self._tally = tally
         self._last = 0.0
         self._events = 0
@@ -85,10 +85,10 @@ async def clients(port: int, customers: list[tuple[str, str]], streams: int) -> 
     """Prints `open` when all streams are open, and the tally when they have ended."""
     tally, loop = Tally(), asyncio.get_running_loop()
     stream: dict[str, Any] = {"stream": True, "max_tokens": TOKENS, "ignore_eos": True}
-    asked = [request(port, *customer, **stream) for customer in customers]
+    requests = [request(port, *customer, **stream) for customer in customers]
     begun = time.perf_counter()
     for number in range(streams):
-        client = partial(Client, asked[number % SLOTS], tally)
+        client = partial(Client, requests[number % SLOTS], tally)
         await loop.create_connection(client, "127.0.0.1", port)
         await asyncio.sleep(max(0.0, begun + number * RAMP_SECONDS / streams - time.perf_counter()))
     while tally.open + tally.complete + tally.errors.total() < streams:  # noqa: ASYNC110  # nothing to wait for but counts
@@ -119,11 +119,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="florin-streams-") as directory, engine() as mock:
         state = Path(directory) / "state"
         with EmbeddedValkey(state, fsync="everysec") as store:
-            made = asyncio.run(filled(store.url, ADAPTERS, ADAPTERS // 10, mock.url))
-        with ScaledGateway(state, made.customers[0]) as gateway:
-            _round(gateway, made.customers, 100)  # what the first streams take stays
+            registry = asyncio.run(filled(store.url, ADAPTERS, ADAPTERS // 10, mock.url))
+        with ScaledGateway(state, registry.customers[0]) as gateway:
+            _round(gateway, registry.customers, 100)  # what the first streams take stays
             mock.faults(event_delay=EVENT_SECONDS)
-            return _judge(*_round(gateway, made.customers, options.streams), options.streams)
+            return _judge(*_round(gateway, registry.customers, options.streams), options.streams)
 
 
 def _round(
@@ -138,19 +138,19 @@ def _round(
         process.stdout.readline()
         time.sleep(1)
         during = gateway.resident
-        found = orjson.loads(process.stdout.readline())
+        tally = orjson.loads(process.stdout.readline())
     time.sleep(1)
-    return before, during, gateway.resident, cpu.total(gateway.pids) - cpu_before, found
+    return before, during, gateway.resident, cpu.total(gateway.pids) - cpu_before, tally
 
 
-def _judge(before: int, during: int, after: int, seconds: float, found: dict[str, Any], streams: int) -> int:
+def _judge(before: int, during: int, after: int, seconds: float, tally: dict[str, Any], streams: int) -> int:
     each = (during - before) / streams
-    print(f"{streams:,} streams: {found['complete']:,} complete, errors: {found['errors'] or 'none'}.")
+    print(f"{streams:,} streams: {tally['complete']:,} complete, errors: {tally['errors'] or 'none'}.")
     sizes = [f"{size / 2**20:.0f} MiB" for size in (before, during, after)]
     print(f"Memory of the worker: {sizes[0]} before, {sizes[1]} with all, {sizes[2]} after.")
     print(f"{each / 1000:.1f} kB a stream; CPU for an event: {seconds / streams / TOKENS * 1e6:.0f} µs.")
-    print(f"Between two events of a stream, {EVENT_SECONDS:g} s apart: {found['gap_ms']} ms.")
-    return 1 if found["complete"] < streams or each > TARGET else 0
+    print(f"Between two events of a stream, {EVENT_SECONDS:g} s apart: {tally['gap_ms']} ms.")
+    return 1 if tally["complete"] < streams or each > TARGET else 0
 
 
 if __name__ == "__main__":

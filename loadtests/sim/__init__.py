@@ -1,4 +1,4 @@
-"""Simulates a fleet: the real scheduler and claim rules, on a virtual clock, over a model of vLLM's engines.
+"""`python -m loadtests.sim` compares policies in the simulator, `gateway/planning/simulator`.
 
-`python -m loadtests.sim`. See loadtests/README.md.
+See loadtests/README.md.
 """

@@ -14,16 +14,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gateway.planning.simulator.course_figures import Figures, figures
+from gateway.planning.simulator.gateway_model import Simulation, Site
+from gateway.planning.simulator.hardware import Hardware
+from gateway.planning.simulator.workloads import WORKLOADS, Workload, generate
 from loadtests.sim import report
 from loadtests.sim.capacity import capacity
 from loadtests.sim.contestants import contestant
 from loadtests.sim.fairness import Backlogged, Flooded, backlog, both, flood
 from loadtests.sim.fit import fit
-from loadtests.sim.gateway_model import Simulation, Site
-from loadtests.sim.hardware import Hardware
-from loadtests.sim.metrics import Figures, figures
 from loadtests.sim.trace_file import TraceError, read
-from loadtests.sim.workloads import WORKLOADS, Workload, generate
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FIRST, SLOTS = ["W1"], [8]
@@ -189,7 +189,7 @@ def show_floods(  # noqa: PLR0917 - options
     """What a flood of one of 16 tenants, 20 times its share for 60 s, does to the others, without and with
     the fair queue; and how evenly tenants are served that all ask for too much."""
     _check([policy], [])
-    made, hardware = contestant(policy), Hardware(max_sequences=seats)
+    scheduling, hardware = contestant(policy), Hardware(max_sequences=seats)
     levels = tuple((tenant, int(level)) for tenant, level in map(_pair, priority))
     weights = tuple(map(_pair, weight))
     floods: dict[str, dict[str, list[Flooded]]] = defaultdict(lambda: defaultdict(list))
@@ -200,10 +200,10 @@ def show_floods(  # noqa: PLR0917 - options
             where = f"{number} worker{'s' * (number > 1)}"
             for name, site in zip(("no queue", "fair queue"), both(base), strict=True):
                 for each in rate:
-                    found = flood(site, made, each, seed, adapters=adapters)
-                    floods[f"{each:g} requests/s, {where}"][name].append(found)
+                    flooded = flood(site, scheduling, each, seed, adapters=adapters)
+                    floods[f"{each:g} requests/s, {where}"][name].append(flooded)
                 weighted = replace(site, weights=weights)
-                over = backlog(weighted, made, overload, seed, adapters=adapters)
+                over = backlog(weighted, scheduling, overload, seed, adapters=adapters)
                 backlogs[f"{overload:g} requests/s, {where}"][name].append(over)
     report.show_floods(_console, floods)
     report.show_backlogs(_console, backlogs)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from loadtests.sim.contestants import Contestant
-from loadtests.sim.gateway_model import Simulation, Site
-from loadtests.sim.workloads import Workload
+from gateway.planning.simulator.contestant import Contestant
+from gateway.planning.simulator.gateway_model import Simulation, Site
+from gateway.planning.simulator.workloads import Workload
 
 ENOUGH = 0.95
 STEP = 1.5
@@ -20,21 +20,21 @@ def capacity(site: Site, contestant: Contestant, workload: Workload) -> float:
     seconds = float(workload.arrival[-1]) or 1.0
     rate = len(workload) / seconds
 
-    def enough(at: float) -> bool:
+    def enough(rate_now: float) -> bool:
         count = len(workload) - len(workload) // 10
         misses = math.floor(count * (1 - ENOUGH))
-        return not Simulation(site, contestant, workload.scaled(at / rate), misses=misses).run().stopped
+        return not Simulation(site, contestant, workload.scaled(rate_now / rate), misses=misses).run().stopped
 
     low, high = 0.0, math.inf
-    at = rate
+    rate_now = rate
     while not low or high == math.inf:
-        if enough(at):
-            low, at = at, at * STEP
+        if enough(rate_now):
+            low, rate_now = rate_now, rate_now * STEP
         else:
-            high, at = at, at / STEP
-        if not LEAST <= at <= MOST:
+            high, rate_now = rate_now, rate_now / STEP
+        if not LEAST <= rate_now <= MOST:
             return low
     while high / low > PRECISION:
-        at = math.sqrt(low * high)
-        low, high = (at, high) if enough(at) else (low, at)
+        rate_now = math.sqrt(low * high)
+        low, high = (rate_now, high) if enough(rate_now) else (low, rate_now)
     return low

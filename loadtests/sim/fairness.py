@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gateway.admission.fair_queue.vtc import service
-from loadtests.sim.contestants import Contestant
-from loadtests.sim.gateway_model import Simulation, Site
-from loadtests.sim.metrics import jain
-from loadtests.sim.request import Outcome, Request
-from loadtests.sim.workloads import FLOOD_BEGINS, FLOOD_SECONDS, generate
+from gateway.planning.simulator.contestant import Contestant
+from gateway.planning.simulator.course_figures import jain
+from gateway.planning.simulator.gateway_model import Simulation, Site
+from gateway.planning.simulator.simulated_request import Outcome, Request
+from gateway.planning.simulator.workloads import FLOOD_BEGINS, FLOOD_SECONDS, generate
 
 FLOODER = "t0"
 SECONDS = 120.0
@@ -33,7 +33,7 @@ class Flooded:
     calm_p99: float
     p50: float
     p99: float
-    """Of the times to the first token; infinite if more than 1 % have none."""
+    """Quantiles of the times to the first token; infinite if more than 1 % have none."""
     done: float
     """Share of them that were answered."""
     jain: float
@@ -78,16 +78,16 @@ def flood(
     calm, all_ = others(run("shares")), run("flood")
     hit = others(all_)
     before, after = served(all_, FLOOD_BEGINS), served(all_, ENDS)
-    asked: dict[str, float] = defaultdict(float)
+    requested: dict[str, float] = defaultdict(float)
     got: dict[str, float] = defaultdict(float)
     for request in hit:
-        asked[request.tenant] += service(request.prompt, request.output)
+        requested[request.tenant] += service(request.prompt, request.output)
         got[request.tenant] += served_of(request, ENDS)
     return Flooded(
         *_quantiles(calm),
         *_quantiles(hit),
         done=sum(r.outcome is Outcome.DONE for r in hit) / len(hit),
-        jain=jain(got[tenant] / asked[tenant] for tenant in asked),
+        jain=jain(got[tenant] / requested[tenant] for tenant in requested),
         throughput=(sum(after.values()) - sum(before.values())) / FLOOD_SECONDS,
     )
 
@@ -117,20 +117,20 @@ def backlog(
     )
 
 
-def served(requests: Iterable[Request], at: float) -> dict[str, float]:
+def served(requests: Iterable[Request], until: float) -> dict[str, float]:
     """Tenant → weighted tokens up to that time."""
-    found: dict[str, float] = defaultdict(float)
+    tokens: dict[str, float] = defaultdict(float)
     for request in requests:
-        found[request.tenant] += served_of(request, at)
-    return found
+        tokens[request.tenant] += served_of(request, until)
+    return tokens
 
 
-def served_of(request: Request, at: float) -> float:
+def served_of(request: Request, until: float) -> float:
     """Its prompt at the first token, and its answer evenly from there to the end."""
-    if not 0 <= request.first <= at:
+    if not 0 <= request.first <= until:
         return 0.0
     took = request.end - request.first
-    part = min(1.0, (at - request.first) / took) if took > 0 else 1.0
+    part = min(1.0, (until - request.first) / took) if took > 0 else 1.0
     return service(request.prompt, request.output * part)
 
 

@@ -10,10 +10,10 @@ import math
 import random
 from dataclasses import dataclass
 
-from loadtests.sim.engine_model import EngineModel
-from loadtests.sim.events import Events
-from loadtests.sim.hardware import Hardware
-from loadtests.sim.request import Request
+from gateway.planning.simulator.engine_model import EngineModel
+from gateway.planning.simulator.event_queue import Events
+from gateway.planning.simulator.hardware import Hardware
+from gateway.planning.simulator.simulated_request import Request
 
 PROMPT, OUTPUT, SPREAD = 250, 212, 0.62
 """Tokens of each request; answers are log-normal, and SPREAD is the standard deviation of their logarithm."""

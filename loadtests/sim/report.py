@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gateway.planning.simulator.course_figures import Figures
+from gateway.planning.simulator.gateway_model import PATIENCE
 from loadtests.overhead import plots
 from loadtests.overhead.report import Figure
 from loadtests.sim.fairness import Backlogged, Flooded
 from loadtests.sim.fit import Fitted
-from loadtests.sim.gateway_model import PATIENCE
-from loadtests.sim.metrics import Figures
 
 Capacities = Mapping[str, Mapping[str, Sequence[float]]]
 """Case → contestant → requests per second, seed by seed."""

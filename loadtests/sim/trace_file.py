@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.sim.workloads import Workload
+from gateway.planning.simulator.workloads import Workload
 
 COLUMNS = ("arrival_s", "tenant", "adapter", "rank", "prompt_tokens", "output_tokens")
 

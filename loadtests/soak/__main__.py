@@ -108,9 +108,9 @@ async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         "seed": options.seed,
         "seconds": options.seconds,
         "requests": len(crowd.heard),
-        "answered": sum(one.finished for one in crowd.heard),
-        "aborted": sum(one.aborted for one in crowd.heard),
-        "errors": dict(Counter(one.error for one in crowd.heard if one.error)),
+        "answered": sum(exchange.finished for exchange in crowd.heard),
+        "aborted": sum(exchange.aborted for exchange in crowd.heard),
+        "errors": dict(Counter(exchange.error for exchange in crowd.heard if exchange.error)),
         "changes": dict(churn.done),
         "changes_refused": dict(churn.refused),
         "records": len(ledger.records),
@@ -131,11 +131,11 @@ async def _watch(
             bar = progress.add_task("soaking", total=options.seconds)
             while (passed := time.monotonic() - began) < options.seconds and not stop.is_set():
                 try:
-                    found = await sample(world, ledger)
+                    values = await sample(world, ledger)
                 except SQLAlchemyError as error:
                     console.print(f"no sample: {error}", markup=False)
-                    found = {}
-                for name, value in found.items():
+                    values = {}
+                for name, value in values.items():
                     series.setdefault(name, []).append((time.monotonic() - began, value))
                 progress.update(bar, completed=passed)
                 with contextlib.suppress(TimeoutError):

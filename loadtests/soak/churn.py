@@ -77,5 +77,5 @@ class Churn:
 
 
 def _code(message: str) -> str:
-    _, found, rest = message.partition('"code":"')
-    return rest.partition('"')[0] if found else message[:60]
+    _, marker, rest = message.partition('"code":"')
+    return rest.partition('"')[0] if marker else message[:60]

@@ -52,7 +52,7 @@ async def sample(world: ChaosCluster, ledger: Engine) -> dict[str, float]:
 
 
 def _processes(world: ChaosCluster) -> dict[str, float]:
-    found: dict[str, float] = {}
+    samples: dict[str, float] = {}
     for house in world.houses:
         if house.gateway is None:
             continue
@@ -60,8 +60,8 @@ def _processes(world: ChaosCluster) -> dict[str, float]:
         members += [(f"worker {number}", process) for number, process in enumerate(house.crew())]
         for who, process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found |= _process(who, process)
-    return found
+                samples |= _process(who, process)
+    return samples
 
 
 def _process(who: str, process: psutil.Process) -> dict[str, float]:
@@ -101,14 +101,14 @@ def _files(world: ChaosCluster) -> dict[str, float]:
 def _sizes(house: GatewayHost) -> list[int]:
     """Disk usage of all files in the state directory, some of which are sparse. Excludes the usage log, whose
     segments come and go in large steps."""
-    found = []
+    sizes = []
     for directory, _, names in os.walk(house.disk.path):
         if "usage" in Path(directory).relative_to(house.disk.path).parts:
             continue
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                found.append((Path(directory) / name).stat().st_blocks * 512)
-    return found
+                sizes.append((Path(directory) / name).stat().st_blocks * 512)
+    return sizes
 
 
 def _ledger(engine: Engine) -> dict[str, float]:
@@ -123,6 +123,6 @@ def largest_keys(world: ChaosCluster, most: int = 8) -> list[tuple[str, int]]:
     client = world.valkeys.primary.client
     sizes: Counter[str] = Counter()
     for key in client.scan_iter(count=1000):
-        found: Any = client.memory_usage(key, samples=0)
-        sizes[key] += found or 0
+        size: Any = client.memory_usage(key, samples=0)
+        sizes[key] += size or 0
     return sizes.most_common(most)

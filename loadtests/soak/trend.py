@@ -49,8 +49,8 @@ def trend(points: Sequence[Point], allowed: float | None) -> Trend:
     step = -(-len(kept) // MOST)
     thin = kept[::step]
     slope = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(thin, 2) if b[0] > a[0])
-    level = median(value - slope * at for at, value in thin)
-    noise = median(abs(value - slope * at - level) for at, value in thin)
+    level = median(value - slope * seconds for seconds, value in thin)
+    noise = median(abs(value - slope * seconds - level) for seconds, value in thin)
     fifth = max(1, len(kept) // 5)
     return Trend(
         first=median(value for _, value in kept[:fifth]),

@@ -12,11 +12,11 @@ import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
 from adapters.store.embedded import EmbeddedValkey
-from deploy.browser import environment
-from loadtests.ledger import sample
+from gateway.costs import sample_month
 from tests.browser.watching import Watched, new_context, watched
 from tests.browser.world import World, lived_in_world
 from tests.support.missing import missing
+from tests.tools.browser import environment
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +54,7 @@ async def tab(browser: Browser) -> AsyncIterator[Watched]:
 def october(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ledger of the sample month. Filling one takes 4 s, so that worlds get copies."""
     directory = tmp_path_factory.mktemp("october") / "state"
-    sample.write(directory)
+    sample_month.write(directory)
     return directory / "ledger.db"
 
 

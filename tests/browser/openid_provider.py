@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.npm import NpmUnavailableError
-from deploy.openid.environment import openid_environment
 from tests.support.missing import missing
 from tests.support.waiting import PATIENCE_S
+from tests.tools.npm import NpmUnavailableError
+from tests.tools.openid.environment import openid_environment
 
 _SCRIPT = Path(__file__).with_suffix(".mjs")
 

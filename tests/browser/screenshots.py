@@ -14,10 +14,10 @@ from pathlib import Path
 from playwright.async_api import Page, async_playwright
 
 from adapters.store.embedded import EmbeddedValkey
-from deploy.browser import environment
-from loadtests.ledger import sample
+from gateway.costs import sample_month
 from tests.browser.watching import new_context, watched
 from tests.browser.world import World, lived_in_world
+from tests.tools.browser import environment
 
 _DOCS = Path(__file__).parents[2] / "docs" / "console"
 SHOTS = {
@@ -75,7 +75,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="florin-screenshots-") as scratch:
         tmp = Path(scratch)
         (tmp / "valkey").mkdir()
-        sample.write(tmp / "october")
+        sample_month.write(tmp / "october")
         with EmbeddedValkey(tmp / "valkey", fsync="everysec") as valkey:
             async with lived_in_world(valkey, "screenshots", tmp, tmp / "october" / "ledger.db") as world:
                 await take(world, directory, set(sys.argv[2:]))

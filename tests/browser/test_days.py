@@ -10,7 +10,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from adapters.store.embedded import EmbeddedValkey
-from loadtests.ledger import sample
+from gateway.costs import sample_month
 from tests.browser.days import Files, an_operators, do, go, text_of, tile
 from tests.browser.watching import Watched
 from tests.browser.world import World, bare_world, lived_in_world
@@ -35,7 +35,7 @@ async def own_world(
 
 
 async def test_an_operators(new_world: World, tab: Watched) -> None:
-    too_high = lora_config(base_model_name_or_path=sample.MODEL, r=64)
+    too_high = lora_config(base_model_name_or_path=sample_month.MODEL, r=64)
     broken = write_adapter(new_world.tmp / "broken", config=too_high)
     files = Files(broken, new_world.files("first", fill=1), new_world.files("second", fill=2))
     await an_operators(new_world, tab, files, engine="h100-0")

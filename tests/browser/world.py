@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from adapters.store.embedded import EmbeddedValkey
-from loadtests.ledger import sample
+from gateway.costs import sample_month
 from loadtests.mock_engine import MockEngine
 from tests.browser.watching import Watched
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
@@ -51,7 +51,7 @@ class World:
 
     def files(self, name: str, fill: int = 0) -> Path:
         """A directory with a sound adapter for the engines' base model; another `fill`, other weights."""
-        config = lora_config(base_model_name_or_path=sample.MODEL)
+        config = lora_config(base_model_name_or_path=sample_month.MODEL)
         return write_adapter(self.tmp / f"{name}-{fill}", config=config, fill=fill)
 
     async def add_adapter(self, name: str, fill: int) -> None:
@@ -93,10 +93,10 @@ async def bare_world(valkey: EmbeddedValkey, prefix: str, tmp: Path) -> AsyncIte
         gateway = await stack.enter_async_context(running_gateway(tmp / "state", valkey.url, prefix))
         world = World(gateway, {}, tmp)
         for name, (gpu_type, slots) in ENGINES.items():
-            engine = MockEngine(root=str(model), base=sample.MODEL, max_loras=slots, max_lora_rank=8)
+            engine = MockEngine(root=str(model), base=sample_month.MODEL, max_loras=slots, max_lora_rank=8)
             world.engines[name] = await stack.enter_async_context(engine)
             body = {
-                "name": name, "url": engine.url, "base": sample.MODEL, "gpu_type": gpu_type, "slots": slots,
+                "name": name, "url": engine.url, "base": sample_month.MODEL, "gpu_type": gpu_type, "slots": slots,
                 "cpu_slots": 8, "max_rank": 8,
             }  # fmt: skip
             await world.admin("POST", "engines", body)
@@ -110,7 +110,7 @@ async def lived_in_world(
     """`ledger`: the sample month's, of which it gets a copy."""
     put_ledger(ledger, tmp / "state")
     async with bare_world(valkey, prefix, tmp) as world:
-        for tenant, adapters in sample.CUSTOMERS.items():
+        for tenant, adapters in sample_month.CUSTOMERS.items():
             await world.gateway.add_tenant(tenant, since=0)  # the sample month is its own
             world.gateway.keys[tenant] = await world.add_key(f"{tenant}-tenant", "tenant", tenant)
             await world.add_key(tenant, "tenant-admin", tenant)
@@ -126,7 +126,7 @@ async def lived_in_world(
 
 async def _live_in(world: World) -> None:
     for turn in range(8):
-        for tenant, adapters in sample.CUSTOMERS.items():
+        for tenant, adapters in sample_month.CUSTOMERS.items():
             for name, _ in adapters:
                 await world.ask(tenant, name, user=f"user-{turn}")
     for engine in world.engines.values():

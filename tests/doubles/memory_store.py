@@ -1,6 +1,6 @@
 """A store in one process: for tests that need no server, and as a model of the Lua scripts.
 
-Placement is `adapters.placement.claim_rules`; the property tests run it against the scripts.
+Placement is `gateway.planning.simulator.claim_rules`; the property tests run it against the scripts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 
 from adapters.model import Placement
-from adapters.placement.claim_rules import PlacementRules
 from adapters.store.protocol.coordination import Fence
 from adapters.store.protocol.loads import NONE, Heard, Loads
 from adapters.store.protocol.placement import KEPT_MOVES, Claim, Touch
 from adapters.store.protocol.registry import Snapshot, with_time_left
+from gateway.planning.simulator.claim_rules import PlacementRules
 from tests.doubles.memory_limits import MemoryLimits
 from tests.doubles.memory_registry import MemoryRegistry
 

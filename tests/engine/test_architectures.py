@@ -1,7 +1,7 @@
 """The table of architectures against the libraries that it was made from.
 
 For every architecture, transformers and vLLM build a model of another config, on the meta device, and each
-module is compared. A new release of either shows here what changed: `python -m deploy.architectures`. What is built
+module is compared. A new release of either shows here what changed: `python -m tests.tools.architectures`. What is built
 and what it is compared with are both pinned, so that the short form takes a part, the same every time.
 """
 
@@ -31,7 +31,7 @@ COMPARED = sorted(table()["architectures"]) if LONG else SOME
 
 PRINT_BOTH = """
 import sys
-from deploy.architectures import compare, probe
+from tests.tools.architectures import compare, probe
 compare.main(sys.argv[1:])
 print()
 probe.main(sys.argv[1:])

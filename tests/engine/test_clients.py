@@ -17,16 +17,16 @@ import pytest
 import pytest_asyncio
 
 from adapters.store.embedded import EmbeddedValkey
-from deploy.clients.environments import (
+from deploy.demo.engines import Fleet
+from tests.engine.conftest import add_customers, cleaned, serving
+from tests.support.harness import Gateway
+from tests.support.missing import absent, missing
+from tests.tools.clients.environments import (
     ClientsUnavailableError,
     newest_environment,
     node_environment,
     python_environment,
 )
-from deploy.demo.engines import Fleet
-from tests.engine.conftest import add_customers, cleaned, serving
-from tests.support.harness import Gateway
-from tests.support.missing import absent, missing
 
 PAGES = sorted(
     page for page in (Path(__file__).parents[2] / "docs" / "clients").glob("*.md") if page.name != "index.md"

@@ -14,8 +14,8 @@ from decimal import Decimal
 import httpx
 import pytest
 
+from gateway.costs.sample_month import write
 from gateway.tenants.directory import Role
-from loadtests.ledger.sample import write
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.support.waiting import until
 

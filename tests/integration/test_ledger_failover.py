@@ -30,7 +30,7 @@ def primary() -> Iterator[Postgres]:
 
 @pytest.fixture
 def standby(primary: Postgres) -> Iterator[Postgres]:
-    server = Postgres(PRIMARY, of=primary)
+    server = Postgres(PRIMARY, primary=primary)
     try:
         server.start()
         yield server

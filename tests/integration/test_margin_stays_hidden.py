@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from adapters.store.protocol.registry import Change
-from deploy.docs.roles import routes
 from gateway.console.pages import ROUTES as PAGES
 from gateway.costs.closing.closing import close
 from gateway.costs.cost_lines import DIMENSIONS, lines
@@ -30,6 +29,7 @@ from tests.support.console import Browser
 from tests.support.empty_ledgers import put_sqlite
 from tests.support.harness import Gateway, running_gateway
 from tests.support.ledger_rows import price, see_up
+from tests.tools.docs.roles import routes
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.metering.make import record
 

@@ -6,11 +6,11 @@ from itertools import chain, product
 
 import httpx
 
-from deploy.docs.roles import Route, routes
 from gateway.dialects.endpoints import ENDPOINTS
 from gateway.tenants.directory import TENANT_ROLES, Role
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway
+from tests.tools.docs.roles import Route, routes
 
 NAMES = {"tenant": "acme", "name": "a1", "version": "v1", "month": "2026-01", "model": "acme/none"}
 """For the parts of paths; `none` for the others."""

@@ -1,8 +1,8 @@
 """The tests of tools (simulator, mock engine, chaos, this suite's own parts…) run when a tool or they themselves have
 changed since they last passed: what they show depends on nothing else. The long form runs them always.
 
-Each folder of tests/tools/ is a tool. tests/tools/verified.json has a digest of each, as `make tools-verified` wrote
-it after all of them passed. What guards a promise of the product has no place there.
+Each folder of tests/tools/ with tests in it is a tool's. tests/tools/verified.json has a digest of each, as `make
+tools-verified` wrote it after all of them passed. What guards a promise of the product has no place there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCES = {
         *("deploy/prometheus", "deploy/grafana", "docs/incidents.md"),
         *("gateway/errors", "gateway/observability/metric_names.py"),
     ),
-    "sim": ("loadtests/sim",),
+    "sim": ("loadtests/sim", "gateway/planning"),
     "suite": (
         *("tests/support/compiled.py", "tests/support/forms.py", "tests/support/own_home.py", "tests/support/search.py"),
         *("deploy/demo/cache.py", "deploy/demo/engine_env.py", "deploy/torch-requirements.txt", "requirements.lock"),

@@ -159,7 +159,7 @@ def test_every_action_that_is_noted_is_listed_and_no_other():
         name
         for path in sources
         if path.name != "audit_log.py"
-        for name in re.findall(rf'"((?:{kinds})\.(?!json")[a-z_]+)"', path.read_text())
+        for name in re.findall(rf'"((?:{kinds})\.(?!(?:csv|json)")[a-z_]+)"', path.read_text())
     }
     assert noted == ACTIONS.keys(), "ACTIONS in gateway/metering/ledger/audit_log.py has each action"
 

@@ -30,7 +30,7 @@ def refusal(view: EngineView, ask: Ask, action: Action) -> str:
         return full
     if ask.rank > view.max_rank:
         return f"rank {ask.rank} exceeds its maximum of {view.max_rank}"
-    if view.only is not None and (ask.whole is None or ask.whole.id not in view.only):
+    if view.only is not None and (ask.document is None or ask.document.id not in view.only):
         return NOT_STARTED_WITH
     if view.closed:
         return view.closed

@@ -22,7 +22,7 @@ def worth_waiting(
 
     It waits as long as the load would cost, and no longer: at worst, that is twice the cost of knowing how
     long the wait will be (the ski rental problem)."""
-    full = [held.base for held in holders if held.full_for(yields=yields, fills=fills)]
+    full = [holder.base for holder in holders if holder.full_for(yields=yields, fills=fills)]
     if not full:
         return False
     load = view.costs.activate if pick.action is Action.ACTIVATE else view.costs.load(rank)

@@ -100,13 +100,13 @@ def options_of(ask: Ask, fleet: Fleet, now: float) -> tuple[list[Option], list[S
         fleet.check(view)
         act = action(view, ask.version, now)
         if act is None:
-            why = VACATED
+            reason = VACATED
         elif act in OPENS and not more:
-            why = f"already on its maximum number of engines ({ask.max_replicas})"
+            reason = f"already on its maximum number of engines ({ask.max_replicas})"
         else:
-            why = refusal(view, ask, act)
-        if why or act is None:
-            refused.append(Score(view.name, None, act or Action.LOAD, why))
+            reason = refusal(view, ask, act)
+        if reason or act is None:
+            refused.append(Score(view.name, None, act or Action.LOAD, reason))
         else:
             options.append(Option(view, act))
     return options, refused

@@ -57,7 +57,7 @@ class Ask:
     """Whether engines without room for a request count: only a load is wanted."""
     yields: bool = False
     """Whether it leaves the engines' last places to others: its tenant has far more than its share."""
-    whole: Version | None = None
+    document: Version | None = None
     """The version itself; None for the base model."""
     fills: bool = False
     """Whether it only fills what is idle: a line of a batch."""

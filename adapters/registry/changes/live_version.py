@@ -74,8 +74,8 @@ def plan_promote(
 def check_hold(adapter: Adapter, weight: int) -> None:
     """Raises CanaryHeldError if the guard holds the canary at less than `weight`."""
     if adapter.held and adapter.outcome is not None and weight > adapter.weight:
-        held = f"{adapter.name}@v{adapter.canary}"
-        raise CanaryHeldError(f"The guard holds {held} at {adapter.weight} %: {adapter.outcome.reason}")
+        canary = f"{adapter.name}@v{adapter.canary}"
+        raise CanaryHeldError(f"The guard holds {canary} at {adapter.weight} %: {adapter.outcome.reason}")
 
 
 def plan_rollback(

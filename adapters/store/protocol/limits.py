@@ -31,7 +31,7 @@ RATES: Final = 2
 """The first flows are rates, the others budgets."""
 FLOWS: Final = 6
 Amounts = tuple[int, int, int, int, int, int]
-"""Of each flow, in the order of Flow. Money is in billionths of the currency."""
+"""One amount for each flow, in the order of Flow. Money is in billionths of the currency."""
 NOTHING: Final[Amounts] = (0, 0, 0, 0, 0, 0)
 UNLIMITED: Final = -1
 UNKNOWN: Final = -1
@@ -77,7 +77,7 @@ class Report:
     slots: int
     """Limit of concurrent requests, or UNLIMITED."""
     number: int
-    """Of this worker's calls about the subject, ascending."""
+    """Ascends with this worker's calls about the subject."""
     heard: Amounts
     """The last `granted` that the worker received. It counts only if the store has forgotten the worker."""
     granted: Amounts
@@ -89,7 +89,7 @@ class Report:
     held: int = 0
     """Slots that it keeps, those of running requests included."""
     need: Amounts = NOTHING
-    """Of a request that waits: all of it or nothing is granted."""
+    """What a waiting request needs: all of it or nothing is granted."""
     worst: Amounts = NOTHING
     """Reserved instead of `need` from budgets that are near their ends. If less is left, and nothing else is
     reserved, what is left."""
@@ -108,11 +108,11 @@ class Share:
     held: int
     """Slots of this worker."""
     levels: tuple[int, int]
-    """Of the rates: units left, less than zero where bookings and debts wait. Rounded down."""
+    """Units left of each rate, less than zero where bookings and debts wait. Rounded down."""
     booked: tuple[int, int]
     """How much of the rates is set aside by bookings, and missing in `levels`."""
     used: tuple[int, int, int, int]
-    """Of the budgets, shares included; UNKNOWN if not seeded."""
+    """What is used of each budget, shares included; UNKNOWN if not seeded."""
     shared: tuple[int, int, int, int]
     """How much of that is in workers' unspent shares."""
     lapsed: tuple[int, int, int, int]

@@ -58,11 +58,11 @@ class Heard:
 
 
 def together(reports: Iterable[Loads]) -> dict[str, Load]:
-    found: dict[str, Load] = {}
+    totals: dict[str, Load] = {}
     for report in reports:
         for engine, load in report.items():
-            found[engine] = found[engine] + load if engine in found else load
-    return found
+            totals[engine] = totals[engine] + load if engine in totals else load
+    return totals
 
 
 def dump_report(loads: Loads, note: Any) -> str:

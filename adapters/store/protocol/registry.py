@@ -183,9 +183,9 @@ class RegistryStore(Protocol):
         ...
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
+        self, current: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
         """Carry out an operator's decision: the server's current contents, or `restored` in their place,
         become the registry in a new epoch (`continuity.next_epoch`) that every worker adopts. Raises
-        ConflictError if the registry is no longer at `found`."""
+        ConflictError if the registry is no longer at `current`."""
         ...

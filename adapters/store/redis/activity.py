@@ -27,12 +27,12 @@ class RedisActivity(RedisServer):
     async def last_uses(self, ids: Sequence[str]) -> dict[str, int]:
         if not ids:
             return {}
-        found = await self._bounded(self._redis.zmscore(self._key("last_use"), list(ids)))
-        return {id_: int(at) for id_, at in zip(ids, found, strict=True) if at is not None}
+        scores = await self._bounded(self._redis.zmscore(self._key("last_use"), list(ids)))
+        return {id_: int(used_at) for id_, used_at in zip(ids, scores, strict=True) if used_at is not None}
 
     async def last_errors(self, owner: str) -> list[str]:
-        [found] = await self.last_errors_of([owner])
-        return found
+        [errors] = await self.last_errors_of([owner])
+        return errors
 
     async def last_errors_of(self, owners: Sequence[str]) -> list[list[str]]:
         async with self._redis.pipeline(transaction=False) as pipe:

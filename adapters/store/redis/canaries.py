@@ -20,5 +20,5 @@ class RedisCanaries(RedisServer):
             await self._bounded(pipe.execute(), operation="activity")
 
     async def canary_counts(self, comparison: str) -> dict[str, int]:
-        found = await self._bounded(self._redis.hgetall(self._key("canary", comparison)))
-        return {field: int(count) for field, count in found.items()}
+        counts = await self._bounded(self._redis.hgetall(self._key("canary", comparison)))
+        return {field: int(count) for field, count in counts.items()}

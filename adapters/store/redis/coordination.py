@@ -30,8 +30,8 @@ class RedisCoordination(RedisServer):
         return str(secret)
 
     async def registry_format(self) -> int | None:
-        found = await self._bounded(self._redis.get(self._key("format")))
-        return None if found is None else int(found)
+        number = await self._bounded(self._redis.get(self._key("format")))
+        return None if number is None else int(number)
 
     async def mark_registry(self, form: int) -> None:
         await self._bounded(self._redis.set(self._key("format"), form))

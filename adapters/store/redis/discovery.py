@@ -56,14 +56,14 @@ class Seeds:
             return None
         rest, question, query = rest.partition("?")
         netloc, _, path = rest.partition("/")
-        login, at, hosts = netloc.rpartition("@")
+        login, separator, hosts = netloc.rpartition("@")
         service = ""
         if kind == "sentinel":
             service, _, path = path.partition("/")
             if not service:
                 raise ValueError("needs the service's name: redis+sentinel://HOST,HOST/SERVICE")
         servers = tuple(_address(host, _PORTS[kind]) for host in hosts.split(","))
-        options = dict(parse_url(f"{base}://{login}{at}host/{path}{question}{query}"))
+        options = dict(parse_url(f"{base}://{login}{separator}host/{path}{question}{query}"))
         for name in ("host", "port", "connection_class"):
             options.pop(name, None)
         if kind == "cluster" and options.get("db"):
@@ -99,32 +99,32 @@ class Finder:
 
     async def find(self) -> tuple[Address, Address]:
         """The primary, and the server that named it. Raises ConnectionError: none knows a primary."""
-        said = []
-        for asked in tuple(self._servers):
-            host, port = asked
+        failures = []
+        for address in tuple(self._servers):
+            host, port = address
             server = (TlsConnection if self._seeds.tls else Connection)(host=host, port=port, **self._options)
             try:
-                found = await self._ask(server)
+                primary = await self._ask(server)
             except _AWAY as error:
-                said.append(f"{host}:{port}: {error}")
+                failures.append(f"{host}:{port}: {error}")
             else:
-                if found is not None:
-                    return (found[0] or host, found[1]), asked
-                said.append(f"{host}:{port} knows no primary")
+                if primary is not None:
+                    return (primary[0] or host, primary[1]), address
+                failures.append(f"{host}:{port} knows no primary")
             finally:
                 await _drop(server)
-            self.doubt(asked)
-        raise redis_errors.ConnectionError("; ".join(said))
+            self.doubt(address)
+        raise redis_errors.ConnectionError("; ".join(failures))
 
-    def doubt(self, asked: Address) -> None:
+    def doubt(self, address: Address) -> None:
         """Ask others first from now on: this one is away, or its answer was wrong."""
-        if self._servers[0] == asked:  # else another connection has said so already
+        if self._servers[0] == address:  # else another connection has said so already
             self._servers.rotate(-1)
 
     async def _ask(self, server: AbstractConnection) -> Address | None:
         if self._seeds.kind == "sentinel":
-            found = await _call(server, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._seeds.service)
-            return (found[0], int(found[1])) if found else None
+            primary = await _call(server, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._seeds.service)
+            return (primary[0], int(primary[1])) if primary else None
         return primary_of(await _call(server, "CLUSTER", "SLOTS"), self._slot)
 
 

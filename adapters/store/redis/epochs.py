@@ -34,31 +34,31 @@ class Keys:
 
 def ask_position(pipe: Pipeline, keys: Keys, known: Position) -> None:
     """Queue the reads whose POSITION_REPLIES replies `position_of` takes."""
-    at = f"{known.seq}-0"
+    entry_id = f"{known.seq}-0"
     pipe.get(keys.installation)
     pipe.get(keys.epoch)
     pipe.xrevrange(keys.feed, count=1)
-    pipe.xrange(keys.feed, at, at)
+    pipe.xrange(keys.feed, entry_id, entry_id)
 
 
 def position_of(replies: Sequence[Any], known: Position) -> tuple[Position, str]:
     """The registry's position, and why it does not continue `known` (empty if it does)."""
-    installation, epoch, tail, at = replies
-    said = json.loads(epoch) if epoch else {}
+    installation, epoch, tail, known_entries = replies
+    epoch_document = json.loads(epoch) if epoch else {}
     last, fields = tail[0] if tail else ("0-0", {})
-    found = Position(
+    position = Position(
         installation or "",
-        said.get("epoch", 0),
+        epoch_document.get("epoch", 0),
         int(last.partition("-")[0]),
         fields.get("mark", ""),
-        tuple(said.get("former", ())),
+        tuple(epoch_document.get("former", ())),
     )
-    return found, loss(known, found, at[0][1].get("mark", "") if at else None)
+    return position, loss(known, position, known_entries[0][1].get("mark", "") if known_entries else None)
 
 
-def write_epoch(pipe: Pipeline, keys: Keys, found: Position, begun: Position) -> None:
+def write_epoch(pipe: Pipeline, keys: Keys, current: Position, begun: Position) -> None:
     text = json.dumps({"epoch": begun.epoch, "former": begun.former})
-    mark = mark_after(found.mark, "epoch", begun.installation, text)
+    mark = mark_after(current.mark, "epoch", begun.installation, text)
     pipe.set(keys.installation, begun.installation)
     pipe.set(keys.epoch, text)
     event: dict[Any, Any] = {"kind": "epoch", "id": begun.installation, "data": text, "mark": mark}

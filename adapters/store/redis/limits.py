@@ -32,8 +32,8 @@ class RedisLimits(RedisServer):
             for r in reports
         ]
         call = {"do": "lease", "worker": worker, "ttl": ttl_ms, "digest": digest, "again": again}
-        found = await self._limits([r.subject for r in reports], {**call, "reports": rows})
-        verdict, subject, flow, wait_ms, booked, reserved, shares = found
+        reply = await self._limits([r.subject for r in reports], {**call, "reports": rows})
+        verdict, subject, flow, wait_ms, booked, reserved, shares = reply
         return Answer(
             Verdict(verdict),
             subject,
@@ -74,8 +74,8 @@ def _amounts(row: Sequence[int]) -> Amounts:
 
 
 def _share(row: Any) -> Share:
-    granted, held, levels, booked, used, shared, lapsed, running, idle, wanted, due = row
+    granted, slots, levels, booked, used, shared, lapsed, running, idle, shortage, due = row
     return Share(
-        _amounts(granted), held, tuple(levels), tuple(booked), tuple(used), tuple(shared), tuple(lapsed),
-        running, idle, bool(wanted), tuple(due),
+        _amounts(granted), slots, tuple(levels), tuple(booked), tuple(used), tuple(shared), tuple(lapsed),
+        running, idle, bool(shortage), tuple(due),
     )  # fmt: skip

@@ -73,8 +73,8 @@ class RedisPlacement(RedisServer):
             keys += self._engine_keys(engine)
         uses = [[place[t.engine], t.version, t.age_ms, t.in_flight] for t in touches]
         arguments = [worker, ttl_ms, json.dumps(uses), dump_report(loads, note)]
-        found = await self._run("touch", keys, arguments)
-        return read_reports(dict(zip(found[::2], found[1::2], strict=True)))
+        replies = await self._run("touch", keys, arguments)
+        return read_reports(dict(zip(replies[::2], replies[1::2], strict=True)))
 
     async def record_move(self, record: str) -> None:
         async with self._redis.pipeline(transaction=True) as pipe:
@@ -108,9 +108,9 @@ class RedisPlacement(RedisServer):
                 for tier in ("recency", "cached"):
                     pipe.zrange(self._key(tier, engine), 0, -1, withscores=True)
                 pipe.hgetall(self._key("leases", engine))
-            time, *found = await self._bounded(pipe.execute())
+            time, *replies = await self._bounded(pipe.execute())
         now = self._ms(time)
-        each = zip(engines, found[::3], found[1::3], found[2::3], strict=True)
+        each = zip(engines, replies[::3], replies[1::3], replies[2::3], strict=True)
         return {
             engine: (_ages(slots, cached, now), _live(leases, now)) for engine, slots, cached, leases in each
         }

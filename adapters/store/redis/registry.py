@@ -74,22 +74,22 @@ class RedisRegistry(RedisServer):
                 pipe.hgetall(self._key("doc", kind))
             replies = await self._bounded(pipe.execute(), self._timeout * 5, operation="snapshot")
         head = POSITION_REPLIES + 3
-        (*asked, time, until, placement), documents = replies[:head], replies[head:]
-        found, lost = position_of(asked, known)
+        (*position_replies, time, until, placement), documents = replies[:head], replies[head:]
+        position, lost = position_of(position_replies, known)
         now = self._ms(time)
         snapshot = dict(zip(DOCUMENT_KINDS, documents, strict=True))
         snapshot["placement"] = {
             id_: with_time_left(text, int(until[id_]) - now) if id_ in until else text
             for id_, text in placement.items()
         }
-        return Snapshot(found, snapshot), lost
+        return Snapshot(position, snapshot), lost
 
     async def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
         feed = self._key("feed")
         # a dedicated connection, because its reads block
         redis = client(self._url, self._timeout, 1, tag=self._tag)
         mark = self._known.mark if self._known.seq == after else ""
-        found = 0.0
+        latest = 0.0
         try:
             while True:
                 entries = await bounded(
@@ -107,8 +107,8 @@ class RedisRegistry(RedisServer):
                     mark = event.mark
                 yield events
                 if events:
-                    before, found = found, monotonic()
-                    if found - before < FREQUENT_SECONDS and len(events) < BATCH:
+                    previous, latest = latest, monotonic()
+                    if latest - previous < FREQUENT_SECONDS and len(events) < BATCH:
                         await asyncio.sleep(PAUSE_SECONDS)
         finally:
             await redis.aclose()
@@ -153,7 +153,7 @@ class RedisRegistry(RedisServer):
             return position_of(await self._bounded(pipe.execute()), known)
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
+        self, current: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
         """Uses a transaction instead of a script, because a script would block the server for as long as it
         writes a large registry, and because the writes do not depend on intermediate reads."""
@@ -163,8 +163,8 @@ class RedisRegistry(RedisServer):
         async with self._redis.pipeline(transaction=True) as pipe:
             with unavailable():
                 await pipe.watch(*keys.position)
-            now_found, _ = await self.inspect(found)
-            if now_found != found or left.position != found:
+            now_found, _ = await self.inspect(current)
+            if now_found != current or left.position != current:
                 raise changed
             now = self._ms(await self._bounded(self._redis.time()))
             pipe.multi()  # type: ignore[no-untyped-call]  # redis-py's
@@ -172,7 +172,7 @@ class RedisRegistry(RedisServer):
                 replace_all(pipe, keys, left, restored.documents, now)
             for name, secret in restored.secrets.items():
                 pipe.set(self._key("secret", name), secret, nx=restored.documents is None)
-            write_epoch(pipe, keys, found, begun)
+            write_epoch(pipe, keys, current, begun)
             pipe.xadd(self._key("audit"), {"note": dump_note(note)})
             try:
                 await self._bounded(pipe.execute(), self._timeout * 5)

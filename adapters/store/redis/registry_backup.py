@@ -28,7 +28,7 @@ _SECONDS: Final = 60.0
 class RegistryContents:
     position: Position
     documents: dict[str, dict[str, str]]
-    """Of each of KINDS: id → JSON text."""
+    """Each of KINDS → id → JSON text."""
     secrets: dict[str, str]
     audit: list[tuple[str, str]]
     """(id, JSON of AuditNote), oldest first."""
@@ -53,15 +53,15 @@ class RegistryBackup(RedisServer):
             pipe.xrange(self._key("audit"))
             pipe.zrange(self._key("last_use"), 0, -1, withscores=True)
             replies = await self._bounded(pipe.execute(), _SECONDS, operation="snapshot")
-        asked, rest = replies[:POSITION_REPLIES], replies[POSITION_REPLIES:]
+        position_replies, rest = replies[:POSITION_REPLIES], replies[POSITION_REPLIES:]
         documents, secrets = rest[: len(KINDS)], rest[len(KINDS) : -2]
         audit, last_use = rest[-2:]
         return RegistryContents(
-            position_of(asked, Position())[0],
+            position_of(position_replies, Position())[0],
             dict(zip(KINDS, documents, strict=True)),
             {name: text for name, text in zip(SECRETS, secrets, strict=True) if text},
             [(id_, fields["note"]) for id_, fields in audit],
-            {id_: int(at) for id_, at in last_use},
+            {id_: int(used_at) for id_, used_at in last_use},
         )
 
     async def holds(self) -> bool:

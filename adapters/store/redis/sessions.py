@@ -12,13 +12,13 @@ class RedisSessions(RedisServer):
         await self._bounded(self._redis.set(self._key("session", digest), text, px=ttl_ms))
 
     async def session(self, digest: str) -> str | None:
-        found: str | None = await self._bounded(self._redis.get(self._key("session", digest)))
-        return found
+        document: str | None = await self._bounded(self._redis.get(self._key("session", digest)))
+        return document
 
     async def take_session(self, digest: str) -> str | None:
         key = self._key("session", digest)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(key)
             pipe.delete(key)
-            found: list[str | None] = await self._bounded(pipe.execute())
-        return found[0]
+            replies: list[str | None] = await self._bounded(pipe.execute())
+        return replies[0]

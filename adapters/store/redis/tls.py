@@ -32,25 +32,27 @@ def _shared(options: RedisSSLContext) -> ssl.SSLContext:
     try:
         return _read(tuple(values.items()), tuple((path, Path(path).stat().st_mtime_ns) for path in files))
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else f"{', '.join(files)}: {error}"
-        raise redis_errors.ConnectionError(f"the certificates for TLS cannot be read: {said}") from error
+        cause = f"{error.filename}: {error.strerror}" if error.filename else f"{', '.join(files)}: {error}"
+        raise redis_errors.ConnectionError(f"the certificates for TLS cannot be read: {cause}") from error
 
 
 @functools.lru_cache(maxsize=8)
 def _read(options: tuple[tuple[str, Any], ...], _files: tuple[tuple[str, int], ...]) -> ssl.SSLContext:
     """Trusts the authorities that are named, and the system's only if none is."""
-    asked = RedisSSLContext(**dict(options))
-    context = ssl.create_default_context(cafile=asked.ca_certs, capath=asked.ca_path, cadata=asked.ca_data)
-    context.check_hostname = asked.check_hostname
-    context.verify_mode = asked.cert_reqs
-    for flag in asked.include_verify_flags or ():
+    requested = RedisSSLContext(**dict(options))
+    context = ssl.create_default_context(
+        cafile=requested.ca_certs, capath=requested.ca_path, cadata=requested.ca_data
+    )
+    context.check_hostname = requested.check_hostname
+    context.verify_mode = requested.cert_reqs
+    for flag in requested.include_verify_flags or ():
         context.verify_flags |= flag
-    for flag in asked.exclude_verify_flags or ():
+    for flag in requested.exclude_verify_flags or ():
         context.verify_flags &= ~flag
-    if asked.certfile:
-        context.load_cert_chain(asked.certfile, asked.keyfile, asked.password)
-    if asked.min_version is not None:
-        context.minimum_version = asked.min_version
-    if asked.ciphers is not None:
-        context.set_ciphers(asked.ciphers)
+    if requested.certfile:
+        context.load_cert_chain(requested.certfile, requested.keyfile, requested.password)
+    if requested.min_version is not None:
+        context.minimum_version = requested.min_version
+    if requested.ciphers is not None:
+        context.set_ciphers(requested.ciphers)
     return context

@@ -25,7 +25,7 @@ def sample(
 
     Example: florin cost sample ./october
     """
-    from loadtests.ledger.sample import write  # loads the ledger
+    from gateway.costs.sample_month import write  # loads the ledger
 
     try:
         with busy("Writing a month of records…"):

@@ -17,13 +17,13 @@ from loadtests.mock_engine.request import GenerationRequest
 class FinalCountsMock(OtherEngine):
     """TGI and its fork LoRAX: counts at the end only, errors in words."""
 
-    def _words(self, said: str, kind: str) -> Body:
-        return {"error": said, "error_type": kind}
+    def _words(self, message: str, kind: str) -> Body:
+        return {"error": message, "error_type": kind}
 
     def _info(self, **more: Any) -> Callable[[Connection, bytes], None]:
         spec = self.state.spec
-        told = {"model_id": spec.base, "max_total_tokens": spec.max_model_len, "version": "3.3.7", **more}
-        return lambda connection, _: connection.answer(200, orjson.dumps(told))
+        fields = {"model_id": spec.base, "max_total_tokens": spec.max_model_len, "version": "3.3.7", **more}
+        return lambda connection, _: connection.answer(200, orjson.dumps(fields))
 
     def named(self, fields: Body) -> str:
         """Which adapter's text answers, or the base model's name. Raises RefusedError."""

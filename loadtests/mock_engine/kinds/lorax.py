@@ -34,26 +34,28 @@ class LoraxMock(FinalCountsMock):
             return self.state.spec.base
         name = Path(str(model)).name
         if fields.get("adapter_source") != "local" or not self._load(name, str(model)):
-            said = f"Request failed during generation: Server error: No adapter found in {model}"
-            raise RefusedError(424, self._words(said, "generation"))
+            message = f"Request failed during generation: Server error: No adapter found in {model}"
+            raise RefusedError(424, self._words(message, "generation"))
         return name
 
     def _generate_route(self, connection: Connection, body: bytes) -> None:
-        asked = orjson.loads(body)["parameters"]
+        parameters = orjson.loads(body)["parameters"]
         try:
             model = self.named(
-                {"model": asked.get("adapter_id"), "adapter_source": asked.get("adapter_source")}
+                {"model": parameters.get("adapter_id"), "adapter_source": parameters.get("adapter_source")}
             )
         except RefusedError as refused:
             connection.answer(refused.status, orjson.dumps(refused.body))
             return
-        text, top = self._likeliest(model, asked["max_new_tokens"], asked.get("return_k_alternatives") or 1)
+        text, top = self._likeliest(
+            model, parameters["max_new_tokens"], parameters.get("return_k_alternatives") or 1
+        )
         others = [{"id": i, "text": "t", "logprob": lp} for i, lp in enumerate(top)]
         token = {"id": 0, "text": "t", "logprob": top[0], "special": False, "alternative_tokens": others}
         details = {
             "finish_reason": "length",
             "prompt_tokens": 3,
-            "generated_tokens": asked["max_new_tokens"],
+            "generated_tokens": parameters["max_new_tokens"],
             "tokens": [token],
         }
         connection.answer(200, orjson.dumps({"generated_text": text, "details": details}))

@@ -69,8 +69,8 @@ class OtherEngine(MockEngine):
         except RefusedError as refused:
             if fields.get("stream") and refused.body.get("_in_stream"):
                 error = {k: v for k, v in refused.body.items() if k != "_in_stream"}
-                said = b"data: " + orjson.dumps({"error": error}) + b"\n\n" + DONE
-                connection.write(STREAM_HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(said), said))
+                event = b"data: " + orjson.dumps({"error": error}) + b"\n\n" + DONE
+                connection.write(STREAM_HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
                 connection.finished()
                 return
             connection.answer(refused.status, orjson.dumps(refused.body))
@@ -80,8 +80,8 @@ class OtherEngine(MockEngine):
     def _likeliest(self, model: str, tokens: int, top: int) -> tuple[str, list[float]]:
         """The text and the logprobs of the likeliest first tokens that a probe gets."""
         self.state.verifications[model] += 1
-        asked = {"model": model, "prompt": ["one prompt"], "max_tokens": tokens, "logprobs": top}
-        _, answer = probed(asked, self.state, self.faults, distinct=str(self.port))
+        probe = {"model": model, "prompt": ["one prompt"], "max_tokens": tokens, "logprobs": top}
+        _, answer = probed(probe, self.state, self.faults, distinct=str(self.port))
         choice = orjson.loads(answer)["choices"][0]
         return choice["text"], list(choice["logprobs"]["top_logprobs"][0].values())
 

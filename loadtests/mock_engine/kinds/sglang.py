@@ -22,7 +22,7 @@ class SglangMock(OtherEngine):
 
     def own_routes(self) -> dict[tuple[str, str], Callable[[Connection, bytes], None]]:
         spec = self.state.spec
-        told = {
+        fields = {
             "version": "0.5.23",
             "enable_lora": True,
             "max_loras_per_batch": spec.max_loras,
@@ -32,7 +32,7 @@ class SglangMock(OtherEngine):
         return {
             ("GET", "/metrics"): self.metrics,
             ("GET", "/model_info"): lambda connection, _: connection.answer(200, b"{}"),
-            ("GET", "/server_info"): lambda connection, _: connection.answer(200, orjson.dumps(told)),
+            ("GET", "/server_info"): lambda connection, _: connection.answer(200, orjson.dumps(fields)),
             ("GET", "/v1/models"): lambda connection, _: connection.answer(
                 200, self.cards("sglang", self.state.adapters)
             ),
@@ -48,22 +48,22 @@ class SglangMock(OtherEngine):
             return
         name = fields["lora_name"]
         if name in self.state.adapters:
-            said = f"Failed to load LoRA adapter {name} because it is already loaded"
+            error = f"Failed to load LoRA adapter {name} because it is already loaded"
         else:
             status, _ = self.state.load(fields)
-            said = "" if status == 200 else f"Failed to load LoRA adapter {name}: no such file"
-        self._updated(connection, said)
+            error = "" if status == 200 else f"Failed to load LoRA adapter {name}: no such file"
+        self._updated(connection, error)
 
     def _unload_route(self, connection: Connection, body: bytes) -> None:
         name = orjson.loads(body)["lora_name"]
         known = name in self.state.adapters
         self.state.unload({"lora_name": name})
-        said = "" if known else f"LoRA with name {name} does not exist. Loaded LoRAs: dict_keys([])"
-        self._updated(connection, said)
+        error = "" if known else f"LoRA with name {name} does not exist. Loaded LoRAs: dict_keys([])"
+        self._updated(connection, error)
 
-    def _updated(self, connection: Connection, said: str) -> None:
-        body = {"success": not said, "error_message": said, "loaded_adapters": self.state.adapters}
-        connection.answer(400 if said else 200, orjson.dumps(body))
+    def _updated(self, connection: Connection, error: str) -> None:
+        body = {"success": not error, "error_message": error, "loaded_adapters": self.state.adapters}
+        connection.answer(400 if error else 200, orjson.dumps(body))
 
     def read(self, fields: Body, *, chat: bool) -> Body:  # noqa: ARG002
         _, _, name = fields["model"].partition(":")

@@ -47,16 +47,16 @@ class TgiMock(FinalCountsMock):
 
     def _generate_route(self, connection: Connection, body: bytes) -> None:
         fields = orjson.loads(body)
-        asked = fields["parameters"]
-        model = self.named({"model": asked.get("adapter_id")})
-        text, top = self._likeliest(model, asked["max_new_tokens"], asked.get("top_n_tokens") or 1)
+        parameters = fields["parameters"]
+        model = self.named({"model": parameters.get("adapter_id")})
+        text, top = self._likeliest(model, parameters["max_new_tokens"], parameters.get("top_n_tokens") or 1)
         tokens = [{"id": i, "text": "t", "logprob": lp, "special": False} for i, lp in enumerate(top)]
         details = {
             "finish_reason": "length",
-            "generated_tokens": asked["max_new_tokens"],
+            "generated_tokens": parameters["max_new_tokens"],
             "prefill": [{"id": 1, "text": "t", "logprob": None}] * 3,
             "tokens": tokens[:1],
-            "top_tokens": [tokens] if asked.get("top_n_tokens") else [],
+            "top_tokens": [tokens] if parameters.get("top_n_tokens") else [],
         }
         connection.answer(200, orjson.dumps({"generated_text": text, "details": details}))
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gateway.planning.simulator.course_figures import figures, jain
+from gateway.planning.simulator.engine_model import EngineModel
+from gateway.planning.simulator.event_queue import Events
+from gateway.planning.simulator.gateway_model import Simulation, Site
+from gateway.planning.simulator.hardware import Hardware
+from gateway.planning.simulator.simulated_request import Outcome, Request, Tier
+from gateway.planning.simulator.workloads import WORKLOADS, generate
 from loadtests.sim.capacity import capacity
 from loadtests.sim.contestants import NAMES, contestant
-from loadtests.sim.engine_model import EngineModel
-from loadtests.sim.events import Events
 from loadtests.sim.fit import fit
-from loadtests.sim.gateway_model import Simulation, Site
-from loadtests.sim.hardware import Hardware
-from loadtests.sim.metrics import figures, jain
-from loadtests.sim.request import Outcome, Request, Tier
 from loadtests.sim.trace_file import COLUMNS, TraceError, read
-from loadtests.sim.workloads import WORKLOADS, generate
 
 SITE = Site(engines=3, slots=2, cpu_slots=6, workers=2)
 BUSY = generate("W2", 12, 30, seed=1, adapters=40)

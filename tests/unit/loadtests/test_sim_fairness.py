@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.planning.simulator.gateway_model import Simulation, Site
+from gateway.planning.simulator.hardware import Hardware
+from gateway.planning.simulator.simulated_request import Request
+from gateway.planning.simulator.workloads import FLOOD_BEGINS, FLOOD_SECONDS, TENANTS, generate
 from loadtests.sim.contestants import contestant
 from loadtests.sim.fairness import FLOODER, backlog, both, flood, served_of
-from loadtests.sim.gateway_model import Simulation, Site
-from loadtests.sim.hardware import Hardware
-from loadtests.sim.request import Request
-from loadtests.sim.workloads import FLOOD_BEGINS, FLOOD_SECONDS, TENANTS, generate
 
 SITE = Site(engines=2, slots=16, hardware=Hardware(max_sequences=32))
 WAIT = contestant("cost+wait")

@@ -40,5 +40,5 @@ def test_a_change_of_a_tool_or_of_its_tests_runs_them(tree: Path, file: str):
 
 
 def test_each_folder_of_tests_is_a_tool():
-    folders = {path.name for path in (ROOT / TOOLS).iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.parent.name for path in (ROOT / TOOLS).glob("*/test_*.py")}
     assert folders == set(SOURCES)

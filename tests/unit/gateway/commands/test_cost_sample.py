@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import stat
 
-from loadtests.ledger import sample
+from gateway.costs import sample_month
 
 
 def test_a_month_is_written_for_its_owner_alone(florin, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample, "fill", lambda _: None)  # tests/unit/loadtests/test_ledger_sample.py fills it
+    monkeypatch.setattr(
+        sample_month, "fill", lambda _: None
+    )  # tests/unit/gateway/costs/test_sample_month.py fills it
     place = tmp_path / "of" / "october"
     done = florin("cost", "sample", str(place), "--json")
     assert done.exit_code == 0, done.output

@@ -9,9 +9,9 @@ from decimal import Decimal
 
 import pytest
 
-from deploy.planning import command
-from deploy.planning.usage import last_month
-from loadtests.sim.workloads import OUTPUT_MEAN, PROMPT_MEAN, WORKLOADS
+from gateway.commands.plan import command
+from gateway.commands.plan.month_of_use import last_month
+from gateway.planning.simulator.workloads import OUTPUT_MEAN, PROMPT_MEAN, WORKLOADS
 
 QUICK = ("--duration", "40", "--slots", "8")
 BASE = "meta/llama"

@@ -105,11 +105,11 @@ def test_labels_are_hard_constraints():
 def test_an_engine_that_loads_nothing_later_holds_what_it_was_started_with():
     version = Version("acme/a", 1, "sha256:0", VERSION, "/a", "base", 8, 1, "/a", 0)
     started, other = engine("a", only=("acme/a@v1",)), engine("b", only=("acme/b@v1",))
-    for ask in (Ask(VERSION, rank=8, whole=version), Ask(VERSION, rank=8)):
+    for ask in (Ask(VERSION, rank=8, document=version), Ask(VERSION, rank=8)):
         reasons = {view.name: refusal(view, ask, Action.LOAD) for view in (started, other, engine("c"))}
         assert reasons["b"] == NOT_STARTED_WITH
         assert reasons["c"] == ""
-        assert reasons["a"] == ("" if ask.whole else NOT_STARTED_WITH)
+        assert reasons["a"] == ("" if ask.document else NOT_STARTED_WITH)
     assert refusal(other, Ask(""), Action.SERVE) == ""
 
 

@@ -1,4 +1,0 @@
-"""The reference pages of the documentation, written from the code that they describe.
-
-`python -m deploy.docs` writes docs/reference/. A test holds the pages to the code; edit the code, never them.
-"""

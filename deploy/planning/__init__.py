@@ -1,1 +1,0 @@
-"""`florin plan`: how many engines a workload needs, from the simulator, and what they cost."""

@@ -1,0 +1,104 @@
+"""The fewest engines that are enough, and what is simulated to find them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.planning.simulator.course_figures import figures
+from gateway.planning.simulator.gateway_model import Simulation, Site
+from gateway.planning.simulator.hardware import Hardware
+from gateway.planning.sizing import Goal, fewest, hardware_of, size
+from gateway.planning.traffic import AdapterUse, Stated, Used
+from loadtests.sim.contestants import contestant
+
+GOAL = Goal(slo_ttft=2.0, slo_itl=0.1, attainment=0.95)
+SITE = Site(slots=8, cpu_slots=64)
+TRAFFIC = Stated("W2", 15.0, 40, 800.0, 100.0)
+
+
+@given(st.integers(1, 300), st.integers(1, 50), st.integers(1, 20))
+def test_fewest_finds_the_boundary_and_tries_few(boundary, least, factor):
+    tried = []
+    most = least * factor
+
+    def enough(engines):
+        tried.append(engines)
+        assert least <= engines <= most
+        return engines >= boundary
+
+    found = fewest(enough, least, most)
+    assert found == (max(least, boundary) if boundary <= most else None)
+    assert len(tried) == len(set(tried)) <= 2 * most.bit_length() + 2
+
+
+def test_the_answer_is_enough_and_one_engine_less_is_not():
+    workload = TRAFFIC.made(90, seed=3)
+    found = size(SITE, [workload], GOAL)
+    assert found is not None
+    assert found.attainment >= GOAL.attainment
+    assert found.ttft_p50 <= found.ttft_p99
+    fewer = replace(SITE, engines=found.engines - 1)
+    assert found.engines > 1
+    course = Simulation(fewer, contestant("cost"), workload).run()
+    assert figures(course, fewer).attainment < GOAL.attainment
+
+
+def test_slower_gpus_and_more_seeds_never_need_fewer_engines():
+    workloads = [TRAFFIC.made(60, seed) for seed in (1, 2)]
+    slow = replace(SITE, hardware=hardware_of(0.4, None))
+    one, both, slower = (
+        size(SITE, workloads[:1], GOAL),
+        size(SITE, workloads, GOAL),
+        size(slow, workloads, GOAL),
+    )
+    assert None not in {one, both, slower}
+    assert one.engines <= both.engines < slower.engines
+
+
+def test_a_gpu_too_slow_for_the_objective_gets_no_number_of_engines():
+    site = replace(SITE, hardware=hardware_of(0.02, None))
+    assert size(site, [TRAFFIC.made(30, seed=1)], GOAL) is None
+
+
+def test_speed_changes_compute_and_nothing_else():
+    base, half = Hardware(), hardware_of(0.5, 40_000)
+    for batch in ((1, 0, 0), (200, 30, 512)):
+        assert half.step_seconds(*batch) == pytest.approx(2 * base.step_seconds(*batch))
+    assert (half.load_seconds(16), half.activate) == (base.load_seconds(16), base.activate)
+    assert (half.kv_tokens, half.slot_tokens_per_rank) == (40_000, base.slot_tokens_per_rank)
+    assert hardware_of(1.0, None) == base
+
+
+def test_stated_traffic_has_the_stated_means():
+    made = Stated("W1", 50.0, 100, 400.0, 60.0).made(400, seed=5)
+    assert len(made) / 400 == pytest.approx(50, rel=0.05)
+    assert made.prompt.mean() == pytest.approx(400, rel=0.05)
+    assert made.output.mean() == pytest.approx(60, rel=0.05)
+    assert made.adapter.max() < 100
+
+
+def test_resampled_traffic_has_the_hours_rate_shares_and_lengths():
+    uses = (
+        AdapterUse("acme/a", 54_000, 54_000 * 500, 54_000 * 80),
+        AdapterUse("bolt/b", 18_000, 18_000 * 2000, 18_000 * 20),
+        AdapterUse("", 18_000, 18_000 * 100, 18_000 * 300),
+    )
+    used = Used(uses, rank=16)
+    assert used.rate == 25
+    made = used.made(800, seed=1)
+    assert made.arrival[0] == 0
+    assert len(made) / made.arrival[-1] == pytest.approx(25, rel=0.05)
+    assert np.bincount(made.adapter) / len(made) == pytest.approx([0.6, 0.2, 0.2], abs=0.02)
+    for number, (prompt, output, rank) in enumerate([(500, 80, 16), (2000, 20, 16), (100, 300, 0)]):
+        its = made.adapter == number
+        assert made.prompt[its].mean() == pytest.approx(prompt, rel=0.06)
+        assert made.output[its].mean() == pytest.approx(output, rel=0.06)
+        assert set(made.rank[its]) == {rank}
+    base = [request for request in made.requests() if not request.adapter]
+    assert {request.tenant for request in base} == {""}
+    assert len(base) == np.count_nonzero(made.adapter == 2)
