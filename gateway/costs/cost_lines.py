@@ -30,10 +30,8 @@ from sqlalchemy import (
 
 from gateway.costs.periods import LAST_HOUR, LocalTime, Period, iso, month_of, months
 from gateway.costs.prices.book import PriceBook, Rate, Series
-from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.part_sources import Source, sources
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
-from gateway.metering.ledger.ledger import Ledger
 from gateway.units import DAY, HOUR, Amount, Micros, NanoHours
 
 BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
@@ -85,25 +83,10 @@ class CostLine:
 
 _FACTS = ("bucket", "gpu_type", "region", "purchase", "calibration", "correction")
 """What identifies a line besides its keys and rate."""
-SUMS = (
-    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
-    "weight_input", "weight_cached", "weight_output", "weight_other",
-)  # fmt: skip  # one name a line says no more
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+SUMS = (*COUNTS, "nano_gpu_hours", "weight_input", "weight_cached", "weight_output", "weight_other")
 """The summed columns."""
 _HIGH = 1 << 32
-
-
-def lines(
-    ledger: Ledger, period: Period, by: Sequence[str] = (), *, tenants: Sequence[str] = ()
-) -> Iterator[CostLine]:
-    """Sums by `by` and everything that determines the price, in order of the keys. For whole months, reads
-    the rows posted to those months: with corrections posted in them, and without those posted later. For
-    other periods, reads their hours as known now (see `effective`). `tenants`: only rows whose tenant equals
-    every entry.
-
-    Holds a read transaction while it is iterated. Raises LedgerUnavailableError."""
-    with ledger.read() as connection:
-        yield from read_lines(connection, PriceBook(read_prices(connection)), period, by, tenants=tenants)
 
 
 def read_lines(
@@ -117,9 +100,12 @@ def read_lines(
     as_posted: bool = True,
     local: LocalTime | None = None,
 ) -> Iterator[CostLine]:
-    """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
-    (False). `as_posted`: whole months as posted; False: their hours as known now. `local`: the timezone
-    of the days; without the hours that it cuts, which `own_lines` adds."""
+    """Sums by `by` and everything that determines the price, in order of the keys. For whole months, reads
+    the rows posted to those months: with corrections posted in them, and without those posted later. For
+    other periods, reads their hours as known now (see `effective`). `tenants`: only rows whose tenant equals
+    every entry. `corrections`: only corrections (True), or all but corrections (False). `as_posted`: whole
+    months as posted; False: their hours as known now. `local`: the timezone of the days; without the hours
+    that it cuts, which `own_lines` adds."""
 
     def where(table: Table) -> list[ColumnElement[bool]]:
         conditions = [

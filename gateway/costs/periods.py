@@ -173,6 +173,12 @@ def month_of(value: str, tz: tzinfo = UTC) -> Period:
     return Period(micros(first.astimezone(UTC)), micros(last.astimezone(UTC)))
 
 
+def complete_hours(month: str, now: int) -> Period:
+    """The hours of a month that are over. Raises PeriodError."""
+    period = month_of(month)
+    return Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
+
+
 def months(within: Period) -> tuple[str, ...] | None:
     """The months of the period, like `("2026-11",)`; None unless it consists of whole months."""
     names: list[str] = []

@@ -14,7 +14,7 @@ import pytest
 from adapters.store.protocol.registry import Change
 from gateway.console.pages import ROUTES as PAGES
 from gateway.costs.closing.closing import close
-from gateway.costs.cost_lines import DIMENSIONS, lines
+from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.forecasting.alerts import alerts_of, raise_alerts
 from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.forecasting.look_ahead import find_anomalies, look_ahead
@@ -30,6 +30,7 @@ from tests.support.empty_ledgers import put_sqlite
 from tests.support.harness import Gateway, running_gateway
 from tests.support.ledger_rows import price, see_up
 from tests.tools.docs.roles import routes
+from tests.unit.gateway.costs.rolled import lines
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.metering.make import record
 

@@ -119,12 +119,7 @@ def _bill(bill: Json, *, accounts: bool) -> None:
     say("GPU-hours and cost: Florin compared with the bill")
     columns = ("", "GPU-hours", f"cost {currency}", "verdict")
     rows = [
-        [
-            _LISTED,
-            shown(bill["provisioned_gpu_hours"], 6),
-            shown(bill["own_cost"], 6),
-            Text(""),
-        ],
+        [_LISTED, shown(bill["provisioned_gpu_hours"], 6), shown(bill["own_cost"], 6), Text("")],
         *([*_difference(line), _of_kind(line)] for line in bill["lines"]),
         [Text("billed", "bold"), shown(bill["billed_gpu_hours"], 6), shown(bill["billed_cost"], 6), Text("")],
     ]

@@ -48,9 +48,6 @@ class Counts(Document):
     reasoning_tokens: int
 
 
-COUNTS = tuple(Counts.model_fields)
-
-
 class StatementLine(Counts):
     """Everything of one kind, adapter, GPU type, region and purchase model."""
 

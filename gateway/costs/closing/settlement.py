@@ -14,15 +14,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gateway.costs.allocation import UNUSED
-from gateway.costs.closing.documents import (
-    COUNTS,
-    BucketTotal,
-    Part,
-    StatementLine,
-    TenantStatement,
-    Totals,
-)
-from gateway.costs.cost_lines import CostLine
+from gateway.costs.closing.documents import BucketTotal, Part, StatementLine, TenantStatement, Totals
+from gateway.costs.cost_lines import COUNTS, CostLine
 from gateway.costs.policies.terms import MonthAllocation
 from gateway.units import Amount, Cents, NanoHours, cents_of, rounded, total
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.commitments.commitment import CommitmentUse
 from gateway.costs.commitments.commitment_store import uses_of
-from gateway.costs.periods import Period, iso, month_of
+from gateway.costs.periods import Period, complete_hours, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
@@ -29,8 +29,7 @@ def commitment_report(ledger: Ledger, month: str, *, now: int) -> dict[str, Any]
     what spot engines cost, against the on-demand price; null where a price is missing.
 
     Raises PeriodError, LedgerUnavailableError."""
-    period = month_of(month)
-    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
+    within = complete_hours(month, now)
     with ledger.read() as connection:
         book = PriceBook(read_prices(connection))
         uses, hours = uses_of(connection, within), _provisioned(connection, within)

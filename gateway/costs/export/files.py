@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.allocation import Allocated
 from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.export import chargeback, commitment_rows, infrastructure, ledger_lines
-from gateway.costs.export.cells import Row
+from gateway.costs.export import chargeback, commitment_rows, infrastructure
+from gateway.costs.export.cells import Fixed, Row
 from gateway.costs.export.charges import Charge, ListPrice, daily, hourly, list_price_of
 from gateway.costs.export.columns import Dataset, Format, Granularity, focus
 from gateway.costs.export.columns import plain as plain_columns
@@ -132,7 +132,7 @@ def _write_for_customer(connection: Connection, book: PriceBook, order: Order, f
         plain = (
             customer.plain(line, row)
             for line in used
-            for row in ledger_lines.rows([line], by, month=order.month, currency=book.currency)
+            for row in _ledger_rows([line], by, order.month, book.currency)
         )
         return put(file, columns_for(plain_columns()), {}, plain)
     by_hour = _lines(connection, book, order, ("hour",))
@@ -237,7 +237,35 @@ def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterab
     lines = _lines(connection, book, order, by)
     if order.dataset == "chargeback":
         lines = (line for line in lines if line.bucket == "usage")
-    return ledger_lines.rows(lines, by, month=order.month, currency=book.currency)
+    return _ledger_rows(lines, by, order.month, book.currency)
+
+
+def _ledger_rows(
+    lines: Iterable[CostLine], by: Sequence[str], month: str, currency: str | None
+) -> Iterator[Row]:
+    """The data behind the other files, for those who build their own: rows from lines grouped by `by`. Cost
+    and rate are null if a price is missing."""
+    for line in lines:
+        rate, cost = line.rate_micros, line.cost
+        keys: Row = {name: value or None for name, value in zip(by, line.keys, strict=True)}
+        if "day" in keys:
+            keys["hour"] = f"{keys.pop('day')}T00:00:00Z"
+        yield {
+            **keys,
+            "month": month,
+            "bucket": line.bucket,
+            "correction": line.correction,
+            "calibration": line.calibration,
+            "requests": line.requests,
+            "prompt_tokens": line.prompt_tokens,
+            "cached_tokens": line.cached_tokens,
+            "completion_tokens": line.completion_tokens,
+            "reasoning_tokens": line.reasoning_tokens,
+            "gpu_hours": Fixed(line.nano_gpu_hours, 9),
+            "rate_per_gpu_hour": None if rate is None else Fixed(rate, 6),
+            "cost": None if cost is None else Fixed(cost, 15),
+            "currency": None if cost is None else currency,
+        }
 
 
 def _by(order: Order) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from sqlalchemy import func, select
+
 from adapters.store.leader_job import PassFailedError
 from gateway.costs.maintenance.ahead import ahead
-from gateway.costs.maintenance.batch_backlog import batch_backlog
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.costs.maintenance.totals import totals
@@ -23,7 +24,8 @@ from gateway.costs.scheduled_exports.status import export_series
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.retention import prune
-from gateway.observability.computed_metrics import LedgerFigures
+from gateway.metering.ledger.schema import batches
+from gateway.observability.computed_metrics import LedgerFigures, Series
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import system_time
 
@@ -90,12 +92,27 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> float:
             "florin_ledger_set_aside": [((), float(month_totals.set_aside))],
             "florin_ledger_maintenance_timestamp_seconds": [((), now / 1e6)],
             **ahead(ledger, now),
-            **batch_backlog(ledger, now),
+            **_batch_backlog(ledger, now),
             **export_series(ledger, now),
         },
     )
     write_snapshot(ledger, METRICS, now, (figures.never_back(before) if before else figures).document())
     return time.monotonic() - began
+
+
+def _batch_backlog(ledger: Ledger, now: int) -> Mapping[str, Series]:
+    """What batches have before them. Raises LedgerUnavailableError."""
+    table = batches.c
+    waiting = func.sum(table.total - table.completed - table.failed)
+    open_ = select(func.coalesce(waiting, 0), func.min(table.created_at)).where(table.ended_at.is_(None))
+    with ledger.read() as connection:
+        counts = connection.execute(select(table.status, func.count()).group_by(table.status)).all()
+        lines, oldest = connection.execute(open_).one()
+    return {
+        "florin_batches": [((status,), float(count)) for status, count in counts],
+        "florin_batch_lines_waiting": [((), float(lines))],
+        "florin_batch_oldest_seconds": [((), 0.0 if oldest is None else max(0.0, (now - oldest) / 1e6))],
+    }
 
 
 async def show(ledger: Ledger, metrics: Metrics, *, seconds: float) -> None:

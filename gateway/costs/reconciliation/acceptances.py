@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from gateway.costs.periods import Period, iso, month_of
+from gateway.costs.periods import complete_hours, iso, month_of
 from gateway.costs.reconciliation.bill_section import bill_section
 from gateway.costs.reconciliation.token_section import token_section
 from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_acceptances as table
-from gateway.units import HOUR, NANO
+from gateway.units import NANO
 
 _LINE = re.compile(r"(\d{4}-\d{2})-[0-9a-f]{8}", re.ASCII)
 
@@ -69,11 +69,7 @@ def accept(
     known = _lines(ledger, month, now, with_tokens=bool(lines))
     chosen = list(dict.fromkeys(lines))
     if kind is not None:
-        chosen += [
-            name
-            for name, line_document in known.items()
-            if line_document["kind"] == kind and name not in chosen
-        ]
+        chosen += [name for name, line in known.items() if line["kind"] == kind and name not in chosen]
         if not chosen:
             raise LineNotFoundError(f"The reconciliation of {month} has no line of kind {kind[:40]!r}.")
     for name in chosen:
@@ -86,24 +82,14 @@ def accept(
             raise LineNotFoundError(f"{name} is matched: there is nothing to accept.")
     new = [known[name] for name in chosen if known[name]["verdict"] != Verdict.ACCEPTED]
     with ledger.write() as connection:
-        for line_document in new:
+        for line in new:
             _put(
-                connection,
-                month,
-                line_document["line"],
-                _amounts(line_document),
-                accepted=True,
-                reason=reason,
-                now=now,
-                by=by,
+                connection, month, line["line"], _amounts(line), accepted=True, reason=reason, now=now, by=by
             )
         if new:
             details = {
                 "reason": reason,
-                "lines": [
-                    {key: line_document[key] for key in _TOLD if key in line_document}
-                    for line_document in new
-                ],
+                "lines": [{key: line[key] for key in _TOLD if key in line} for line in new],
             }
             record(connection, actor, "bill.accept", month, details, now)
     return [known[name] for name in chosen]
@@ -147,8 +133,7 @@ def list_acceptances(ledger: Ledger, month: str) -> list[dict[str, Any]]:
 
 def _lines(ledger: Ledger, month: str, now: int, *, with_tokens: bool) -> dict[str, dict[str, Any]]:
     """The lines that can be accepted. Counting tokens reads the month's records, so only if needed."""
-    period = month_of(month)
-    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
+    within = complete_hours(month, now)
     by_id: dict[str, dict[str, Any]] = {}
     with ledger.read() as connection:
         acceptances = read_acceptances(connection, month)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, in
 
 from gateway.costs.periods import Period, iso
 from gateway.costs.reconciliation.bill_cells import BillError
-from gateway.costs.reconciliation.bill_files import BillFormat, BillLine, Parsed, parse_bill
-from gateway.costs.reconciliation.bill_mistakes import Mistake, mistakes
+from gateway.costs.reconciliation.bill_files import BadLine, BillFormat, BillLine, Parsed, parse_bill
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines as table
@@ -30,6 +31,42 @@ _CONTENT = (
 )  # fmt: skip  # one name a line says no more
 PREFIX = 8
 """Hexadecimal digits of a file's SHA-256 that identify it in messages."""
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+_NAMED = 3
+"""Line numbers that are named of each mistake."""
+
+
+@dataclass(slots=True)
+class Mistake:
+    """Mutable while it is collected."""
+
+    reason: str
+    """Where its first line is."""
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+    """Numbers of its first lines."""
+
+    @property
+    def where(self) -> str:
+        """`line 7`, `lines 2, 3, 4 and 99,997 more`."""
+        named = ", ".join(f"{line:,}" for line in self.first)
+        if self.count == 1:
+            return f"line {named}"
+        more = self.count - len(self.first)
+        return f"lines {named} and {more:,} more" if more else f"lines {named}"
+
+
+def mistakes(bad: Iterable[BadLine]) -> list[Mistake]:
+    """The invalid lines by reason, because one mistake in a mapping makes every line invalid; the most
+    frequent first. Reasons that differ only in what they quote are one."""
+    by_reason: dict[str, Mistake] = {}
+    for line in bad:
+        mistake = by_reason.setdefault(_QUOTED.sub("'…'", line.reason), Mistake(line.reason))
+        mistake.count += 1
+        if len(mistake.first) < _NAMED:
+            mistake.first.append(line.line)
+    return sorted(by_reason.values(), key=lambda mistake: (-mistake.count, mistake.first))
 
 
 class BillRefusedError(Exception):

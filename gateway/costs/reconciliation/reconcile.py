@@ -7,14 +7,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from gateway.costs.periods import Period, iso, month_of
+from gateway.costs.periods import complete_hours, iso
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import bill_findings, bill_section
 from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.reconciliation.drift import drift
 from gateway.costs.reconciliation.token_section import token_findings, token_section
 from gateway.metering.ledger.ledger import Ledger
-from gateway.units import HOUR, decimal_of
+from gateway.units import decimal_of
 
 __all__ = ["TOLERANCE", "drift", "reconcile"]
 
@@ -27,8 +27,7 @@ def reconcile(ledger: Ledger, month: str, *, tolerance: Fraction = TOLERANCE, no
     """Reconcile the complete hours of a month. `tolerance`: percent. docs/finance.md shows the result.
 
     Raises PeriodError, LedgerUnavailableError."""
-    period = month_of(month)
-    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
+    within = complete_hours(month, now)
     with ledger.read() as connection:
         acceptances = read_acceptances(connection, month)
         tokens = token_section(connection, month, within, acceptances)

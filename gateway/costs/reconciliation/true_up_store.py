@@ -40,13 +40,7 @@ def show_true_up(ledger: Ledger, month: str, *, tolerance: Fraction, now: int) -
         preview, blocked = _preview(connection, month, tolerance, now)
         recorded = read_true_ups(connection, month)
     current = bool(recorded) and preview is not None and _same(recorded[0], preview, but=_BOOKS)
-    return {
-        "month": month,
-        "preview": preview,
-        "blocked": blocked,
-        "recorded": recorded,
-        "current": current,
-    }
+    return {"month": month, "preview": preview, "blocked": blocked, "recorded": recorded, "current": current}
 
 
 def record_true_up(
@@ -136,11 +130,7 @@ _HOW_TO_ACCEPT = "Accept what florin cost reconcile shows (florin cost accept LI
 def _document(connection: Connection, month: str, checked: BillCheck) -> dict[str, Any]:
     books = _books(connection, month) or open_books(checked.own_cost)
     figures = true_up(books, checked.own_cost, checked.billed_cost, merged(checked.differences))
-    about: dict[str, Any] = {
-        "month": month,
-        "currency": checked.currency,
-        "sources": list(checked.sources),
-    }
+    about: dict[str, Any] = {"month": month, "currency": checked.currency, "sources": list(checked.sources)}
     if checked.exchange_rates:
         about |= {"exchange_rates": list(checked.exchange_rates), "billed": dict(checked.billed)}
     return {**about, **figures}

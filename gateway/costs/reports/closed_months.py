@@ -16,16 +16,17 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
 from gateway.costs.closing.preview import preview
-from gateway.costs.periods import iso, month_of
+from gateway.costs.periods import complete_hours, iso, month_of
 from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.proofs.proof import prove, version_of
-from gateway.costs.reconciliation.open_lines import open_lines
+from gateway.costs.reconciliation.acceptances import read_acceptances
+from gateway.costs.reconciliation.bill_section import bill_findings, bill_section
 from gateway.costs.reconciliation.reconcile import TOLERANCE
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import NotClosedError, read_stored, verify
 from gateway.metering.ledger.database import LedgerUnavailableError, insert
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import period_tenants, periods, rollups, snapshots
+from gateway.metering.ledger.schema import bill_lines, period_tenants, periods, rollups, snapshots
 
 ALIVE_SECONDS = 15
 """A closing that has reported no progress for this long is considered dead."""
@@ -87,8 +88,19 @@ def previewed(ledger: Ledger, month: str, now: int, policy: AllocationPolicy | N
     Raises LedgerUnavailableError."""
     roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
-        unaccepted = open_lines(connection, month, tolerance=TOLERANCE, now=now)
+        unaccepted = _unaccepted(connection, month, now)
         return {**preview(connection, month, now=now, policy=policy), "unaccepted": unaccepted}
+
+
+def _unaccepted(connection: Connection, month: str, now: int) -> list[str]:
+    """A sentence for what is identified and not accepted beyond the tolerance, or if there is no bill of the
+    month. Nothing where bills are not imported at all."""
+    if connection.execute(select(bill_lines.c.id).limit(1)).first() is None:
+        return []
+    within = complete_hours(month, now)
+    return bill_findings(
+        bill_section(connection, month, within, read_acceptances(connection, month)), month, TOLERANCE
+    )
 
 
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.costs.cost_lines import SUMS, CostLine
+from gateway.costs.cost_lines import COUNTS, SUMS, CostLine
 from gateway.units import Amount, NanoHours, amount_text, gpu_hours_text
 
 Key = tuple[str, ...]
-COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
 
 @dataclass(slots=True)

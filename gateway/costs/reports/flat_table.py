@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from decimal import Context, Decimal
 from typing import Any, Literal
 
+from gateway.costs.cost_lines import COUNTS
 from gateway.costs.export.cells import Cell, Fixed, Row
 from gateway.costs.export.columns import PLACES, Column, Kind
 from gateway.costs.export.writers import write_csv, write_parquet
-from gateway.costs.reports.figures import COUNTS
 from gateway.costs.reports.report import Question, cost_report
 from gateway.metering.ledger.ledger import Ledger
 

@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from gateway.costs.commitments.commitment import CommitmentUse
 from gateway.costs.commitments.commitment_report import unused_cost
 from gateway.costs.commitments.commitment_store import uses_of
-from gateway.costs.periods import Period, month_of
+from gateway.costs.periods import Period, complete_hours
 from gateway.costs.reconciliation.true_up_store import read_true_ups
-from gateway.units import HOUR, NANO, apportioned, decimal_of
+from gateway.units import NANO, apportioned, decimal_of
 
 _PLACES = 18
 """To which amortised upfront payments are rounded before cents are made of them."""
@@ -36,8 +36,7 @@ def invoiced(
         return None
     for true_up in read_true_ups(connection, month)[:1]:
         return _trued_up(true_up, provisioned, currency)
-    period = month_of(month)
-    within = Period(period.start, max(period.start, min(period.end, now - now % HOUR)))
+    within = complete_hours(month, now)
     return _expected([use for use in uses_of(connection, within) if use.unused], within, provisioned)
 
 

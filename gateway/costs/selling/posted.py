@@ -9,14 +9,24 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.periods import month_of
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.selling.cards import RateCards
-from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, added, charge
+from gateway.costs.selling.cards import RateCard, RateCards
+from gateway.costs.selling.charges import (
+    NO_TOKENS,
+    MonthCharges,
+    MonthCorrection,
+    TenantMonth,
+    Tokens,
+    added,
+    charge,
+)
 from gateway.costs.selling.residency import Residency, of_tenants, residency_of
 from gateway.metering.ledger.schema import rollup_parts, rollups
 from gateway.metering.records import BATCH
 from gateway.units import Amount
 
 _BILLED = "usage"
+_Sums = dict[tuple[str, str], Tokens]
+"""(tenant, month) → its tokens."""
 
 
 def tokens_of(line: CostLine) -> Tokens:
@@ -57,56 +67,43 @@ def tenant_months(
     Raises LedgerUnavailableError."""
     if not cards.assignments:
         return {}
-    used: dict[str, Tokens] = {}
+    used: _Sums = {}
     for line in read_lines(connection, book, month_of(month), ("tenant",), corrections=False):
         if line.bucket == _BILLED:
-            used[line.keys[0]] = added(used.get(line.keys[0], Tokens()), tokens_of(line))
+            key = line.keys[0], month
+            used[key] = added(used.get(key, NO_TOKENS), tokens_of(line))
     batch = _batch_tokens(connection, book, month, cards)
     corrected = _corrected_costs(connection, book, month)
     for key, cost in shares.items():
         corrected[key] = corrected.get(key, 0) + cost
-    corrected_months = {corrected_month for _, corrected_month in corrected}
-    before, after = _token_sums(connection, month, corrected_months)
-    batch_before, batch_after = _token_sums(connection, month, corrected_months, batch=True)
-    resident = {
-        corrected_month: _residents(connection, corrected_month, cards)
-        for corrected_month in {month, *(corrected_month for _, corrected_month in corrected)}
-    }
+    earlier = {name for _, name in corrected}
+    before, after = _token_sums(connection, month, earlier)
+    batch_before, batch_after = _token_sums(connection, month, earlier, batch=True)
+    resident = {name: _residents(connection, name, cards) for name in {month, *earlier}}
+
+    def charges(card: RateCard, key: tuple[str, str], tokens: _Sums, batches: _Sums) -> MonthCharges:
+        tenant, name = key
+        adapters = resident[name].get(tenant)
+        return charge(card, tokens.get(key, NO_TOKENS), adapters, batches.get(key, NO_TOKENS))
+
     charged = {}
-    for name in sorted(costs):
-        months = {corrected_month: cost for (who, corrected_month), cost in corrected.items() if who == name}
-        card = cards.card(name, month)
-        priced = {
-            corrected_month: month_card
-            for corrected_month in months
-            if (month_card := cards.card(name, corrected_month)) is not None
-        }
-        if card is None and not priced:
+    for tenant, cost in sorted(costs.items()):
+        changes = {name: change for (who, name), change in sorted(corrected.items()) if who == tenant}
+        card = cards.card(tenant, month)
+        cards_then = {name: then for name in changes if (then := cards.card(tenant, name)) is not None}
+        if card is None and not cards_then:
             continue
-        charged[name] = TenantMonth(
-            current=None
-            if card is None
-            else charge(card, used.get(name, Tokens()), resident[month].get(name), batch.get(name, Tokens())),
+        charged[tenant] = TenantMonth(
+            current=None if card is None else charges(card, (tenant, month), used, batch),
             corrections={
-                corrected_month: MonthCorrection(
-                    *(
-                        charge(
-                            month_card,
-                            sums.get((name, corrected_month), Tokens()),
-                            resident[corrected_month].get(name),
-                            of_batches.get((name, corrected_month), Tokens()),
-                        )
-                        for sums, of_batches in ((before, batch_before), (after, batch_after))
-                    )
+                name: MonthCorrection(
+                    charges(then, (tenant, name), before, batch_before),
+                    charges(then, (tenant, name), after, batch_after),
                 )
-                for corrected_month, month_card in sorted(priced.items())
+                for name, then in cards_then.items()
             },
-            corrected_cost={
-                corrected_month: Amount(cost)
-                for corrected_month, cost in sorted(months.items())
-                if corrected_month not in priced
-            },
-            cost=Amount(0 if card is not None else costs.get(name, 0) - sum(months.values())),
+            corrected_cost={name: Amount(c) for name, c in changes.items() if name not in cards_then},
+            cost=Amount(0 if card is not None else cost - sum(changes.values())),
         )
     return charged
 
@@ -122,19 +119,16 @@ def _corrected_costs(connection: Connection, book: PriceBook, month: str) -> dic
     return costs
 
 
-_Sums = dict[tuple[str, str], Tokens]
-
-
-def _batch_tokens(connection: Connection, book: PriceBook, month: str, cards: RateCards) -> dict[str, Tokens]:
-    """By tenant, if any card has a price of its own for them."""
-    batch_tokens: dict[str, Tokens] = {}
+def _batch_tokens(connection: Connection, book: PriceBook, month: str, cards: RateCards) -> _Sums:
+    """Those of the month, if any card has a price of its own for them."""
+    batch_tokens: _Sums = {}
     if all(card.batch_percent == 100 for card in cards.cards):
         return batch_tokens
     by = ("tenant", "service_tier")
     for line in read_lines(connection, book, month_of(month), by, corrections=False):
         tenant, tier = line.keys
         if line.bucket == _BILLED and tier == BATCH:
-            batch_tokens[tenant] = added(batch_tokens.get(tenant, Tokens()), tokens_of(line))
+            batch_tokens[tenant, month] = added(batch_tokens.get((tenant, month), NO_TOKENS), tokens_of(line))
     return batch_tokens
 
 
@@ -163,7 +157,7 @@ def _token_sums(
         for tenant, posted, prompt, cached, output in connection.execute(query):
             tokens = Tokens(int(prompt) - int(cached), int(cached), int(output))
             key = tenant, corrected_month
-            after[key] = added(after.get(key, Tokens()), tokens)
+            after[key] = added(after.get(key, NO_TOKENS), tokens)
             if posted < month:
-                before[key] = added(before.get(key, Tokens()), tokens)
+                before[key] = added(before.get(key, NO_TOKENS), tokens)
     return before, after

@@ -8,14 +8,13 @@ from fractions import Fraction
 
 from gateway.costs.closing.charging import COST_CHANGED, LATE_RECORDS
 from gateway.costs.closing.documents import (
-    COUNTS,
     Charges,
     CorrectionCharge,
     StatementLine,
     TenantStatement,
     TokenCharge,
 )
-from gateway.costs.cost_lines import CostLine
+from gateway.costs.cost_lines import COUNTS, CostLine
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import Tokens, list_price
 from gateway.units import Cents, cents_of, rounded, total

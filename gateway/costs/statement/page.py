@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack
 
 from gateway.costs.closing.documents import Charge, ResidencyCharge, TokenCharge
 from gateway.costs.export.writers import write_csv
@@ -38,8 +38,8 @@ _LETTERS = 26
 """Characters that fit on one line of the first column."""
 
 
-class Asked(TypedDict, total=False):
-    """How a statement is asked for: see `read_statement`."""
+class Question(TypedDict, total=False):
+    """What a statement is about: see `read_statement`."""
 
     known: Required[bool]
     currency: str | None
@@ -51,69 +51,7 @@ class Asked(TypedDict, total=False):
 Labels = Mapping[str, str]
 """Ids of keys → what their owners call them."""
 _NO_LABELS: Labels = MappingProxyType({})
-
-
-def statement_page(
-    ledger: Ledger,
-    tenant: str,
-    month: str,
-    *,
-    issuer: str,
-    labels: Labels = _NO_LABELS,
-    complete: bool = True,
-    **question: Unpack[Asked],
-) -> str | None:
-    """The page of a tenant and a month. If the tenant has nothing in that month: an empty page if it is
-    `known`, else None. `now`: date of a preliminary page. `complete`: whether the ledger has all
-    usage so far. For the others, see `read_statement`.
-
-    Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
-    statement = _read(ledger, tenant, month, question)
-    if statement is None:
-        return None
-    return render(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
-
-
-def statement_json(
-    ledger: Ledger,
-    tenant: str,
-    month: str,
-    *,
-    issuer: str,
-    labels: Labels = _NO_LABELS,
-    complete: bool = True,
-    **question: Unpack[Asked],
-) -> dict[str, Any] | None:
-    """`statement_page` as a document."""
-    statement = _read(ledger, tenant, month, question)
-    if statement is None:
-        return None
-    return document(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
-
-
-def statement_csv(
-    ledger: Ledger,
-    tenant: str,
-    month: str,
-    *,
-    issuer: str,
-    labels: Labels = _NO_LABELS,
-    complete: bool = True,
-    **question: Unpack[Asked],
-) -> bytes | None:
-    """`statement_page` as a table: see `table`."""
-    statement = _read(ledger, tenant, month, question)
-    if statement is None:
-        return None
-    content = document(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
-    file = io.BytesIO()
-    write_csv(file, table.COLUMNS, table.constants(content), table.rows(content))
-    return file.getvalue()
-
-
-def _read(ledger: Ledger, tenant: str, month: str, question: Asked) -> Statement | None:
-    with ledger.read() as connection:
-        return read_statement(connection, tenant, month, **question)
+Form = TypeVar("Form")
 
 
 def render(
@@ -144,6 +82,50 @@ def render(
         division=_division(statement, labels),
         bars=plots.bars(_bars(statement, colours), "Amount by adapter"),
     )
+
+
+def _table(
+    statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS, complete: bool = True
+) -> bytes:
+    """As CSV: see `table`."""
+    content = document(statement, issuer=issuer, now=now, labels=labels, complete=complete)
+    file = io.BytesIO()
+    write_csv(file, table.COLUMNS, table.constants(content), table.rows(content))
+    return file.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class StatementIn(Generic[Form]):
+    """The statement of a tenant and a month in one form."""
+
+    render: Callable[..., Form]
+
+    def __call__(
+        self,
+        ledger: Ledger,
+        tenant: str,
+        month: str,
+        *,
+        issuer: str,
+        labels: Labels = _NO_LABELS,
+        complete: bool = True,
+        **question: Unpack[Question],
+    ) -> Form | None:
+        """If the tenant has nothing in that month: an empty statement if it is `known`, else None. `now`: the
+        date of a preliminary one. `complete`: whether the ledger has all usage so far. For the others, see
+        `read_statement`.
+
+        Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
+        with ledger.read() as connection:
+            statement = read_statement(connection, tenant, month, **question)
+        if statement is None:
+            return None
+        return self.render(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
+
+
+statement_page = StatementIn(render)
+statement_json = StatementIn(document)
+statement_csv = StatementIn(_table)
 
 
 def _division(statement: Statement, labels: Labels) -> dict[str, Any] | None:

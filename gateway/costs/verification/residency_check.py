@@ -8,12 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from gateway.costs.periods import month_of
-from gateway.costs.selling.residency import (
-    BRIDGE,
-    sampled_residency,
-    stored_residency,
-    summary,
-)
+from gateway.costs.selling.residency import BRIDGE, sampled_residency, stored_residency, summary
 from gateway.units import HOUR, MilliHours, hours_text
 
 

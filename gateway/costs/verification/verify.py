@@ -94,11 +94,7 @@ def read_stored(connection: Connection, month: str) -> StoredPeriod:
 
 
 def verify(
-    ledger: Ledger,
-    month: str | None = None,
-    progress: Progress = lambda *_: None,
-    *,
-    quick: bool = False,
+    ledger: Ledger, month: str | None = None, progress: Progress = lambda *_: None, *, quick: bool = False
 ) -> list[VerifiedPeriod]:
     """Verify one closed month, or all of them in order. Reads each record once; `quick`: none, so that the
     checks that need them are not made, and the time does not depend on their number.
@@ -132,9 +128,7 @@ def _verify(ledger: Ledger, month: str, progress: Progress, *, quick: bool) -> V
                 "Every row has the price book's rate.",
             ),
             _said(
-                "balance",
-                imbalances(connection, month),
-                "The parts of each engine-hour sum to its whole.",
+                "balance", imbalances(connection, month), "The parts of each engine-hour sum to its whole."
             ),
             _cost(connection, stored),
             _residency(connection, stored),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.costs.periods import iso
+from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.periods import Period, iso
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
 from gateway.units import HOUR
@@ -33,3 +37,11 @@ def row(hour: int = 100, **changes: Any) -> dict[str, Any]:
 
 def write(ledger: Ledger, *rows: dict[str, Any]) -> None:
     put(ledger, rollups, *rows)
+
+
+def lines(
+    ledger: Ledger, period: Period, by: Sequence[str] = (), *, tenants: Sequence[str] = ()
+) -> Iterator[CostLine]:
+    """`read_lines` in a transaction of its own."""
+    with ledger.read() as connection:
+        yield from read_lines(connection, PriceBook(read_prices(connection)), period, by, tenants=tenants)

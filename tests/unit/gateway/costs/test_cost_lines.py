@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.costs.cost_lines import DIMENSIONS, effective, lines, read_lines
+from gateway.costs.cost_lines import DIMENSIONS, effective, read_lines
 from gateway.costs.periods import Period, instant, iso, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import list_prices, read_prices
@@ -11,7 +11,7 @@ from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.metering.ledger.schema import prices
 from gateway.units import HOUR
 from tests.support.ledger_rows import price, put
-from tests.unit.gateway.costs.rolled import row, write
+from tests.unit.gateway.costs.rolled import lines, row, write
 
 NOVEMBER, DECEMBER = month_of("2026-11"), month_of("2026-12")
 NOV = NOVEMBER.start // HOUR

@@ -6,11 +6,11 @@ import pytest
 
 from gateway.costs.periods import month_of
 from gateway.costs.reconciliation.bill_files import BillFormat
-from gateway.costs.reconciliation.bill_mistakes import Mistake
 from gateway.costs.reconciliation.bills import (
     BillConflictError,
     BillNotFoundError,
     BillRefusedError,
+    Mistake,
     import_bill,
     list_bills,
     read_bill,

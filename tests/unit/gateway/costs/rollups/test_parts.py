@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, select, update
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, records
-from gateway.costs.cost_lines import SUMS, lines
+from gateway.costs.cost_lines import SUMS
 from gateway.costs.periods import month_of
 from gateway.costs.proofs.merkle import canonical, leaf_hash, record_leaf
 from gateway.costs.reports.report import Question, cost_report
@@ -26,6 +26,7 @@ from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, span
 from tests.unit.gateway.costs.month import records as some_records
+from tests.unit.gateway.costs.rolled import lines
 from tests.unit.gateway.metering.make import record
 
 LATE = 10**17

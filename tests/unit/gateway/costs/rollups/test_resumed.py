@@ -4,13 +4,13 @@ import orjson
 import pytest
 
 from gateway.costs.closing.closing import GRACE, close
-from gateway.costs.cost_lines import lines
 from gateway.costs.periods import month_of
 from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.verification.verify import verify
 from gateway.units import HOUR
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, fill
+from tests.unit.gateway.costs.rolled import lines
 from tests.unit.gateway.metering.make import record
 
 
