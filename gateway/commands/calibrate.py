@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import clean, console, fail, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
+from gateway.schemas.adapters import VersionDetails
+from gateway.schemas.base import Listed
+from gateway.schemas.calibrations import Calibration
+from gateway.schemas.engines import Engine
 
 if TYPE_CHECKING:
     from gateway.costs.calibration.fit import Fit, LoadSample
@@ -55,55 +59,61 @@ def calibrate(
     path = _path(session, adapter) if adapter else None
     try:
         under, samples = asyncio.run(_measure(engine, path, seconds, repeats))
-        found = fit(samples)
+        weights = fit(samples)
     except* CalibrationError as group:
         fail(str(_first(group)))
         raise typer.Exit(REFUSED) from None
-    body = {
-        "gpu_type": engine["gpu_type"],
-        "base_model": engine["base"],
+    new = {
+        "gpu_type": engine.gpu_type,
+        "base_model": engine.base,
         "engine_version": under.version,
         "valid_from": valid_from,
-        "weights_ps": {w.term: w.picoseconds for w in found.weights},
+        "weights_ps": {w.term: w.picoseconds for w in weights.weights},
         "document": {
             "engine": name,
-            "gpu_count": engine["gpu_count"],
+            "gpu_count": engine.gpu_count,
             "at_once": under.at_once,
-            "fit": found.document(),
+            "fit": weights.document(),
             "samples": [asdict(s) for s in samples],
         },
     }
-    kept = body if dry_run else session.api.post("/admin/v1/calibrations", body)
-    session.result(kept, lambda b: _show(b, found, kept=not dry_run))
+    if dry_run:
+        session.result(new, lambda _: _show(weights, f"Dry run for {_pool(engine)}: not stored."))
+        return
+    kept = session.api.post("/admin/v1/calibrations", new, Calibration)
+    stored = f"Stored for {_pool(engine)}, valid from {clean(kept.valid_from)}."
+    session.result(kept, lambda _: _show(weights, stored))
 
 
-def _engine(session: Session, name: str, *, force: bool) -> Json:
-    listing: list[Json] = session.api.get("/admin/v1/engines")["data"]
-    for engine in listing:
-        if engine["name"] == name:
-            busy = engine["running"] + engine["waiting"]
-            if not force and (engine["state"] != "draining" or busy):
+def _pool(engine: Engine) -> str:
+    return f"{clean(engine.gpu_type)} with {clean(engine.base)}"
+
+
+def _engine(session: Session, name: str, *, force: bool) -> Engine:
+    for engine in session.api.get("/admin/v1/engines", Listed[Engine]).data:
+        if engine.name == name:
+            busy = engine.running + engine.waiting
+            if not force and (engine.state != "draining" or busy):
                 raise UsageError(
-                    f"{name} is {engine['state']} with {busy} requests: drain it "
+                    f"{name} is {engine.state} with {busy} requests: drain it "
                     f"first (florin engine drain {name}), or measure anyway with --force."
                 )
             return engine
     raise UsageError(f"No such engine: {name!r}. See florin engine list.")
 
 
-def _path(session: Session, adapter: str) -> str:
-    versions: list[Json] = session.api.get(f"/admin/v1/adapters/{adapter}/versions")["data"]
-    path: str = versions[-1]["path"]
-    return path
+def _path(session: Session, adapter: str) -> str | None:
+    versions = session.api.get(f"/admin/v1/adapters/{adapter}/versions", Listed[VersionDetails])
+    return versions.data[-1].path
 
 
 async def _measure(
-    engine: Json, path: str | None, seconds: float, repeats: int
+    engine: Engine, path: str | None, seconds: float, repeats: int
 ) -> tuple[EngineUnderLoad, list[LoadSample]]:
     from gateway.costs.calibration.design import loads
     from gateway.costs.calibration.load import EngineUnderLoad
 
-    async with EngineUnderLoad(engine["url"], engine["base"], engine["gpu_count"]) as under:
+    async with EngineUnderLoad(engine.url, engine.base, engine.gpu_count) as under:
         plan = list(loads(under.max_model_len, repeats))
         columns = (
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
@@ -123,7 +133,7 @@ async def _measure(
         return under, samples
 
 
-def _show(body: Json, found: Fit, *, kept: bool) -> None:
+def _show(fit: Fit, outcome: str) -> None:
     from gateway.costs.calibration.fit import UNITS
 
     rows = [
@@ -133,20 +143,15 @@ def _show(body: Json, found: Fit, *, kept: bool) -> None:
             _micros(w.picoseconds) if w.measured else "not measured",
             f"{_micros(w.low)} to {_micros(w.high)}" if w.measured else "",
         )
-        for w, unit in zip(found.weights, UNITS, strict=True)
+        for w, unit in zip(fit.weights, UNITS, strict=True)
     ]
     heads = ("weight", "GPU time per", "microseconds", "95 % interval")
     show(table(heads, rows, right=heads[2:]))
     note(
-        f"{found.samples} measurements; the fit explains {found.r_squared:.1%} of the variance; "
-        f"largest error {found.worst:.0%}."
+        f"{fit.samples} measurements; the fit explains {fit.r_squared:.1%} of the variance; "
+        f"largest error {fit.worst:.0%}."
     )
-    where = f"{clean(body['gpu_type'])} with {clean(body['base_model'])}"
-    say(
-        f"Stored for {where}, valid from {clean(body['valid_from'])}."
-        if kept
-        else f"Dry run for {where}: not stored."
-    )
+    say(outcome)
 
 
 def _micros(picoseconds: int) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from gateway.commands.client import ApiError, Json, UnreachableError
+from gateway.commands.client import ApiError, UnreachableError
 from gateway.commands.output import busy, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
+from gateway.schemas.base import Listed
+from gateway.schemas.installation import Diagnosis
 
 app = typer.Typer()
 
@@ -23,41 +25,37 @@ def doctor(session: Session) -> None:
     api = session.api  # a malformed URL or key is a usage error
     try:
         with busy("Checking the gateway, Redis, the ledger and every engine …"):
-            body = api.get("/admin/v1/doctor")
+            checks = api.get("/admin/v1/doctor", Listed[Diagnosis])
     except UnreachableError as error:
-        body = _alone("gateway", str(error), "Start it with florin serve, or set FLORIN_URL to its address.")
+        checks = _alone(
+            "gateway", str(error), "Start it with florin serve, or set FLORIN_URL to its address."
+        )
     except ApiError as error:
         if error.status in _KEY_STATUS:
             remedy = (
                 "Set FLORIN_OPERATOR_KEY to a key with the operator role, or to the gateway's bootstrap key."
             )
-            body = _alone("operator_key", str(error), remedy)
+            checks = _alone("operator_key", str(error), remedy)
         else:
-            body = _alone("gateway", str(error), "Check the gateway's log.")
-    session.result(body, _people)
-    if any(one["status"] == "problem" for one in body["data"]):
+            checks = _alone("gateway", str(error), "Check the gateway's log.")
+    session.result(checks, _people)
+    if any(check.status == "problem" for check in checks.data):
         raise typer.Exit(REFUSED)
 
 
-def _alone(check: str, message: str, remedy: str) -> Json:
-    found = {"check": check, "status": "problem", "subject": "", "message": message, "remedy": remedy}
-    return {"data": [found]}
+def _alone(check: str, message: str, remedy: str) -> Listed[Diagnosis]:
+    diagnosis = {"check": check, "status": "problem", "subject": "", "message": message, "remedy": remedy}
+    return Listed[Diagnosis].read({"data": [diagnosis]})
 
 
-def _people(body: Json) -> None:
-    found = body["data"]
+def _people(checks: Listed[Diagnosis]) -> None:
     rows = [
-        (
-            _MARKS.get(one["status"], one["status"]),
-            one["check"],
-            one["subject"],
-            one["message"],
-            one["remedy"],
-        )
-        for one in found
+        (_MARKS[check.status], check.check, check.subject, check.message, check.remedy)
+        for check in checks.data
     ]
     show(table(("", "check", "subject", "finding", "remedy"), rows))
-    problems, warnings = (sum(1 for one in found if one["status"] == s) for s in ("problem", "warning"))
+    statuses = [check.status for check in checks.data]
+    problems, warnings = statuses.count("problem"), statuses.count("warning")
     if problems or warnings:
         note(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
     else:

@@ -52,15 +52,15 @@ def _successor(secrets: dict[str, str]) -> Successor:
     command = [sys.executable, *sys.orig_argv[1:]]
 
     async def check() -> None:
-        at = next(i for i, words in enumerate(pairwise(command)) if words == ("engine", "run")) + 2
-        dry = [*command[:at], "--dry-run", *command[at:]]
-        tried = await asyncio.create_subprocess_exec(
+        end = next(i for i, words in enumerate(pairwise(command)) if words == ("engine", "run")) + 2
+        dry = [*command[:end], "--dry-run", *command[end:]]
+        trial = await asyncio.create_subprocess_exec(
             *dry, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,  # without the secrets
         )  # fmt: skip
-        _, said = await tried.communicate()
-        if tried.returncode:
-            raise HandoverError(clean(said.decode(errors="replace").strip()[-2000:]))
+        _, errors = await trial.communicate()
+        if trial.returncode:
+            raise HandoverError(clean(errors.decode(errors="replace").strip()[-2000:]))
 
     def start(running: str) -> None:
         for handler in logging.getLogger().handlers:
@@ -155,7 +155,7 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "florin" / "engines"
 
 
-def shown(launch: engine_flags.Launch, found: gpus.Gpus) -> Json:
+def shown(launch: engine_flags.Launch, on: gpus.Gpus) -> Json:
     return {
         "command": list(launch.command),
         "environment": launch.environment,
@@ -165,16 +165,19 @@ def shown(launch: engine_flags.Launch, found: gpus.Gpus) -> Json:
         "cpu_slots": launch.cpu_slots,
         "max_rank": launch.max_rank,
         "seats": launch.seats or None,
-        "gpu_type": found.type,
-        "gpu_count": found.count,
+        "gpu_type": on.type,
+        "gpu_count": on.count,
     }
 
 
-def dry(body: Json) -> None:
-    for added in body["added"]:
-        note(f"adds {added['flag']}: {added['why']}")
-    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in body["environment"].items())
-    say(f"{assigned} {shlex.join(body['command'])}")
-    gpus_ = f"{body['gpu_count']} x {clean(body['gpu_type'])}"
-    slots = f"{body['slots']} slots, ranks up to {body['max_rank']}"
-    note(f"Registers as {clean(body['base'])} on {gpus_}, {slots}.")
+def show_dry(launch: engine_flags.Launch, on: gpus.Gpus) -> None:
+    note_additions(launch)
+    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in launch.environment.items())
+    say(f"{assigned} {shlex.join(launch.command)}")
+    slots = f"{launch.slots} slots, ranks up to {launch.max_rank}"
+    note(f"Registers as {clean(launch.names[0])} on {on.count} x {clean(on.type)}, {slots}.")
+
+
+def note_additions(launch: engine_flags.Launch) -> None:
+    for addition in launch.additions:
+        note(f"adds {shlex.join(addition.words)}: {addition.why}")

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.commands.client import UsageError
+from gateway.commands.client import Json, UsageError
 from gateway.commands.enrolling import TokenFile, check_name, host_key
-from gateway.commands.labels import EngineDomain, EngineLabels, PromptScoresOption, labels
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note
-from gateway.commands.prices import Purchase
 from gateway.commands.session import HostKeyFile, Session, command
+from gateway.schemas.engine_registration import EngineOptions
 
 app = typer.Typer()
 
 
 @command(app, "run", key_file=HostKeyFile)
+@with_options(EngineOptions, only=("region", "purchase", "labels", "host", "prompt_scores"))
 def run(
     session: Session,
     engine_command: Annotated[
@@ -35,11 +35,6 @@ def run(
     gpu_count: Annotated[
         int | None, typer.Option(min=1, help="Number of GPUs. Default: from the engine's parallel sizes.")
     ] = None,
-    region: Annotated[str, typer.Option(help="Region of its GPUs, as named in the price book.")] = "",
-    purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
-    label: EngineLabels = None,
-    domain: EngineDomain = "",
-    prompt_scores: PromptScoresOption = None,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +73,7 @@ def run(
         bool,
         typer.Option("--dry-run", help="Print the engine's command and environment without starting it."),
     ] = False,
+    changes: Json,
 ) -> None:
     """Run an engine and register it with the gateway, until SIGTERM or Ctrl-C. SIGHUP restarts the agent
     itself, for example after an upgrade, while its engine keeps serving.
@@ -98,7 +94,7 @@ def run(
     from gateway.observability import logs
 
     check_name(name)
-    given_labels = labels("--label", label)
+    registered = EngineOptions.model_construct(**changes)  # the gateway validates it
     try:
         route = engine_host.route(session.gateway)
         host, port = engine_host.advertised(advertise)
@@ -108,7 +104,7 @@ def run(
             host=addresses.to_bind(host) if host else route,
             port=port or engine_flags.DEFAULTS["port"],
         )
-        found = gpus.find(
+        on = gpus.find(
             gpus.read_products(),
             os.environ.get("CUDA_VISIBLE_DEVICES"),
             engine=launch.gpus,
@@ -122,9 +118,12 @@ def run(
         raise UsageError("Invalid engine command:\n" + "\n".join(error.reasons)) from error
     given, withheld = engine_environment.split(os.environ, pass_env or ())
     if dry_run:
-        if found.note:
-            note(found.note)
-        session.result(engine_host.shown(launch, found) | {"withheld": list(withheld)}, engine_host.dry)
+        if on.note:
+            note(on.note)
+        session.result(
+            engine_host.shown(launch, on) | {"withheld": list(withheld)},
+            lambda _: engine_host.show_dry(launch, on),
+        )
         return
     if session.key_on_command_line:
         raise UsageError(
@@ -133,13 +132,12 @@ def run(
     handed = engine_host.concealed(given, withheld)
     engine_host.begin_log()
     key = host_key(session, name, token_file, handed)
-    if found.note:
-        note(found.note)
+    if on.note:
+        note(on.note)
     if withheld:
         names = clean(" ".join(withheld))
         note(f"withheld from the engine: {names} (pass what it needs with --pass-env NAME)")
-    for addition in launch.additions:
-        note(f"adds {shlex.join(addition.words)}: {addition.why}")
+    engine_host.note_additions(launch)
     security = host_security.of(launch, advertise, api_url=session.gateway)
     scheme = "https" if launch.tls else "http"
     reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
@@ -154,15 +152,15 @@ def run(
         cpu_slots=launch.cpu_slots,
         max_rank=launch.max_rank,
         seats=launch.seats,
-        prompt_scores=prompt_scores.value if prompt_scores else "",
+        prompt_scores=registered.prompt_scores or "",
         tasks=launch.tasks,
         chat_template=launch.chat_template,
-        gpu_type=found.type,
-        gpu_count=found.count,
-        region=region,
-        purchase=purchase.value,
-        labels=given_labels,
-        domain=domain,
+        gpu_type=on.type,
+        gpu_count=on.count,
+        region=registered.region,
+        purchase=registered.purchase,
+        labels=registered.labels,
+        domain=registered.host,
         url=(advertise or f"{scheme}://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
         own_url=f"{scheme}://{addresses.bracketed(own)}:{launch.port}",
         agent_host=agent_host or route,

@@ -64,7 +64,7 @@ def enrol(
     exchange(session.gateway, name, token, path)
     session.result(
         {"engine": name, "key_file": str(path)},
-        lambda b: say(f"Enrolled this host as engine {b['engine']}; its key is in {b['key_file']}."),
+        lambda _: say(f"Enrolled this host as engine {name}; its key is in {path}."),
     )
 
 
@@ -177,8 +177,8 @@ def _token(file: Path | None, environ: os._Environ[str] | dict[str, str]) -> str
 def _asked() -> str | None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    said: str = typer.prompt("Enrolment token", hide_input=True, err=True)
-    return said.strip()
+    token: str = typer.prompt("Enrolment token", hide_input=True, err=True)
+    return token.strip()
 
 
 def check_name(name: str) -> None:

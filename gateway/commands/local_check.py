@@ -19,6 +19,8 @@ from adapters.sources import archive
 from gateway.commands.client import Json, UsageError
 from gateway.commands.session import Session
 from gateway.config import Settings
+from gateway.schemas.base import Listed
+from gateway.schemas.engines import ServedBase
 
 _HIGHEST_RANK = 512
 """Upper limit of vLLM's `--max-lora-rank`: the default limit."""
@@ -82,7 +84,8 @@ def against(session: Session, base: str | None) -> Against:
             return Against(local, ())
         if Path(base).exists() or base.startswith((".", "/", "~")):
             raise UsageError(f"--base: no model config.json at {base}.")
-    known = {b["base_model"]: b for b in session.api.get("/admin/v1/bases")["data"]}
+    served = session.api.get("/admin/v1/bases", Listed[ServedBase])
+    known = {entry.base_model: entry for entry in served.data}
     if base is None and len(known) != 1:
         raise UsageError(
             f"Name the base model with --base: the gateway serves {', '.join(sorted(known)) or 'none'}."
@@ -93,10 +96,8 @@ def against(session: Session, base: str | None) -> Against:
             f"--base: {base!r} is neither in the local hub cache nor served by the gateway, which "
             f"serves {', '.join(sorted(known)) or 'none'}."
         )
-    model = BaseModel(
-        entry["base_model"], tuple(entry["aliases"]), entry["config"], entry.get("chat_template")
-    )
-    return Against(model, tuple(entry["ranks"]))
+    model = BaseModel(entry.base_model, entry.aliases, entry.config, entry.chat_template)
+    return Against(model, entry.ranks)
 
 
 @contextmanager

@@ -17,18 +17,29 @@ from pydantic import BaseModel
 
 from gateway.commands.client import Json, UsageError
 from gateway.schemas.options import OptionField, options_of
-from gateway.schemas.typed_text import NONE, labels, parsed
+from gateway.schemas.typed_text import NONE, duration, labels, parsed
 
-_METAVARS = {"count": "N", "number": "N", "size": "SIZE", "money": "AMOUNT", "labels": "LABEL=VALUE"}
+_METAVARS = {
+    "count": "N",
+    "number": "N",
+    "size": "SIZE",
+    "money": "AMOUNT",
+    "duration": "TIME",
+    "labels": "LABEL=VALUE",
+}
 
 
 def with_options(
-    body: type[BaseModel], *sections: str, but: Sequence[str] = ()
+    body: type[BaseModel], *sections: str, only: Sequence[str] = (), but: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """`sections`: only these parts of `body`. `but`: fields that the command asks for in its own way. What
-    the API requires, the command requires."""
+    """`sections`: only these parts of `body`. `only`: these fields. `but`: fields that the command asks for
+    in its own way. What the API requires, the command requires."""
     fields = [field for section in sections or ("",) for field in options_of(body, *filter(None, [section]))]
-    fields = [field for field in fields if field.path[-1] not in but]
+    fields = [
+        field
+        for field in fields
+        if field.path[-1] in (only or (field.path[-1],)) and field.path[-1] not in but
+    ]
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -77,7 +88,7 @@ def _value(field: OptionField, typed: Any) -> Any:
     """Raises ValueError, UsageError."""
     match field.kind:
         case "switch":
-            return not typed if field.flag.startswith("--no-") else typed
+            return not typed if field.switches_off else typed
         case "labels":
             return labels(typed)
         case "list":
@@ -110,9 +121,13 @@ def _parameter(field: OptionField) -> inspect.Parameter:
         kind, settings = field.type, {}
     elif field.kind == "count" and field.least is not None and not field.option.clears:
         kind, settings = int, {"min": field.least}
+    elif field.kind == "number" and field.least is not None and not field.option.clears:
+        kind, settings = float, {"min": field.least, "max": field.most}
     words = field.help
     if not field.required and (field.default or field.default == 0) and field.kind != "switch":
         shown = ", ".join(field.default) if isinstance(field.default, tuple) else field.default
+        if field.kind == "duration":
+            shown = duration(field.default)
         words += f" Default: {shown}."
     option = typer.Option(field.flag, help=words, show_default=False, **settings)
     default = inspect.Parameter.empty if field.required else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands import output
-from gateway.commands.client import Json, UnreachableError, UsageError, full_name, segment
-from gateway.commands.output import clean, facts, idle, say, show, table, when
+from gateway.commands.client import UnreachableError, UsageError, full_name, segment
+from gateway.commands.output import facts, idle, say, show, table, when
 from gateway.commands.session import Session, command
+from gateway.schemas.base import Listed
+from gateway.schemas.placement import Decisions, EnginePlacement, Explanation, PlacementChange
 
 app = typer.Typer()
 
@@ -50,10 +52,10 @@ def placement(
     if changes and watch:
         raise UsageError("--changes cannot be combined with --watch.")
     if changes:
-        session.result(session.api.get("/admin/v1/placement/changes"), _changed)
+        session.result(session.api.get("/admin/v1/placement/changes", Listed[PlacementChange]), _show_changes)
         return
     if not watch:
-        session.result(_fetch(session), lambda b: show(placement_table(b)))
+        session.result(_fetch(session), lambda engines: show(placement_table(engines.data)))
         return
     if session.json:
         raise UsageError("--watch cannot be combined with --json.")
@@ -73,38 +75,32 @@ def explain(
     Example: florin explain acme/support
     """
     if "/" in what:
-        session.result(session.api.get(f"/admin/v1/explain/{full_name(what)}"), _explained)
+        session.result(session.api.get(f"/admin/v1/explain/{full_name(what)}", Explanation), _explained)
     else:
-        session.result(session.api.get(f"/admin/v1/explain/{segment(what)}"), _decided)
+        session.result(session.api.get(f"/admin/v1/explain/{segment(what)}", Decisions), _decided)
 
 
-def placement_table(body: Json) -> Table:
+def placement_table(engines: Sequence[EnginePlacement]) -> Table:
     """One line per slot and cached version; an engine's free slots share a line."""
     rows: list[tuple[Any, ...]] = []
-    for engine in body["data"]:
-        placed = engine["placements"]
-        used = sum(p["state"] != "cached" for p in placed)
-        health = Text(clean(engine["health"]), _HEALTH_STYLE.get(engine["health"], ""))
-        head: tuple[Any, ...] = (
-            engine["engine"],
-            engine["gpu_type"],
-            health,
-            f"{used}/{engine['slots']}",
-        )
-        for p in placed:
-            word = "lost; reloaded on recovery" if engine["health"] == "down" else clean(p["state"])
+    for engine in engines:
+        used = sum(placed.state != "cached" for placed in engine.placements)
+        health = Text(engine.health, _HEALTH_STYLE.get(engine.health, ""))
+        head: tuple[Any, ...] = (engine.engine, engine.gpu_type, health, f"{used}/{engine.slots}")
+        for placed in engine.placements:
+            word = "lost; reloaded on recovery" if engine.health == "down" else placed.state
             state = Text(word, _STATE_STYLE.get(word, "red"))
-            rows.append((*head, p["version"], state, p["in_flight"], idle(p["idle_seconds"])))
+            rows.append((*head, placed.version, state, placed.in_flight, idle(placed.idle_seconds)))
             head = (_BLANK,) * 4 if sys.stdout.isatty() else head  # complete lines on a pipe
-        free = engine["slots"] - used
+        free = engine.slots - used
         if free > 0:
             rows.append((*head, Text(f"{free} free", "dim"), *(_BLANK,) * 3))
     columns = ("engine", "gpu", "health", "slots", "version", "state", "in flight", "idle")
     return table(columns, rows, right=("in flight", "idle"))
 
 
-def _fetch(session: Session) -> Json:
-    return session.api.get("/admin/v1/placement")
+def _fetch(session: Session) -> Listed[EnginePlacement]:
+    return session.api.get("/admin/v1/placement", Listed[EnginePlacement])
 
 
 def _watch(session: Session, interval: float) -> None:
@@ -123,78 +119,76 @@ def _watch(session: Session, interval: float) -> None:
 
 def _pictures(session: Session, interval: float) -> Iterator[RenderableType]:
     """The first must succeed. If the gateway goes away later, the last table is shown with a note."""
-    picture = placement_table(_fetch(session))
+    picture = placement_table(_fetch(session).data)
     yield picture
     while True:
         time.sleep(interval)
         try:
-            picture = placement_table(_fetch(session))
+            picture = placement_table(_fetch(session).data)
             yield picture
         except UnreachableError as error:
             yield Group(picture, Text(f"{error} Retrying.", "bold red"))
 
 
-def _changed(body: Json) -> None:
+def _show_changes(changes: Listed[PlacementChange]) -> None:
     rows = [
         (
-            when(c["at"]),
-            c["version"],
-            c["kind"].replace("_", " "),
-            c["engine"],
-            "" if c["seconds"] is None else f"{c['seconds']:.1f} s",
-            c["why"] or "",
+            when(change.at),
+            change.version,
+            change.kind.replace("_", " "),
+            change.engine,
+            "" if change.seconds is None else f"{change.seconds:.1f} s",
+            change.why or "",
         )
-        for c in body["data"]
+        for change in changes.data
     ]
     show(table(("at", "version", "what", "engine", "took", "why"), rows, right=("took",)))
 
 
-def _explained(body: Json) -> None:
-    decision = body["decision"]
+def _explained(explanation: Explanation) -> None:
+    decision = explanation.decision
     show(
         facts(
             [
-                ("adapter", body["adapter"]),
-                ("version", body["version"]),
-                ("decision", decision["action"]),
-                ("engine", decision["engine"]),
-                ("because", decision["reason"]),
+                ("adapter", explanation.adapter),
+                ("version", explanation.version),
+                ("decision", decision.action),
+                ("engine", decision.engine),
+                ("because", decision.reason),
             ]
         )
     )
     rows = [
         (
-            c["engine"],
-            c["health"],
-            c["action"] if c["eligible"] else "",
-            "" if c["cost_ms"] is None else f"{c['cost_ms']:.0f} ms",
-            ", ".join(f"{name} {ms:.0f}" for name, ms in c["terms"].items() if ms),
-            c["reason"],
+            candidate.engine,
+            candidate.health,
+            candidate.action if candidate.eligible else "",
+            "" if candidate.cost_ms is None else f"{candidate.cost_ms:.0f} ms",
+            ", ".join(f"{name} {ms:.0f}" for name, ms in candidate.terms.items() if ms),
+            candidate.reason,
         )
-        for c in decision["candidates"]
+        for candidate in decision.candidates
     ]
     columns = ("candidate", "health", "action", "cost", "terms (ms)", "reason")
     show(table(columns, rows, right=("cost",)))
-    if body["moves"]:
-        moves = [(when(m["at"]), m["kind"], m["version"], m["engine"], m["why"]) for m in body["moves"]]
+    if explanation.moves:
+        moves = [(when(m.at), m.kind, m.version, m.engine, m.why) for m in explanation.moves]
         show(table(("moved", "kind", "version", "engine", "reason"), moves))
 
 
-def _decided(body: Json) -> None:
-    for decision in body["data"]:
+def _decided(decisions: Decisions) -> None:
+    for decision in decisions.data:
         lines = [
-            ("attempt", decision["attempt"]),
-            ("at", when(decision["at"])),
-            ("adapter", decision["adapter"]),
-            ("sent to", decision["engine"]),
+            ("attempt", decision.attempt),
+            ("at", when(decision.at)),
+            ("adapter", decision.adapter),
+            ("sent to", decision.engine),
         ]
-        if "picked" in decision:
-            lines.append(("decision", f"{decision['action']} on {decision['picked']}"))
+        if decision.picked:
+            lines.append(("decision", f"{decision.action} on {decision.picked}"))
         show(facts(lines))
-        considered = decision.get("considered", [])
-        if considered:
-            rows = [(engine, action, f"{ms:.0f} ms") for engine, action, ms in considered]
+        if decision.considered:
+            rows = [(engine, action, f"{ms:.0f} ms") for engine, action, ms in decision.considered]
             show(table(("considered", "action", "cost"), rows, right=("cost",)))
-        others = decision.get("fleet", 0) - len(considered)
-        if others > 0:
+        if others := decision.others:
             say(f"{others} other engine{'s' * (others > 1)} could not serve it, or not for less.")

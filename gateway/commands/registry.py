@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
 from gateway.commands.output import note, say, show, table
 from gateway.commands.session import Session, command, confirm
+from gateway.schemas.installation import Registry
 
 app = typer.Typer()
 
@@ -21,7 +21,7 @@ def show_(session: Session) -> None:
 
     Example: florin registry show
     """
-    session.result(session.api.get("/admin/v1/registry"), _people)
+    session.result(session.api.get("/admin/v1/registry", Registry), _people)
 
 
 @command(app, "restore")
@@ -43,26 +43,28 @@ def accept(session: Session, *, yes: Yes = False) -> None:
 
 
 def _decide(session: Session, decision: str, question: str, *, yes: bool) -> None:
-    found = session.api.get("/admin/v1/registry")
-    if found["status"] == "ok":
-        session.result(found, _people)
+    registry = session.api.get("/admin/v1/registry", Registry)
+    if registry.status == "ok":
+        session.result(registry, _people)
         return
     if not yes and not session.json:
-        _people(found)
+        _people(registry)
     confirm(question, yes=yes, unattended=False)
-    session.result(session.api.post(f"/admin/v1/registry/{decision}", {"found": found["found"]}), _people)
+    path = f"/admin/v1/registry/{decision}"
+    session.result(session.api.post(path, {"found": registry.found}, Registry), _people)
 
 
-def _people(body: Json) -> None:
-    if body["status"] == "ok":
-        counts = ", ".join(f"{count} {kind}s" for kind, count in body["known"].items())
+def _people(registry: Registry) -> None:
+    if registry.status == "ok":
+        counts = ", ".join(f"{count} {kind}s" for kind, count in registry.known.items())
         say(f"Redis holds the registry that this gateway knows: {counts}.")
         return
-    rows = [(kind, body["known"][kind], body["left"][kind]) for kind in body["known"]]
+    rows = [(kind, count, registry.left[kind]) for kind, count in registry.known.items()]
     show(table(("kind", "known here", "in Redis"), rows))
-    for kind, told in body["differences"].items():
-        for what, ids in told.items():
-            more = " …" if ids["count"] > len(ids["first"]) else ""
-            note(f"{kind}, {what} in Redis: {ids['count']} ({', '.join(ids['first'])}{more})")
-    note(f"{body['reason']} This gateway serves what it knows and accepts no changes.")
+    for kind, difference in registry.differences.items():
+        for name, ids in difference:
+            if ids:
+                more = " …" if ids.count > len(ids.first) else ""
+                note(f"{kind}, {name} in Redis: {ids.count} ({', '.join(ids.first)}{more})")
+    note(f"{registry.reason} This gateway serves what it knows and accepts no changes.")
     note("Run florin registry restore to put it back, or florin registry accept to keep what is in Redis.")

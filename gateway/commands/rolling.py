@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 import typer
 
 from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError, segment
-from gateway.commands.draining import Timeout, follow
+from gateway.commands.draining import follow
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.base import Listed
+from gateway.schemas.engines import Drain, DrainOptions, Engine, RestartingEngine
 
 app = typer.Typer()
 
@@ -29,6 +32,7 @@ _SETTLE_SECONDS = 3.0
 
 
 @command(app, "roll")
+@with_options(DrainOptions, but=("release",))
 def roll(
     session: Session,
     names: Annotated[list[str] | None, typer.Argument(help="The engines, in this order.")] = None,
@@ -54,13 +58,13 @@ def roll(
             "2026-07-01T12:00:00Z.",
         ),
     ] = None,
-    timeout: Timeout = 600.0,
     start_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for a restarted engine to become healthy.")
     ] = 1800.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show which engines would be restarted, and change nothing.")
     ] = False,
+    changes: Json,
 ) -> None:
     """Restart engines one after the other without a failed request, for example to upgrade vLLM.
 
@@ -78,23 +82,32 @@ def roll(
         raise UsageError("Use either --command or --wait-for-restart.")
     begun = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)  # no restart is that quick
     first = _time(since) if since else begun
-    found = _chosen(session.api, names, base, resumed=since is not None, first=first)
-    how = _by_command(run) if run else _by_operator if wait_for_restart else _by_agent
+    steps = _chosen(session.api, names, base, resumed=since is not None, first=first)
+    plan = {"since": _shown(first), "engines": [asdict(step) for step in steps]}
     if dry_run:
-        session.result({"since": _shown(first), "engines": found}, _planned)
+        session.result(plan, lambda _: _planned(steps))
         return
-    todo = [entry["engine"] for entry in found if not entry["skipped"]]
-    for at, name in enumerate(todo, 1):
-        note(f"{clean(name)} ({at} of {len(todo)}): draining")
+    restart = _by_command(run) if run else _by_operator if wait_for_restart else _by_agent
+    timeout = DrainOptions(**changes).timeout
+    todo = [step.engine for step in steps if not step.skipped]
+    for number, name in enumerate(todo, 1):
+        note(f"{clean(name)} ({number} of {len(todo)}): draining")
         try:
-            _Roll(session.api, name, first if since else None, timeout, start_timeout, how).run()
+            _Roll(session.api, name, first if since else None, timeout, start_timeout, restart).run()
         except (ApiError, UnreachableError) as error:
             again = shlex.join(_again(names, base, run, wait_for_restart=wait_for_restart))
             words = f"{error} Stopped at engine {clean(name)}; to continue: {again} --since {_shown(first)}"
             if isinstance(error, UnreachableError):
                 raise UnreachableError(words) from error
             raise ApiError(error.status, words, error.code) from error
-    session.result({"since": _shown(first), "engines": found}, _rolled)
+    session.result(plan, lambda _: _rolled(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    engine: str
+    skipped: str | None
+    """Why; None: it is restarted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +120,36 @@ class _Roll:
     """An engine that was restarted since then is not restarted again."""
     timeout: float
     start_timeout: float
-    restart: Callable[[Api, Json], None]
+    restart: Callable[[Api, Engine], None]
 
     def run(self) -> None:
         """Raises ApiError, UnreachableError."""
         engine = self._engine()
         if self.since is None or not _restarted(engine, self.since):
-            path = f"/admin/v1/engines/{segment(self.name)}/drain"
-            if self.api.get(path)["alone"] and engine["health"] == "up":
+            path = f"{self._path}/drain"
+            if self.api.get(path, Drain).alone and engine.health == "up":
                 raise ApiError(
                     409,
-                    f"No other engine of {engine['base']} takes requests, so a restart of {self.name} would "
-                    "refuse them: start another engine first.",
+                    f"No other engine of {clean(engine.base)} takes requests, so a restart of {self.name} "
+                    "would refuse them: start another engine first.",
                 )
-            body = self.api.post(path, {"timeout": self.timeout, "release": False})
-            follow(self.api, body, self.timeout)
+            drain = self.api.post(path, {"timeout": self.timeout, "release": False}, Drain)
+            follow(self.api, drain, self.timeout)
             note(f"{clean(self.name)}: drained, restarting")
             self.restart(self.api, engine)
             self._until(
-                lambda now: (
-                    _process(now) != _process(engine) and now["health"] == "up" and not now["stopping"]
-                ),
+                lambda now: _process(now) != _process(engine) and now.health == "up" and not now.stopping,
                 self.start_timeout,
                 f"Engine {self.name} has not been restarted and healthy within {self.start_timeout:g} s: see "
                 "its log.",
             )
-        if not engine["agent"]:
+        if not engine.agent:
             self._settle()
         note(f"{clean(self.name)}: healthy, loading the adapters that it held")
-        back = "cordoned" if engine["state"] == "cordoned" else "active"
-        self.api.put(f"/admin/v1/engines/{segment(self.name)}/state", {"state": back})
+        back = "cordoned" if engine.state == "cordoned" else "active"
+        self.api.put(f"{self._path}/state", {"state": back}, Engine)
         self._until(
-            lambda now: not now["lost"],
+            lambda now: not now.lost,
             self.timeout,
             f"Engine {self.name} serves again, but not all of the adapters that it held are loaded: see "
             "florin doctor.",
@@ -150,14 +161,18 @@ class _Roll:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(UnreachableError):  # the gateway itself may be restarting
-                if self._engine()["lost"]:
+                if self._engine().lost:
                     return
             time.sleep(_POLL_SECONDS)
 
-    def _engine(self) -> Json:
-        return self.api.get(f"/admin/v1/engines/{segment(self.name)}")
+    @property
+    def _path(self) -> str:
+        return f"/admin/v1/engines/{segment(self.name)}"
 
-    def _until(self, true: Callable[[Json], bool], seconds: float, otherwise: str) -> None:
+    def _engine(self) -> Engine:
+        return self.api.get(self._path, Engine)
+
+    def _until(self, true: Callable[[Engine], bool], seconds: float, otherwise: str) -> None:
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -174,20 +189,20 @@ class _Roll:
 # -- how an engine is restarted
 
 
-def _by_agent(api: Api, engine: Json) -> None:
-    api.post(f"/admin/v1/engines/{segment(engine['name'])}/restart")
+def _by_agent(api: Api, engine: Engine) -> None:
+    api.post(f"/admin/v1/engines/{segment(engine.name)}/restart", None, RestartingEngine)
 
 
-def _by_operator(_: Api, engine: Json) -> None:
-    note(f"Restart engine {clean(engine['name'])} ({clean(engine['url'])}) now.")
+def _by_operator(_: Api, engine: Engine) -> None:
+    note(f"Restart engine {clean(engine.name)} ({clean(engine.url)}) now.")
 
 
-def _by_command(shell: str) -> Callable[[Api, Json], None]:
-    def restart(_: Api, engine: Json) -> None:
+def _by_command(shell: str) -> Callable[[Api, Engine], None]:
+    def restart(_: Api, engine: Engine) -> None:
         environ = os.environ | {
-            "FLORIN_ENGINE": engine["name"],
-            "FLORIN_ENGINE_HOST": urlsplit(engine["url"]).hostname or "",
-            "FLORIN_ENGINE_URL": engine["url"],
+            "FLORIN_ENGINE": engine.name,
+            "FLORIN_ENGINE_HOST": urlsplit(engine.url).hostname or "",
+            "FLORIN_ENGINE_URL": engine.url,
         }
         done = subprocess.run(shell, shell=True, env=environ, stdout=_STDERR, check=False)  # noqa: S602  # the operator's own
         if done.returncode:
@@ -201,40 +216,39 @@ def _by_command(shell: str) -> Callable[[Api, Json], None]:
 
 def _chosen(
     api: Api, names: list[str] | None, base: str | None, *, resumed: bool, first: datetime
-) -> list[Json]:
-    """{"engine", "skipped"} of each: why it is skipped, or null. Raises UsageError."""
-    engines = {e["name"]: e for e in api.get("/admin/v1/engines")["data"]}
+) -> list[_Step]:
+    """Raises UsageError."""
+    engines = {engine.name: engine for engine in api.get("/admin/v1/engines", Listed[Engine]).data}
     if unknown := [name for name in names or () if name not in engines]:
         raise UsageError(f"There is no engine {clean(unknown[0])!r}.")
-    chosen = names or [name for name, e in engines.items() if base in {None, e["base"]}]
-    found = []
-    for name in chosen:
+    steps = []
+    for name in names or [name for name, engine in engines.items() if base in {None, engine.base}]:
         engine, skipped = engines[name], None
-        if engine["state"] == "draining" and not (names or resumed):
+        if engine.state == "draining" and not (names or resumed):
             skipped = "is draining"
-        elif resumed and _restarted(engine, first) and engine["state"] == "active" and not engine["lost"]:
+        elif resumed and _restarted(engine, first) and engine.state == "active" and not engine.lost:
             skipped = "has been restarted"
-        elif engine.get("stopped"):
+        elif engine.stopped:
             skipped = "is stopped"
-        found.append({"engine": name, "skipped": skipped})
-    return found
+        steps.append(_Step(name, skipped))
+    return steps
 
 
-def _process(engine: Json) -> object:
+def _process(engine: Engine) -> object:
     """Identifies the engine's process; of one without an agent, only the start is known."""
-    return engine["epoch"] or engine["started"]
+    return engine.epoch or engine.started
 
 
-def _restarted(engine: Json, first: datetime) -> bool:
-    return bool(engine["started"] >= first.timestamp() * 1e6)
+def _restarted(engine: Engine, first: datetime) -> bool:
+    return engine.started >= first.timestamp() * 1e6
 
 
 def _time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        time_ = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(f"--since: {text!r} is not a time like 2026-07-01T12:00:00Z.") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time_ if time_.tzinfo else time_.replace(tzinfo=UTC)
 
 
 def _shown(time_: datetime) -> str:
@@ -250,11 +264,11 @@ def _again(
     return [*words, "--wait-for-restart"] if wait_for_restart else words
 
 
-def _planned(body: Json) -> None:
-    rows = [(e["engine"], f"skip: it {e['skipped']}" if e["skipped"] else "restart") for e in body["engines"]]
+def _planned(steps: list[_Step]) -> None:
+    rows = [(step.engine, f"skip: it {step.skipped}" if step.skipped else "restart") for step in steps]
     show(table(("engine", "plan"), rows))
 
 
-def _rolled(body: Json) -> None:
-    done = sum(1 for entry in body["engines"] if not entry["skipped"])
-    say(f"{done} engine{'s' * (done != 1)} restarted; {len(body['engines']) - done} skipped.")
+def _rolled(steps: list[_Step]) -> None:
+    done = sum(1 for step in steps if not step.skipped)
+    say(f"{done} engine{'s' * (done != 1)} restarted; {len(steps) - done} skipped.")

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
 from gateway.commands.output import idle, print_json, say, show, table
 from gateway.commands.session import Session, command
 from gateway.observability import build_info
+from gateway.schemas.base import Listed
+from gateway.schemas.installation import Gateway
 
 app = typer.Typer()
 
@@ -28,29 +29,29 @@ def version(
     Example: florin version --gateways
     """
     if gateways:
-        session.result(session.api.get("/admin/v1/gateways"), _gateways)
+        session.result(session.api.get("/admin/v1/gateways", Listed[Gateway]), _gateways)
     elif session.json:
         print_json({"version": build_info.version(), "commit": build_info.commit()})
     else:
         say(f"florin {build_info.build()}")
 
 
-def _gateways(body: Json) -> None:
+def _gateways(gateways: Listed[Gateway]) -> None:
     rows = [
         (
-            one["name"], one["version"], one["commit"],
-            f"{one['ledger_url']} {one['ledger']}", one["redis_url"],
-            idle(max(0.0, time.time() - one["started"] / 1e6)), one["workers"],
-            f"{one['restarts']}{_within_the_hour(one)}",
+            gateway.name, gateway.version, gateway.commit,
+            f"{gateway.ledger_url} {gateway.ledger}", gateway.redis_url,
+            idle(max(0.0, time.time() - gateway.started / 1e6)), gateway.workers,
+            f"{gateway.restarts}{_within_the_hour(gateway)}",
         )
-        for one in body["data"]
+        for gateway in gateways.data
     ]  # fmt: skip
     columns = ("gateway", "version", "commit", "ledger", "Redis", "up", "workers", "restarts")
     show(table(columns, rows, right=("up", "workers")))
-    if len({one["ledger"] for one in body["data"]} - {""}) > 1:
+    if len({gateway.ledger for gateway in gateways.data} - {""}) > 1:
         say("They do not share a ledger: each has only a part of the records. See florin doctor.")
 
 
-def _within_the_hour(one: Json) -> str:
-    codes = ", ".join(str(death["code"]) for death in one["deaths"])
+def _within_the_hour(gateway: Gateway) -> str:
+    codes = ", ".join(str(death.code) for death in gateway.deaths)
     return f" (last hour: exit code {codes})" if codes else ""

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from gateway.console.api_client import ApiError
 from gateway.schemas.options import OptionField, options_of
-from gateway.schemas.typed_text import labels, parsed, words
+from gateway.schemas.typed_text import duration, labels, parsed, words
 
 _INPUTS: Final = {"switch": "checkbox", "labels": "textarea", "list": "textarea", "count": "text"}
 _POWERS: Final = ((4, "TB"), (3, "GB"), (2, "MB"))
@@ -80,7 +80,7 @@ def _field(option: OptionField, values: Any) -> FormField:
         label=option.label,
         value=shown(option, value),
         kind=_INPUTS.get(option.kind, "text"),
-        help=option.help,
+        help=(info.description or "") if option.switches_off else option.help,
         options=list(option.values.items()) if option.kind == "choice" else None,
         required=option.required or option.kind == "choice",
         placeholder=next(iter(_lines(info.examples[0])), "") if info.examples else "",
@@ -97,6 +97,10 @@ def shown(option: OptionField, value: Any) -> Any:
         return next(powers, str(value))
     if option.kind == "switch":
         return value
+    if option.kind == "duration":
+        return duration(value)
+    if option.kind == "number":
+        return f"{value:g}"
     return "\n".join(_lines(value))
 
 

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gateway.costs.calibration.store import Calibration, CalibrationConflictError, add_calibration
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.state import State
+from gateway.schemas.calibrations import NewCalibration
 
 
-async def add(
-    state: State,
-    *,
-    gpu_type: str,
-    base_model: str,
-    engine_version: str,
-    valid_from: str | None,
-    weights_ps: dict[str, int],
-    document: dict[str, Any],
-    actor: str,
-) -> Calibration:
+async def add(state: State, new: NewCalibration, *, actor: str) -> Calibration:
     """Add a calibration, which applies from `valid_from` on. Raises FlorinError, LedgerUnavailableError."""
+    weights_ps = new.weights_ps.model_dump()
     if not any(weights_ps.values()):
         raise FlorinError("invalid_value", "weights_ps: all are zero.", param="weights_ps")
     try:
         return await state.ledger_process.run(
             add_calibration,
-            gpu_type=gpu_type,
-            base_model=base_model,
-            engine_version=engine_version,
-            valid_from=None if valid_from is None else instant("valid_from", valid_from),
+            gpu_type=new.gpu_type,
+            base_model=new.base_model,
+            engine_version=new.engine_version,
+            valid_from=None if new.valid_from is None else instant("valid_from", new.valid_from),
             weights_ps=weights_ps,
-            document=document,
+            document=new.document,
             now=state.clock.now(),
             actor=actor,
         )

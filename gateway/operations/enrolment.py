@@ -17,6 +17,7 @@ from gateway.errors import FlorinError
 from gateway.operations.keys import check_engine
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
+from gateway.schemas.enrolment import NewToken
 from gateway.tenants.authentication import USED_UP
 from gateway.tenants.directory import Key, Pins, Role, dump, mint
 from gateway.units import DAY
@@ -25,16 +26,15 @@ _KEPT_MICROS = DAY
 """How long a token is listed after it has expired or was used."""
 
 
-async def create_token(
-    state: State, engine: str, *, pins: Pins, expires_in: int, actor: str
-) -> tuple[Key, str]:
+async def create_token(state: State, new: NewToken, *, actor: str) -> tuple[Key, str]:
     """Return the token and its text, which is not stored. It replaces any unused token for the same engine.
-    `expires_in`: seconds. Raises FlorinError, InvalidNameError."""
+    Raises FlorinError, InvalidNameError."""
+    engine, pins = new.engine, Pins(**new.model_dump(exclude={"engine", "expires_in"}))
     check_engine(engine)
     now = state.clock.now()
-    expires = now + expires_in * 1_000_000
+    expires = now + new.expires_in * 1_000_000
     token, text = mint("", Role.ENROLMENT, now, engine=engine, pins=pins, expires=expires)
-    details = {"token": token.id, "expires_in": expires_in, **pins_json(pins)}
+    details = {"token": token.id, "expires_in": new.expires_in, **pins_json(pins)}
 
     def plan(reading: RegistryReading) -> Proposal[None]:
         stale = [k for k in reading.directory.keys.values() if _stale(k, engine, now)]

@@ -7,19 +7,19 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import SecretStr
 
 from gateway.config.settings import RELOADABLE, SECRET, Settings
 from gateway.observability import build_info
-from gateway.operations.transaction import Json
 from gateway.runtime.transport_security import TransportSecurity
+from gateway.schemas.installation import Certificate, Setting
 
 _SECRET_NAME: Final = re.compile(r".*_(secret|password|token)")
 
 
-def effective(settings: Settings, environment: Mapping[str, str]) -> list[Json]:
+def effective(settings: Settings, environment: Mapping[str, str]) -> list[Setting]:
     """One row for each setting, in the order of the documentation. `environment`: that of this process."""
     names = {name.upper() for name, value in environment.items() if value}  # like `env_ignore_empty`
     fields = {name: f"FLORIN_{name.upper()}" for name in type(settings).model_fields}
@@ -29,29 +29,29 @@ def effective(settings: Settings, environment: Mapping[str, str]) -> list[Json]:
     ]
 
 
-def _row(settings: Settings, name: str, *, in_environment: bool) -> Json:
+def _row(settings: Settings, name: str, *, in_environment: bool) -> Setting:
     field = type(settings).model_fields[name]
     value = getattr(settings, name)
     secret = name in SECRET or isinstance(value, SecretStr) or _SECRET_NAME.fullmatch(name) is not None
-    source = "default"
+    source: Literal["default", "environment", "florin.yaml"] = "default"
     if name in settings.model_fields_set:
         source = "environment" if in_environment else "florin.yaml"
-    return {
-        "name": f"FLORIN_{name.upper()}",
-        "group": _group(name),
-        "value": None if secret else _shown(value),
-        "set": bool(value.get_secret_value() if isinstance(value, SecretStr) else value),
-        "default": None if secret else _shown(field.default),
-        "secret": secret,
-        "source": source,
-        "reloadable": name in RELOADABLE,
-        "description": field.description or "",
-    }
+    return Setting(
+        name=f"FLORIN_{name.upper()}",
+        group=_group(name),
+        value=None if secret else _shown(value),
+        set=bool(value.get_secret_value() if isinstance(value, SecretStr) else value),
+        default=None if secret else _shown(field.default),
+        secret=secret,
+        source=source,
+        reloadable=name in RELOADABLE,
+        description=field.description or "",
+    )
 
 
 def _group(name: str) -> str:
     """The module of `gateway.config` that declares it."""
-    owner = next(one for one in Settings.__mro__ if name in inspect.get_annotations(one))
+    owner = next(kind for kind in Settings.__mro__ if name in inspect.get_annotations(kind))
     return owner.__module__.rpartition(".")[2]
 
 
@@ -61,15 +61,17 @@ def _shown(value: Any) -> str | int | float | bool | None:
     return str(value)
 
 
-def certificates(security: TransportSecurity) -> list[Json]:
-    """The certificates in use: `expires` in Unix microseconds, `trouble` of the last renewal."""
+def certificates(security: TransportSecurity) -> list[Certificate]:
+    """The certificates in use."""
     return [
-        {"name": one.name, "expires": int(one.pair.not_after * 1e6), "trouble": one.trouble or ""}
-        for one in security.identities
+        Certificate(
+            name=identity.name, expires=int(identity.pair.not_after * 1e6), trouble=identity.trouble or ""
+        )
+        for identity in security.identities
     ]
 
 
 @cache  # reading them takes 10 ms
-def versions() -> Json:
+def versions() -> dict[str, str]:
     libraries = {name: version(name) for name in ("fastapi", "sqlalchemy", "redis")}
     return {"florin-gateway": build_info.build(), **libraries}

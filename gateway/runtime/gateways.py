@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter
 
@@ -243,10 +243,6 @@ def _difference(own: Announcement, other: Announcement) -> str:
         f"Gateway {other.name} keeps its usage records in {other.where}, this one in {own.where}: reports "
         "and bills of either have only a part."
     )
-
-
-def as_json(known: Announcement) -> dict[str, Any]:
-    return _codec.dump_python(known, mode="json")  # type: ignore[no-any-return]  # a document is a dict
 
 
 def _read(text: str) -> Announcement | None:

@@ -74,6 +74,12 @@ class Listed(Answer, Generic[T]):
     data: tuple[T, ...]
 
 
+class Named(Answer):
+    """Anything of which only the name is read."""
+
+    name: str
+
+
 class Removed(Answer):
     """What a removal did."""
 

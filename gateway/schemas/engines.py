@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from adapters.model import DriverName, Purchase, Task
 from gateway.schemas.base import Answer, StrictBody
+from gateway.schemas.options import Option
 
 EngineState = Literal["active", "cordoned", "draining"]
 Health = Literal["up", "down", "unknown", "hung", "ejected"]
@@ -19,10 +20,19 @@ class NewState(StrictBody):
 
 
 class DrainOptions(StrictBody):
-    timeout: Annotated[float, Field(ge=0, le=86_400)] = Field(
-        600.0, description="Seconds for loading its adapters elsewhere; then it gets no new requests anyway."
+    timeout: Annotated[float, Field(ge=0, le=86_400), Option("Timeout")] = Field(
+        600.0,
+        description="Seconds for loading its adapters elsewhere; then it gets no new requests anyway. Who "
+        "waits for the drain waits as long again for its requests.",
     )
-    release: bool = Field(
+    release: Annotated[
+        bool,
+        Option(
+            "Unload its adapters once its requests have finished",
+            flag="--keep",
+            help="Keep its adapters assigned to it: after a restart they are loaded again.",
+        ),
+    ] = Field(
         True,
         description="Unload its adapters once its requests have finished. false: keep them for a restart, "
         "after which they are loaded again.",
@@ -181,11 +191,14 @@ class Drain(Answer):
     stays: tuple[Stay, ...] = Field(description="What is not moved.")
 
 
-class HeartbeatAnswer(Answer):
-    known: bool = Field(description="false: register the engine again; this epoch or key did not.")
+class ServedBase(Answer):
+    """A base model, and the configuration that adapters are checked against."""
 
-
-class StoppingAnswer(Answer):
-    name: str
-    stopping: bool
-    moved: bool = Field(description="It gets no new requests.")
+    base_model: str
+    aliases: tuple[str, ...] = Field(description="Only operators see those that are paths.")
+    config: dict[str, Any] | None = Field(description="The model's config.json; null: unknown.")
+    chat_template: str | None = Field(
+        description="SHA-256 of its chat template; empty: it has none; null: unknown."
+    )
+    ranks: tuple[int, ...] = Field(description="The distinct maximum ranks of its engines.")
+    engines: tuple[str, ...] = Field((), description="Only operators see them.")

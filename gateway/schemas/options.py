@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 Kind = Literal[
-    "text", "count", "number", "size", "money", "switch", "choice", "list", "words", "labels", "path"
-]
-"""`count`: 600, 100k, 2M; `number`: with decimals; `size`: 10GB; `list`: given again for each; `words`: one
-text, comma-separated; `labels`: NAME=VALUE, given again for each; `path`: of a file here, made absolute."""
+    "text", "count", "number", "size", "money", "duration", "switch", "choice", "list", "words", "labels",
+    "path",
+]  # fmt: skip
+"""`count`: 600, 100k, 2M; `number`: with decimals; `size`: 10GB; `duration`: 30m, in seconds; `list`: given
+again for each; `words`: one text, comma-separated; `labels`: NAME=VALUE, given again for each; `path`: of a
+file here, made absolute."""
 
 _BY_TYPE: Final[dict[Any, Kind]] = {
     Literal: "choice",
@@ -34,7 +36,7 @@ class Option:
     label: str = ""
     """In a form; left out: the field's name in words."""
     flag: str = ""
-    """On the command line; left out: `--` and the field's name. `--no-…` switches off what is on."""
+    """On the command line; left out: `--` and the field's name. Of a switch that is on: switches it off."""
     help: str = ""
     """Left out: the field's description."""
     kind: Kind | None = None
@@ -97,9 +99,21 @@ class OptionField:
         return {value: self.option.choices.get(value, value) for value in get_args(self.type)}
 
     @property
+    def switches_off(self) -> bool:
+        """Its flag switches off what is on."""
+        return self.kind == "switch" and self.default is True and "/" not in self.flag
+
+    @property
     def least(self) -> int | None:
-        bounds = [*self.info.metadata, *_metadata(self.info.annotation)]
-        return next((int(str(bound.ge)) for bound in bounds if isinstance(bound, Ge)), None)
+        return next((int(str(bound.ge)) for bound in self._bounds if isinstance(bound, Ge)), None)
+
+    @property
+    def most(self) -> int | None:
+        return next((int(str(bound.le)) for bound in self._bounds if isinstance(bound, Le)), None)
+
+    @property
+    def _bounds(self) -> list[Any]:
+        return [*self.info.metadata, *_metadata(self.info.annotation)]
 
 
 def options_of(body: type[BaseModel], *path: str) -> Iterator[OptionField]:

@@ -13,12 +13,15 @@ NONE: Final = "none"
 _COUNT: Final = re.compile(r"([0-9]{1,15})([kKMG]?)", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]{1,15})(?:([KMGT])?(i?)B)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,6})?", re.ASCII)
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])", re.ASCII)
+_SECONDS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _POWERS: Final = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _EXAMPLES: Final[dict[Kind, str]] = {
     "count": "a number such as 600, 100k or 2M",
     "size": "a size such as 10GB, 512MiB or 1000000",
     "money": "an amount such as 250 or 99.50",
     "number": "a number such as 2 or 0.5",
+    "duration": "a time such as 30m, 1h or 7d",
 }
 
 
@@ -34,7 +37,14 @@ def parsed(kind: Kind, text: str) -> Any:
         return int(match[1]) * int((1024 if match[3] else 1000) ** _POWERS[match[2] or ""])
     if kind in {"money", "number"} and _DECIMAL.fullmatch(plain):
         return plain if kind == "money" else float(plain)
+    if kind == "duration" and (match := _DURATION.fullmatch(text.strip())):
+        return int(match[1]) * _SECONDS[match[2]]
     raise ValueError(f"{text[:80]!r} is not {_EXAMPLES[kind]}")
+
+
+def duration(seconds: int) -> str:
+    """`30m`, `1h`, `7d`."""
+    return next(f"{seconds // size}{unit}" for unit, size in _SECONDS.items() if seconds % size == 0)
 
 
 def words(text: str) -> list[str]:

@@ -43,7 +43,7 @@ async def test_an_engine_is_measured_and_its_hours_divided_by_it(
         done = await asyncio.to_thread(CliRunner().invoke, tree(), words, env=env)
         assert done.exit_code == 0, done.output
         kept = json.loads(done.stdout)
-        weights = kept["fit"]["weights"]
+        weights = kept["document"]["fit"]["weights"]
         assert weights.keys() >= {"prefill", "cached", "decode", "load"}
         for name, weight in weights.items():  # how long each takes depends on what else the machine does
             assert weight["measured"], name

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from adapters import model
 from gateway.api.admin.common import Managed
 from gateway.api.dependencies import Manager, StateDep
-from gateway.operations.transaction import Json
+from gateway.operations.state import State
+from gateway.schemas.base import Listed
+from gateway.schemas.engines import ServedBase
 
 router = APIRouter(prefix="/bases", tags=["engines"], dependencies=[Managed])
 
 
-@router.get("")
-async def list_bases(state: StateDep, authority: Manager) -> Json:
-    """The base models. `config` is the model's config.json, null if unknown. `chat_template` is the
-    template's SHA-256, empty if the model has none, null if unknown. `ranks` are the distinct maximum ranks
-    of its engines. Only operators see the `engines`, and `aliases` that are paths."""
-    names = authority.tenant is None
-    data = [
-        {
-            "base_model": base.name,
-            "aliases": base.aliases if names else base.public_aliases,
-            "config": base.config,
-            "chat_template": base.chat_template,
-            "ranks": sorted({engine.max_rank for engine in state.catalog.fleet(base.name)}),
-        }
-        | ({"engines": sorted(e.name for e in state.catalog.fleet(base.name))} if names else {})
-        for _, base in sorted(state.catalog.bases.items())
-    ]
-    return {"data": data}
+@router.get("", response_model_exclude_unset=True)
+async def list_bases(state: StateDep, authority: Manager) -> Listed[ServedBase]:
+    """The base models."""
+    operator = authority.tenant is None
+    bases = [base for _, base in sorted(state.catalog.bases.items())]
+    return Listed(data=tuple(_served(state, base, operator=operator) for base in bases))
+
+
+def _served(state: State, base: model.BaseModel, *, operator: bool) -> ServedBase:
+    fleet = state.catalog.fleet(base.name)
+    more = {"engines": sorted(engine.name for engine in fleet)} if operator else {}
+    return ServedBase.of(
+        base,
+        base_model=base.name,
+        aliases=base.aliases if operator else base.public_aliases,
+        ranks=sorted({engine.max_rank for engine in fleet}),
+        **more,
+    )

@@ -4,14 +4,12 @@ operator's decision after a loss."""
 from __future__ import annotations
 
 from fastapi import APIRouter
-from pydantic import Field
 
-from adapters.store.continuity import RegistryDifference, differences
+from adapters.store import continuity
 from gateway.api.dependencies import Actor, OperatorKey, StateDep
 from gateway.operations import registry
 from gateway.operations.registry import RegistryComparison
-from gateway.operations.transaction import Json
-from gateway.schemas.base import StrictBody
+from gateway.schemas.installation import Ids, Registry, RegistryDecision, RegistryDifference
 
 router = APIRouter(prefix="/registry", tags=["registry"])
 
@@ -19,52 +17,42 @@ _SHOWN = 10
 """Maximum ids shown of each kind."""
 
 
-class RegistryDecision(StrictBody):
-    found: str = Field(
-        max_length=256,
-        description="`found` from the comparison. 409 if the registry in Redis has changed since.",
-    )
+@router.get("", response_model_exclude_unset=True)
+async def show_registry(state: StateDep, _: OperatorKey) -> Registry:
+    """Compare this gateway's snapshot with Redis."""
+    return _answer(await registry.compare(state))
 
 
-@router.get("")
-async def show_registry(state: StateDep, _: OperatorKey) -> Json:
-    """Compare this gateway's snapshot with Redis. `restore` would bring back `missing` and `changed` objects
-    and drop `added` ones."""
-    return _json(await registry.compare(state))
-
-
-@router.post("/restore")
-async def restore(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
+@router.post("/restore", response_model_exclude_unset=True)
+async def restore(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Registry:
     """Replace the registry in Redis with this gateway's snapshot."""
-    return _json(await registry.decide(state, "registry.restore", agreed=body.found, actor=actor))
+    return _answer(await registry.decide(state, "registry.restore", agreed=body.found, actor=actor))
 
 
-@router.post("/accept")
-async def accept(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
+@router.post("/accept", response_model_exclude_unset=True)
+async def accept(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Registry:
     """Continue with the registry in Redis, and drop what only this gateway's snapshot has."""
-    return _json(await registry.decide(state, "registry.accept", agreed=body.found, actor=actor))
+    return _answer(await registry.decide(state, "registry.accept", agreed=body.found, actor=actor))
 
 
-def _json(compared: RegistryComparison) -> Json:
-    told = differences(compared.known.documents, compared.left.documents)
-    return {
-        "status": "regressed" if compared.lost else "ok",
-        "reason": compared.lost,
-        "installation": compared.known.position.installation,
-        "known": _counts(compared.known.documents),
-        "left": _counts(compared.left.documents),
-        "differences": {kind: _difference(one) for kind, one in told.items()},
-        "found": compared.state_found,
-    }
+def _answer(compared: RegistryComparison) -> Registry:
+    by_kind = continuity.differences(compared.known.documents, compared.left.documents)
+    return Registry(
+        status="regressed" if compared.lost else "ok",
+        reason=compared.lost,
+        installation=compared.known.position.installation,
+        known=_counts(compared.known.documents),
+        left=_counts(compared.left.documents),
+        differences={kind: _difference(difference) for kind, difference in by_kind.items()},
+        found=compared.state_found,
+    )
 
 
 def _counts(documents: dict[str, dict[str, str]]) -> dict[str, int]:
     return {kind: len(documents.get(kind, {})) for kind in ("tenant", "key", "adapter", "version", "engine")}
 
 
-def _difference(one: RegistryDifference) -> Json:
-    return {
-        what: {"count": len(ids), "first": ids[:_SHOWN]}
-        for what, ids in (("missing", one.missing), ("changed", one.changed), ("added", one.added))
-        if ids
-    }
+def _difference(difference: continuity.RegistryDifference) -> RegistryDifference:
+    ids = {name: getattr(difference, name) for name in RegistryDifference.model_fields}
+    shown = {name: Ids(count=len(some), first=some[:_SHOWN]) for name, some in ids.items() if some}
+    return RegistryDifference.model_validate(shown)

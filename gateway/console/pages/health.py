@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,8 +12,9 @@ from starlette.responses import Response
 
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Entry, Route, Visit
+from gateway.schemas.base import Listed, Named
+from gateway.schemas.installation import Diagnosis
 
-Json = dict[str, Any]
 _TONES: Final = {"problem": "bad", "warning": "warn", "ok": "good"}
 _COMMAND: Final = re.compile(r"`(florin [^`]+)`|(?:^|: )(florin [^;`]+?)[.;]?(?:$|; )")
 _CARDS: Final = 12
@@ -22,19 +22,20 @@ _SECONDS: Final = 10.0
 """Between two looks: each asks every engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    status: str
-    check: str
-    subject: str
-    message: str
-    remedy: str
-    command: str
-    href: str
+class Finding(Diagnosis):
+    href: str = ""
+    """Of the page about its subject."""
+
+    @property
+    def command(self) -> str:
+        """The command in the remedy that can be copied; empty: there is none, or it has a gap to fill in."""
+        match = _COMMAND.search(self.remedy)
+        text = (match[1] or match[2]).strip() if match else ""
+        return "" if "…" in text or len(text.split()) < 2 else text
 
     @property
     def tone(self) -> str:
-        return _TONES.get(self.status, "")
+        return _TONES[self.status]
 
     @property
     def title(self) -> str:
@@ -51,11 +52,11 @@ _COLUMNS: Final = [
 
 
 async def health(visit: Visit) -> Response:
-    found = await _look(visit)
-    table = visit.table(_COLUMNS, found)
+    findings = await _look(visit)
+    table = visit.table(_COLUMNS, findings)
     if (export := visit.export(table, "doctor")) is not None:
         return export
-    return visit.page("health.html.j2", table=table, **_counted(found))
+    return visit.page("health.html.j2", table=table, **_counted(findings))
 
 
 async def live(visit: Visit) -> Response:
@@ -66,28 +67,18 @@ async def live(visit: Visit) -> Response:
 
 
 async def _look(visit: Visit) -> list[Finding]:
-    found, engines, tenants = await asyncio.gather(
-        visit.api.get("/admin/v1/doctor"),
-        visit.api.get("/admin/v1/engines"),
-        visit.api.get("/admin/v1/tenants"),
+    findings, engines, tenants = await asyncio.gather(
+        visit.api.get("/admin/v1/doctor", Listed[Finding]),
+        visit.api.get("/admin/v1/engines", Listed[Named]),
+        visit.api.get("/admin/v1/tenants", Listed[Named]),
     )
-    names = {e["name"] for e in engines["data"]}, {t["name"] for t in tenants["data"]}
-    return findings(found["data"], *names)
+    names = [{named.name for named in listed.data} for listed in (engines, tenants)]
+    return [linked(finding, *names) for finding in findings.data]
 
 
-def findings(rows: list[Json], engines: Collection[str], tenants: Collection[str]) -> list[Finding]:
-    """Each with a link to what it is about, and the command that its remedy names."""
-    return [
-        Finding(**row, command=command(row["remedy"]), href=_href(row["subject"], engines, tenants))
-        for row in rows
-    ]
-
-
-def command(remedy: str) -> str:
-    """The command in a remedy that can be copied; empty: there is none, or it has a gap to fill in."""
-    found = _COMMAND.search(remedy)
-    text = (found[1] or found[2]).strip() if found else ""
-    return "" if "…" in text or len(text.split()) < 2 else text
+def linked(finding: Finding, engines: Collection[str], tenants: Collection[str]) -> Finding:
+    """With a link to what it is about."""
+    return finding.model_copy(update={"href": _href(finding.subject, engines, tenants)})
 
 
 def _href(subject: str, engines: Collection[str], tenants: Collection[str]) -> str:
@@ -101,12 +92,13 @@ def _href(subject: str, engines: Collection[str], tenants: Collection[str]) -> s
     return ""
 
 
-def _counted(found: list[Finding]) -> Json:
-    bad = [f for f in found if f.status != "ok"]
+def _counted(findings: list[Finding]) -> dict[str, Any]:
+    statuses = [finding.status for finding in findings]
+    bad = [finding for finding in findings if finding.status != "ok"]
     return {
-        "problems": sum(f.status == "problem" for f in found),
-        "warnings": sum(f.status == "warning" for f in found),
-        "passed": sum(f.status == "ok" for f in found),
+        "problems": statuses.count("problem"),
+        "warnings": statuses.count("warning"),
+        "passed": statuses.count("ok"),
         "cards": bad[:_CARDS],
         "more": max(0, len(bad) - _CARDS),
     }

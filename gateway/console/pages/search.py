@@ -6,16 +6,19 @@ import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
+from gateway.schemas.adapters import Adapter
+from gateway.schemas.base import Answer, Listed, Named
+from gateway.schemas.engines import Engine
 from gateway.tenants.directory import Role
 
-Json = dict[str, Any]
+A = TypeVar("A", bound=Answer)
 
 _MOST: Final = 12
 """Of each group."""
@@ -60,6 +63,16 @@ class Group:
     """Others that are not shown."""
 
 
+class FoundKey(Answer):
+    """A key, as far as it is read here."""
+
+    id: str
+    label: str
+    role: str
+    tenant: str
+    revoked: int | None
+
+
 async def search(visit: Visit) -> Response:
     text = visit.query.get("q", "").strip()[:_LONGEST]
     if not text:
@@ -67,10 +80,10 @@ async def search(visit: Visit) -> Response:
     staff = visit.role is Role.OPERATOR
     manager = visit.role in MANAGERS
     adapters, engines, tenants, keys, request = await asyncio.gather(
-        _listed(visit, "/admin/v1/adapters", manager),
-        _listed(visit, "/admin/v1/engines", staff),
-        _listed(visit, "/admin/v1/tenants", staff),
-        _listed(visit, "/admin/v1/keys", manager),
+        _listed(visit, "/admin/v1/adapters", Adapter, manager),
+        _listed(visit, "/admin/v1/engines", Engine, staff),
+        _listed(visit, "/admin/v1/tenants", Named, staff),
+        _listed(visit, "/admin/v1/keys", FoundKey, manager),
         _request(visit, text),
     )
     groups = [
@@ -81,10 +94,10 @@ async def search(visit: Visit) -> Response:
         group("Keys", key_hits(keys, text)),
         group("Pages", page_hits(visit.role, text)),
     ]
-    found = [one for one in groups if one.hits]
-    if (target := only_exact(found)) is not None:
+    matching = [group for group in groups if group.hits]
+    if (target := only_exact(matching)) is not None:
         return visit.see(target)
-    return visit.page("search.html.j2", text=text, groups=found)
+    return visit.page("search.html.j2", text=text, groups=matching)
 
 
 def group(title: str, hits: Sequence[Hit]) -> Group:
@@ -95,15 +108,12 @@ def group(title: str, hits: Sequence[Hit]) -> Group:
 
 def only_exact(groups: Iterable[Group]) -> str | None:
     """Where the one exact hit leads; None: there is none, or several."""
-    exact = [hit.href for one in groups for hit in one.hits if hit.exact]
+    exact = [hit.href for group in groups for hit in group.hits if hit.exact]
     return exact[0] if len(exact) == 1 else None
 
 
-async def _listed(visit: Visit, path: str, may: bool) -> list[Json]:  # noqa: FBT001  # may: is asked at all
-    if not may:
-        return []
-    found: list[Json] = (await visit.api.get(path))["data"]
-    return found
+async def _listed(visit: Visit, path: str, kind: type[A], may: bool) -> Sequence[A]:  # noqa: FBT001  # may: is asked at all
+    return (await visit.api.get(path, Listed[kind])).data if may else ()  # type: ignore[valid-type]  # a variable
 
 
 async def _request(visit: Visit, text: str) -> list[Hit]:
@@ -139,60 +149,58 @@ async def _known(visit: Visit, path: str) -> bool:
 
 
 def _matches(text: str, *fields: str) -> bool:
-    whole = " ".join(fields).lower()
-    return all(word in whole for word in text.lower().split())
+    searched = " ".join(fields).lower()
+    return all(word in searched for word in text.lower().split())
 
 
-def adapter_hits(adapters: Iterable[Json], text: str) -> list[Hit]:
+def adapter_hits(adapters: Iterable[Adapter], text: str) -> list[Hit]:
     """`text` may name a version: acme/support@v3."""
     name, _, version = text.partition("@")
     return [
         Hit(
-            a["adapter"],
-            f"/console/adapters/{quote(a['adapter'])}",
-            f"live: {a['live'] or 'none'}",
-            exact=a["adapter"] == name and (not version or version in a["versions"]),
+            a.adapter,
+            f"/console/adapters/{quote(a.adapter)}",
+            f"live: {a.live or 'none'}",
+            exact=a.adapter == name and (not version or version in a.versions),
         )
         for a in adapters
-        if _matches(name, a["adapter"], *a["versions"])
+        if _matches(name, a.adapter, *a.versions)
     ]
 
 
-def engine_hits(engines: Iterable[Json], text: str) -> list[Hit]:
+def engine_hits(engines: Iterable[Engine], text: str) -> list[Hit]:
     return [
         Hit(
-            e["name"],
-            f"/console/fleet/{e['name']}",
-            f"{e['gpu_type']}, {e['base']}, {e['health']}",
-            exact=text in {e["name"], e["url"]},
+            e.name,
+            f"/console/fleet/{e.name}",
+            f"{e.gpu_type}, {e.base}, {e.health}",
+            exact=text in {e.name, e.url},
         )
         for e in engines
-        if _matches(text, e["name"], e["url"], e["gpu_type"], e["base"], e["region"])
+        if _matches(text, e.name, e.url, e.gpu_type, e.base, e.region)
     ]
 
 
-def tenant_hits(tenants: Iterable[Json], text: str) -> list[Hit]:
+def tenant_hits(tenants: Iterable[Named], text: str) -> list[Hit]:
     return [
-        Hit(t["name"], f"/console/tenants/{t['name']}", exact=t["name"] == text)
+        Hit(t.name, f"/console/tenants/{t.name}", exact=t.name == text)
         for t in tenants
-        if _matches(text, t["name"])
+        if _matches(text, t.name)
     ]
 
 
-def key_hits(keys: Iterable[Json], text: str) -> list[Hit]:
+def key_hits(keys: Iterable[FoundKey], text: str) -> list[Hit]:
     """By id or label. A whole key is never looked for: its id is its second part."""
     ident = text.split("_")[1] if text.startswith("fl_") and text.count("_") >= 2 else text
     return [
         Hit(
-            k["label"] or k["id"],
-            f"/console/tenants/{k['tenant']}" if k["tenant"] else "/console/settings",
-            ", ".join(
-                filter(None, (f"key {k['id']}", k["role"], k["tenant"], "revoked" if k["revoked"] else ""))
-            ),
-            exact=k["id"] == ident,
+            k.label or k.id,
+            f"/console/tenants/{k.tenant}" if k.tenant else "/console/settings",
+            ", ".join(filter(None, (f"key {k.id}", k.role, k.tenant, "revoked" if k.revoked else ""))),
+            exact=k.id == ident,
         )
         for k in keys
-        if _matches(ident, k["id"], k["label"])
+        if _matches(ident, k.id, k.label)
     ]
 
 

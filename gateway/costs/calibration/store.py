@@ -41,18 +41,6 @@ class Calibration:
     document: dict[str, Any]
     """Confidence intervals, quality of the fit, the samples."""
 
-    def json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "gpu_type": self.gpu_type,
-            "base_model": self.base_model,
-            "engine_version": self.engine_version,
-            "valid_from": iso(self.valid_from),
-            "recorded_at": iso(self.recorded_at),
-            **{f"{term}_ps": getattr(self, f"{term}_ps") for term in TERMS},
-            **self.document,
-        }
-
 
 def list_calibrations(ledger: Ledger) -> list[Calibration]:
     """All calibrations, newest first. Raises LedgerUnavailableError."""

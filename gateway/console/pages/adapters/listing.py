@@ -15,6 +15,8 @@ from gateway.console.tables import Cell, Column, TableView
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
 from gateway.schemas.adapters import Adapter
 from gateway.schemas.base import Listed
+from gateway.schemas.engines import ServedBase
+from gateway.schemas.placement import EnginePlacement
 from gateway.tenants.directory import Role
 
 
@@ -25,11 +27,11 @@ async def adapters(visit: Visit) -> Response:
     costly = operator and visit.query.get("cost") == "month"
     found, placed, costs = await asyncio.gather(
         visit.api.get("/admin/v1/adapters", Listed[Adapter]),
-        visit.api.get("/admin/v1/placement") if operator else _nothing(),
+        visit.api.get("/admin/v1/placement", Listed[EnginePlacement]) if operator else _unplaced(),
         visit.api.get("/finance/v1/adapters") if costly else _nothing(),
     )
     every = list(found.data)
-    used = rows.last_used(placed["data"], visit.now)
+    used = rows.last_used(placed.data, visit.now)
     by_name = {row["adapter"]: row for row in costs["rows"]} if costly else None
     columns = rows.columns(operator=operator, used=used, costs=by_name)
     # In a thread: of 10,000 adapters, it takes tenths of a second.
@@ -70,6 +72,10 @@ async def _nothing() -> Json:
     return {"data": []}
 
 
+async def _unplaced() -> Listed[EnginePlacement]:
+    return Listed(data=())
+
+
 def _options(names: Iterable[str | None], every: str) -> list[tuple[str, str]]:
     return [("", every), *((name, name) for name in sorted({n for n in names if n}))]
 
@@ -97,14 +103,15 @@ async def _models(visit: Visit) -> Response:
 
 async def bases(visit: Visit) -> Response:
     """What to train for."""
-    found = (await visit.api.get("/admin/v1/bases"))["data"]
-    table = visit.table(_BASES if visit.role is Role.OPERATOR else _BASES[:-1], found, sort="base_model")
-    return visit.export(table, "bases") or visit.page("bases.html.j2", table=table, any=bool(found))
+    served = (await visit.api.get("/admin/v1/bases", Listed[ServedBase])).data
+    columns = _BASES if visit.role is Role.OPERATOR else _BASES[:-1]
+    table = visit.table(columns, list(served), sort="base_model")
+    return visit.export(table, "bases") or visit.page("bases.html.j2", table=table, any=bool(served))
 
 
-def _config(base: Json, *names: str) -> Any:
+def _config(base: ServedBase, *names: str) -> Any:
     """The first of these that the model's configuration has, also where it has one per modality."""
-    config = base["config"] or {}
+    config = base.config or {}
     for part in (config, config.get("text_config") or {}):
         for name in names:
             if part.get(name) is not None:
@@ -112,33 +119,31 @@ def _config(base: Json, *names: str) -> Any:
     return None
 
 
-def _architecture(base: Json) -> Cell:
-    found = _config(base, "architectures") or []
-    return Cell(
-        ", ".join(map(str, found)) or None, note="" if base["config"] else "Its configuration is unknown."
-    )
+def _architecture(base: ServedBase) -> Cell:
+    names = ", ".join(map(str, _config(base, "architectures") or []))
+    return Cell(names or None, note="" if base.config else "Its configuration is unknown.")
 
 
-def _template(base: Json) -> Cell:
-    if base["chat_template"] is None:
+def _template(base: ServedBase) -> Cell:
+    if base.chat_template is None:
         return Cell("unknown")
-    return Cell("yes", tone="good") if base["chat_template"] else Cell("no", note="Use /v1/completions.")
+    return Cell("yes", tone="good") if base.chat_template else Cell("no", note="Use /v1/completions.")
 
 
 _BASES = [
-    Column("base_model", "Base model", lambda b: Cell(b["base_model"], note=", ".join(b["aliases"]))),
+    Column("base_model", "Base model", lambda b: Cell(b.base_model, note=", ".join(b.aliases))),
     Column("architecture", "Architecture", _architecture),
     Column("hidden", "Hidden size", lambda b: _config(b, "hidden_size"), "number"),
     Column("layers", "Layers", lambda b: _config(b, "num_hidden_layers", "n_layer"), "number"),
     Column(
         "rank",
         "Largest rank",
-        lambda b: max(b["ranks"], default=None),
+        lambda b: max(b.ranks, default=None),
         "number",
         "An adapter of a higher rank is refused",
     ),
     Column("chat", "Chat template", _template, "badge"),
-    Column("adapters", "Engines", lambda b: ", ".join(b["engines"])),
+    Column("adapters", "Engines", lambda b: ", ".join(b.engines)),
 ]
 
 ROUTES = (

@@ -7,12 +7,13 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from gateway.console.api_client import ApiError, Json
+from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.common import VISITORS, adapter, command, full_name, page_of, tabs
 from gateway.console.tables import view
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.schemas.adapters import AdapterDetails
+from gateway.schemas.placement import Explanation
 from gateway.tenants.directory import Role
 
 _EVERY = 2.0
@@ -67,17 +68,16 @@ async def _now(visit: Visit) -> tuple[AdapterDetails, dict[str, Any]]:
     }
 
 
-async def _explained(visit: Visit) -> Json | None:
+async def _explained(visit: Visit) -> Explanation | None:
     """Where a request would go now. None: only operators see that, or nothing is live."""
     if visit.role is not Role.OPERATOR:
         return None
     try:
-        found: Json = await visit.api.get(f"/admin/v1/explain/{full_name(visit)}")
+        return await visit.api.get(f"/admin/v1/explain/{full_name(visit)}", Explanation)
     except ApiError as error:
         if error.status == 404:
             return None
         raise
-    return found
 
 
 async def version(visit: Visit) -> Response:

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.console.api_client import ApiError, Json
+from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters.common import command, known, page_of, wrong
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.dataplane.asgi import Message, Receive
 from gateway.schemas.adapters import RegisteredVersion
+from gateway.schemas.base import Listed, Named
+from gateway.schemas.engines import ServedBase
 from gateway.tenants.directory import Role
 
 _MOST_DRAINED: Final = 64 * 1024 * 1024
@@ -22,17 +24,14 @@ _DRAIN_SECONDS: Final = 20.0
 
 async def new(visit: Visit) -> Response:
     operator = visit.role is Role.OPERATOR
-    tenants, bases = await asyncio.gather(
-        visit.api.get("/admin/v1/tenants") if operator else _none(), visit.api.get("/admin/v1/bases")
-    )
-    names = [t.name for t in tenants["data"]] if operator else [visit.tenant]
+    names, bases = await asyncio.gather(_tenants(visit), visit.api.get("/admin/v1/bases", Listed[ServedBase]))
     asked_tenant, _, asked_name = visit.query.get("adapter", "").partition("/")
     return visit.page(
         "adapter_new.html.j2",
         tenants=names,
         tenant=asked_tenant,
         adapter_name=asked_name,
-        bases=[("", "The one that it names"), *((b.base_model, b.base_model) for b in bases["data"])],
+        bases=[("", "The one that it names"), *((b.base_model, b.base_model) for b in bases.data)],
         operator=operator,
         upload=visit.query.get("from", "") != "source",
         cli=command("adapter", "add", visit.query.get("adapter") or "TENANT/NAME", "--upload", "DIR"),
@@ -42,8 +41,11 @@ async def new(visit: Visit) -> Response:
     )
 
 
-async def _none() -> Json:
-    return {"data": []}
+async def _tenants(visit: Visit) -> list[str | None]:
+    """Those that the visitor registers adapters for."""
+    if visit.role is not Role.OPERATOR:
+        return [visit.tenant]
+    return [tenant.name for tenant in (await visit.api.get("/admin/v1/tenants", Listed[Named])).data]
 
 
 async def from_source(visit: Visit) -> Response:

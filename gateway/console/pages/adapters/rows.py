@@ -10,6 +10,7 @@ from gateway.console.tables import Cell, Column
 from gateway.schemas.adapters import Adapter, AdapterDetails, Place, Version, VersionDetails
 from gateway.schemas.base import GuardSpec
 from gateway.schemas.evaluations import LastEvaluation, ListedEvaluation
+from gateway.schemas.placement import EnginePlacement
 
 TONES: Final = {"quarantined": "bad", "failed": "bad", "live": "good", "canary": "info", "retired": ""}
 SHOWN: Final = (
@@ -113,18 +114,15 @@ def resident(placed: Iterable[Place]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def last_used(engines: Iterable[Json], now: int) -> dict[str, int]:
-    """Adapter → when it was last used, of what GET /admin/v1/placement says. `now`: Unix microseconds."""
-    found: dict[str, int] = {}
-    for engine in engines:
-        for place in engine["placements"]:
-            name = place["version"].partition("@")[0]
-            at = now if place["in_flight"] else None
-            if at is None and place["idle_seconds"] is not None:
-                at = now - int(place["idle_seconds"] * 1e6)
-            if at is not None:
-                found[name] = max(found.get(name, 0), at)
-    return found
+def last_used(engines: Iterable[EnginePlacement], now: int) -> dict[str, int]:
+    """Adapter → when it was last used. `now`: Unix microseconds."""
+    times: dict[str, int] = {}
+    for placed in (placed for engine in engines for placed in engine.placements):
+        idle = 0.0 if placed.in_flight else placed.idle_seconds
+        if idle is not None:
+            name = placed.version.partition("@")[0]
+            times[name] = max(times.get(name, 0), now - int(idle * 1e6))
+    return times
 
 
 def version_state(adapter: Adapter, version: Version) -> Cell:

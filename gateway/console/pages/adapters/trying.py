@@ -19,6 +19,8 @@ from gateway.console.pages.adapters.common import (
 )
 from gateway.console.visit import Forwarded, Route, Visit
 from gateway.schemas.adapters import AdapterDetails
+from gateway.schemas.base import Listed
+from gateway.schemas.engines import ServedBase
 from gateway.tenants.directory import Role
 
 _MOST_BYTES: Final = 512 * 1024
@@ -75,8 +77,8 @@ def _versions(adapter: AdapterDetails) -> list[tuple[str, str]]:
 
 async def _chats(visit: Visit, base: str | None) -> bool:
     """Whether its base model has a chat template, as far as known."""
-    known = (await visit.api.get("/admin/v1/bases"))["data"]
-    return all(b["chat_template"] != "" for b in known if b["base_model"] == base)
+    served = await visit.api.get("/admin/v1/bases", Listed[ServedBase])
+    return all(b.chat_template != "" for b in served.data if b.base_model == base)
 
 
 async def chat(visit: Visit) -> Response:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
-from gateway.console.api_client import ApiError
-from gateway.console.pages.fleet.progress import PlanRow, progress
+from gateway.console.forms import body_of, fields_of
+from gateway.console.pages.fleet.progress import DrainProgress, PlanRow
 from gateway.console.pages.fleet.rows import idle
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
+from gateway.schemas.engines import Drain, DrainOptions
 
-_MOST_SECONDS: Final = 86_400
 _TONES: Final = {"move": "info", "elsewhere": "good", "stays": "warn"}
 _WORDS: Final = {"move": "move", "elsewhere": "already elsewhere", "stays": "not moved"}
 
@@ -32,37 +32,33 @@ _COLUMNS = [
 
 async def show(visit: Visit) -> Response:
     """The plan, or how far the drain is."""
-    name = visit.params["engine"]
-    found = progress(await _status(visit))
-    table = visit.table(_COLUMNS, list(found.plan))
+    name, drain = visit.params["engine"], await _progress(visit)
+    table = visit.table(_COLUMNS, list(drain.plan))
     return visit.export(table, f"drain-of-{name}") or visit.page(
-        "fleet_drain.html.j2", name=name, drain=found, table=table
+        "fleet_drain.html.j2", name=name, drain=drain, table=table, fields=fields_of(DrainOptions)
     )
 
 
 async def live(visit: Visit) -> Response:
     async def draw() -> str:
-        found = progress(await _status(visit))
         return visit.renderer.render(
-            "fleet_drain_live.html.j2", visit=visit, name=visit.params["engine"], drain=found
+            "fleet_drain_live.html.j2",
+            visit=visit,
+            name=visit.params["engine"],
+            drain=await _progress(visit),
         )
 
     return await visit.live(draw)
 
 
 async def start(visit: Visit) -> Response:
-    name, text = visit.params["engine"], visit.text("timeout")
-    if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_SECONDS:
-        raise ApiError(
-            400, "invalid_value", f"Timeout: a number of seconds up to {_MOST_SECONDS:,}.", "timeout"
-        )
-    body = {"timeout": int(text), "release": not visit.text("keep")}
-    await visit.api.post(f"/admin/v1/engines/{name}/drain", body)
+    name = visit.params["engine"]
+    await visit.api.post(f"/admin/v1/engines/{name}/drain", body_of(DrainOptions, visit.text), Drain)
     return visit.see(f"/console/fleet/{name}/drain", f"The drain of {name} has begun.")
 
 
-async def _status(visit: Visit) -> Any:
-    return await visit.api.get(f"/admin/v1/engines/{visit.params['engine']}/drain")
+async def _progress(visit: Visit) -> DrainProgress:
+    return await visit.api.get(f"/admin/v1/engines/{visit.params['engine']}/drain", DrainProgress)
 
 
 _PATH = "/fleet/{engine}/drain"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.fleet.progress import progress
-from gateway.console.pages.fleet.rows import EngineRow, Tile, engine_rows, feed, tiles
+from gateway.console.pages.fleet.progress import DrainProgress
+from gateway.console.pages.fleet.rows import EngineRow, Slots, Tile, engine_rows, feed, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
+from gateway.schemas.base import Listed, Removed
+from gateway.schemas.engines import Engine, RestartingEngine, TrustedEngine
+from gateway.schemas.placement import PlacementChange
 
 _FEED: Final = 20
 _EVENTS: Final = 20
@@ -37,7 +41,7 @@ async def engine(visit: Visit) -> Response:
         visit.api.get("/admin/v1/audit", subject=name, limit=_EVENTS),
     )
     row: EngineRow = context["row"]
-    table = visit.table(_COLUMNS, [*row.held, *row.cached], size=100)
+    table = visit.table(_COLUMNS, list(row.placed), size=100)
     return visit.export(table, f"engine-{name}") or visit.page(
         "fleet_engine.html.j2", table=table, events=[_event(e) for e in events["data"]], **context
     )
@@ -55,28 +59,26 @@ async def _context(visit: Visit) -> dict[str, Any]:
     """Raises ApiError: there is no such engine."""
     name = visit.params["engine"]
     path = f"/admin/v1/engines/{name}"
-    whole, placement, changes = await asyncio.gather(
-        visit.api.get(path),
-        visit.api.get("/admin/v1/placement", engine=name),
-        visit.api.get("/admin/v1/placement/changes", engine=name, limit=500),
+    engine, placement, changes = await asyncio.gather(
+        visit.api.get(path, EngineRow),
+        visit.api.get("/admin/v1/placement", Listed[Slots], engine=name),
+        visit.api.get("/admin/v1/placement/changes", Listed[PlacementChange], engine=name, limit=500),
     )
-    [row] = engine_rows([whole], placement["data"])
-    drain = await visit.api.get(f"{path}/drain") if whole["drain"] or row.state == "draining" else None
-    now = time.time_ns() // 1000
+    [row] = engine_rows([engine], placement.data)
+    draining = row.drain or row.status == "draining"
+    drain = await visit.api.get(f"{path}/drain", DrainProgress) if draining else None
     return {
-        "engine": whole,
         "row": row,
-        "tiles": _tiles(row, changes["data"], now),
-        "tones": _SLOT_TONES,
-        "feed": feed(changes["data"], most=_FEED),
-        "drain": progress(drain) if drain else None,
+        "tiles": _tiles(row, changes.data, time.time_ns() // 1000),
+        "feed": feed(changes.data, most=_FEED),
+        "drain": drain,
     }
 
 
-def _tiles(row: EngineRow, changes: list[dict[str, Any]], now: int) -> list[Tile]:
+def _tiles(row: EngineRow, changes: Sequence[PlacementChange], now: int) -> list[Tile]:
     _, slots, in_flight, loads, _ = tiles([row], changes, now)
     kv = Tile("KV cache in use", "–" if row.kv_usage is None else f"{row.kv_usage * 100:.0f} %")  # noqa: RUF001
-    health = Tile("Health", row.health, row.reason, row.health_tone)
+    health = Tile("Health", row.health, row.reason or "", row.health_tone)
     return [health, slots, in_flight, kv, loads]
 
 
@@ -90,31 +92,32 @@ def _event(entry: dict[str, Any]) -> dict[str, Any]:
 
 async def set_state(visit: Visit) -> Response:
     name, state = visit.params["engine"], visit.text("state")
-    await visit.api.put(f"/admin/v1/engines/{name}/state", {"state": state})
+    await visit.api.put(f"/admin/v1/engines/{name}/state", {"state": state}, Engine)
     return visit.see(f"/console/fleet/{name}", f"Engine {name} {_DONE.get(state, 'has a new state.')}")
 
 
 async def restart(visit: Visit) -> Response:
     name = visit.params["engine"]
-    await visit.api.post(f"/admin/v1/engines/{name}/restart")
+    await visit.api.post(f"/admin/v1/engines/{name}/restart", None, RestartingEngine)
     return visit.see(f"/console/fleet/{name}", f"Engine {name} is being restarted by its agent.")
 
 
 async def trust(visit: Visit) -> Response:
     name = visit.params["engine"]
-    done = await visit.api.post(f"/admin/v1/engines/{name}/trust")
-    count = done["fingerprints_forgotten"]
-    text = f"Engine {name} is now the reference for {done['base']}; {count} versions get new references."
-    return visit.see(f"/console/fleet/{name}", text)
+    trusted = await visit.api.post(f"/admin/v1/engines/{name}/trust", None, TrustedEngine)
+    versions = f"{trusted.fingerprints_forgotten} versions get new references."
+    notice = f"Engine {name} is now the reference for {trusted.base}; {versions}"
+    return visit.see(f"/console/fleet/{name}", notice)
 
 
 async def remove(visit: Visit) -> Response:
     name = visit.params["engine"]
     if visit.text("confirm") != name:
         raise ApiError(400, "invalid_value", f"Type {name} to remove this engine.", "confirm")
-    done = await visit.api.delete(f"/admin/v1/engines/{name}")
-    text = f"Engine {name} was removed." if done["removed"] else f"There was no engine {name}."
-    return visit.see("/console/fleet", text)
+    removed = (await visit.api.delete(f"/admin/v1/engines/{name}", Removed)).removed
+    return visit.see(
+        "/console/fleet", f"Engine {name} was removed." if removed else f"There was no engine {name}."
+    )
 
 
 _ONE = "/fleet/{engine}"

@@ -10,9 +10,11 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from gateway.console import formats
-from gateway.console.pages.fleet.rows import EngineRow, choices, engine_rows, feed, filtered, tiles
+from gateway.console.pages.fleet.rows import EngineRow, Slots, choices, engine_rows, feed, filtered, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
+from gateway.schemas.base import Listed
+from gateway.schemas.placement import PlacementChange
 
 _CARDS: Final = 12
 """More engines are shown as small cells, unless the visitor wants cards."""
@@ -21,8 +23,8 @@ _MANY: Final = 16
 """A live view of more engines is drawn every two seconds."""
 _FEED: Final = 15
 _COLUMNS = [
-    Column("name", "Engine", lambda row: Cell(row.name, href=row.href, note=row.reason)),
-    Column("state", "State", lambda row: Cell(row.state, tone=row.state_tone), "badge"),
+    Column("name", "Engine", lambda row: Cell(row.name, href=row.href, note=row.reason or "")),
+    Column("state", "State", lambda row: Cell(row.status, tone=row.status_tone), "badge"),
     Column("gpu_type", "GPU", lambda row: Cell(row.gpu_type, text=row.gpus)),
     Column("health", "Health", lambda row: Cell(row.health, tone=row.health_tone), "badge"),
     Column("base", "Base model", lambda row: row.base),
@@ -70,25 +72,26 @@ async def _table(visit: Visit) -> Response:
 
 async def _rows(visit: Visit) -> list[EngineRow]:
     engines, placement = await asyncio.gather(
-        visit.api.get("/admin/v1/engines"), visit.api.get("/admin/v1/placement")
+        visit.api.get("/admin/v1/engines", Listed[EngineRow]),
+        visit.api.get("/admin/v1/placement", Listed[Slots]),
     )
-    return engine_rows(engines["data"], placement["data"])
+    return engine_rows(engines.data, placement.data)
 
 
 async def _context(visit: Visit) -> dict[str, Any]:
     rows, changes = await asyncio.gather(
-        _rows(visit), visit.api.get("/admin/v1/placement/changes", limit=500)
+        _rows(visit), visit.api.get("/admin/v1/placement/changes", Listed[PlacementChange], limit=500)
     )
     shown = filtered(rows, visit.query)
     named = {row.name for row in shown}
-    told = [change for change in changes["data"] if len(shown) == len(rows) or change["engine"] in named]
+    of_shown = [change for change in changes.data if len(shown) == len(rows) or change.engine in named]
     view = visit.query.get("view", "")
     compact = view == "compact" or (view != "cards" and len(rows) > _CARDS)
     return {
         "all": rows,
         "rows": shown if compact else shown[:_MOST_CARDS],
-        "tiles": tiles(shown, told, time.time_ns() // 1000),
-        "feed": feed(told, most=_FEED),
+        "tiles": tiles(shown, of_shown, time.time_ns() // 1000),
+        "feed": feed(of_shown, most=_FEED),
         "compact": compact,
         "hidden": 0 if compact else max(0, len(shown) - _MOST_CARDS),
         "percent": formats.percent,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from gateway.console import formats
-
-Json = dict[str, Any]
+from gateway.schemas.engines import Engine
+from gateway.schemas.placement import EnginePlacement, PlacedVersion, PlacementChange
 
 STATE_TONES: Final = {"active": "good", "cordoned": "warn", "draining": "warn", "stopping": "warn"}
 HEALTH_TONES: Final = {"up": "good", "down": "bad", "hung": "bad", "ejected": "bad", "unknown": ""}
-_TOLD: Final = {
+_CHANGES: Final = {
     "loading": "is being loaded on",
     "loaded": "was loaded on",
     "not_loaded": "could not be loaded on",
@@ -25,21 +25,11 @@ _TOLD: Final = {
     "lost": "was lost with the process of",
 }
 _CHANGE_TONES: Final = {"loaded": "good", "activated": "good", "not_loaded": "bad", "lost": "bad"}
-_ENDS: Final = frozenset({"loaded", "not_loaded", "lost", "unloaded"})
+_ENDS: Final = frozenset({"loaded", "not_loaded", "lost"})
 _MINUTE: Final = 60_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    version: str
-    """`acme/support@v3`."""
-    state: str
-    """`resident`, `loading`, `leaving`, `lost` or `cached`; see the API's placement."""
-    in_flight: int
-    idle: str
-    """How long ago it was used, in steps, so that a live view does not change each second."""
-    pinned: bool
-
+class Slot(PlacedVersion):
     @property
     def adapter(self) -> str:
         return self.version.partition("@")[0]
@@ -58,36 +48,58 @@ class Slot:
         return self.in_flight > 0
 
     @property
+    def idle(self) -> str:
+        return idle(self.idle_seconds)
+
+    @property
     def says(self) -> str:
         """`resident, 2 in flight, pinned`."""
         use = f"{self.in_flight} in flight" if self.busy else self.idle
         return ", ".join(filter(None, (self.state, use, "pinned" if self.pinned else "")))
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRow:
-    name: str
-    gpus: str
-    """`2 × H200`."""  # noqa: RUF001
-    gpu_type: str
-    base: str
-    region: str
-    url: str
-    health: str
-    health_tone: str
-    reason: str
-    """What is wrong with it, if anything."""
-    state: str
-    state_tone: str
-    slots: int
-    held: tuple[Slot, ...]
-    """In its slots."""
-    cached: tuple[Slot, ...]
-    cpu_slots: int
-    running: int
-    waiting: int
-    kv_usage: float | None
-    lost: int
+class Slots(EnginePlacement):
+    placements: tuple[Slot, ...]
+
+
+class EngineRow(Engine):
+    """An engine with what is placed on it."""
+
+    placed: tuple[Slot, ...] = ()
+
+    @property
+    def gpus(self) -> str:
+        """`2 × H200`."""  # noqa: RUF002
+        return f"{self.gpu_count} × {self.gpu_type}"  # noqa: RUF001
+
+    @property
+    def health_tone(self) -> str:
+        return HEALTH_TONES.get(self.health, "")
+
+    @property
+    def status(self) -> str:
+        """Its state; what its host does goes before what the operator does."""
+        if self.stopping:
+            return "stopped" if self.stopped else "stopping"
+        return self.state
+
+    @property
+    def status_tone(self) -> str:
+        return STATE_TONES.get(self.status, "info")
+
+    @property
+    def held(self) -> list[Slot]:
+        """In its slots."""
+        return [slot for slot in self.placed if slot.state != "cached"]
+
+    @property
+    def cached(self) -> list[Slot]:
+        return [slot for slot in self.placed if slot.state == "cached"]
+
+    @property
+    def cpu_room(self) -> int:
+        """Versions in CPU memory besides those in slots, at most."""
+        return max(0, self.cpu_slots - self.slots)
 
     @property
     def free(self) -> int:
@@ -95,58 +107,16 @@ class EngineRow:
 
     @property
     def in_flight(self) -> int:
-        return sum(slot.in_flight for slot in (*self.held, *self.cached))
+        return sum(slot.in_flight for slot in self.placed)
 
     @property
     def href(self) -> str:
         return f"/console/fleet/{self.name}"
 
-    @property
-    def serves(self) -> bool:
-        return self.health == "up" and self.state in {"active", "cordoned"}
 
-
-def engine_rows(engines: Iterable[Json], placement: Iterable[Json]) -> list[EngineRow]:
-    placed = {entry["engine"]: entry["placements"] for entry in placement}
-    return [_row(engine, placed.get(engine["name"], ())) for engine in engines]
-
-
-def _row(engine: Json, placements: Iterable[Json]) -> EngineRow:
-    slots = [_slot(entry) for entry in placements]
-    state = state_of(engine)
-    return EngineRow(
-        name=engine["name"],
-        gpus=f"{engine['gpu_count']} × {engine['gpu_type']}",  # noqa: RUF001
-        gpu_type=engine["gpu_type"],
-        base=engine["base"],
-        region=engine["region"],
-        url=engine["url"],
-        health=engine["health"],
-        health_tone=HEALTH_TONES.get(engine["health"], ""),
-        reason=engine["reason"] or "",
-        state=state,
-        state_tone=STATE_TONES.get(state, "info"),
-        slots=engine["slots"],
-        held=tuple(slot for slot in slots if slot.state != "cached"),
-        cached=tuple(slot for slot in slots if slot.state == "cached"),
-        cpu_slots=max(0, engine["cpu_slots"] - engine["slots"]),
-        running=engine["running"],
-        waiting=engine["waiting"],
-        kv_usage=engine["kv_usage"],
-        lost=engine["lost"],
-    )
-
-
-def state_of(engine: Json) -> str:
-    """Its host's doing goes before the operator's."""
-    if engine["stopping"]:
-        return "stopped" if engine["stopped"] else "stopping"
-    return str(engine["state"])
-
-
-def _slot(entry: Json) -> Slot:
-    used = idle(entry["idle_seconds"])
-    return Slot(entry["version"], entry["state"], entry["in_flight"], used, entry["pinned"])
+def engine_rows(engines: Iterable[EngineRow], placements: Iterable[Slots]) -> list[EngineRow]:
+    placed = {placement.engine: placement.placements for placement in placements}
+    return [row.model_copy(update={"placed": placed.get(row.name, ())}) for row in engines]
 
 
 def idle(seconds: float | None) -> str:
@@ -178,7 +148,7 @@ def choices(rows: Sequence[EngineRow]) -> Choices:
     return Choices(
         tuple(sorted({row.base for row in rows})),
         tuple(sorted({row.gpu_type for row in rows})),
-        ("up", "not up", *sorted({row.state for row in rows})),
+        ("up", "not up", *sorted({row.status for row in rows})),
     )
 
 
@@ -198,12 +168,12 @@ def filtered(rows: Iterable[EngineRow], query: Mapping[str, str]) -> list[Engine
 def _in_state(row: EngineRow, state: str) -> bool:
     if state == "not up":
         return row.health != "up"
-    return state in {"", row.health, row.state}
+    return state in {"", row.health, row.status}
 
 
 def _about(row: EngineRow, word: str) -> bool:
-    held = (slot.version for slot in (*row.held, *row.cached))
-    return any(word in text.lower() for text in (row.name, row.gpu_type, row.base, row.region, *held))
+    versions = (slot.version for slot in row.placed)
+    return any(word in text.lower() for text in (row.name, row.gpu_type, row.base, row.region, *versions))
 
 
 # -- totals, and what happens
@@ -217,18 +187,18 @@ class Tile:
     tone: str = ""
 
 
-def tiles(rows: Sequence[EngineRow], changes: Iterable[Json], now: int) -> list[Tile]:
+def tiles(rows: Sequence[EngineRow], changes: Iterable[PlacementChange], now: int) -> list[Tile]:
     """`now`: Unix microseconds."""
     up = sum(row.health == "up" for row in rows)
     slots, used = sum(row.slots for row in rows), sum(len(row.held) for row in rows)
     waiting = sum(row.waiting for row in rows)
-    lately = [change for change in changes if change["at"] > now - _MINUTE]
-    loads = sum(change["kind"] in {"loaded", "activated"} for change in lately)
-    evictions = sum(change["kind"] in {"evicted", "unloaded"} for change in lately)
+    lately = [change.kind for change in changes if change.at > now - _MINUTE]
+    loads = sum(kind in {"loaded", "activated"} for kind in lately)
+    evictions = sum(kind in {"evicted", "unloaded"} for kind in lately)
     cached = sum(len(row.cached) for row in rows)
-    drains = sum(row.state in {"draining", "cordoned", "stopping"} for row in rows)
+    drains = sum(row.status in {"draining", "cordoned", "stopping"} for row in rows)
     return [
-        Tile("Engines up", f"{up} of {len(rows)}", tone=_of(up, len(rows))),
+        Tile("Engines up", f"{up} of {len(rows)}", tone=_up_tone(up, len(rows))),
         Tile("Slots in use", f"{used} of {slots}", f"{cached:,} more in CPU memory"),
         Tile(
             "Requests in flight",
@@ -240,9 +210,9 @@ def tiles(rows: Sequence[EngineRow], changes: Iterable[Json], now: int) -> list[
     ]
 
 
-def _of(up: int, all_: int) -> str:
-    if up == all_:
-        return "good" if all_ else ""
+def _up_tone(up: int, engines: int) -> str:
+    if up == engines:
+        return "good" if engines else ""
     return "warn" if up else "bad"
 
 
@@ -259,31 +229,31 @@ class FeedLine:
     tone: str
 
 
-def feed(changes: Sequence[Json], *, most: int) -> list[FeedLine]:
+def feed(changes: Sequence[PlacementChange], *, most: int) -> list[FeedLine]:
     """Newest first. A load that has ended is told once, by its end."""
     lines: list[FeedLine] = []
     ended: set[tuple[str, str]] = set()
     for change in changes:
-        of = change["engine"], change["version"]
-        if change["kind"] == "loading" and of in ended:
-            ended.discard(of)
+        place = change.engine, change.version
+        if change.kind == "loading" and place in ended:
+            ended.discard(place)
             continue
-        if change["kind"] in _ENDS and change["kind"] != "unloaded":
-            ended.add(of)
+        if change.kind in _ENDS:
+            ended.add(place)
         if len(lines) < most:
             lines.append(_line(change))
     return lines
 
 
-def _line(change: Json) -> FeedLine:
-    took = "" if change["seconds"] is None else formats.seconds(change["seconds"])
-    adapter = change["version"].partition("@")[0]
+def _line(change: PlacementChange) -> FeedLine:
+    took = "" if change.seconds is None else formats.seconds(change.seconds)
+    adapter = change.version.partition("@")[0]
     return FeedLine(
-        change["at"],
-        change["version"],
+        change.at,
+        change.version,
         f"/console/adapters/{quote(adapter)}" if "/" in adapter else "",
-        str(_TOLD.get(change["kind"], change["kind"])),
-        change["engine"],
-        ", ".join(text for text in (took, change["why"] or "") if text),
-        _CHANGE_TONES.get(change["kind"], ""),
+        _CHANGES[change.kind],
+        change.engine,
+        ", ".join(filter(None, (took, change.why))),
+        _CHANGE_TONES.get(change.kind, ""),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.console.formats import money
+from gateway.schemas.placement import Decision, Decisions
 
 Json = dict[str, Any]
 
@@ -99,29 +100,11 @@ class Attempt:
     """Seconds from dispatch to the first token; None: it was not streamed."""
     total: float
     parts: tuple[Part, ...]
-    decision: Decision | None
+    decision: Decided | None
 
     @property
     def adapter_href(self) -> str:
         return f"/console/adapters/{quote(self.adapter)}" if self.adapter else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Why an attempt went where it did."""
-
-    at: int
-    engine: str
-    says: str
-    considered: tuple[tuple[str, str, float], ...]
-    """Engine, action, cost in ms; cheapest first."""
-    others: int
-    search: float
-    """Seconds that finding the engine took, of which the next two; 0: less than a millisecond."""
-    queued: float
-    """Waiting for its turn."""
-    loading: float
-    """Waiting for the adapter's load."""
 
 
 _ACTIONS: Final = {
@@ -138,32 +121,40 @@ _SOURCES: Final = {
 }
 
 
-def decisions(told: Iterable[Json]) -> dict[int, Decision]:
-    """By attempt, from /admin/v1/explain/{request_id}."""
-    return {entry["attempt"]: _decision(entry) for entry in told}
+class Decided(Decision):
+    """Why an attempt went where it did."""
+
+    @property
+    def says(self) -> str:
+        if self.action is None:
+            return "Sent on without a decision: there was only one place for it."
+        action = _ACTIONS.get(self.action, self.action)
+        delay = max(0.0, self.cost_ms)  # a preference is a small negative cost, and no delay
+        return f"Engine {self.picked} was the cheapest: {action}; expected delay {delay:,.0f} ms."
+
+    @property
+    def began(self) -> int:
+        """When the search for an engine began: the decision is noted at its end."""
+        return self.at - round(self.search_ms * 1e3)
 
 
-def _decision(entry: Json) -> Decision:
-    considered = tuple((name, action, ms) for name, action, ms in entry.get("considered", ()))
-    if "action" not in entry:
-        says = "Sent on without a decision: there was only one place for it."
-    else:
-        action = _ACTIONS.get(entry["action"], entry["action"])
-        delay = max(0.0, entry["cost_ms"])  # a preference is a small negative cost, and no delay
-        says = f"Engine {entry['picked']} was the cheapest: {action}; expected delay {delay:,.0f} ms."
-    others = max(0, entry.get("fleet", 0) - len(considered))
-    search, queued, loading = (entry.get(name, 0) / 1000 for name in ("search_ms", "queue_ms", "load_ms"))
-    return Decision(entry["at"], entry["engine"], says, considered, others, search, queued, loading)
+class DecidedAttempts(Decisions):
+    data: tuple[Decided, ...]
+
+    @property
+    def by_attempt(self) -> dict[int, Decided]:
+        return {decision.attempt: decision for decision in self.data}
 
 
-def attempts(records: Sequence[Json], why: Mapping[int, Decision]) -> list[Attempt]:
+def attempts(records: Sequence[Json], decisions: Mapping[int, Decided]) -> list[Attempt]:
     """`records`: of one request, from /finance/v1/usage/{request_id}."""
-    began = min([r["dispatched"] for r in records] + [_began(d) for d in why.values()], default=0)
+    began = min([r["dispatched"] for r in records] + [d.began for d in decisions.values()], default=0)
     ended = max((r["ended"] for r in records), default=0)
-    return [_attempt(record, why.get(record["attempt"]), began, max(1, ended - began)) for record in records]
+    lasted = max(1, ended - began)
+    return [_attempt(record, decisions.get(record["attempt"]), began, lasted) for record in records]
 
 
-def _attempt(record: Json, decision: Decision | None, began: int, whole: int) -> Attempt:
+def _attempt(record: Json, decision: Decided | None, began: int, lasted: int) -> Attempt:
     tone, word, meaning = OUTCOMES.get(record["outcome"], ("", record["outcome"], ""))
     first = record["first_token"]
     name = f"{record['adapter']}@{record['version']}" if record["adapter"] else record["base_model"]
@@ -186,25 +177,20 @@ def _attempt(record: Json, decision: Decision | None, began: int, whole: int) ->
         at=record["dispatched"],
         first=None if first is None else (first - record["dispatched"]) / 1e6,
         total=(record["ended"] - record["dispatched"]) / 1e6,
-        parts=_parts(record, decision, began, whole),
+        parts=_parts(record, decision, began, lasted),
         decision=decision,
     )
 
 
-def _began(decision: Decision) -> int:
-    """When the search for an engine began: the decision is noted at its end."""
-    return decision.at - round(decision.search * 1e6)
-
-
-def _parts(record: Json, decision: Decision | None, began: int, whole: int) -> tuple[Part, ...]:
+def _parts(record: Json, decision: Decided | None, began: int, lasted: int) -> tuple[Part, ...]:
     """On a common scale of 0 to 100 for all attempts."""
     sent, first, ended = record["dispatched"], record["first_token"], record["ended"]
     marks: list[tuple[str, int, int, str]] = []
-    if decision and decision.search:
-        start, chosen = min(_began(decision), sent), min(decision.at, sent)
-        turn = min(start + round(decision.queued * 1e6), chosen)
-        looked = max(0.0, decision.search - decision.queued - decision.loading)
-        rest = min(turn + round(looked * 1e6), chosen)
+    if decision and decision.search_ms:
+        start, chosen = min(decision.began, sent), min(decision.at, sent)
+        turn = min(start + round(decision.queue_ms * 1e3), chosen)
+        looked = max(0.0, decision.search_ms - decision.queue_ms - decision.load_ms)
+        rest = min(turn + round(looked * 1e3), chosen)
         marks += [
             ("In the queue", start, turn, "queue"),
             ("Looking for an engine", turn, rest, "wait"),
@@ -214,7 +200,7 @@ def _parts(record: Json, decision: Decision | None, began: int, whole: int) -> t
         marks.append(("On the engine", sent, ended, "run"))
     else:
         marks += [("Until the first token", sent, first, "first"), ("Answer", first, ended, "run")]
-    scale = 100 / whole
+    scale = 100 / lasted
     return tuple(
         Part(name, (start - began) * scale, max(0.4, (end - start) * scale), (end - start) / 1e6, tone)
         for name, start, end, tone in marks

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.requests.attempts import Cost, attempts, cost, decisions
+from gateway.console.pages.requests.attempts import Cost, DecidedAttempts, attempts, cost
 from gateway.console.pages.requests.recent import explained
 from gateway.console.visit import ALL, Route, Visit
 from gateway.tenants.directory import Role
@@ -26,24 +26,25 @@ async def request(visit: Visit) -> Response:
     path = quote(request_id, safe="")
     usage, decided = await asyncio.gather(
         known(visit, f"/finance/v1/usage/{path}"),
-        known(visit, f"/admin/v1/explain/{path}") if visit.role is Role.OPERATOR else _nothing(),
+        _decisions(visit, path) if visit.role is Role.OPERATOR else _nothing(),
     )
     records = usage["data"] if usage else []
-    why = decisions(decided["data"] if decided else ())
+    decisions = decided.by_attempt if decided else {}
     error = await _error(visit, records, request_id)
     cli = shlex.join(("florin", "audit", "request", request_id))
-    if not records and not why and error is None:
+    if not records and not decisions and error is None:
         quoted = shlex.quote(request_id)
         return visit.page(
             "request_unknown.html.j2", status=404, request_id=request_id, quoted=quoted, cli=cli
         )
-    made = attempts(records, why)
+    shown = attempts(records, decisions)
+    recorded = {attempt.number for attempt in shown}
     return visit.page(
         "request.html.j2",
         request_id=request_id,
-        attempts=made,
+        attempts=shown,
         records=records,
-        only_decided=[d for number, d in sorted(why.items()) if number not in {a.number for a in made}],
+        only_decided=[d for number, d in sorted(decisions.items()) if number not in recorded],
         costed=any(record["billable"] for record in records),
         error=error,
         step=next_step(error, visit.tenant) if error else None,
@@ -55,6 +56,16 @@ async def known(visit: Visit, path: str) -> Any:
     """What the API says; None: it knows nothing of it. Raises ApiError."""
     try:
         return await visit.api.get(path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+async def _decisions(visit: Visit, path: str) -> DecidedAttempts | None:
+    """None: no longer known."""
+    try:
+        return await visit.api.get(f"/admin/v1/explain/{path}", DecidedAttempts)
     except ApiError as error:
         if error.status != 404:
             raise

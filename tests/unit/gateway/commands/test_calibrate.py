@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gateway.schemas.adapters import VersionDetails
+from gateway.schemas.calibrations import Calibration
 from gateway.schemas.engines import Engine
 from loadtests.mock_engine.process import MockProcess
 from tests.support.harness import fake_adapter
@@ -30,7 +31,7 @@ def test_it_measures_and_keeps_the_weights(fake, engine, tmp_path):
     fake.answer(
         "GET", "/admin/v1/adapters/acme/support/versions", {"data": [sample(VersionDetails, path=path)]}
     )
-    kept = {"gpu_type": "H100", "base_model": "base", "valid_from": "2026-11-21T14:00:00Z"}
+    kept = sample(Calibration, valid_from="2026-11-21T14:00:00Z")
     fake.answer("POST", "/admin/v1/calibrations", kept, 201)
     done = fake.florin("calibrate", "e0", "--adapter", "acme/support", *QUICK)
     assert done.exit_code == 0, done.output

@@ -10,7 +10,9 @@ import pytest
 
 from adapters.registry.artifacts import digest_of
 from gateway.config import Settings
+from gateway.schemas.engines import ServedBase
 from tests.support.lora import LLAMA, lora_config, lora_tensors, write_adapter
+from tests.support.samples import sample
 
 SOUND = lora_config(base_model_name_or_path="tiny/base")
 
@@ -116,15 +118,7 @@ def test_an_archive_that_is_none_is_refused(fake, tmp_path, base):
 
 
 def served(name: str, ranks: list[int], **changes) -> dict:
-    return {
-        "base_model": name,
-        "aliases": [],
-        "config": LLAMA.config,
-        "chat_template": None,
-        "ranks": ranks,
-        "engines": ["a1"],
-        **changes,
-    }
+    return sample(ServedBase, base_model=name, config=LLAMA.config, ranks=ranks, **changes)
 
 
 def test_without_a_base_the_gateways_only_one_counts_and_its_engines_ranks(fake, tmp_path):

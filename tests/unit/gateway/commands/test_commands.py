@@ -10,7 +10,16 @@ import typer
 
 from gateway.commands.tree import tree
 from gateway.schemas.adapters import Adapter, RegisteredVersion
-from gateway.schemas.engines import Engine, Heartbeat
+from gateway.schemas.engines import Drain, Engine, Heartbeat, Move
+from gateway.schemas.placement import (
+    Candidate,
+    Choice,
+    Decision,
+    EnginePlacement,
+    Explanation,
+    PlacedVersion,
+    PlacementChange,
+)
 from gateway.tenants import directory
 from tests.support.samples import sample
 
@@ -39,60 +48,54 @@ ENGINE = sample(
 HOSTED = {
     **ENGINE, "stopping": True, "epoch": "e1", "agent": "http://10.0.0.7:41000", "heartbeat": sample(Heartbeat, started=1)
 }  # fmt: skip
-DRAIN = {
-    "engine": "a1", "state": "draining", "phase": "loading", "until": 1, "in_flight": 3, "held": 3, "alone": False,
-    "moves": [
-        {"version": "acme/a@v1", "to": "b1", "replaces": "bolt/x@v2", "idle_seconds": 61.0, "in_flight": 2}
-    ],
-    "elsewhere": [{"version": "acme/b@v1", "engines": ["b1", "c1"]}],
-    "stays": [{"version": "acme/c@v1", "reason": "b1: cordoned"}],
-}  # fmt: skip
+DRAIN = sample(
+    Drain,
+    engine="a1",
+    state="draining",
+    phase="loading",
+    until=1,
+    in_flight=3,
+    held=3,
+    moves=[sample(Move, version="acme/a@v1", to="b1", replaces="bolt/x@v2", idle_seconds=61.0, in_flight=2)],
+    elsewhere=[{"version": "acme/b@v1", "engines": ["b1", "c1"]}],
+    stays=[{"version": "acme/c@v1", "reason": "b1: cordoned"}],
+)
 PLANNED = DRAIN | {"phase": "serving", "state": "active", "alone": True}
 DRAINED = DRAIN | {"phase": "drained", "moves": [], "elsewhere": [], "held": 0, "in_flight": 0}
-SLOT = {"version": "acme/support@v1", "state": "resident", "in_flight": 2, "idle_seconds": 61.0}
-CACHED = {"version": "acme/support@v2", "state": "cached", "in_flight": 0, "idle_seconds": 90.0}
+PLACED = [
+    sample(PlacedVersion, version="acme/support@v1", state="resident", in_flight=2, idle_seconds=61.0),
+    sample(PlacedVersion, version="acme/support@v2", state="cached", idle_seconds=90.0),
+]
 PLACEMENT = {
-    "data": [{"engine": "a1", "gpu_type": "H200", "health": "up", "slots": 4, "placements": [SLOT, CACHED]}]
+    "data": [sample(EnginePlacement, engine="a1", gpu_type="H200", health="up", slots=4, placements=PLACED)]
 }
-CHANGE = {"at": 0, "engine": "a1", "version": "acme/support@v3", "kind": "not_loaded", "seconds": 1.25}
-CHANGES = {
-    "data": [CHANGE | {"why": None}, CHANGE | {"seconds": None, "why": "to make room for acme/sales@v1"}]
-}
-DECISION = {
-    "action": "serve",
-    "engine": "a1",
-    "reason": "holds it; 0 in flight",
-    "candidates": [
-        {
-            "engine": "a1",
-            "health": "up",
-            "eligible": True,
-            "action": "serve",
-            "cost_ms": 12.0,
-            "terms": {"queue": 12.0},
-            "reason": "holds it; 0 in flight",
-        },
-        {
-            "engine": "a2",
-            "health": "down",
-            "eligible": False,
-            "action": "load",
-            "cost_ms": None,
-            "terms": {},
-            "reason": "unhealthy",
-        },
-    ],
-}
+CHANGE = sample(PlacementChange, engine="a1", version="acme/support@v3", kind="not_loaded", seconds=1.25)
+CHANGES = {"data": [CHANGE, CHANGE | {"seconds": None, "why": "to make room for acme/sales@v1"}]}
 DECIDED = {
     "request_id": "req-1",
     "data": [
-        {
-            "request_id": "req-1", "attempt": 1, "at": 1, "adapter": "acme/support@v1", "engine": "a",
-            "picked": "a", "action": "serve", "cost_ms": 18.0, "fleet": 4, "considered": [["a", "serve", 18.0]],
-        }
+        sample(
+            Decision,
+            attempt=1,
+            adapter="acme/support@v1",
+            engine="a",
+            picked="a",
+            action="serve",
+            fleet=4,
+            considered=[["a", "serve", 18.0]],
+        )
     ],
-}  # fmt: skip
-EXPLAINED = {"adapter": "acme/support", "version": "acme/support@v1", "decision": DECISION, "moves": []}
+}
+CANDIDATES = [
+    sample(Candidate, engine="a1", health="up", eligible=True, cost_ms=12.0, terms={"queue": 12.0}),
+    sample(Candidate, engine="a2", health="down", action="load", reason="unhealthy"),
+]
+EXPLAINED = sample(
+    Explanation,
+    adapter="acme/support",
+    version="acme/support@v1",
+    decision=sample(Choice, action="serve", engine="a1", candidates=CANDIDATES),
+)
 PRICE = {
     "id": 7,
     "gpu_type": "H200",
@@ -407,14 +410,14 @@ CASES = [
     ),
     (
         ("engine", "drain", "a1"),
-        "POST", "/admin/v1/engines/a1/drain", {"timeout": 600.0, "release": True}, DRAIN, "load on b1, in place of bolt/x@v2",
+        "POST", "/admin/v1/engines/a1/drain", {}, DRAIN, "load on b1, in place of bolt/x@v2",
     ),
     (
         ("engine", "drain", "a1", "--keep", "--timeout", "60"),
         "POST", "/admin/v1/engines/a1/drain", {"timeout": 60.0, "release": False}, DRAIN, "on b1, c1 already",
     ),
     (("engine", "drain", "a1", "--dry-run"), "GET", "/admin/v1/engines/a1/drain", None, PLANNED, "would load 1 adapter elsewhere"),
-    (("engine", "drain", "a1", "--wait"), "POST", "/admin/v1/engines/a1/drain", {"timeout": 600.0, "release": True}, DRAINED, "it holds no adapters"),
+    (("engine", "drain", "a1", "--wait"), "POST", "/admin/v1/engines/a1/drain", {}, DRAINED, "it holds no adapters"),
     (("engine", "remove", "a1"), "DELETE", "/admin/v1/engines/a1", None, {"name": "a1", "removed": True}, "Engine a1 removed."),
     (("placement",), "GET", "/admin/v1/placement", None, PLACEMENT, "3 free"),
     (("placement", "--changes"), "GET", "/admin/v1/placement/changes", None, CHANGES, "to make room for acme/sales@v1"),

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.commands import draining, rolling
+from gateway.schemas.engines import RestartingEngine
+from tests.support.samples import sample
 from tests.unit.gateway.commands.test_commands import DRAIN, ENGINE
 
 BEFORE = 1_700_000_000_000_000
@@ -52,7 +54,8 @@ class Site:
             return DRAIN | {"engine": name, "phase": "drained", "moves": [], "alone": self.alone}
         if action == "restart":
             self.restart(name)
-        elif action == "state":
+            return sample(RestartingEngine, engine=name)
+        if action == "state":
             engine["state"] = "active"
         return engine
 

@@ -4,41 +4,38 @@ from typing import Any
 
 import pytest
 
-from gateway.console.pages.fleet.progress import progress
-from gateway.console.pages.fleet.rows import engine_rows, feed, filtered, idle, tiles
+from gateway.console.pages.fleet.progress import DrainProgress
+from gateway.console.pages.fleet.rows import EngineRow, Slot, Slots, engine_rows, feed, filtered, idle, tiles
+from gateway.schemas.base import Json
+from gateway.schemas.engines import Engine
+from gateway.schemas.placement import PlacementChange
+from tests.support.samples import sample
 
 NOW = 1_000_000_000
 
 
-def engine(name: str, **changes: Any) -> dict[str, Any]:
-    base = {
-        "name": name, "gpu_type": "h100", "gpu_count": 2, "base": "llama", "region": "", "url": "http://e",
-        "health": "up", "reason": None, "state": "active", "stopping": False, "stopped": 0, "slots": 4,
-        "cpu_slots": 10, "running": 1, "waiting": 2, "kv_usage": 0.5, "lost": 0,
-    }  # fmt: skip  # as the API says it
-    return base | changes
-
-
-def placed(version: str, state: str = "resident", in_flight: int = 0) -> dict[str, Any]:
-    return {
-        "version": version,
-        "state": state,
-        "in_flight": in_flight,
-        "idle_seconds": 75.0,
-        "pinned": state == "resident",
+def engine(name: str, **changes: Any) -> EngineRow:
+    fields = {
+        "gpu_type": "h100",
+        "gpu_count": 2,
+        "base": "llama",
+        "health": "up",
+        "slots": 4,
+        "cpu_slots": 10,
     }
+    return EngineRow.read(sample(Engine, name=name, **fields | changes))
+
+
+def placed(version: str, state: str = "resident", in_flight: int = 0) -> Json:
+    pinned = state == "resident"
+    return sample(Slot, version=version, state=state, in_flight=in_flight, idle_seconds=75.0, pinned=pinned)
 
 
 PLACEMENT = [
-    {
-        "engine": "a",
-        "placements": [
-            placed("acme/support@v1", in_flight=3),
-            placed("bolt/sales@v2", "loading"),
-            placed("acme/old@v1", "cached"),
-            placed("x9 (removed)", "lost"),
-        ],
-    }
+    placed("acme/support@v1", in_flight=3),
+    placed("bolt/sales@v2", "loading"),
+    placed("acme/old@v1", "cached"),
+    placed("x9 (removed)", "lost"),
 ]
 ROWS = engine_rows(
     [
@@ -46,7 +43,7 @@ ROWS = engine_rows(
         engine("b", health="down", reason="refused", gpu_type="l40s"),
         engine("c", stopping=True, state="active"),
     ],
-    PLACEMENT,
+    [Slots.read(sample(Slots, engine="a", placements=PLACEMENT))],
 )
 
 
@@ -54,11 +51,11 @@ def test_slots_and_cpu_memory_are_told_apart():
     a, b, c = ROWS
     assert [s.version for s in a.held] == ["acme/support@v1", "bolt/sales@v2", "x9 (removed)"]
     assert [s.version for s in a.cached] == ["acme/old@v1"]
-    assert (a.free, a.in_flight, a.cpu_slots, a.gpus) == (1, 3, 6, "2 × h100")  # noqa: RUF001
+    assert (a.free, a.in_flight, a.cpu_room, a.gpus) == (1, 3, 6, "2 × h100")  # noqa: RUF001
     assert (a.held[0].says, a.held[1].says) == ("resident, 3 in flight, pinned", "loading, idle 1 min")
     assert (a.held[0].href, a.held[2].href) == ("/console/adapters/acme/support", "")
     assert (b.health_tone, b.reason, b.free) == ("bad", "refused", 4)
-    assert (c.state, c.state_tone) == ("stopping", "warn")
+    assert (c.status, c.status_tone) == ("stopping", "warn")
 
 
 @pytest.mark.parametrize(
@@ -77,8 +74,9 @@ def test_filters(query: dict[str, str], names: str):
     assert "".join(row.name for row in filtered(ROWS, query)) == names
 
 
-def change(at: int, kind: str, version: str = "acme/support@v1", **more: Any) -> dict[str, Any]:
-    return {"at": at, "engine": "a", "version": version, "kind": kind, "seconds": None, "why": None} | more
+def change(at: int, kind: str, version: str = "acme/support@v1", **more: Any) -> PlacementChange:
+    fields = {"at": at, "engine": "a", "version": version, "kind": kind}
+    return PlacementChange.read(sample(PlacementChange, **fields | more))
 
 
 def test_totals_count_the_last_minute():
@@ -136,7 +134,7 @@ def test_idle_is_told_in_steps(seconds: float | None, text: str):
 
 
 @pytest.mark.parametrize(
-    ("phase", "at", "text"),
+    ("phase", "when", "text"),
     [
         ("serving", ["later", "later", "later"], ""),
         ("loading", ["now", "later", "later"], "1 adapter to go"),
@@ -144,22 +142,22 @@ def test_idle_is_told_in_steps(seconds: float | None, text: str):
         ("drained", ["done", "done", "done"], "It keeps 3 adapters."),
     ],
 )
-def test_a_drain_has_three_steps(phase: str, at: list[str], text: str):
+def test_a_drain_has_three_steps(phase: str, when: list[str], text: str):
     move = {"version": "acme/a@v1", "to": "b", "replaces": "acme/z@v1", "idle_seconds": 1.0, "in_flight": 0}
-    status = {
-        "phase": phase,
-        "until": None,
-        "in_flight": 2,
-        "held": 3,
-        "alone": False,
-        "moves": [move],
-        "elsewhere": [{"version": "acme/b@v1", "engines": ["b", "c"]}],
-        "stays": [{"version": "acme/c@v1", "reason": "b: full"}],
-    }
-    found = progress(status)
-    assert [step.at for step in found.steps] == at
-    assert "".join(step.text for step in found.steps) == text
-    assert [row.what for row in found.plan] == [
+    drain = DrainProgress.read(
+        sample(
+            DrainProgress,
+            phase=phase,
+            in_flight=2,
+            held=3,
+            moves=[move],
+            elsewhere=[{"version": "acme/b@v1", "engines": ["b", "c"]}],
+            stays=[{"version": "acme/c@v1", "reason": "b: full"}],
+        )
+    )
+    assert [step.when for step in drain.steps] == when
+    assert "".join(step.text for step in drain.steps) == text
+    assert [row.what for row in drain.plan] == [
         "Load on b, in place of acme/z@v1",
         "On b, c already",
         "Not loaded elsewhere: b: full",

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from gateway.console.pages.requests.attempts import attempts, cost, decisions
+from gateway.console.pages.requests.attempts import Decided, DecidedAttempts, attempts, cost
 from gateway.console.pages.requests.one import next_step
-from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
+from gateway.console.pages.search import FoundKey, adapter_hits, group, key_hits, only_exact
+from gateway.schemas.adapters import Adapter
+from tests.support.samples import sample
 
 
 def record(attempt: int = 1, **changes: Any) -> dict[str, Any]:
@@ -20,22 +22,24 @@ def record(attempt: int = 1, **changes: Any) -> dict[str, Any]:
     return base | changes
 
 
-DECISION = {
-    "attempt": 1, "at": 1_000_000, "engine": "a", "picked": "a", "action": "load", "cost_ms": 220.0,
-    "fleet": 3, "considered": [["a", "load", 220.0]],
-}  # fmt: skip  # as the API says it
+def decided(**changes: Any) -> dict[int, Decided]:
+    fields = {
+        "attempt": 1, "at": 1_000_000, "engine": "a", "picked": "a", "action": "load", "cost_ms": 220.0,
+        "fleet": 3, "considered": [["a", "load", 220.0]],
+    }  # fmt: skip
+    answer = sample(DecidedAttempts, data=[sample(Decided, **fields | changes)])
+    return DecidedAttempts.read(answer).by_attempt
 
 
 def test_a_preference_is_no_negative_delay():
-    told = decisions([DECISION | {"cost_ms": -0.3}])
-    assert told[1].says.endswith("expected delay 0 ms.")
+    assert decided(cost_ms=-0.3)[1].says.endswith("expected delay 0 ms.")
 
 
 def test_times_share_one_scale():
     failed = record(
         dispatched=1_500_000, first_token=None, ended=2_000_000, outcome="failover", billable=False
     )
-    first, second = attempts([failed, record(2)], decisions([DECISION]))
+    first, second = attempts([failed, record(2)], decided())
     assert [(p.name, p.start, round(p.width, 3)) for p in first.parts] == [
         ("On the engine", 500_000 * 100 / 3_000_000, 16.667),
     ]
@@ -50,13 +54,13 @@ def test_times_share_one_scale():
 def test_a_tenant_s_record_has_no_engine_and_unknown_words_are_shown_as_they_are():
     bare = record(outcome="new", usage_source="other", adapter="", cached_tokens=None)
     del bare["engine"]
-    [shown] = attempts([bare], decisions([{"attempt": 9, "at": 5, "engine": "a"}]))
+    [shown] = attempts([bare], decided(attempt=9))
     assert (shown.engine, shown.outcome, shown.counts, shown.version) == ("", "new", "other", "base")
 
 
 def test_waiting_is_told_apart_from_loading():
-    told = DECISION | {"at": 1_990_000, "search_ms": 900.0, "queue_ms": 300.0, "load_ms": 500.0}
-    [shown] = attempts([record()], decisions([told]))
+    waited = {"search_ms": 900.0, "queue_ms": 300.0, "load_ms": 500.0}
+    [shown] = attempts([record()], decided(at=1_990_000, **waited))
     assert [(p.name, round(p.seconds, 3)) for p in shown.parts] == [
         ("In the queue", 0.3),
         ("Looking for an engine", 0.1),
@@ -65,7 +69,7 @@ def test_waiting_is_told_apart_from_loading():
         ("Answer", 1.5),
     ]
     assert shown.parts[0].start == 0.0
-    [skewed] = attempts([record()], decisions([told | {"at": 2_500_000, "queue_ms": 5000.0}]))
+    [skewed] = attempts([record()], decided(at=2_500_000, **waited | {"queue_ms": 5000.0}))
     assert [p.name for p in skewed.parts] == ["In the queue", "Until the first token", "Answer"]
 
 
@@ -102,7 +106,9 @@ def test_a_cost_without_a_price_says_so():
 
 
 def test_an_exact_hit_leads_on_unless_there_are_several():
-    adapters = [{"adapter": f"acme/a{n}", "live": "v1", "versions": ["v1"]} for n in range(20)]
+    adapters = [
+        Adapter.read(sample(Adapter, adapter=f"acme/a{n}", live="v1", versions=["v1"])) for n in range(20)
+    ]
     hits = group("Adapters", adapter_hits(adapters, "acme/a7"))
     assert (hits.hits[0].title, hits.hits[0].exact, hits.more) == ("acme/a7", True, 0)
     assert group("Adapters", adapter_hits(adapters, "acme")).more == 8
@@ -112,7 +118,7 @@ def test_an_exact_hit_leads_on_unless_there_are_several():
 
 
 def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():
-    key = {"id": "ab12", "label": "ci", "role": "tenant", "tenant": "acme", "revoked": None}
+    key = FoundKey(id="ab12", label="ci", role="tenant", tenant="acme", revoked=None)
     assert [hit.exact for hit in key_hits([key], "ab12")] == [True]
     assert [hit.title for hit in key_hits([key], "CI")] == ["ci"]
     assert [hit.exact for hit in key_hits([key], "fl_ab12_secret")] == [True]

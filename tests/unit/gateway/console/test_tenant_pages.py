@@ -1,11 +1,10 @@
-"""What the pages of tenants, health and the audit make of what the API answers."""
+"""What the pages of tenants and the audit make of what the API answers."""
 
 from __future__ import annotations
 
 import pytest
 
 from gateway.console.pages.audit import href, in_words
-from gateway.console.pages.health import command, findings
 from gateway.console.pages.tenants import forms, rows
 
 LIMITS = dict.fromkeys(field.name for field in forms.LIMITS)
@@ -78,28 +77,6 @@ def test_the_state_of_a_key():
     assert rows.key_state(key | {"expires": 10}, 10)[0] == "expired"
     assert rows.key_state(key | {"replaced_by": "k2", "expires": 11}, 10)[0] == "being replaced"
     assert rows.key_state(key | {"revoked": 5, "role": "enrolment"}, 10)[0] == "used"
-
-
-@pytest.mark.parametrize(
-    ("remedy", "found"),
-    [
-        ("Run `florin cost set-aside` to list them.", "florin cost set-aside"),
-        ("Redis holds another registry by now: florin registry show.", "florin registry show"),
-        ("Add the same files again: florin adapter add acme/x --source …; or mount it.", ""),
-        ("Start its database.", ""),
-    ],
-)
-def test_the_command_of_a_remedy(remedy, found):
-    assert command(remedy) == found
-
-
-def test_findings_lead_to_what_they_are_about():
-    row = {"check": "x", "status": "problem", "message": "", "remedy": ""}
-    subjects = ("a1", "acme", "acme/support@v1", "none/x", "")
-    found = findings([row | {"subject": s} for s in subjects], {"a1"}, {"acme"})
-    assert [one.href for one in found] == [
-        "/console/fleet/a1", "/console/tenants/acme", "/console/adapters/acme/support", "", "",
-    ]  # fmt: skip
 
 
 def test_audit_entries_lead_to_their_object_and_read_as_words():

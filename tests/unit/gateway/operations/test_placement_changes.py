@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from adapters.placement.placement_log import PlacementChange
 from gateway.operations.placement_changes import explained
+from gateway.schemas.placement import PlannerMove
 
 V, W = "acme/support@v1", "acme/sales@v1"
 
@@ -14,18 +15,11 @@ def test_each_change_says_why_if_anyone_knows():
         PlacementChange(8_000_000, "b", W, "loaded"),
     ]
     moves = [
-        {"at": 20_100_000, "kind": "replicate", "version": V, "engine": "a", "why": "demand"},
-        {"at": 9_000_100, "kind": "drop", "version": V, "engine": "b", "why": "idle"},
-        {"at": 90_000_000, "kind": "prefetch", "version": W, "engine": "b", "why": "much later"},
-        {"at": 8_000_000, "kind": "drop", "version": W, "engine": "b", "why": "of another kind"},
+        PlannerMove(at=20_100_000, kind="replicate", version=V, engine="a", why="demand"),
+        PlannerMove(at=9_000_100, kind="drop", version=V, engine="b", why="idle"),
+        PlannerMove(at=90_000_000, kind="prefetch", version=W, engine="b", why="much later"),
+        PlannerMove(at=8_000_000, kind="drop", version=W, engine="b", why="of another kind"),
     ]
-    told = explained(changes, moves)
-    assert [c["why"] for c in told] == ["demand", f"to make room for {V}", "idle", None]
-    assert told[0] == {
-        "at": 20_000_000,
-        "engine": "a",
-        "version": V,
-        "kind": "loaded",
-        "seconds": 1.5,
-        "why": "demand",
-    }
+    answers = explained(changes, moves)
+    assert [change.why for change in answers] == ["demand", f"to make room for {V}", "idle", None]
+    assert (answers[0].kind, answers[0].version, answers[0].seconds) == ("loaded", V, 1.5)

@@ -10,6 +10,7 @@ from gateway.console.pages.adapters.evaluating import plan
 from gateway.console.pages.adapters.registering import registered
 from gateway.console.pages.adapters.release import promotion, switched
 from gateway.schemas.adapters import AdapterDetails, PromotedAdapter, RegisteredVersion
+from gateway.schemas.placement import EnginePlacement, PlacedVersion
 from tests.support.samples import sample
 
 ARM = {
@@ -106,14 +107,14 @@ def test_the_list_is_narrowed_as_the_url_says():
 
 
 def test_when_an_adapter_was_last_used():
-    places = [
-        {"version": "acme/a@v1", "in_flight": 0, "idle_seconds": 5.0},
-        {"version": "acme/a@v2", "in_flight": 0, "idle_seconds": 2.0},
-        {"version": "acme/b@v1", "in_flight": 1, "idle_seconds": None},
-        {"version": "acme/c@v1", "in_flight": 0, "idle_seconds": None},
+    placements = [
+        sample(PlacedVersion, version="acme/a@v1", idle_seconds=5.0),
+        sample(PlacedVersion, version="acme/a@v2", idle_seconds=2.0),
+        sample(PlacedVersion, version="acme/b@v1", in_flight=1),
+        sample(PlacedVersion, version="acme/c@v1"),
     ]
-    now = 10_000_000
-    assert rows.last_used([{"placements": places}], now) == {"acme/a": 8_000_000, "acme/b": now}
+    engine, now = EnginePlacement.read(sample(EnginePlacement, placements=placements)), 10_000_000
+    assert rows.last_used([engine], now) == {"acme/a": 8_000_000, "acme/b": now}
 
 
 def test_evidence_of_any_shape_is_shown():

@@ -22,11 +22,10 @@ def add(ledger, **changes):
 
 
 def test_it_holds_from_the_present_hour_and_is_read_back(ledger):
-    made = add(ledger)
-    assert made.valid_from == NOW - NOW % HOUR
-    assert list_calibrations(ledger) == [made]
-    assert made.json()["prefill_ps"] == 7
-    assert made.json()["fit"] == {"samples": 9}
+    added = add(ledger)
+    assert added.valid_from == NOW - NOW % HOUR
+    assert list_calibrations(ledger) == [added]
+    assert (added.prefill_ps, added.document) == (7, {"fit": {"samples": 9}})
 
 
 def test_hours_from_then_on_are_rolled_up_anew_and_no_others(ledger):
