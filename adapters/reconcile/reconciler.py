@@ -119,28 +119,28 @@ class Reconciler:
                 del self._work[name]
         fence = self.job.fence
         assert fence is not None  # it leads
-        wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        chores: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "sweep": partial(self._every, self.interval, self.sweep, fence),
             "retry": partial(self._every, self.interval, self.load_retries.retry_due, fence),
             "stopped": partial(self._every, self.interval, self.stopped.update, fence),
             "artifact-gc": partial(self._every, self.collect_interval, self.collector.collect, fence),
         }
         if self.rebalancer.interval:
-            wanted["placement"] = partial(self.rebalancer.run, fence)
+            chores["placement"] = partial(self.rebalancer.run, fence)
         for count, (name, engine) in enumerate(list(self.catalog.engines.items()), 1):
             if count % PORTION == 0:
                 await asyncio.sleep(0)
             if f"engine {name}" in self._work or self._is_due(engine):
-                wanted[f"engine {name}"] = partial(self._watch_engine, name, fence)
+                chores[f"engine {name}"] = partial(self._watch_engine, name, fence)
             if engine.drain is not None:
                 drain = partial(self.evacuation.advance, name)
-                wanted[f"drain {name}"] = partial(self._every, self.interval, drain, fence)
-        await self._stop([name for name in self._work if name not in wanted])
-        for name, work in wanted.items():
-            task = self._work.get(name)
-            if task is None or task.done():
-                if task is not None and not task.cancelled() and task.exception():
-                    log.error("Reconciler task %s failed; restarting", name, exc_info=task.exception())
+                chores[f"drain {name}"] = partial(self._every, self.interval, drain, fence)
+        await self._stop([name for name in self._work if name not in chores])
+        for name, work in chores.items():
+            before = self._work.get(name)
+            if before is None or before.done():
+                if before is not None and not before.cancelled() and before.exception():
+                    log.error("Reconciler task %s failed; restarting", name, exc_info=before.exception())
                 self._work[name] = asyncio.create_task(work(), name=f"reconcile {name}")
         return min(self.interval, LOOK_SECONDS)
 

@@ -283,7 +283,7 @@ class EngineConnection(asyncio.Protocol):
             self._error.__cause__ = exc
         self._notify()
 
-    def _fail(self, error: EngineConnectionError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
         self._transport.abort()
