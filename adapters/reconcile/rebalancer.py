@@ -140,11 +140,11 @@ class Rebalancer:
         uses = await self._sample()
         if self._generation != self.catalog.generation:
             self._generation, self._known = self.catalog.generation, {}
-        wanted = self._demand.versions() | self.catalog.pins | self._with_minimum()
+        candidates = self._demand.versions() | self.catalog.pins | self._with_minimum()
         moves: list[Move] = []
         for base in {engine.base_model for engine in self.catalog.engines.values()}:
             fleet = [e for e in self.catalog.fleet(base) if e.name in uses]
-            snapshot = await self._snapshot(base, fleet, uses, wanted)
+            snapshot = await self._snapshot(base, fleet, uses, candidates)
             moves += await asyncio.to_thread(plan, snapshot)  # 0.1 s for 500 engines
         return [move for move in moves if move.engine not in self._busy]
 
@@ -154,8 +154,8 @@ class Rebalancer:
         in_flight = defaultdict[str, float](float)
         holders = self.residency.engines()
         for names in _portions(list(self.catalog.engines)):
-            asked = [name for name in names if name in holders]
-            in_store = await self.store.use(asked) if asked else {}
+            holding = [name for name in names if name in holders]
+            in_store = await self.store.use(holding) if holding else {}
             await asyncio.sleep(0)
             for name in names:
                 if (engine := self.catalog.engines.get(name)) is not None:
@@ -169,20 +169,20 @@ class Rebalancer:
         return uses
 
     async def _snapshot(
-        self, base: str, fleet: Sequence[Engine], uses: dict[str, _Use], wanted: set[str]
+        self, base: str, fleet: Sequence[Engine], uses: dict[str, _Use], candidates: set[str]
     ) -> FleetSnapshot:
-        """`wanted`: versions to plan for although they may be nowhere."""
+        """`candidates`: versions to plan for although they may be nowhere."""
         engines: list[PlannedEngine] = []
         for some in _portions(fleet):
             engines += (self._engine(engine, uses[engine.name]) for engine in some)
             await asyncio.sleep(0)
         placed = {name for engine in engines for name in engine.held}
-        versions = (self._version(name, base) for name in sorted(placed | wanted))
+        versions = (self._version(name, base) for name in sorted(placed | candidates))
         return FleetSnapshot(tuple(engines), tuple(v for v in versions if v is not None))
 
     def _engine(self, engine: Engine, use: _Use) -> PlannedEngine:
         status, name = use.status, engine.name
-        held = {
+        placed_versions = {
             version: PlacedVersion(
                 state,
                 leased=version in use.leases,
@@ -203,7 +203,7 @@ class Rebalancer:
             load_ms=status.load_ms,
             since_load=self.clock() - self._loads.get(name, -math.inf),
             weight=status.weight,
-            held=held,
+            held=placed_versions,
         )
 
     def _version(self, name: str, base: str) -> PlannedVersion | None:

@@ -89,12 +89,12 @@ def _measure(size: int, options: argparse.Namespace) -> Figures:
         before, counts, begun = _processor_times(gateway, mock), _asked(observed), time.monotonic()
         time.sleep(options.seconds)
         after, seconds = _processor_times(gateway, mock), time.monotonic() - begun
-        asked = _asked(observed) - counts
+        requests = _asked(observed) - counts
     shares = {part: round((after[part] - before[part]) / seconds * 100, 2) for part in after}
     return Figures(
         engines=size,
         **shares,
-        asked={path: round(times / seconds / len(observed), 2) for path, times in asked.items()},
+        asked={path: round(times / seconds / len(observed), 2) for path, times in requests.items()},
     )
 
 
@@ -139,8 +139,8 @@ def _show(measured: list[Figures]) -> None:
     table.add_column("requests a second to each engine")
     for figures in measured:
         shares = (figures.worker, figures.others, figures.valkey, figures.mock)
-        asked = ", ".join(f"{path} {times}" for path, times in sorted(figures.asked.items()))
-        table.add_row(f"{figures.engines:,}", *(f"{share:.1f}" for share in shares), asked)
+        rates = ", ".join(f"{path} {times}" for path, times in sorted(figures.asked.items()))
+        table.add_row(f"{figures.engines:,}", *(f"{share:.1f}" for share in shares), rates)
     Console(width=140).print(table)
     Console(width=140).print(f"Processor: {cpu.machine()['processor']}.")
 
