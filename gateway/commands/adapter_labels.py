@@ -10,8 +10,8 @@ from gateway.commands.adapters import Adapter
 from gateway.commands.client import UsageError
 from gateway.commands.output import clean, say
 from gateway.commands.session import Session, command
-from gateway.commands.terms import NONE
 from gateway.schemas import adapters as schemas
+from gateway.schemas.typed_text import NONE
 
 app = typer.Typer()
 

@@ -11,6 +11,7 @@ import typer
 from gateway.commands.client import Json, segment
 from gateway.commands.output import facts, note, print_json, show, table, when
 from gateway.commands.session import Session, command
+from gateway.schemas.audit import AuditEntry, AuditPage, RequestAttempts, TenantError
 
 app = typer.Typer()
 
@@ -40,7 +41,7 @@ def list_(
 
     Example: florin audit list --subject 'acme/*' --since 2026-11-01
     """
-    asked: Json = {
+    filters: Json = {
         "subject": subject,
         "actor": actor,
         "action": action,
@@ -49,11 +50,11 @@ def list_(
         "limit": limit,
         "cursor": cursor,
     }
-    body = session.api.get("/admin/v1/audit", asked)
+    page = session.api.get("/admin/v1/audit", AuditPage, filters)
     if follow:
-        _follow(session, asked, body)
+        _follow(session, filters, page)
     else:
-        session.result(body, _entries)
+        session.result(page, _entries)
 
 
 @command(app, "request")
@@ -64,7 +65,8 @@ def request(
 
     Example: florin audit request req-0f3c9a1b2d4e5f6071829304
     """
-    session.result(session.api.get(f"/admin/v1/audit/requests/{segment(request_id)}"), _attempts)
+    path = f"/admin/v1/audit/requests/{segment(request_id)}"
+    session.result(session.api.get(path, RequestAttempts), _attempts)
 
 
 _UNKNOWN = (
@@ -74,97 +76,97 @@ _UNKNOWN = (
 _REFUSED = "It was refused before it reached an engine."
 
 
-def _error(error: Json) -> list[tuple[str, str]]:
+def _error(error: TenantError) -> list[tuple[str, str]]:
     from gateway.errors import CODES  # it brings the gateway's modules, which other commands do without
 
-    known = CODES.get(error["code"])
+    known = CODES.get(error.code)
     return [
-        ("error", error["code"]),
-        ("status", str(error["status"])),
-        ("at", when(error["at"])),
-        ("tenant", error["tenant"]),
-        ("key", error["key"]),
-        ("adapter", error["adapter"]),
+        ("error", error.code),
+        ("status", str(error.status)),
+        ("at", when(error.at)),
+        ("tenant", error.tenant),
+        ("key", error.key),
+        ("adapter", error.adapter),
         ("remedy", known.remedy if known else ""),
     ]
 
 
-def _entries(body: Json) -> None:
-    if not body["data"]:
+def _entries(page: AuditPage) -> None:
+    if not page.data:
         note("No matching entries.")
-    show(table(_COLUMNS, [_row(entry) for entry in body["data"]]))
-    if body["next"]:
-        note(f"More entries: --cursor {body['next']}")
-    if not body["complete"]:
+    show(table(_COLUMNS, [_row(entry) for entry in page.data]))
+    if page.next:
+        note(f"More entries: --cursor {page.next}")
+    if not page.complete:
         note("Redis is unavailable; the most recent entries may be missing.")
 
 
-def _follow(session: Session, asked: Json, body: Json) -> None:
+def _follow(session: Session, filters: Json, page: AuditPage) -> None:
     """Polls for entries since the last one; known ids are skipped, so that none is shown twice."""
     seen: set[str] = set()
     try:
         while True:
-            new = [entry for entry in reversed(body["data"]) if entry["id"] not in seen]
+            new = [entry for entry in reversed(page.data) if entry.id not in seen]
             if new:
                 _print_followed(session, new)
-                asked = asked | {"since": new[-1]["at"], "cursor": None, "limit": 1000}
-                seen = {entry["id"] for entry in body["data"]}
+                filters = filters | {"since": new[-1].at, "cursor": None, "limit": 1000}
+                seen = {entry.id for entry in page.data}
             time.sleep(_LOOK_SECONDS)
-            body = session.api.get("/admin/v1/audit", asked)
+            page = session.api.get("/admin/v1/audit", AuditPage, filters)
     except KeyboardInterrupt:
         return
 
 
-def _print_followed(session: Session, entries: list[Json]) -> None:
+def _print_followed(session: Session, entries: list[AuditEntry]) -> None:
     if session.json:
         for entry in entries:
-            print_json(entry)
+            print_json(entry.model_dump(mode="json"))
     else:
         show(table(_COLUMNS, [_row(entry) for entry in entries]))
 
 
-def _row(entry: Json) -> tuple[str, ...]:
-    details = json.dumps(entry["details"], ensure_ascii=False, sort_keys=True) if entry["details"] else ""
+def _row(entry: AuditEntry) -> tuple[str, ...]:
+    details = json.dumps(entry.details, ensure_ascii=False, sort_keys=True) if entry.details else ""
     if len(details) > _DETAILS_SHOWN:
         details = details[: _DETAILS_SHOWN - 1] + "…"
-    return entry["at"], _who(entry), entry["action"], entry["subject"], entry["version"], details
+    return entry.at, _who(entry), entry.action, entry.subject, entry.version, details
 
 
-def _who(entry: Json) -> str:
+def _who(entry: AuditEntry) -> str:
     """`key:ab12 (operator)`, `key:ab12 (acme, tenant, revoked)`."""
-    key = entry["actor_key"]
+    key = entry.actor_key
     if key is None:
-        return str(entry["actor"])
-    told = [key["tenant"], key["role"], "revoked" if key["revoked"] else ""]
-    return f"{entry['actor']} ({', '.join(filter(None, told))})"
+        return entry.actor
+    facts = [key.tenant, key.role, "revoked" if key.revoked else ""]
+    return f"{entry.actor} ({', '.join(filter(None, facts))})"
 
 
-def _attempts(body: Json) -> None:
-    if error := body.get("error"):  # older gateways do not tell it
-        show(facts([(name, shown) for name, shown in _error(error)]))
-    if not body["attempts"]:
-        note(_REFUSED if error else _UNKNOWN)
+def _attempts(request: RequestAttempts) -> None:
+    if request.error:
+        show(facts(_error(request.error)))
+    if not request.attempts:
+        note(_REFUSED if request.error else _UNKNOWN)
         return
     rows = [
         (
-            a["attempt"],
-            a["tenant"],
-            f"{a['adapter']}@{a['version']}" if a["adapter"] else a["base_model"],
-            a["engine"],
-            a["gpu_type"],
-            a["outcome"],
-            a["dispatched"],
-            a["ended"],
-            a["prompt_tokens"],
-            a["completion_tokens"],
-            a["usage_source"],
+            attempt.attempt,
+            attempt.tenant,
+            f"{attempt.adapter}@{attempt.version}" if attempt.adapter else attempt.base_model,
+            attempt.engine,
+            attempt.gpu_type,
+            attempt.outcome,
+            attempt.dispatched,
+            attempt.ended,
+            attempt.prompt_tokens,
+            attempt.completion_tokens,
+            attempt.usage_source,
         )
-        for a in body["attempts"]
+        for attempt in request.attempts
     ]
     columns = (
         "attempt", "tenant", "version", "engine", "gpu", "outcome", "sent", "ended", "prompt", "completion",
         "counts",
     )  # fmt: skip  # one name a line says no more
     show(table(columns, rows, right=("attempt", "prompt", "completion")))
-    if not body["complete"]:
+    if not request.complete:
         note("More records may still arrive in the ledger; try again in a second.")

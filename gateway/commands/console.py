@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import note, say, when
 from gateway.commands.session import Session, command
+from gateway.schemas.account import SignInLink
 
 app = typer.Typer()
 
@@ -28,13 +29,13 @@ def console(
     """
     if session.gateway.startswith("unix:"):
         raise UsageError("A browser needs an address: set FLORIN_URL to that of the gateway or its proxy.")
-    body = session.api.post("/admin/v1/sign-in-links")
-    url = session.gateway.rstrip("/") + body["url"]
+    link = session.api.post("/admin/v1/sign-in-links", None, SignInLink)
+    url = session.gateway.rstrip("/") + link.url
     if open_:
         typer.launch(url)
-    session.result(body, lambda shown: _people(url, shown))
+    session.result(link, lambda link: _people(url, link))
 
 
-def _people(url: str, body: Json) -> None:
+def _people(url: str, link: SignInLink) -> None:
     say(url)
-    note(f"It works once, until {when(body['expires'])}.")
+    note(f"It works once, until {when(link.expires)}.")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from gateway.commands.client import Json, segment
+from gateway.commands.options import with_options
 from gateway.commands.output import note, show, table
 from gateway.commands.session import Session, command, confirm
+from gateway.schemas.base import Listed
+from gateway.schemas.event_streams import EventStream, ReplayedStream, ReplayFrom, SkippedStream, SkipUntil
 
 app = typer.Typer()
 
@@ -23,60 +27,57 @@ def status(session: Session) -> None:
 
     Example: florin events status
     """
-    session.result(session.api.get("/admin/v1/events"), lambda body: _show(body["data"]))
+    streams = session.api.get("/admin/v1/events", Listed[EventStream])
+    session.result(streams, lambda streams: _show(streams.data))
 
 
 @command(app, "replay")
-def replay(
-    session: Session,
-    stream: Stream,
-    *,
-    since: Annotated[
-        str, typer.Option("--from", help="Start, ISO 8601, UTC; inclusive.", show_default=False)
-    ],
-) -> None:
+@with_options(ReplayFrom)
+def replay(session: Session, stream: Stream, *, changes: Json) -> None:
     """Send events again. They keep their ids, so a receiver that has them already can drop them.
 
     Example: florin events replay audit --from 2026-11-01
     """
-    body = session.api.post(f"/admin/v1/events/{segment(stream)}/replay", {"since": since})
-    session.result(body, lambda body: _changed(body, f"{body['queued']:,} queued to be sent again."))
+    replayed = session.api.post(f"/admin/v1/events/{segment(stream)}/replay", changes, ReplayedStream)
+    session.result(replayed, lambda s: _changed(s, f"{s.queued:,} queued to be sent again."))
 
 
 @command(app, "skip")
+@with_options(SkipUntil)
 def skip(
     session: Session,
     stream: Stream,
     *,
-    until: Annotated[str, typer.Option("--to", help="End, ISO 8601, UTC; exclusive.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    changes: Json,
 ) -> None:
     """Discard waiting events that were made before a time. Their receiver never gets them.
 
     Example: florin events skip audit --to 2026-11-01 --yes
     """
-    confirm(f"Give up the events of {stream} that wait from before {until}?", yes=yes, unattended=False)
-    body = session.api.post(f"/admin/v1/events/{segment(stream)}/skip", {"until": until})
-    session.result(body, lambda body: _changed(body, f"{body['skipped']:,} given up."))
+    question = f"Discard the events of {stream} that wait from before {changes['until']}?"
+    confirm(question, yes=yes, unattended=False)
+    skipped = session.api.post(f"/admin/v1/events/{segment(stream)}/skip", changes, SkippedStream)
+    session.result(skipped, lambda s: _changed(s, f"{s.skipped:,} discarded."))
 
 
-def _changed(body: Json, what: str) -> None:
-    _show([body])
-    note(what)
+def _changed(stream: EventStream, result: str) -> None:
+    _show([stream])
+    note(result)
 
 
-def _show(streams: list[Json]) -> None:
+def _show(streams: Sequence[EventStream]) -> None:
     rows = [
         (
-            one["stream"],
-            one["to"] or "no receiver",
-            f"{one['waiting']:,}" + ("+" if one["more"] else ""),
-            one["oldest"] or "",
-            one["advanced"] or "never",
-            one["failure"] or "",
+            stream.stream,
+            stream.to or "no receiver",
+            f"{stream.waiting:,}" + ("+" if stream.more else ""),
+            stream.oldest or "",
+            stream.advanced or "never",
+            stream.failure or "",
         )
-        for one in streams
+        for stream in streams
     ]
     show(table(_COLUMNS, rows))
-    if not any(one["to"] for one in streams):
+    if not any(stream.to for stream in streams):
         note("Nothing is sent: set FLORIN_AUDIT_EVENTS_TO or FLORIN_USAGE_EVENTS_TO.")

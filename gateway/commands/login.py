@@ -17,6 +17,7 @@ from gateway.commands.client import Api, ApiError, Json, UnreachableError, Usage
 from gateway.commands.issuer_client import IssuerRefusalError, ask, discover, endpoint, payload
 from gateway.commands.output import clean, note, say, when
 from gateway.commands.session import Session, command
+from gateway.schemas.account import Issuer, Me, SignInOffer
 from gateway.tenants.people.pkce import Request, scopes_for
 
 app = typer.Typer()
@@ -42,25 +43,25 @@ def login(
     Example: florin login --gateway https://florin.example.com
     """
     gateway = session.gateway.rstrip("/")
-    offer = Api.to(gateway, "none").get("/admin/v1/sign-in").get("oidc")
-    if not isinstance(offer, dict):
+    offer = Api.to(gateway, "none").get("/admin/v1/sign-in", SignInOffer).oidc
+    if offer is None:
         raise UsageError(f"The gateway at {gateway} has no issuer to sign in with: use a key.")
     with _refusals():
-        document = discover(offer["issuer"])
+        document = discover(offer.issuer)
         answer = (
             _with_device(offer, document) if device else _with_browser(offer, document, port, browser=browser)
         )
-        made = sign_ins.of_answer(
+        sign_in = sign_ins.of_answer(
             answer,
             gateway=gateway,
-            issuer=offer["issuer"],
-            client_id=offer["client_id"],
-            kind=offer["token"],
+            issuer=offer.issuer,
+            client_id=offer.client_id,
+            kind=offer.token,
             now=time.time(),
         )
-    me = Api.to(gateway, made.token).get("/admin/v1/me")
-    sign_ins.write(made)
-    session.result(me, partial(_signed_in, renewed=bool(made.refresh_token)))
+    me = Api.to(gateway, sign_in.token).get("/admin/v1/me", Me)
+    sign_ins.write(sign_in)
+    session.result(me, partial(_signed_in, renewed=bool(sign_in.refresh_token)))
     if session.operator_key or session.key_file:
         note("A key is set (FLORIN_KEY or FLORIN_OPERATOR_KEY): commands use it, and not this sign-in.")
 
@@ -72,29 +73,30 @@ def logout(session: Session) -> None:
     Example: florin logout
     """
     gateway = session.gateway.rstrip("/")
-    found, revoked = None, False
+    sign_in, revoked = None, False
     with contextlib.suppress(UsageError):  # what cannot be read is removed all the same
-        found = sign_ins.read(gateway)
+        sign_in = sign_ins.read(gateway)
     sign_ins.forget(gateway)
-    if found is not None and found.refresh_token:
+    if sign_in is not None and sign_in.refresh_token:
         with contextlib.suppress(IssuerRefusalError, UnreachableError, UsageError):
-            where = endpoint(discover(found.issuer), "revocation_endpoint")
-            ask(where, {"token": found.refresh_token, "client_id": found.client_id})
+            where = endpoint(discover(sign_in.issuer), "revocation_endpoint")
+            ask(where, {"token": sign_in.refresh_token, "client_id": sign_in.client_id})
             revoked = True
-    body = {"gateway": gateway, "signed_out": found is not None, "revoked": revoked}
-    session.result(body, _signed_out)
+    signed_out = sign_in is not None
+    result = {"gateway": gateway, "signed_out": signed_out, "revoked": revoked}
+    session.result(result, lambda _: _signed_out(gateway, signed_out=signed_out, revoked=revoked))
 
 
-def _signed_in(me: Json, *, renewed: bool) -> None:
-    of = f" of {me['tenant']}" if me["tenant"] else ""
-    say(f"Signed in as {clean(me['label'] or me['id'])} ({clean(me['id'])}), role {me['role']}{of}.")
+def _signed_in(me: Me, *, renewed: bool) -> None:
+    owner = f" of {me.tenant}" if me.tenant else ""
+    say(f"Signed in as {clean(me.label or me.id)} ({clean(me.id)}), role {me.role}{owner}.")
     after = "; commands renew it" if renewed else ", and cannot be renewed: the issuer sent no refresh token"
-    say(f"This token is valid until {when(me['expires'])}{after}.")
+    say(f"This token is valid until {when(me.expires)}{after}.")
 
 
-def _signed_out(body: Json) -> None:
-    say("Signed out." if body["signed_out"] else f"Not signed in at {body['gateway']}.")
-    if body["signed_out"] and not body["revoked"]:
+def _signed_out(gateway: str, *, signed_out: bool, revoked: bool) -> None:
+    say("Signed out." if signed_out else f"Not signed in at {gateway}.")
+    if signed_out and not revoked:
         note("The issuer has not revoked anything: its session in your browser may continue.")
 
 
@@ -106,7 +108,7 @@ def _refusals() -> Iterator[None]:
         raise ApiError(0, str(error), error.code) from error
 
 
-def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> Json:
+def _with_browser(offer: Issuer, document: Json, port: int, *, browser: bool) -> Json:
     """The token endpoint's answer to a code. Raises IssuerRefusalError, UnreachableError, UsageError."""
     from gateway.commands.callback_server import listening  # with a web server
 
@@ -115,16 +117,16 @@ def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> J
         callback.state = request.state
         url = request.url(
             endpoint(document, "authorization_endpoint"),
-            client_id=offer["client_id"],
+            client_id=offer.client_id,
             redirect=callback.url,
             scopes=_scopes(offer, document),
-            audience=offer["audience"],
-            prompt=offer.get("prompt") or "",  # older gateways name none
+            audience=offer.audience,
+            prompt=offer.prompt,
         )
         note(f"{'If no browser opens, go to' if browser else 'Go to'} {url}")
         if browser:  # in a thread: a browser in the terminal runs until it has come back to us
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        code = callback.wait(offer["issuer"], _WAIT_SECONDS)
+        code = callback.wait(offer.issuer, _WAIT_SECONDS)
         redirect = callback.url
     answer = ask(
         endpoint(document, "token_endpoint"),
@@ -132,7 +134,7 @@ def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> J
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect,
-            "client_id": offer["client_id"],
+            "client_id": offer.client_id,
             "code_verifier": request.verifier,
         },
     )
@@ -141,19 +143,19 @@ def _with_browser(offer: Json, document: Json, port: int, *, browser: bool) -> J
     return answer
 
 
-def _with_device(offer: Json, document: Json, sleep: Callable[[float], None] = time.sleep) -> Json:
+def _with_device(offer: Issuer, document: Json, sleep: Callable[[float], None] = time.sleep) -> Json:
     """The token endpoint's answer once somebody has entered the code (RFC 8628). Raises IssuerRefusalError,
     UnreachableError, UsageError."""
-    form = {"client_id": offer["client_id"], "scope": " ".join(_scopes(offer, document))}
-    if offer["audience"]:
-        form["audience"] = offer["audience"]
+    form = {"client_id": offer.client_id, "scope": " ".join(_scopes(offer, document))}
+    if offer.audience:
+        form["audience"] = offer.audience
     begun = ask(endpoint(document, "device_authorization_endpoint"), form)
     where = begun.get("verification_uri_complete") or begun.get("verification_uri")
     note(f"Go to {clean(where)} and enter the code {clean(begun.get('user_code'))}")
     poll = {
         "grant_type": _DEVICE_GRANT,
         "device_code": str(begun.get("device_code")),
-        "client_id": offer["client_id"],
+        "client_id": offer.client_id,
     }
     interval = max(1.0, _number(begun.get("interval"), 5.0))
     until = time.monotonic() + min(_number(begun.get("expires_in"), _WAIT_SECONDS), 1800.0)
@@ -169,9 +171,9 @@ def _with_device(offer: Json, document: Json, sleep: Callable[[float], None] = t
     raise UsageError("The code was not entered in time.")
 
 
-def _number(found: object, default: float) -> float:
-    return float(found) if isinstance(found, int | float) and found >= 0 else default
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and value >= 0 else default
 
 
-def _scopes(offer: Json, document: Json) -> list[str]:
-    return scopes_for(offer["scopes"], document.get("scopes_supported") or ())
+def _scopes(offer: Issuer, document: Json) -> list[str]:
+    return scopes_for(offer.scopes, document.get("scopes_supported") or ())

@@ -30,10 +30,15 @@ _METAVARS = {
 
 
 def with_options(
-    body: type[BaseModel], *sections: str, only: Sequence[str] = (), but: Sequence[str] = ()
+    body: type[BaseModel],
+    *sections: str,
+    only: Sequence[str] = (),
+    but: Sequence[str] = (),
+    changes_only: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`sections`: only these parts of `body`. `only`: these fields. `but`: fields that the command asks for
-    in its own way. What the API requires, the command requires."""
+    in its own way. `changes_only`: what is left out stays, so no default is shown. What the API requires, the
+    command requires."""
     fields = [field for section in sections or ("",) for field in options_of(body, *filter(None, [section]))]
     fields = [
         field
@@ -53,7 +58,7 @@ def with_options(
 
         signature = inspect.signature(function, eval_str=True)
         own = [p for p in signature.parameters.values() if p.name != "changes"]
-        parameters = [*own, *map(_parameter, fields)]
+        parameters = [*own, *(_parameter(field, defaults=not changes_only) for field in fields)]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect's protocol
         return run
 
@@ -109,7 +114,7 @@ def _emptied(values: Iterable[str]) -> list[str]:
     return [] if given == [NONE] else given
 
 
-def _parameter(field: OptionField) -> inspect.Parameter:
+def _parameter(field: OptionField, *, defaults: bool) -> inspect.Parameter:
     # A count that `none` may clear, or that may be written as 100k, is text until it is parsed.
     kind: Any = str
     settings: dict[str, Any] = {"metavar": field.option.metavar or _METAVARS.get(field.kind)}
@@ -124,7 +129,9 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     elif field.kind == "number" and field.least is not None and not field.option.clears:
         kind, settings = float, {"min": field.least, "max": field.most}
     words = field.help
-    if not field.required and (field.default or field.default == 0) and field.kind != "switch":
+    if field.kind in {"list", "labels"}:
+        words += " Repeatable; replaces all; `none` empties it." if field.option.clears else " Repeatable."
+    if defaults and not field.required and (field.default or field.default == 0) and field.kind != "switch":
         shown = ", ".join(field.default) if isinstance(field.default, tuple) else field.default
         if field.kind == "duration":
             shown = duration(field.default)

@@ -103,10 +103,12 @@ class Session:
         if "/" in name:
             full_name(name)
             return name
-        me = self.api.get("/admin/v1/me")
-        if not me["tenant_terms"]:
+        from gateway.schemas.account import Me
+
+        me = self.api.get("/admin/v1/me", Me)
+        if me.tenant_terms is None:
             raise UsageError(f"{name!r} is not TENANT/NAME, like acme/support.")
-        return f"{me['tenant']}/{name}"
+        return f"{me.tenant}/{name}"
 
     def adapter_path(self, name: str) -> str:
         """The adapter's path in the admin API. Raises UsageError, ApiError."""

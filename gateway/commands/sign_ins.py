@@ -60,8 +60,8 @@ def read(gateway: str) -> SignIn | None:
     """Raises UsageError for a file that others can read, or that is damaged."""
     path = path_of(gateway)
     try:
-        found = SignIn(**json.loads(read_secret(path)))
-        if not isinstance(found.expires, int | float) or not isinstance(found.token, str):
+        sign_in = SignIn(**json.loads(read_secret(path)))
+        if not isinstance(sign_in.expires, int | float) or not isinstance(sign_in.token, str):
             raise TypeError(path)
     except FileNotFoundError:
         return None
@@ -69,7 +69,7 @@ def read(gateway: str) -> SignIn | None:
         raise UsageError(f"{error}. Or sign in again: florin logout, florin login") from error
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: sign in again with `florin login`.") from error
-    return found if found.gateway == gateway.rstrip("/") else None
+    return sign_in if sign_in.gateway == gateway.rstrip("/") else None
 
 
 def write(sign_in: SignIn) -> None:
@@ -83,22 +83,22 @@ def forget(gateway: str) -> None:
 def token(gateway: str, clock: Callable[[], float] = time.time) -> str:
     """A token for this gateway, renewed if it is about to expire; empty if nobody has signed in. Raises
     UsageError, UnreachableError."""
-    found = read(gateway)
-    if found is None or found.expires - _EARLY > clock():
-        return found.token if found else ""
+    sign_in = read(gateway)
+    if sign_in is None or sign_in.expires - _EARLY > clock():
+        return sign_in.token if sign_in else ""
     with _locked(path_of(gateway)):  # issuers may take a refresh token only once
-        found = read(gateway)
-        if found is None or found.expires - _EARLY > clock():
-            return found.token if found else ""
-        if not found.refresh_token:
-            if found.expires > clock():
-                return found.token
+        sign_in = read(gateway)
+        if sign_in is None or sign_in.expires - _EARLY > clock():
+            return sign_in.token if sign_in else ""
+        if not sign_in.refresh_token:
+            if sign_in.expires > clock():
+                return sign_in.token
             raise UsageError(f"Your sign-in at {gateway} has expired: sign in again with `florin login`.")
         try:
-            renewed = _renewed(found, clock())
+            renewed = _renewed(sign_in, clock())
         except UnreachableError:
-            if found.expires > clock():
-                return found.token
+            if sign_in.expires > clock():
+                return sign_in.token
             raise
         except IssuerRefusalError as error:
             raise UsageError(f"{error} Sign in again with `florin login`.") from error
@@ -106,25 +106,25 @@ def token(gateway: str, clock: Callable[[], float] = time.time) -> str:
     return renewed.token
 
 
-def _renewed(found: SignIn, now: float) -> SignIn:
+def _renewed(sign_in: SignIn, now: float) -> SignIn:
     form = {
         "grant_type": "refresh_token",
-        "refresh_token": found.refresh_token,
-        "client_id": found.client_id,
+        "refresh_token": sign_in.refresh_token,
+        "client_id": sign_in.client_id,
     }
-    answer = ask(endpoint(discover(found.issuer), "token_endpoint"), form)
-    made = of_answer(
+    answer = ask(endpoint(discover(sign_in.issuer), "token_endpoint"), form)
+    renewed = of_answer(
         answer,
-        gateway=found.gateway,
-        issuer=found.issuer,
-        client_id=found.client_id,
-        kind=found.kind,
+        gateway=sign_in.gateway,
+        issuer=sign_in.issuer,
+        client_id=sign_in.client_id,
+        kind=sign_in.kind,
         now=now,
-        refresh_token=found.refresh_token,
+        refresh_token=sign_in.refresh_token,
     )
-    if made.expires <= now:
+    if renewed.expires <= now:
         raise IssuerRefusalError("", "The issuer renewed nothing: the new token has expired, too.")
-    return made
+    return renewed
 
 
 @contextmanager

@@ -2,119 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gateway.commands.client import Json
 from gateway.commands.keys import ago, key_table
 from gateway.commands.labels import shown
-from gateway.commands.output import clean, facts, note, say, show, table, when
-from gateway.commands.terms import in_words, policy_in_words
+from gateway.commands.output import clean, facts, say, show, table, when
+from gateway.schemas.adapters import Adapter
+from gateway.schemas.tenants import LimitUse, Queue, RequestError, Tenant, TenantPage
+from gateway.schemas.terms import in_words, section
 
 _ERRORS_SHOWN = 10
 
 
-def show_page(body: Json) -> None:
+def show_page(page: TenantPage) -> None:
     """The page, in sections. Those of what a tenant does not have are left out."""
-    show_terms(body)
-    _usage(body)
-    _queue(body["queue"])
-    _adapters(body)
-    _section(f"Keys of {clean(body['name'])}")
-    show(key_table(body["keys"]))
-    _errors(body)
+    show_terms(page)
+    _usage(page.usage or ())
+    _queue(page.queue)
+    _adapters(page.adapters)
+    _section(f"Keys of {clean(page.name)}")
+    show(key_table(page.keys))
+    _errors(page.errors)
     _section("Next")
-    for command, purpose in _next(body):
+    for command, purpose in _next(page):
         say(f"  {command}  # {purpose}")
 
 
-def show_terms(body: Json) -> None:
+def show_terms(tenant: Tenant) -> None:
+    suspended = f"suspended since {when(tenant.suspended)}" if tenant.suspended else "served"
     show(
         facts(
             [
-                ("tenant", body["name"]),
-                ("state", f"suspended since {when(body['suspended'])}" if body["suspended"] else "served"),
-                ("base access", body["base_access"]),
-                ("requires", shown(body["requires"])),
-                ("limits", in_words(body["limits"]) or "none"),
-                ("budget", in_words(body["budget"]) or "none"),
-                ("weight", f"{body['weight']:g}"),
-                ("quotas", in_words(body["quotas"]) or "none"),
-                ("requests", list(policy_in_words(body["policy"])) or "as the settings say"),
-                ("cache group", body["cache_group"]),
-                ("cost centre", body["cost_centre"]),
-                ("created", when(body["created"])),
+                ("tenant", tenant.name),
+                ("state", suspended),
+                ("base access", tenant.base_access),
+                ("requires", shown(tenant.requires)),
+                ("limits", in_words(tenant.limits, section("limits")) or "none"),
+                ("budget", in_words(tenant.budget, section("budget")) or "none"),
+                ("weight", f"{tenant.weight:g}"),
+                ("quotas", in_words(tenant.quotas, section("quotas")) or "none"),
+                ("requests", in_words(tenant.policy, section("policy")) or "as the settings say"),
+                ("cache group", tenant.cache_group),
+                ("cost centre", tenant.cost_centre),
+                ("created", when(tenant.created)),
             ]
         )
     )
-    for warning in body.get("warnings", ()):
-        note(f"Warning: {clean(warning)}.")
 
 
-def _usage(body: Json) -> None:
+def _usage(uses: Sequence[LimitUse]) -> None:
     """What is used of each limit and budget."""
-    if not body.get("usage"):
+    if not uses:
         return
     rows = [
         (
-            row["limit"].replace("_", " "),
-            row["used"],
-            row["allowed"],
-            _percent(row["used"], row["allowed"]),
-            when(row["resets"] * 1_000_000) if row["resets"] else None,
+            use.limit.replace("_", " "),
+            use.used,
+            use.allowed,
+            _percent(use.used, use.allowed),
+            when(use.resets * 1_000_000) if use.resets else None,
         )
-        for row in body["usage"]
+        for use in uses
     ]
     _section("Limits and budgets")
     columns = ("limit", "used", "allowed", "%", "resets")
     show(table(columns, rows, right=("used", "allowed", "%")))
 
 
-def _queue(queue: Json) -> None:
-    waited = f", the oldest for {queue['longest_wait']:.1f} s" if queue["waiting"] else ""
+def _queue(queue: Queue) -> None:
+    waited = f", the oldest for {queue.longest_wait:.1f} s" if queue.waiting else ""
     _section("Queue")
     say(
-        f"  {queue['waiting']:,} waiting{waited}; {queue['in_flight']:,} on engines, through the worker that "
-        f"answered; {queue['served_share']:.0%} of the tokens served in the last minutes"
+        f"  {queue.waiting:,} waiting{waited}; {queue.in_flight:,} on engines, through the worker that "
+        f"answered; {queue.served_share:.0%} of the tokens served in the last minutes"
     )
 
 
-def _percent(used: object, allowed: object) -> str | None:
-    """Of counts, or of money as text."""
-    if used is None or not float(str(allowed)):
+def _percent(used: int | str | None, allowed: int | str) -> str | None:
+    """The part that is used of counts, or of money as text."""
+    if used is None or not float(allowed):
         return None
-    return f"{100 * float(str(used)) / float(str(allowed)):.0f}"
+    return f"{100 * float(used) / float(allowed):.0f}"
 
 
-def _adapters(body: Json) -> None:
+def _adapters(adapters: Sequence[Adapter]) -> None:
     _section("Adapters")
-    if not body["adapters"]:
+    if not adapters:
         say("  None yet.")
         return
     rows = [
         (
-            a["adapter"],
-            a["live"],
-            f"{a['canary']['version']}, {a['canary']['weight']} %" if a["canary"] else None,
-            len(a["versions"]),
-            list(dict.fromkeys(p["engine"] for p in a["placed"] if p["state"] == "resident")),
-            [f"{t['version']} is {t['state']}" for t in a["trouble"]],
+            adapter.adapter,
+            adapter.live,
+            f"{adapter.canary.version}, {adapter.canary.weight} %" if adapter.canary else None,
+            len(adapter.versions),
+            list(dict.fromkeys(p.engine for p in adapter.placed or () if p.state == "resident")),
+            [f"{problem.version} is {problem.state}" for problem in adapter.trouble],
         )
-        for a in body["adapters"]
+        for adapter in adapters
     ]
     columns = ("adapter", "live", "canary", "versions", "resident on", "problems")
     show(table(columns, rows, right=("versions",)))
 
 
-def _errors(body: Json) -> None:
-    errors = body["errors"]
+def _errors(errors: Sequence[RequestError]) -> None:
     _section("Last errors")
     if not errors:
         say("  None in the last seven days.")
         return
-    rows = [
-        (ago(e["at"]), e["status"], e["code"], e["adapter"], e["key"], e["request_id"])
-        for e in errors[:_ERRORS_SHOWN]
-    ]
+    rows = [(ago(e.at), e.status, e.code, e.adapter, e.key, e.request_id) for e in errors[:_ERRORS_SHOWN]]
     show(table(("when", "status", "code", "adapter", "key", "request"), rows, right=("status",)))
     if len(errors) > _ERRORS_SHOWN:
         say(f"  and {len(errors) - _ERRORS_SHOWN} more: --json lists them.")
@@ -124,19 +120,19 @@ def _section(title: str) -> None:
     say(f"\n{title}:")
 
 
-def _next(body: Json) -> Iterator[tuple[str, str]]:
+def _next(page: TenantPage) -> Iterator[tuple[str, str]]:
     """Commands for what is missing or wrong first, then those of every day."""
-    name = clean(body["name"])
-    if body["suspended"]:
+    name = clean(page.name)
+    if page.suspended:
         yield f"florin tenant resume {name}", "serve it again"
-    if not any(key["revoked"] is None for key in body["keys"]):
+    if not any(key.revoked is None for key in page.keys):
         yield f"florin key create --tenant {name}", "its first key"
-    if not body["adapters"]:
+    if not page.adapters:
         yield f"florin adapter add {name}/NAME --source DIR", "its first adapter"
-    for adapter in body["adapters"]:
-        if adapter["trouble"]:
-            yield f"florin adapter show {clean(adapter['adapter'])}", "why versions are not served"
+    for adapter in page.adapters:
+        if adapter.trouble:
+            yield f"florin adapter show {clean(adapter.adapter)}", "why versions are not served"
     yield f"florin tenant update {name} --requests-per-minute 600", "change a limit"
-    if not body["suspended"]:
+    if not page.suspended:
         yield f"florin tenant suspend {name}", "refuse its requests"
     yield f"florin cost report --tenant {name}", "what it used and cost"

@@ -8,37 +8,34 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, UsageError, segment
-from gateway.commands.labels import labels, shown
+from gateway.commands.labels import shown
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
 from gateway.commands.tenant_page import show_page, show_terms
-from gateway.commands.terms import BUDGET, COST, LIMITS, POLICY, QUOTAS, in_words, with_terms
+from gateway.schemas.base import Listed
+from gateway.schemas.tenants import (
+    AddedTenant,
+    ChangedTenant,
+    NewTenant,
+    Obstacle,
+    RemovedTenant,
+    Tenant,
+    TenantPage,
+)
+from gateway.schemas.terms import TenantTerms, in_words, section
 
 app = typer.Typer()
 
-
 Name = Annotated[str, typer.Argument(help="The tenant's name.")]
-BaseAccess = Annotated[
-    bool | None, typer.Option("--base-access/--no-base-access", help="Allow calls to the base model.")
-]
-Require = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="LABEL=VALUE",
-        help="Label that an engine must have to hold the tenant's adapters and to serve its requests, for "
-        "example region=eu. Repeatable; replaces all earlier ones.",
-    ),
-]
 
 
 @command(app, "add")
-@with_terms(LIMITS, BUDGET, QUOTAS, POLICY, COST)
+@with_options(NewTenant)
 def add(
     session: Session,
     name: Annotated[str, typer.Argument(help="1 to 63 of a-z, 0-9, - and _.")],
     *,
-    base_access: BaseAccess = None,
-    require: Require = None,
     changes: Json,
 ) -> None:
     """Add a tenant. If it exists, the given options change it; repeating the command changes nothing. `none`
@@ -46,18 +43,16 @@ def add(
 
     Example: florin tenant add acme --requests-per-minute 600 --budget-money-month 500
     """
-    wanted = {"name": name} | changes | _own(require, base_access=base_access)
-    session.result(session.api.post("/admin/v1/tenants", wanted), show_terms)
+    tenant = session.api.post("/admin/v1/tenants", {"name": name} | changes, AddedTenant)
+    session.result(tenant, _changed)
 
 
 @command(app, "update")
-@with_terms(LIMITS, BUDGET, QUOTAS, POLICY, COST)
+@with_options(TenantTerms, changes_only=True)
 def update(
     session: Session,
     name: Name,
     *,
-    base_access: BaseAccess = None,
-    require: Require = None,
     no_require: Annotated[
         bool, typer.Option("--no-require", help="Require nothing of the engines any more.")
     ] = False,
@@ -72,16 +67,16 @@ def update(
 
     Example: florin tenant update acme --tokens-per-minute 200k --concurrent none
     """
-    if require and no_require:
-        raise UsageError("--require and --no-require exclude each other.")
-    if default_policy and "policy" in changes:
-        raise UsageError("--default-policy excludes the options that set a policy.")
-    wanted = changes | _own(require, base_access=base_access)
     if no_require:
-        wanted["requires"] = {}
+        if "requires" in changes:
+            raise UsageError("--require and --no-require exclude each other.")
+        changes["requires"] = {}
     if default_policy:
-        wanted["policy"] = None
-    session.result(session.api.patch(f"/admin/v1/tenants/{segment(name)}", wanted), show_terms)
+        if "policy" in changes:
+            raise UsageError("--default-policy excludes the options that set a policy.")
+        changes["policy"] = None
+    tenant = session.api.patch(f"/admin/v1/tenants/{segment(name)}", changes, ChangedTenant)
+    session.result(tenant, _changed)
 
 
 @command(app, "suspend")
@@ -133,13 +128,14 @@ def remove(
     if not dry_run:
         question = f"Remove the tenant {name}?"
         if cascade and not yes:
-            obstacles = session.api.delete(path, {"dry_run": True})["obstacles"]
+            obstacles = session.api.delete(path, RemovedTenant, {"dry_run": True}).obstacles
             if obstacles and not session.json:
                 _show_obstacles(obstacles)
             question = f"Remove the tenant {name} and these {len(obstacles)}?" if obstacles else question
         confirm(question, yes=yes, unattended=False)
     params = ({"dry_run": True} if dry_run else {}) | ({"cascade": True} if cascade else {})
-    session.result(session.api.delete(path, params or None), lambda body: _removed(body, cascade=cascade))
+    removed = session.api.delete(path, RemovedTenant, params or None)
+    session.result(removed, lambda removed: _removed(removed, cascade=cascade))
 
 
 @command(app, "list")
@@ -148,7 +144,7 @@ def list_(session: Session) -> None:
 
     Example: florin tenant list
     """
-    session.result(session.api.get("/admin/v1/tenants"), _list)
+    session.result(session.api.get("/admin/v1/tenants", Listed[Tenant]), _list)
 
 
 @command(app, "show")
@@ -158,62 +154,58 @@ def show_(session: Session, name: Name) -> None:
 
     Example: florin tenant show acme
     """
-    session.result(session.api.get(f"/admin/v1/tenants/{segment(name)}"), show_page)
+    session.result(session.api.get(f"/admin/v1/tenants/{segment(name)}", TenantPage), show_page)
 
 
-def _own(require: list[str] | None, *, base_access: bool | None) -> Json:
-    wanted: Json = {} if base_access is None else {"base_access": base_access}
-    return wanted | ({"requires": labels("--require", require)} if require else {})
+def _changed(tenant: ChangedTenant) -> None:
+    show_terms(tenant)
+    for warning in tenant.warnings:
+        note(f"Warning: {clean(warning)}.")
 
 
 def _suspended(session: Session, name: str, *, suspended: bool) -> None:
-    body = session.api.patch(f"/admin/v1/tenants/{segment(name)}", {"suspended": suspended})
-    session.result(
-        body,
-        lambda b: say(
-            f"{clean(b['name'])} is suspended since {when(b['suspended'])}."
-            if b["suspended"]
-            else f"{clean(b['name'])} is served."
-        ),
-    )
+    path = f"/admin/v1/tenants/{segment(name)}"
+    tenant = session.api.patch(path, {"suspended": suspended}, ChangedTenant)
+    state = f"is suspended since {when(tenant.suspended)}" if tenant.suspended else "is served"
+    session.result(tenant, lambda tenant: say(f"{clean(tenant.name)} {state}."))
 
 
-def _removed(body: Json, *, cascade: bool) -> None:
-    name = clean(body["tenant"])
-    if body["removed"]:
-        for obstacle in body["obstacles"]:
-            say(f"{_WORDS[obstacle['kind']]} {clean(obstacle['id'])}.")
+def _removed(removed: RemovedTenant, *, cascade: bool) -> None:
+    name = clean(removed.tenant)
+    if removed.removed:
+        for obstacle in removed.obstacles:
+            say(f"{_WORDS[obstacle.kind]} {clean(obstacle.id)}.")
         say(f"{name} removed.")
-    elif not body["exists"]:
+    elif not removed.exists:
         say(f"{name} was not registered; nothing to do.")
-    elif body["obstacles"]:
+    elif removed.obstacles:
         say(
             f"{name} would go with these:"
             if cascade
             else f"{name} cannot be removed yet. First remove these:"
         )
-        _show_obstacles(body["obstacles"])
+        _show_obstacles(removed.obstacles)
         if not cascade:
             note(f"Or all at once: florin tenant remove {name} --cascade")
     else:
         say(f"Nothing stands in the way: florin tenant remove {name}")
 
 
-def _list(body: Json) -> None:
-    if not body["data"]:
+def _list(tenants: Listed[Tenant]) -> None:
+    if not tenants.data:
         note("No tenants yet: florin tenant add NAME")
     rows = [
         (
-            t["name"],
-            "suspended" if t["suspended"] else "served",
-            t["base_access"],
-            f"{t['weight']:g}",
-            in_words(t["limits"]),
-            in_words(t["budget"]),
-            shown(t["requires"]),
-            when(t["created"]),
+            tenant.name,
+            "suspended" if tenant.suspended else "served",
+            tenant.base_access,
+            f"{tenant.weight:g}",
+            in_words(tenant.limits, section("limits")),
+            in_words(tenant.budget, section("budget")),
+            shown(tenant.requires),
+            when(tenant.created),
         )
-        for t in body["data"]
+        for tenant in tenants.data
     ]
     columns = ("tenant", "state", "base access", "weight", "limits", "budget", "requires", "created")
     show(table(columns, rows, right=("weight",)))
@@ -222,5 +214,5 @@ def _list(body: Json) -> None:
 _WORDS = {"key": "Revoked key", "share": "Ended the sharing of", "adapter": "Removed adapter"}
 
 
-def _show_obstacles(obstacles: Sequence[Json]) -> None:
-    show(table(("what", "id", "how"), [(o["kind"], o["id"], o["command"]) for o in obstacles]))
+def _show_obstacles(obstacles: Sequence[Obstacle]) -> None:
+    show(table(("what", "id", "how"), [(o.kind, o.id, o.command) for o in obstacles]))

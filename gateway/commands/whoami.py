@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
-from gateway.commands.client import Json
-from gateway.commands.output import clean, facts, show, table, when
+from gateway.commands.output import facts, show, table, when
 from gateway.commands.session import Session, command
+from gateway.schemas.account import Me
+from gateway.schemas.options import OptionField
+from gateway.schemas.tenants import QuotaUse
+from gateway.schemas.terms import KeyTerms, in_words, section
+from gateway.schemas.typed_text import written
 
 app = typer.Typer()
 
@@ -19,51 +21,44 @@ def whoami(session: Session) -> None:
 
     Example: FLORIN_KEY=fl_… florin whoami
     """
-    session.result(session.api.get("/admin/v1/me"), _people)
+    session.result(session.api.get("/admin/v1/me", Me), _people)
 
 
-def _people(body: Json) -> None:
-    terms = body["tenant_terms"] or {}
+def _people(me: Me) -> None:
     show(
         facts(
             [
-                ("signed in as" if body["id"].startswith("oidc") else "key", body["id"]),
-                ("label", body["label"]),
-                ("role", body["role"]),
-                ("tenant", body["tenant"]),
-                *([("engine", body["engine"])] if body["engine"] else []),
-                ("expires", when(body["expires"]) or "never"),
-                ("scopes", _set(body["scopes"]) or "all"),
-                ("priority", body["priority"]),
-                ("limits of the key", _set(body["limits"]) or "none"),
-                ("budget of the key", _budget(body)),
+                ("signed in as" if me.id.startswith("oidc") else "key", me.id),
+                ("label", me.label),
+                ("role", me.role),
+                ("tenant", me.tenant),
+                *([("engine", me.engine)] if me.engine else []),
+                ("expires", when(me.expires) or "never"),
+                ("scopes", in_words(me.scopes, section("scopes", KeyTerms)) or "all"),
+                ("priority", me.priority),
+                ("limits of the key", in_words(me.limits, section("limits")) or "none"),
+                ("budget of the key", in_words(me.budget, section("budget")) or "none"),
             ]
         )
     )
-    if terms:
+    if terms := me.tenant_terms:
         show(
             facts(
                 [
-                    ("base access", terms["base_access"]),
-                    ("limits", _set(terms["limits"]) or "none"),
-                    ("budget", _budget(terms)),
+                    ("base access", terms.base_access),
+                    ("limits", in_words(terms.limits, section("limits")) or "none"),
+                    ("budget", in_words(terms.budget, section("budget")) or "none"),
                 ]
             )
         )
-        rows = [(name, q["used"], _limit(q["limit"])) for name, q in terms["quotas"].items()]
+        rows = [
+            _quota(field, terms.quotas[field.path[-1]])
+            for field in section("quotas")
+            if field.path[-1] in terms.quotas
+        ]
         show(table(("quota", "used", "limit"), rows, right=("used", "limit")))
 
 
-def _limit(limit: int | None) -> Any:
-    return "none" if limit is None else limit
-
-
-def _budget(body: Json) -> str:
-    amounts = {name: value for name, value in body["budget"].items() if name != "warn_percent"}
-    return _set(amounts) or "none"
-
-
-def _set(values: Json) -> str:
-    """What is set: `concurrent 4, requests per minute 60`."""
-    found = ((name.replace("_", " "), value) for name, value in values.items())
-    return ", ".join(f"{name} {clean(value)}" for name, value in found if value not in (None, [], False))
+def _quota(field: OptionField, quota: QuotaUse) -> tuple[str, str, str]:
+    used = "" if quota.used is None else written(field.kind, quota.used)
+    return field.label, used, "none" if quota.limit is None else written(field.kind, quota.limit)

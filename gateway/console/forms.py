@@ -11,10 +11,15 @@ from pydantic import BaseModel
 
 from gateway.console.api_client import ApiError
 from gateway.schemas.options import OptionField, options_of
-from gateway.schemas.typed_text import duration, labels, parsed, words
+from gateway.schemas.typed_text import NONE, duration, labels, parsed, words, written
 
 _INPUTS: Final = {"switch": "checkbox", "labels": "textarea", "list": "textarea", "count": "text"}
-_POWERS: Final = ((4, "TB"), (3, "GB"), (2, "MB"))
+_SEPARATED: Final = {
+    "list": " Separated by blanks.",
+    "words": " Separated by blanks.",
+    "labels": " One on each line.",
+}
+_YES, _NO = "yes", "no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class FormField:
     options: list[tuple[str, str]] | None
     required: bool
     placeholder: str
+    changed: bool
+    """It is not as it is by default."""
     attrs: dict[str, str] = field(default_factory=dict)
 
 
@@ -62,46 +69,65 @@ def body_of(
 def _parsed(option: OptionField, typed: str) -> Any:
     """Raises ValueError."""
     match option.kind:
+        case "switch" if option.option.unset:
+            return {_YES: True, _NO: False}.get(typed)
         case "switch":
             return bool(typed)
         case "labels":
             return labels(line.strip() for line in typed.splitlines() if line.strip())
         case "list" | "words":
-            return words(typed) or list(option.default)
+            entries = words(typed)
+            if option.option.clears and entries == [NONE]:
+                return []
+            return entries or (None if option.default is None else list(option.default))
         case _:
             return parsed(option.kind, typed) if typed else option.default
 
 
 def _field(option: OptionField, values: Any) -> FormField:
     value = option.default if values is None else functools.reduce(getattr, option.path, values)
-    info = option.info
+    info, choices = option.info, _choices(option)
     return FormField(
         name=".".join(option.path),
         label=option.label,
         value=shown(option, value),
-        kind=_INPUTS.get(option.kind, "text"),
-        help=(info.description or "") if option.switches_off else option.help,
-        options=list(option.values.items()) if option.kind == "choice" else None,
+        kind="text" if choices else _INPUTS.get(option.kind, "text"),
+        help=f"{_help(option)}{_SEPARATED.get(option.kind, '')}",
+        options=choices,
         required=option.required or option.kind == "choice",
-        placeholder=next(iter(_lines(info.examples[0])), "") if info.examples else "",
+        placeholder=option.option.unset or next(iter(_lines((info.examples or [""])[0])), ""),
+        changed=value != option.default,
         attrs={"inputmode": "numeric"} if option.kind == "count" else {},
     )
 
 
 def shown(option: OptionField, value: Any) -> Any:
     """As people type it: `10 GB` where that is exact."""
+    if option.kind == "switch":
+        return {None: "", True: _YES, False: _NO}[value] if option.option.unset else value
     if value is None:
         return ""
     if option.kind == "size":
-        powers = (f"{value // 1000**p} {unit}" for p, unit in _POWERS if value and value % 1000**p == 0)
-        return next(powers, str(value))
-    if option.kind == "switch":
-        return value
+        return written("size", value)
     if option.kind == "duration":
         return duration(value)
     if option.kind == "number":
         return f"{value:g}"
-    return "\n".join(_lines(value))
+    empty = NONE if option.kind == "list" and option.default is None else ""
+    return "\n".join(_lines(value)) or empty
+
+
+def _help(option: OptionField) -> str:
+    return (option.info.description or "") if option.switches_off else option.help
+
+
+def _choices(option: OptionField) -> list[tuple[str, str]] | None:
+    """Of a select."""
+    if option.kind == "choice":
+        return list(option.values.items())
+    if option.kind == "switch" and (unset := option.option.unset):
+        return [("", unset.capitalize()), *((value, option.option.choices[value]) for value in (_YES, _NO))]
+    return None
 
 
 def _lines(value: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
@@ -106,7 +106,7 @@ class Visit:
             response.set_cookie(FLASH, text, max_age=60, path="/console", httponly=True, samesite="strict")
         return response
 
-    def table(self, columns: list[Column], rows: list[Any], **options: Any) -> TableView:
+    def table(self, columns: list[Column], rows: Sequence[Any], **options: Any) -> TableView:
         """Rows sorted, filtered and paged as the URL says. See `tables.view`."""
         return view(columns, rows, self.query, path=self.request.url.path, **options)
 

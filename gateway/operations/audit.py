@@ -9,10 +9,10 @@ from gateway.metering.ledger.audit_log import Logged, Subjects, Wanted, read
 from gateway.metering.ledger.audit_shipper import tail
 from gateway.metering.records import UsageRecord
 from gateway.operations.state import State
-from gateway.operations.transaction import Json
+from gateway.schemas.audit import TenantError
 
 
-async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged], bool]:
+async def entries(state: State, filters: Wanted, limit: int) -> tuple[list[Logged], bool]:
     """Entries, newest first, and whether they are complete: while Redis is unavailable, those of the last
     seconds may be missing. Raises LedgerUnavailableError."""
     # Redis is read first, so that entries shipped meanwhile appear in both, never in neither.
@@ -20,9 +20,9 @@ async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged
         recent, complete = await tail(state.store), True
     except StoreUnavailableError:
         recent, complete = [], False
-    found = {(e.id, e.digest): e for e in await asyncio.to_thread(read, state.ledger, wanted, limit)}
-    found |= {(e.id, e.digest): e for e in recent if wanted.takes(e)}
-    return sorted(found.values(), key=lambda e: e.position, reverse=True)[:limit], complete
+    shipped = await asyncio.to_thread(read, state.ledger, filters, limit)
+    entries = {(e.id, e.digest): e for e in (*shipped, *filter(filters.takes, recent))}
+    return sorted(entries.values(), key=lambda e: e.position, reverse=True)[:limit], complete
 
 
 def own_subjects(state: State, tenant: str | None) -> Subjects | None:
@@ -38,13 +38,14 @@ async def attempts(state: State, request_id: str) -> tuple[list[UsageRecord], bo
     """The attempts of one request, in order, and whether they are complete: records take a second or two to
     reach the ledger. Raises LedgerUnavailableError."""
     complete = await state.meter.flush()
-    made = await asyncio.to_thread(state.ledger.attempts, request_id)
-    return made, complete and bool(made)
+    records = await asyncio.to_thread(state.ledger.attempts, request_id)
+    return records, complete and bool(records)
 
 
-async def error_of(state: State, request_id: str) -> Json | None:
+async def error_of(state: State, request_id: str) -> TenantError | None:
     """The error that a request ended with, and its tenant, if it is among the last errors of one. That is all
     there is of a request that was refused before it reached an engine."""
     created = {tenant.name: tenant.created for tenant in state.directory.tenants.values()}
-    found = await state.lifecycle.activity.find_error(request_id, list(created))
-    return found if found and found["at"] >= created[found["tenant"]] else None
+    known = await state.lifecycle.activity.find_error(request_id, list(created))
+    error = known and TenantError.model_validate(known)
+    return error if error and error.at >= created[error.tenant] else None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TypeVar
 
-from pydantic import Field
 from yarl import URL
 
 from gateway.costs.periods import PeriodError, instant, iso
@@ -13,55 +12,47 @@ from gateway.errors import FlorinError
 from gateway.event_streams.streams import COUNTED, STREAMS, StreamName, read_status, replay, skip
 from gateway.operations.authorization import actor_of
 from gateway.operations.state import State
-from gateway.operations.transaction import Json
-from gateway.schemas.base import StrictBody
+from gateway.schemas.event_streams import EventStream, ReplayedStream, ReplayFrom, SkippedStream, SkipUntil
 from gateway.tenants.directory import Key
 
-
-class ReplayFrom(StrictBody):
-    since: Annotated[str, Field(max_length=40, description="ISO 8601, UTC.", examples=["2026-11-01T00:00Z"])]
+S = TypeVar("S", bound=EventStream)
 
 
-class SkipUntil(StrictBody):
-    until: Annotated[
-        str, Field(max_length=40, description="Exclusive; ISO 8601, UTC.", examples=["2026-11-01T00:00Z"])
-    ]
-
-
-async def status(state: State) -> list[Json]:
+async def status(state: State) -> tuple[EventStream, ...]:
     """Raises LedgerUnavailableError."""
-    return [await _status(state, stream) for stream in STREAMS]
+    return tuple([await _status(state, stream, EventStream) for stream in STREAMS])
 
 
-async def replay_from(state: State, stream: StreamName, body: ReplayFrom, key: Key) -> Json:
+async def replay_from(state: State, stream: StreamName, body: ReplayFrom, key: Key) -> ReplayedStream:
     """Raises FlorinError, LedgerUnavailableError."""
     since, now = _instant("since", body.since), state.clock.now()
     queued = await state.ledger_process.run(replay, stream, since, actor=actor_of(key), now=now)
-    return {**await _status(state, stream), "queued": queued}
+    return await _status(state, stream, ReplayedStream, queued=queued)
 
 
-async def skip_until(state: State, stream: StreamName, body: SkipUntil, key: Key) -> Json:
+async def skip_until(state: State, stream: StreamName, body: SkipUntil, key: Key) -> SkippedStream:
     """Raises FlorinError, LedgerUnavailableError."""
     until, now = _instant("until", body.until), state.clock.now()
     skipped = await state.ledger_process.run(skip, stream, until, actor=actor_of(key), now=now)
-    return {**await _status(state, stream), "skipped": skipped}
+    return await _status(state, stream, SkippedStream, skipped=skipped)
 
 
-async def _status(state: State, stream: StreamName) -> Json:
-    found = await asyncio.to_thread(read_status, state.ledger, stream)
+async def _status(state: State, stream: StreamName, answer: type[S], **more: object) -> S:
+    status = await asyncio.to_thread(read_status, state.ledger, stream)
     settings = state.settings
-    to = settings.audit_events_to if stream == "audit" else settings.usage_events_to
-    return {
-        "stream": stream,
-        "to": str(URL(to).origin()) if to else None,
-        "begun": None if found.begun_at is None else iso(found.begun_at),
-        "waiting": found.waiting,
-        "more": found.waiting >= COUNTED,
-        "oldest": None if found.oldest is None else iso(found.oldest),
-        "lag_seconds": round(found.lag(state.clock.now()), 3),
-        "advanced": None if found.advanced_at is None else iso(found.advanced_at),
-        "failure": found.failure or None,
-    }
+    receiver = settings.audit_events_to if stream == "audit" else settings.usage_events_to
+    return answer.of(
+        status,
+        stream=stream,
+        to=str(URL(receiver).origin()) if receiver else None,
+        begun=None if status.begun_at is None else iso(status.begun_at),
+        more=status.waiting >= COUNTED,
+        oldest=None if status.oldest is None else iso(status.oldest),
+        lag_seconds=round(status.lag(state.clock.now()), 3),
+        advanced=None if status.advanced_at is None else iso(status.advanced_at),
+        failure=status.failure or None,
+        **more,
+    )
 
 
 def _instant(param: str, value: str) -> int:

@@ -12,11 +12,13 @@ from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
 from gateway.operations import quotas
-from gateway.operations.authorization import Authority
+from gateway.operations.authorization import Authority, actor_of
 from gateway.operations.limits import check_money
 from gateway.operations.state import State
-from gateway.operations.terms import KeyTerms, check_terms, expiry, seconds, updated
+from gateway.operations.terms import check_terms, expiry, seconds, updated
 from gateway.operations.transaction import RegistryReading, change, differences
+from gateway.schemas.keys import KeyFields, NewKey, Rotation
+from gateway.schemas.terms import KeyTerms
 from gateway.tenants import delegation
 from gateway.tenants.directory import TENANT_ROLES, Directory, Key, Pins, Role, dump, mint
 from gateway.tenants.terms import NO_BUDGET
@@ -24,38 +26,25 @@ from gateway.tenants.terms import NO_BUDGET
 MAX_OVERLAP_SECONDS: Final = 30 * 86_400
 _OWN: Final = frozenset({"tenant", "role", "engine", "address", "expires"})
 """Fields of bodies that are not terms."""
-_UNSAID: Final = "unchanged"
 
 
-async def create(
-    state: State,
-    *,
-    tenant: str,
-    role: Role,
-    terms: KeyTerms,
-    authority: Authority,
-    engine: str = "",
-    address: str | None = None,
-    expires: str | None = None,
-) -> tuple[Key, str]:
-    """Return the key and its text, which is not stored. `tenant`: empty means that of the caller, if it has
-    one. `address`: pinned for the engine's URLs. `expires`: a duration or a time. Raises FlorinError,
-    NotFoundError, InvalidNameError, QuotaExceededError."""
-    tenant = tenant or authority.tenant or ""
+async def create(state: State, new: NewKey, *, authority: Authority) -> tuple[Key, str]:
+    """Return the key and its text, which is not stored. Raises FlorinError, NotFoundError, InvalidNameError,
+    QuotaExceededError."""
+    role, tenant = Role(new.role), new.tenant or authority.tenant or ""
     authority.check_tenant(tenant)
-    _check_owner(tenant, role, engine, address)
-    _check_terms(role, terms)
+    _check_owner(tenant, role, new.engine, new.address)
+    _check_terms(role, new)
     now = state.clock.now()
-    until = None if expires is None else expiry("expires", expires, now)
-    until = authority.lifetime(until, given=expires is not None)
-    bare, text = mint(tenant, role, now, engine=engine, pins=Pins(address=address), expires=until)
-    wanted = updated(bare, terms, leave=_OWN)
+    until = None if new.expires is None else expiry("expires", new.expires, now)
+    until = authority.lifetime(until, given=new.expires is not None)
+    pins = Pins(address=new.address)
+    bare, text = mint(tenant, role, now, engine=new.engine, pins=pins, expires=until)
+    key = updated(bare, new, leave=_OWN)
     if authority.key is not None:
-        key = delegation.created(authority.key, wanted)
+        key = delegation.created(authority.key, key)
     elif role is Role.OPERATOR and tenant:
         raise FlorinError("invalid_value", "A key of role operator belongs to no tenant.", param="tenant")
-    else:
-        key = wanted
     check_money(state, NO_BUDGET, key.budget, tenant)
 
     def plan(reading: RegistryReading) -> Proposal[None]:
@@ -69,19 +58,17 @@ async def create(
     return key, text
 
 
-async def update(
-    state: State, key_id: str, terms: KeyTerms, *, authority: Authority, expires: str | None = _UNSAID
-) -> Key:
-    """Change the fields that `terms` sets. `expires`: a duration or a time; None: never. Raises FlorinError,
-    NotFoundError, QuotaExceededError (for an expired key), ConflictError for a revoked key."""
+async def update(state: State, key_id: str, body: KeyFields, *, authority: Authority) -> Key:
+    """Change the fields that `body` sets. Raises FlorinError, NotFoundError, QuotaExceededError (for an
+    expired key), ConflictError for a revoked key."""
     now = state.clock.now()
-    until = None if expires in (None, _UNSAID) else expiry("expires", expires, now)
+    until = None if body.expires is None else expiry("expires", body.expires, now)
 
     def plan(reading: RegistryReading) -> Proposal[Key]:
         old = _valid(reading, key_id, authority, "changed")
-        _check_terms(old.role, terms)
-        new = updated(old, terms, leave=_OWN)
-        if expires != _UNSAID:
+        _check_terms(old.role, body)
+        new = updated(old, body, leave=_OWN)
+        if "expires" in body.model_fields_set:
             new = replace(new, expires=authority.lifetime(until, given=True))
         if authority.key is not None:
             new = delegation.changed(authority.key, old, new)
@@ -98,19 +85,18 @@ async def update(
 
 
 async def rotate(
-    state: State, key_id: str, *, overlap: str, authority: Authority, expires: str | None = None
+    state: State, key_id: str, rotation: Rotation, *, authority: Authority
 ) -> tuple[Key, str, Key]:
-    """Replace a key: a new one, its text, and the old one, which expires once `overlap` (a duration) is over,
-    or earlier if it would have anyway. The new key has the same owner, role and terms, and is valid for as
-    long as the old one was, or until `expires`.
+    """Replace a key: a new one, its text, and the old one, which expires once the overlap is over, or earlier
+    if it would have anyway. The new key has the same owner, role and terms.
 
     A key is replaced once: of two rotations at a time, one is refused. Raises FlorinError, NotFoundError,
     QuotaExceededError, ConflictError."""
-    wait = seconds("overlap", overlap)
+    wait = seconds("overlap", rotation.overlap)
     if wait > MAX_OVERLAP_SECONDS:
         raise FlorinError("invalid_value", "overlap: at most 30d.", param="overlap")
     now = state.clock.now()
-    until = None if expires is None else expiry("expires", expires, now)
+    until = None if rotation.expires is None else expiry("expires", rotation.expires, now)
     seed, text = mint("", Role.TENANT, now)
 
     def plan(reading: RegistryReading) -> Proposal[tuple[Key, str, Key]]:
@@ -125,9 +111,8 @@ async def rotate(
         ending = replace(
             old, expires=end if old.expires is None else min(end, old.expires), replaced_by=new.id
         )
-        note = AuditNote(
-            authority.actor, "key.rotate", key_id, details={"new": new.id, "overlap": overlap, **details(new)}
-        )
+        note_details = {"new": new.id, "overlap": rotation.overlap, **details(new)}
+        note = AuditNote(authority.actor, "key.rotate", key_id, details=note_details)
         changes = [
             reading.change("key", key_id, dump(ending), dump(old)),
             Change("key", new.id, dump(new), expect=None),
@@ -155,10 +140,18 @@ async def revoke(state: State, key_id: str, *, authority: Authority) -> Key:
     return await change(state, plan)
 
 
+async def sign_in_link(state: State, key: Key) -> tuple[str, int]:
+    """The secret of a link that signs in to the console once as `key`, and when it expires, Unix
+    microseconds. Raises FlorinError, StoreUnavailableError."""
+    secret, expires = await state.sessions.link(key)
+    await state.store.commit((), audit=AuditNote(actor_of(key), "key.sign_in_link", key.id))
+    return secret, expires
+
+
 def visible(state: State, authority: Authority) -> list[Key]:
     """The keys that the caller may see, by tenant and age."""
-    found = (key for key in state.directory.keys.values() if authority.sees_key(key))
-    return sorted(found, key=lambda k: (k.tenant, k.created))
+    keys = (key for key in state.directory.keys.values() if authority.sees_key(key))
+    return sorted(keys, key=lambda k: (k.tenant, k.created))
 
 
 def find(state: State, key_id: str, authority: Authority) -> Key:
@@ -168,14 +161,14 @@ def find(state: State, key_id: str, authority: Authority) -> Key:
 
 def details(key: Key) -> dict[str, object]:
     """What an audit note says of a key."""
-    said = {
+    facts = {
         "tenant": key.tenant,
         "role": key.role,
         "engine": key.engine,
         "label": key.label,
         "address": key.pins.address,
     }
-    return {name: value for name, value in said.items() if value or name in {"tenant", "role"}}
+    return {name: value for name, value in facts.items() if value or name in {"tenant", "role"}}
 
 
 def tenant_proof(reading: RegistryReading, tenant: str) -> list[Change]:
@@ -208,10 +201,6 @@ def check_engine(engine: str) -> None:
 
 
 def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> None:
-    if role is Role.ENROLMENT:
-        raise FlorinError(
-            "invalid_value", "To create an enrolment token: `florin engine token create`.", param="role"
-        )
     if role in TENANT_ROLES and not tenant:
         raise FlorinError("invalid_value", f"A key of role {role} needs a tenant.", param="tenant")
     if role is Role.ENGINE:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Share
 from gateway.operations.state import State
+from gateway.schemas.tenants import LimitUse
 from gateway.tenants.directory import Tenant
 from gateway.tenants.limits.needs import check_budget, price_for
 from gateway.tenants.limits.periods import period_of
@@ -15,18 +15,19 @@ from gateway.tenants.terms import Budget
 from gateway.units import short_text
 
 
-async def usage(state: State, tenant: Tenant) -> list[dict[str, Any]]:
-    """The present use of each limit and budget of a tenant, over all workers: `limit` (its name), `used`,
-    `allowed`, `resets` (Unix seconds; None for concurrent requests). Money is decimal text. `used` is None if
-    it is not known yet. Raises StoreUnavailableError."""
+async def usage(state: State, tenant: Tenant) -> tuple[LimitUse, ...] | None:
+    """The present use of each limit and budget of a tenant, over all workers. None while Redis is away."""
     limits = flow_limits(tenant.limits, tenant.budget)
     now = state.clock.now()
-    [share] = await state.store.looks([(f"tenant:{tenant.name}", limits)])
+    try:
+        [share] = await state.store.looks([(f"tenant:{tenant.name}", limits)])
+    except StoreUnavailableError:
+        return None
     rows = [_row(share, flow, limits[flow], now) for flow in range(FLOWS) if limits[flow] >= 0]
     if tenant.limits.concurrent is not None:
         allowed = tenant.limits.concurrent
-        rows.append({"limit": CONCURRENT, "used": share.running, "allowed": allowed, "resets": None})
-    return rows
+        rows.append(LimitUse(limit=CONCURRENT, used=share.running, allowed=allowed, resets=None))
+    return tuple(rows)
 
 
 def check_money(state: State, old: Budget, new: Budget, tenant: str) -> None:
@@ -48,20 +49,20 @@ def without_prices(state: State) -> list[str]:
     )
 
 
-def _row(share: Share, flow: int, limit: int, now: int) -> dict[str, Any]:
+def _row(share: Share, flow: int, limit: int, now: int) -> LimitUse:
     if flow < RATES:
         lacking = max(0, limit - share.levels[flow])
         full = now // 1_000_000 + (lacking * 60 + limit - 1) // max(1, limit)
         used = max(0, lacking - share.booked[flow])
-        return {"limit": NAMES[flow], "used": used, "allowed": limit, "resets": full}
-    found = share.used[flow - RATES]
+        return LimitUse(limit=NAMES[flow], used=used, allowed=limit, resets=full)
+    counted = share.used[flow - RATES]
     money = flow >= RATES + 2
-    return {
-        "limit": NAMES[flow],
-        "used": None if found == UNKNOWN else _amount(found, money=money),
-        "allowed": _amount(limit, money=money),
-        "resets": period_of(flow, now)[1] // 1_000_000,
-    }
+    return LimitUse(
+        limit=NAMES[flow],
+        used=None if counted == UNKNOWN else _amount(counted, money=money),
+        allowed=_amount(limit, money=money),
+        resets=period_of(flow, now)[1] // 1_000_000,
+    )
 
 
 def _amount(amount: int, *, money: bool) -> int | str:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from gateway.admission.fair_queue.fleet_queue import BATCH
 from gateway.operations.state import State
+from gateway.schemas.tenants import Queue
 
 
-@dataclass(frozen=True, slots=True)
-class TenantQueue:
-    waiting: int
-    """Requests that wait for an engine with room, over all workers as last heard."""
-    in_flight: int
-    """This worker's requests on engines."""
-    longest_wait: float
-    """Seconds that the oldest of this worker's waiting requests has waited."""
-    served_share: float
-    """Its share of the weighted tokens served lately (most of it in the last two minutes), all workers
-    together, in [0, 1]."""
-
-
-def queue_of(state: State, tenant: str) -> TenantQueue:
+def queue_of(state: State, tenant: str) -> Queue:
     """Over all base models and priorities."""
     now = time.monotonic()
     waiting = in_flight = 0
@@ -36,4 +23,9 @@ def queue_of(state: State, tenant: str) -> TenantQueue:
                 recent = max(0.0, account.recent_at(now))
                 everyone += recent
                 own += recent if name == tenant else 0.0
-    return TenantQueue(waiting, in_flight, now - oldest, own / everyone if everyone > 0 else 0.0)
+    return Queue(
+        waiting=waiting,
+        longest_wait=now - oldest,
+        in_flight=in_flight,
+        served_share=own / everyone if everyone > 0 else 0.0,
+    )

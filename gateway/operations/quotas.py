@@ -9,7 +9,7 @@ the tenant's recent uploads, by which they are limited over all workers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -25,7 +25,8 @@ from adapters.sources.options import FetchOptions
 from adapters.store.protocol.registry import Change
 from gateway.errors import FlorinError
 from gateway.operations.state import State
-from gateway.operations.transaction import Json, RegistryReading, change
+from gateway.operations.transaction import RegistryReading, change
+from gateway.schemas.tenants import QuotaUse
 from gateway.tenants.directory import Directory, Key, Tenant, load
 from gateway.tenants.terms import Quotas
 from gateway.units import HOUR
@@ -48,31 +49,21 @@ class SelfService:
 _codec = TypeAdapter(SelfService)
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUse:
-    """What a tenant has of everything that has a quota."""
-
-    adapters: int
-    versions: int
-    """Of the adapter that has most."""
-    bytes: int
-    keys: int
-    uploads_per_hour: int
-    """In the last hour."""
-
-
-def use(state: State, tenant: str) -> QuotaUse:
-    """In this worker's view."""
-    counted = _counted(state.catalog, tenant)
+def use(state: State, tenant: Tenant) -> dict[str, QuotaUse]:
+    """Each quota of the tenant with what is used of it, in this worker's view."""
+    counted = _counted(state.catalog, tenant.name)
     now = state.clock.now()
-    recent = _recent(_read(state.follower.documents, tenant), now)
-    return QuotaUse(
-        adapters=len(counted),
-        versions=max((len(versions) for versions in counted.values()), default=0),
-        bytes=_bytes(counted),
-        keys=len(_keys(state.directory, tenant, now, replaced=False)),
-        uploads_per_hour=len(recent.uploads),
-    )
+    used = {
+        "adapters": len(counted),
+        "versions": max((len(versions) for versions in counted.values()), default=0),
+        "bytes": _bytes(counted),
+        "keys": len(_keys(state.directory, tenant.name, now, replaced=False)),
+        "uploads_per_hour": len(_recent(_read(state.follower.documents, tenant.name), now).uploads),
+    }
+    return {
+        field.name: QuotaUse(limit=getattr(tenant.quotas, field.name), used=used.get(field.name))
+        for field in fields(Quotas)
+    }
 
 
 def registration_terms(state: State, tenant: Tenant) -> RegistrationTerms:
@@ -106,10 +97,10 @@ def check_version(quotas: Quotas, catalog: Catalog, version: Version) -> None:
             f"{version.adapter} has {len(versions)} of at most {quotas.versions} versions. Retire one that "
             "is no longer needed (florin adapter retire), or ask the operator for more."
         )
-    held = _bytes(counted)
-    if quotas.bytes is not None and held + version.size_bytes > quotas.bytes:
+    registered = _bytes(counted)
+    if quotas.bytes is not None and registered + version.size_bytes > quotas.bytes:
         raise QuotaExceededError(
-            f"The tenant's versions have {held:,} of at most {quotas.bytes:,} bytes, and this one has "
+            f"The tenant's versions have {registered:,} of at most {quotas.bytes:,} bytes, and this one has "
             f"{version.size_bytes:,}. Retire versions that are no longer needed (florin adapter retire), or "
             "ask the operator for more."
         )
@@ -146,10 +137,10 @@ def admit_key(state: State, reading: RegistryReading, tenant: str, now: int) -> 
     """Whether the tenant may have one more valid key. Raises QuotaExceededError; returns a change to commit
     with the key."""
     most = _quotas(reading.directory, tenant).keys
-    held = len(_keys(reading.directory, tenant, now, replaced=False))
-    if most is not None and held >= most:
+    valid = len(_keys(reading.directory, tenant, now, replaced=False))
+    if most is not None and valid >= most:
         raise QuotaExceededError(
-            f"The tenant has {held} of at most {most} valid keys. Revoke one that is no longer used (florin "
+            f"The tenant has {valid} of at most {most} valid keys. Revoke one that is no longer used (florin "
             "key revoke), or ask the operator for more."
         )
     return _bump(reading, state.follower.documents, tenant)
@@ -159,25 +150,13 @@ def admit_rotation(state: State, reading: RegistryReading, tenant: str, now: int
     """The same for a key that replaces another. For a while both are valid, so that there may be twice as
     many in all."""
     most = _quotas(reading.directory, tenant).keys
-    held = len(_keys(reading.directory, tenant, now, replaced=True))
-    if most is not None and held >= 2 * most:
+    valid = len(_keys(reading.directory, tenant, now, replaced=True))
+    if most is not None and valid >= 2 * most:
         raise QuotaExceededError(
-            f"The tenant has {held} of at most {2 * most} valid keys, replaced ones included. Revoke those "
+            f"The tenant has {valid} of at most {2 * most} valid keys, replaced ones included. Revoke those "
             "that are no longer used (florin key revoke)."
         )
     return _bump(reading, state.follower.documents, tenant)
-
-
-def quotas_json(quotas: Quotas, used: QuotaUse) -> Json:
-    """Each quota with its limit (null: none) and what is used of it."""
-    return {
-        "adapters": {"limit": quotas.adapters, "used": used.adapters},
-        "versions": {"limit": quotas.versions, "used": used.versions},
-        "bytes": {"limit": quotas.bytes, "used": used.bytes},
-        "max_rank": {"limit": quotas.max_rank, "used": None},
-        "uploads_per_hour": {"limit": quotas.uploads_per_hour, "used": used.uploads_per_hour},
-        "keys": {"limit": quotas.keys, "used": used.keys},
-    }
 
 
 # -- steps
@@ -218,8 +197,8 @@ def _bytes(counted: Mapping[str, Sequence[Version]]) -> int:
 
 def _keys(directory: Directory, tenant: str, now: int, *, replaced: bool) -> list[Key]:
     """The tenant's valid keys; `replaced`: also those that will end with their rotation."""
-    found = (key for key in directory.keys.values() if key.own_tenant == tenant and key.valid(now))
-    return [key for key in found if replaced or not key.replaced_by]
+    valid = (key for key in directory.keys.values() if key.own_tenant == tenant and key.valid(now))
+    return [key for key in valid if replaced or not key.replaced_by]
 
 
 def _read(documents: Mapping[str, Mapping[str, str]], tenant: str) -> SelfService:
@@ -227,8 +206,8 @@ def _read(documents: Mapping[str, Mapping[str, str]], tenant: str) -> SelfServic
     return SelfService() if text is None else _codec.validate_json(text)
 
 
-def _recent(found: SelfService, now: int) -> SelfService:
-    return replace(found, uploads=tuple(at for at in found.uploads if at > now - HOUR))
+def _recent(document: SelfService, now: int) -> SelfService:
+    return replace(document, uploads=tuple(begun for begun in document.uploads if begun > now - HOUR))
 
 
 def _bump(reading: Reading, view: Mapping[str, Mapping[str, str]], tenant: str) -> Change:

@@ -11,8 +11,8 @@ from adapters.registry.changes.settings import plan_unshare
 from gateway.operations import adapters, keys, tenants
 from gateway.operations.authorization import Authority
 from gateway.operations.state import State
-from gateway.operations.tenants import Obstacle
 from gateway.operations.transaction import catch_up
+from gateway.schemas.tenants import Obstacle
 
 _ORDER = ("key", "share", "adapter")
 """Keys first: then nothing is called or added any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from adapters.errors import InUseError, NotFoundError
@@ -14,8 +14,10 @@ from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
 from gateway.operations.limits import check_money
 from gateway.operations.state import State
-from gateway.operations.terms import TenantTerms, updated
-from gateway.operations.transaction import Json, RegistryReading, catch_up, change, differences
+from gateway.operations.terms import updated
+from gateway.operations.transaction import RegistryReading, catch_up, change, differences
+from gateway.schemas.tenants import Obstacle, RequestError
+from gateway.schemas.terms import TenantTerms
 from gateway.tenants.directory import Tenant, dump
 from gateway.tenants.terms import NO_BUDGET
 
@@ -23,17 +25,6 @@ _OWN: Final = frozenset({"name", "suspended"})
 """Fields of bodies that `updated` leaves to `_changed`."""
 _NAMED: Final = 3
 """Obstacles that an error names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """What has to go before a tenant can be removed."""
-
-    kind: str
-    """`adapter`, `share` (of another tenant's adapter) or `key`."""
-    id: str
-    command: str
-    """Removes it."""
 
 
 async def put(
@@ -80,10 +71,10 @@ def find(state: State, name: str) -> Tenant:
     return tenant
 
 
-async def last_errors(state: State, tenant: Tenant) -> list[Json]:
+async def last_errors(state: State, tenant: Tenant) -> tuple[RequestError, ...]:
     """The last errors of its requests, newest first. Not those of a removed tenant of the same name."""
-    errors = await state.lifecycle.activity.last_errors(tenant.name)
-    return [error for error in errors if error["at"] >= tenant.created]
+    errors = map(RequestError.model_validate, await state.lifecycle.activity.last_errors(tenant.name))
+    return tuple(error for error in errors if error.at >= tenant.created)
 
 
 def unmet(catalog: Catalog, tenant: Tenant) -> list[str]:
@@ -153,10 +144,14 @@ def obstacles(reading: RegistryReading, name: str, now: int) -> list[Obstacle]:
     own = [a.name for a in adapters if a.name.startswith(f"{name}/")]
     shared = [a.name for a in adapters if name in a.shared_with]
     keys = [k for k in reading.directory.keys.values() if k.tenant == name and k.valid(now)]
+    unshare = f"take {name} out of shared_with of {{}} (florin apply)"
     return [
-        *(Obstacle("adapter", a, f"florin adapter remove {a}") for a in own),
-        *(Obstacle("share", a, f"take {name} out of shared_with of {a} (florin apply)") for a in shared),
-        *(Obstacle("key", k.id, f"florin key revoke {k.id}") for k in sorted(keys, key=lambda k: k.created)),
+        *(Obstacle(kind="adapter", id=a, command=f"florin adapter remove {a}") for a in own),
+        *(Obstacle(kind="share", id=a, command=unshare.format(a)) for a in shared),
+        *(
+            Obstacle(kind="key", id=k.id, command=f"florin key revoke {k.id}")
+            for k in sorted(keys, key=lambda k: k.created)
+        ),
     ]
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from adapters.model import Purchase
-from gateway.schemas.base import Address, Answer, Count, Label, StrictBody
+from gateway.schemas.base import Address, Count, Label, StrictBody
 from gateway.schemas.engine_registration import PURCHASES, EngineLabels
+from gateway.schemas.keys import Key
 from gateway.schemas.options import Option
 
 
@@ -48,11 +49,9 @@ class NewToken(StrictBody):
     )
 
 
-class CreatedToken(Answer):
-    id: str
-    engine: str
-    expires: int = Field(description="Unix microseconds, UTC.")
-    token: str
+class CreatedToken(Key):
+    expires: int
+    token: str = Field(description="The token itself. Only this response contains it.")
 
 
 class Enrolment(StrictBody):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import EnumType
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
@@ -47,7 +48,12 @@ class Option:
     clears: bool = False
     """`none` empties it: for fields whose absence leaves them as they are."""
     choices: dict[str, str] = field(default_factory=dict)
-    """What a form calls the values of a choice, where not as they are."""
+    """What a form calls the values of a choice, where not as they are; of a switch that may be left open:
+    `yes` and `no`."""
+    unset: str = ""
+    """What it means if the field is empty: `no limit`."""
+    words: str = ""
+    """How a value reads among others: `{} per month`; left out: the value and the label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,15 @@ class OptionField:
     @property
     def values(self) -> dict[str, str]:
         """Of a choice: value → what a form calls it."""
-        return {value: self.option.choices.get(value, value) for value in get_args(self.type)}
+        values = list(self.type) if isinstance(self.type, EnumType) else get_args(self.type)
+        return {str(value): self.option.choices.get(value, str(value)) for value in values}
+
+    def in_words(self, value: Any, text: str) -> str:
+        """`text`: the value as text."""
+        label = self.label[0].lower() + self.label[1:]
+        if self.kind == "switch":
+            return f"{'' if value else 'no '}{self.option.words or label}"
+        return (self.option.words or f"{{}} {label}").format(text)
 
     @property
     def switches_off(self) -> bool:
@@ -104,16 +118,21 @@ class OptionField:
         return self.kind == "switch" and self.default is True and "/" not in self.flag
 
     @property
-    def least(self) -> int | None:
-        return next((int(str(bound.ge)) for bound in self._bounds if isinstance(bound, Ge)), None)
+    def least(self) -> float | None:
+        return next((_number(bound.ge) for bound in self._bounds if isinstance(bound, Ge)), None)
 
     @property
-    def most(self) -> int | None:
-        return next((int(str(bound.le)) for bound in self._bounds if isinstance(bound, Le)), None)
+    def most(self) -> float | None:
+        return next((_number(bound.le) for bound in self._bounds if isinstance(bound, Le)), None)
 
     @property
     def _bounds(self) -> list[Any]:
         return [*self.info.metadata, *_metadata(self.info.annotation)]
+
+
+def _number(bound: Any) -> float:
+    """A whole one as an integer."""
+    return int(bound) if bound == int(bound) else float(bound)
 
 
 def options_of(body: type[BaseModel], *path: str) -> Iterator[OptionField]:
@@ -148,4 +167,6 @@ def _metadata(annotation: Any) -> Iterator[Any]:
 
 
 def _kind(type_: Any) -> Kind:
+    if isinstance(type_, EnumType):
+        return "choice"
     return _BY_TYPE.get(get_origin(type_) or type_, "text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, Final
 
 from gateway.schemas.options import Kind
@@ -11,11 +12,12 @@ from gateway.schemas.options import Kind
 NONE: Final = "none"
 """On the command line, an option's value that removes a limit, or empties a list."""
 _COUNT: Final = re.compile(r"([0-9]{1,15})([kKMG]?)", re.ASCII)
-_SIZE: Final = re.compile(r"([0-9]{1,15})(?:([KMGT])?(i?)B)?", re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]{1,15})(?:(?:([KMGT])(i?))?B)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,6})?", re.ASCII)
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])", re.ASCII)
 _SECONDS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _POWERS: Final = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+_UNITS: Final = (("T", 4), ("G", 3), ("M", 2))
 _EXAMPLES: Final[dict[Kind, str]] = {
     "count": "a number such as 600, 100k or 2M",
     "size": "a size such as 10GB, 512MiB or 1000000",
@@ -40,6 +42,18 @@ def parsed(kind: Kind, text: str) -> Any:
     if kind == "duration" and (match := _DURATION.fullmatch(text.strip())):
         return int(match[1]) * _SECONDS[match[2]]
     raise ValueError(f"{text[:80]!r} is not {_EXAMPLES[kind]}")
+
+
+def written(kind: Kind, value: Any) -> str:
+    """A value as people read it, and may type it: `600`, `10 GB`, `support, shared/*`."""
+    if kind == "size" and value:
+        scaled = (f"{value // 1000**power} {unit}B" for unit, power in _UNITS if value % 1000**power == 0)
+        return next(scaled, f"{value:,} B")
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, str | Decimal) else ", ".join(value) or NONE
 
 
 def duration(seconds: int) -> str:

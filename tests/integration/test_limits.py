@@ -92,7 +92,7 @@ class Pair:
 
     async def used(self) -> dict[str, object]:
         state = self.one.state
-        return {row["limit"]: row["used"] for row in await usage(state, state.directory.tenants["acme"])}
+        return {use.limit: use.used for use in await usage(state, state.directory.tenants["acme"]) or ()}
 
 
 async def clear_of_midnight() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from dataclasses import is_dataclass
+from enum import EnumType
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from gateway.schemas.base import Json
 
@@ -40,6 +41,8 @@ def _least(annotation: Any) -> Any:
         return arguments[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return sample(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
+    if is_dataclass(annotation):
+        return TypeAdapter(annotation).dump_python(annotation(), mode="json")
+    if isinstance(annotation, EnumType):
         return next(iter(annotation))
     return _EMPTY[origin or annotation]

@@ -26,12 +26,9 @@ from gateway.api.admin import (
     event_streams,
     gateways,
     keys,
-    me,
     placement,
     registry,
     settings,
-    sign_in,
-    sign_in_links,
     tenants,
     trials,
     uploads,
@@ -41,8 +38,7 @@ router = APIRouter(prefix="/admin/v1")
 for noun in (
     tenants,
     keys,
-    me,
-    sign_in,
+    account,
     enrolment,
     adapter_registration,
     artifacts,
@@ -65,7 +61,5 @@ for noun in (
     declarative,
     registry,
     settings,
-    account,
-    sign_in_links,
 ):
     router.include_router(noun.router)

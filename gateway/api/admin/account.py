@@ -1,44 +1,69 @@
-"""GET /admin/v1/account: a tenant's view of itself."""
+"""What a key tells of itself and its tenant, how people sign in, and links to the console. For every role."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from fastapi import APIRouter
 
-from adapters.errors import StoreUnavailableError
-from gateway.api.dependencies import CustomerKey, StateDep
-from gateway.operations import limits, quotas, tenants
+from gateway.api.admin.keys import key_as
+from gateway.api.dependencies import AnyKey, ConsoleKey, CustomerKey, StateDep
+from gateway.errors import FlorinError
+from gateway.operations import keys, limits, quotas, tenants
+from gateway.operations.authorization import READER
 from gateway.operations.queues import queue_of
-from gateway.operations.transaction import Json
-from gateway.tenants.directory import Role, as_json
+from gateway.schemas.account import Account, Issuer, Me, OwnTerms, SignInLink, SignInOffer
+from gateway.tenants.directory import Role
 
 router = APIRouter(tags=["keys"])
 
-_OWN: Final = ("name", "base_access", "limits", "budget", "quotas", "policy", "cost_centre", "created")
-"""What a tenant sees of its terms: nothing about engines and other tenants."""
+
+@router.get("/me", response_model_exclude_unset=True)
+async def show_me(key: AnyKey, state: StateDep) -> Me:
+    """The key of this request, with its scopes and limits, and for a tenant's key its tenant's."""
+    tenant = state.directory.tenants.get(key.own_tenant or "")
+    terms = None if tenant is None else OwnTerms.of(tenant, quotas=quotas.use(state, tenant))
+    return key_as(Me, key, READER, tenant_terms=terms)
 
 
 @router.get("/account")
-async def show_account(key: CustomerKey, state: StateDep) -> Json:
-    """The tenant of this request's key: its terms, in `usage` what it uses of its limits and budgets (null
-    while Redis is away), in `quota_use` what it has registered, its queue, and the last errors of its
-    requests, newest first, and the `currency` of amounts (empty if there is no price yet, or the ledger does
-    not say in time). A key of role `tenant` sees the errors of its own requests only."""
+async def show_account(key: CustomerKey, state: StateDep) -> Account:
+    """The tenant of this request's key: its terms, what it uses of them, its queue, and the last errors of
+    its requests. A key of role `tenant` sees the errors of its own requests only."""
     tenant = tenants.find(state, key.tenant)
     errors = await tenants.last_errors(state, tenant)
-    if key.role is not Role.TENANT_ADMIN:
-        errors = [error for error in errors if error["key"] == key.id]
-    try:
-        used = await limits.usage(state, tenant)
-    except StoreUnavailableError:
-        used = None
-    queue = queue_of(state, tenant.name)
-    terms = as_json(tenant)
-    return {name: terms[name] for name in _OWN} | {
-        "usage": used,
-        "quota_use": quotas.quotas_json(tenant.quotas, quotas.use(state, tenant.name)),
-        "queue": {"waiting": queue.waiting, "longest_wait": queue.longest_wait},
-        "errors": errors,
-        "currency": await state.currency.get(state.ledger),
-    }
+    return Account.of(
+        tenant,
+        usage=await limits.usage(state, tenant),
+        quota_use=quotas.use(state, tenant),
+        queue=queue_of(state, tenant.name),
+        errors=[error for error in errors if key.role is Role.TENANT_ADMIN or error.key == key.id],
+        currency=await state.currency.get(state.ledger),
+    )
+
+
+@router.get("/sign-in")
+async def show_sign_in(state: StateDep) -> SignInOffer:
+    """Where people sign in, without a key."""
+    if state.people is None:
+        return SignInOffer(oidc=None)
+    settings = state.people.settings
+    return SignInOffer(
+        oidc=Issuer(
+            issuer=settings.oidc_issuer,
+            client_id=state.people.clients[-1],
+            scopes=tuple(settings.oidc_scopes.split()),
+            audience=settings.oidc_audience,
+            prompt=settings.oidc_cli_prompt,
+            token="access_token" if settings.oidc_audience else "id_token",
+        )
+    )
+
+
+@router.post("/sign-in-links", status_code=201)
+async def create_sign_in_link(key: ConsoleKey, state: StateDep) -> SignInLink:
+    """Create a link that signs a browser in to the console as this request's key: once, within ten minutes,
+    and until the session or the key ends. Its secret is in the URL's fragment, which browsers never send;
+    anyone who has the link has the key's rights."""
+    if not state.settings.console:
+        raise FlorinError("not_found", "This gateway serves no console: FLORIN_CONSOLE is false.")
+    secret, expires = await keys.sign_in_link(state, key)
+    return SignInLink(id=key.id, url=f"/console/sign-in#link={secret}", expires=expires)

@@ -17,7 +17,6 @@ from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.operations import adapters, canaries, evaluations
 from gateway.operations.authorization import Authority
 from gateway.operations.state import State
-from gateway.operations.terms import CostCentre
 from gateway.schemas.adapters import (
     Adapter,
     AdapterDetails,
@@ -33,6 +32,7 @@ from gateway.schemas.adapters import (
     VersionName,
 )
 from gateway.schemas.base import Listed, StrictBody
+from gateway.schemas.terms import CostCentre
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -18,7 +17,8 @@ from gateway.metering.ledger.audit_log import Logged, Position, Wanted
 from gateway.metering.records import UsageRecord
 from gateway.operations import audit
 from gateway.operations.state import State
-from gateway.operations.transaction import Json
+from gateway.schemas.audit import ActorKey, Attempt, AuditEntry, AuditPage, RequestAttempts
+from gateway.schemas.base import Json
 from gateway.tenants.directory import PERSON, TENANT_ROLES
 
 router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Managed])
@@ -51,11 +51,10 @@ async def show(
     until: Annotated[str | None, Query(max_length=60, description="Exclusive.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=2000, description="`next` of the previous page.")] = None,
-) -> Json:
-    """List entries, newest first. `next` is null on the last page. `complete` is false while Redis is
-    unavailable: the entries of the last seconds may be missing then. A key of role `tenant-admin` sees the
-    entries about its tenant's adapters and keys; who else acted is `operator` or `florin`."""
-    wanted = Wanted(
+) -> AuditPage:
+    """List entries, newest first. A key of role `tenant-admin` sees the entries about its tenant's adapters
+    and keys; who else acted is `operator` or `florin`."""
+    filters = Wanted(
         subject=subject,
         actor=actor,
         action=action,
@@ -64,89 +63,79 @@ async def show(
         before=None if cursor is None else _position_of(cursor),
         within=audit.own_subjects(state, authority.tenant),
     )
-    found, complete = await audit.entries(state, wanted, limit + 1)
-    shown = found[:limit]
-    more = token([str(part) for part in shown[-1].position]) if len(found) > limit else None
-    rendered = _entry_json if authority.tenant is None else _own_entry_json
-    return {"data": [rendered(state, entry) for entry in shown], "next": more, "complete": complete}
+    entries, complete = await audit.entries(state, filters, limit + 1)
+    page = entries[:limit]
+    more = token([str(part) for part in page[-1].position]) if len(entries) > limit else None
+    shown = _entry if authority.tenant is None else _own_entry
+    return AuditPage(data=tuple(shown(state, entry) for entry in page), next=more, complete=complete)
 
 
 @router.get("/requests/{request_id}", dependencies=[Operator])
 async def show_request(
     state: StateDep,
     request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
-) -> Json:
-    """All attempts of a request, in order. `complete` is false while records are still arriving in the
-    ledger, which takes a second or two: try again shortly. `error` is what the request ended with if it is
-    among the last errors of its tenant, else null. A request that was refused before it reached an engine has
-    nothing else, and one without a valid key not even that: it is in the log only."""
+) -> RequestAttempts:
+    """All attempts of a request, in order. A request that was refused before it reached an engine has only an
+    `error`, and one without a valid key not even that: it is in the log only."""
     (attempts, complete), error = await asyncio.gather(
         audit.attempts(state, request_id), audit.error_of(state, request_id)
     )
-    return {
-        "request_id": request_id,
-        "attempts": [_attempt_json(state, record) for record in attempts],
-        "complete": complete,
-        "error": error,
-    }
-
-
-def _entry_json(state: State, entry: Logged) -> Json:
-    return {
-        "id": entry.id,
-        "at": iso(entry.at),
-        "actor": entry.actor,
-        "actor_key": _key_json(state, entry.actor),
-        "action": entry.action,
-        "subject": entry.subject,
-        "version": entry.version,
-        "details": entry.details,
-    }
-
-
-def _own_entry_json(state: State, entry: Logged) -> Json:
-    """For the tenant itself: nothing about operators, engines and hosts."""
-    whole = _entry_json(state, entry)
-    key = whole["actor_key"]
-    own = entry.actor.startswith("oidc@") if key is None else key["role"] in TENANT_ROLES
-    if not own:
-        staff = entry.actor == "bootstrap" or entry.actor.startswith(("key:", *PERSON))
-        whole |= {"actor": "operator" if staff else "florin", "actor_key": None}
-    details = {name: value for name, value in entry.details.items() if name in _OWN_DETAILS}
-    if "source" in details:
-        details["source"] = own_source(str(details["source"]))
-    return whole | {"details": details}
-
-
-def _key_json(state: State, actor: str) -> Json | None:
-    """The actor's key; None if the actor is not a key or the registry does not know it."""
-    key = state.directory.keys.get(actor.removeprefix("key:")) if actor.startswith("key:") else None
-    return (
-        None if key is None else {"tenant": key.tenant, "role": key.role, "revoked": key.revoked is not None}
+    return RequestAttempts(
+        request_id=request_id,
+        attempts=tuple(_attempt(state, record) for record in attempts),
+        complete=complete,
+        error=error,
     )
 
 
-def _attempt_json(state: State, record: UsageRecord) -> Json:
-    fields = asdict(record)
-    for name in ("id", "request_id", "seq", "seen", "hour_marks", "adapter_loads"):
-        del fields[name]
-    for name in ("dispatched", "first_token", "ended"):
-        fields[name] = None if fields[name] is None else iso(fields[name])
-    key = _key_json(state, f"key:{record.key_id}")
-    return {**fields, "key_role": key and key["role"], "loads": record.adapter_loads}
+def _entry(state: State, entry: Logged) -> AuditEntry:
+    return AuditEntry.of(entry, at=iso(entry.at), actor_key=_key(state, entry.actor))
+
+
+def _own_entry(state: State, entry: Logged) -> AuditEntry:
+    """For the tenant itself: nothing about operators, engines and hosts."""
+    shown = _entry(state, entry)
+    key = shown.actor_key
+    own = entry.actor.startswith("oidc@") if key is None else key.role in TENANT_ROLES
+    details = {name: value for name, value in entry.details.items() if name in _OWN_DETAILS}
+    if "source" in details:
+        details["source"] = own_source(str(details["source"]))
+    changes: Json = {"details": details}
+    if not own:
+        staff = entry.actor == "bootstrap" or entry.actor.startswith(("key:", *PERSON))
+        changes |= {"actor": "operator" if staff else "florin", "actor_key": None}
+    return shown.model_copy(update=changes)
+
+
+def _key(state: State, actor: str) -> ActorKey | None:
+    """The actor's key; None if the actor is not a key or the registry does not know it."""
+    key = state.directory.keys.get(actor.removeprefix("key:")) if actor.startswith("key:") else None
+    return None if key is None else ActorKey.of(key, revoked=key.revoked is not None)
+
+
+def _attempt(state: State, record: UsageRecord) -> Attempt:
+    key = _key(state, f"key:{record.key_id}")
+    return Attempt.of(
+        record,
+        dispatched=iso(record.dispatched),
+        first_token=None if record.first_token is None else iso(record.first_token),
+        ended=None if record.ended is None else iso(record.ended),
+        key_role=key and key.role,
+        loads=record.adapter_loads,
+    )
 
 
 def _position_of(cursor: str) -> Position:
     try:
-        at, seq, id_, digest = position(cursor, 4)
-        found = int(at[:20]), int(seq[:20]), id_, digest
-        if not all(-_LARGEST <= n < _LARGEST for n in found[:2]):
+        micros, seq, id_, digest = position(cursor, 4)
+        place = int(micros[:20]), int(seq[:20]), id_, digest
+        if not all(-_LARGEST <= n < _LARGEST for n in place[:2]):
             raise ValueError("beyond 64 bits")
     except (FlorinError, ValueError):
         raise FlorinError(
             "invalid_value", "cursor: use `next` of the previous page.", param="cursor"
         ) from None
-    return found
+    return place
 
 
 def _instant(param: str, value: str | None) -> int | None:

@@ -5,26 +5,27 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.admin.common import Operator
-from gateway.api.admin.keys import key_json
+from gateway.api.admin.keys import key_as
 from gateway.api.dependencies import Actor, EnrolmentKey, StateDep
 from gateway.operations import enrolment
-from gateway.operations.transaction import Json
-from gateway.schemas.enrolment import Enrolment, NewToken
+from gateway.operations.authorization import READER
+from gateway.schemas.enrolment import CreatedToken, Enrolment, NewToken
+from gateway.schemas.keys import Key
 
 router = APIRouter(tags=["engines"])
 
 
-@router.post("/enrolment-tokens", status_code=201, dependencies=[Operator])
-async def create_token(body: NewToken, state: StateDep, actor: Actor) -> Json:
+@router.post("/enrolment-tokens", status_code=201, dependencies=[Operator], response_model_exclude_unset=True)
+async def create_token(body: NewToken, state: StateDep, actor: Actor) -> CreatedToken:
     """Create an enrolment token, which only this response contains. It replaces an unused token for the same
     engine; existing keys stay valid until it is used."""
     token, text = await enrolment.create_token(state, body, actor=actor)
-    return {**key_json(token), "token": text}
+    return key_as(CreatedToken, token, READER, token=text)
 
 
-@router.post("/enrol", status_code=201)
-async def enrol(body: Enrolment, state: StateDep, token: EnrolmentKey) -> Json:
+@router.post("/enrol", status_code=201, response_model_exclude_unset=True)
+async def enrol(body: Enrolment, state: StateDep, token: EnrolmentKey) -> Key:
     """Exchange an enrolment token, sent instead of a key, for the host's key. The engine's earlier keys are
     revoked; its requests continue."""
     digest = body.secret.removeprefix("sha256:")
-    return key_json(await enrolment.enrol(state, token, engine=body.engine, digest=digest))
+    return key_as(Key, await enrolment.enrol(state, token, engine=body.engine, digest=digest), READER)

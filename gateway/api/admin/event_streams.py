@@ -8,28 +8,27 @@ from gateway.api.admin.common import Operator
 from gateway.api.dependencies import OperatorKey, StateDep
 from gateway.event_streams.streams import StreamName
 from gateway.operations import event_streams
-from gateway.operations.event_streams import ReplayFrom, SkipUntil
-from gateway.operations.transaction import Json
+from gateway.schemas.base import Listed
+from gateway.schemas.event_streams import EventStream, ReplayedStream, ReplayFrom, SkippedStream, SkipUntil
 
 router = APIRouter(prefix="/events", tags=["events"], dependencies=[Operator])
 
 
 @router.get("")
-async def show(state: StateDep) -> Json:
-    """How far each stream is. `to` is null if it has no receiver; `waiting` stops counting at 10,000, and
-    `more` says so then; `failure` is why the last attempt failed."""
-    return {"data": await event_streams.status(state)}
+async def show(state: StateDep) -> Listed[EventStream]:
+    """How far each stream is."""
+    return Listed(data=await event_streams.status(state))
 
 
 @router.post("/{stream}/replay")
-async def replay(state: StateDep, stream: StreamName, body: ReplayFrom, key: OperatorKey) -> Json:
+async def replay(state: StateDep, stream: StreamName, body: ReplayFrom, key: OperatorKey) -> ReplayedStream:
     """Send again what was made since then. The events have the ids that they had, so a receiver that has them
-    drops them. `queued` says how many entries, or records (counted up to 10,000), wait that did not."""
+    drops them."""
     return await event_streams.replay_from(state, stream, body, key)
 
 
 @router.post("/{stream}/skip")
-async def skip(state: StateDep, stream: StreamName, body: SkipUntil, key: OperatorKey) -> Json:
+async def skip(state: StateDep, stream: StreamName, body: SkipUntil, key: OperatorKey) -> SkippedStream:
     """Give up the events that wait and were made before then: the receiver never gets them, unless they are
-    replayed. `skipped` says how many entries, or records (counted up to 10,000)."""
+    replayed."""
     return await event_streams.skip_until(state, stream, body, key)

@@ -14,8 +14,10 @@ from starlette.responses import Response
 from gateway.console.formats import exact
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
+from gateway.schemas.audit import AuditEntry, AuditPage
 
 Json = dict[str, Any]
+_API: Final = "/admin/v1/audit"
 _PAGE: Final = 100
 _EXPORTED: Final = 10_000
 _FILTERS: Final = ("subject", "actor", "action", "since", "until")
@@ -34,47 +36,47 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 async def audit(visit: Visit) -> Response:
-    asked = {name: visit.query.get(name, "").strip() for name in _FILTERS}
+    filters = {name: visit.query.get(name, "").strip() for name in _FILTERS}
     if "format" in visit.query:
-        rows = await _all(visit, asked)
-        table = visit.table(_COLUMNS, rows)
+        table = visit.table(_COLUMNS, await _all(visit, filters))
         if (export := visit.export(table, "audit")) is not None:
             return export
-    body = await visit.api.get("/admin/v1/audit", **asked, limit=_PAGE, cursor=visit.query.get("cursor"))
-    table = visit.table(_COLUMNS, body["data"], size=_PAGE)
-    given = {name: value for name, value in asked.items() if value}
+    cursor = visit.query.get("cursor")
+    page = await visit.api.get(_API, AuditPage, **filters, limit=_PAGE, cursor=cursor)
+    table = visit.table(_COLUMNS, page.data, size=_PAGE)
+    given = {name: value for name, value in filters.items() if value}
     return visit.page(
         "audit.html.j2",
         table=table,
-        asked=asked,
+        filters=filters,
         given=given,
         kinds=_KINDS,
-        complete=body["complete"],
-        older=f"?{urlencode(given | {'cursor': body['next']})}" if body["next"] else "",
-        newest=f"?{urlencode(given)}" if visit.query.get("cursor") else "",
+        complete=page.complete,
+        older=f"?{urlencode(given | {'cursor': page.next})}" if page.next else "",
+        newest=f"?{urlencode(given)}" if cursor else "",
         command=" ".join(["florin audit list", *(f"--{n} {shlex.quote(v)}" for n, v in given.items())]),
     )
 
 
-async def _all(visit: Visit, asked: Json) -> list[Json]:
+async def _all(visit: Visit, filters: Json) -> list[AuditEntry]:
     """Every matching entry, up to ten thousand."""
-    rows: list[Json] = []
+    entries: list[AuditEntry] = []
     cursor = None
-    while len(rows) < _EXPORTED:
-        body = await visit.api.get("/admin/v1/audit", **asked, limit=1000, cursor=cursor)
-        rows += body["data"]
-        cursor = body["next"]
+    while len(entries) < _EXPORTED:
+        page = await visit.api.get(_API, AuditPage, **filters, limit=1000, cursor=cursor)
+        entries += page.data
+        cursor = page.next
         if cursor is None:
             break
-    return rows
+    return entries
 
 
-def href(entry: Json) -> str:
+def href(entry: AuditEntry) -> str:
     """The page of what an entry is about; empty: it has none."""
-    kind = entry["action"].partition(".")[0]
+    kind = entry.action.partition(".")[0]
     place = _PLACES.get(kind, "")
-    subject = entry["subject"].partition("@")[0]
-    if not place or not subject or entry["action"].endswith(".remove"):
+    subject = entry.subject.partition("@")[0]
+    if not place or not subject or entry.action.endswith(".remove"):
         return ""
     return place + quote(subject, safe="/" if kind in {"adapter", "version"} else "")
 
@@ -97,29 +99,28 @@ def _value(value: Any) -> str:
     return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
 
 
-def _subject(entry: Json) -> str:
-    version = entry["version"]
-    return f"{entry['subject']}@{version}" if version else str(entry["subject"])
+def _subject(entry: AuditEntry) -> str:
+    return f"{entry.subject}@{entry.version}" if entry.version else entry.subject
 
 
-def _who(entry: Json) -> Cell:
-    key, actor = entry["actor_key"], entry["actor"]
+def _who(entry: AuditEntry) -> Cell:
+    key, actor = entry.actor_key, entry.actor
     if key is None:
         return Cell(actor)
-    about = ", ".join(filter(None, (key["tenant"], key["role"], "revoked" if key["revoked"] else "")))
+    about = ", ".join(filter(None, (key.tenant, key.role, "revoked" if key.revoked else "")))
     return Cell(actor, href=f"/console/keys/{quote(actor.removeprefix('key:'), safe='')}", note=about)
 
 
-def _micros(at: str) -> int:
-    return int(datetime.fromisoformat(at).timestamp() * 1_000_000)
+def _micros(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp() * 1_000_000)
 
 
 _COLUMNS: Final = [
-    Column("at", "When", lambda e: _micros(e["at"]), "time"),
+    Column("at", "When", lambda e: _micros(e.at), "time"),
     Column("actor", "Who", _who),
-    Column("action", "What", lambda e: e["action"], "code"),
+    Column("action", "What", lambda e: e.action, "code"),
     Column("subject", "To what", lambda e: Cell(_subject(e) or None, href=href(e))),
-    Column("details", "Details", lambda e: Cell(in_words(e["details"]) or None)),
+    Column("details", "Details", lambda e: Cell(in_words(e.details) or None)),
 ]
 
 ROUTES = (Route("/audit", audit, MANAGERS),)

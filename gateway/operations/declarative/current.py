@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from adapters.model import Adapter, BaseModel, CanaryOutcome, Engine, Tombstone, Version
 from adapters.registry.catalog import Catalog
@@ -24,9 +24,11 @@ from gateway.operations.declarative.specs import (
     VersionSpec,
 )
 from gateway.operations.finance_inputs import NewPrice
-from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.schemas.base import GuardSpec, StrictBody
+from gateway.schemas.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
+
+S = TypeVar("S", bound=StrictBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,37 +99,28 @@ def read(registry: Snapshot, prices: Iterable[Price], selling: Selling | None = 
 
 
 def tenant_spec(tenant: Tenant) -> TenantSpec:
-    return TenantSpec.model_construct(
-        base_access=tenant.base_access,
-        requires=tenant.requires,
-        limits=LimitTerms.model_construct(**asdict(tenant.limits)),
-        budget=BudgetTerms.model_construct(**asdict(tenant.budget)),
-        weight=tenant.weight,
-        quotas=QuotaTerms.model_construct(**asdict(tenant.quotas)),
-        policy=PolicyTerms.model_construct(**asdict(tenant.policy)),
-        cache_group=tenant.cache_group,
-        cost_centre=tenant.cost_centre,
-        suspended=tenant.suspended is not None,
-    )
+    return _same(TenantSpec, tenant, suspended=tenant.suspended is not None)
 
 
 def key_spec(key: Key) -> KeySpec:
-    return KeySpec.model_construct(
-        tenant=key.tenant,
-        role=key.role,
-        engine=key.engine,
+    return _same(
+        KeySpec,
+        key,
+        role=key.role.value,
         pins=None if key.pins == Pins() else PinsSpec.model_construct(**asdict(key.pins)),
         secret=f"sha256:{key.digest}",
         expires=None if key.expires is None else iso(key.expires),
         revoked=None if key.revoked is None else iso(key.revoked),
         replaced_by=key.replaced_by or None,
-        label=key.label,
-        scopes=ScopeTerms.model_construct(**asdict(key.scopes)),
-        limits=LimitTerms.model_construct(**asdict(key.limits)),
-        budget=BudgetTerms.model_construct(**asdict(key.budget)),
-        priority=key.priority,
-        cost_centre=key.cost_centre,
     )
+
+
+def _same(spec: type[S], document: Tenant | Key | Engine, **more: object) -> S:
+    """`more`, and the fields that `document` has under the same names."""
+    same = {name: getattr(document, name) for name in spec.model_fields if hasattr(document, name)} | more
+    for name in _TERMS.keys() & same.keys():
+        same[name] = _TERMS[name].model_construct(**asdict(same[name]))
+    return spec.model_construct(**same)  # type: ignore[return-value]  # pydantic's plugin forgets S
 
 
 def base_spec(base: BaseModel) -> BaseSpec:
@@ -138,13 +131,13 @@ def base_spec(base: BaseModel) -> BaseSpec:
 
 def engine_spec(engine: Engine) -> EngineSpec:
     """Without what its process says of itself."""
-    same = {name: getattr(engine, name) for name in EngineSpec.model_fields if hasattr(engine, name)}
-    registered = {
-        "base": engine.base_model,
-        "seats": engine.seats or None,
-        "prompt_scores": engine.declared_scores or None,
-    }
-    return EngineSpec.model_construct(**same | registered)
+    return _same(
+        EngineSpec,
+        engine,
+        base=engine.base_model,
+        seats=engine.seats or None,
+        prompt_scores=engine.declared_scores or None,
+    )
 
 
 def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
@@ -189,22 +182,22 @@ def price_spec(price: Price) -> NewPrice:
     return NewPrice.model_construct(**{name: said[name] for name in NewPrice.model_fields})
 
 
-_TERMS: dict[str, StrictBody] = {
-    "limits": LimitTerms(),
-    "budget": BudgetTerms(),
-    "quotas": QuotaTerms(),
-    "policy": PolicyTerms(),
-    "scopes": ScopeTerms(),
+_TERMS: dict[str, type[StrictBody]] = {
+    "limits": LimitTerms,
+    "budget": BudgetTerms,
+    "quotas": QuotaTerms,
+    "policy": PolicyTerms,
+    "scopes": ScopeTerms,
 }
 
 
 def _quiet_terms(spec: dict[str, Any]) -> None:
     """Leaves out what is not limited."""
     for name, terms in _TERMS.items():
-        defaults = terms.model_dump(mode="json")
-        said = {k: v for k, v in spec.pop(name, {}).items() if v != defaults[k]}
-        if said:
-            spec[name] = said
+        defaults = terms().model_dump(mode="json")
+        changed = {k: v for k, v in spec.pop(name, {}).items() if v != defaults[k]}
+        if changed:
+            spec[name] = changed
 
 
 _QUIET: dict[str, dict[str, Any]] = {

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gateway.operations.declarative.document import DECIMALS, schema
-from gateway.tenants.directory import Role
 
 Json = dict[str, Any]
 
@@ -34,7 +33,6 @@ OBJECTS: Final = {
     "NewRateCard": ("rate-card", "One version of a rate card; see docs/rate-cards.md."),
     "NewAssignment": ("rate-card-assignment", "Whose card it is, and from which month."),
     "Priority": ("priority", "A higher class is served first when requests wait for engines."),
-    "Role": ("role", "What a key is for; see docs/access.md."),
 }
 """pydantic's name → the object's name, and what it is; in the order of the reference page."""
 NAMES: Final = {name: shown for name, (shown, _) in OBJECTS.items()}
@@ -63,7 +61,6 @@ def fleet_file_schema() -> Json:
     root = _tidy(schema())
     objects: Json = {NAMES[name]: definition for name, definition in root.pop("$defs").items()}
     objects["key"]["properties"]["secret"] = _SECRET
-    objects["role"]["enum"].remove(Role.ENROLMENT.value)  # no file can have such keys
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Florin fleet file",

@@ -34,8 +34,9 @@ from gateway.operations.declarative.specs import (
 )
 from gateway.operations.engine_checks import check_same
 from gateway.operations.finance_inputs import NewPrice
-from gateway.operations.terms import KeyTerms, updated
-from gateway.tenants.directory import Key, Pins, Tenant
+from gateway.operations.terms import updated
+from gateway.schemas.terms import KeyTerms
+from gateway.tenants.directory import Key, Pins, Role, Tenant
 
 HISTORY = 32
 
@@ -73,7 +74,7 @@ def new_key(key_id: str, wanted: KeySpec, *, created: int) -> Key:
     bare = Key(
         key_id,
         wanted.tenant,
-        wanted.role,
+        Role(wanted.role),
         wanted.secret.removeprefix("sha256:"),
         created,
         revoked=_micros(wanted.revoked),

@@ -13,7 +13,7 @@ from adapters.sources.public_uri import public
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
-from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
+from gateway.operations.terms import check_terms
 from gateway.schemas.base import (
     Address,
     Count,
@@ -26,6 +26,8 @@ from gateway.schemas.base import (
 )
 from gateway.schemas.engine_registration import EngineLabels, EngineOptions
 from gateway.schemas.engines import EngineState
+from gateway.schemas.keys import KeyRole
+from gateway.schemas.terms import CostCentre, KeyTerms, TenantTerms
 from gateway.tenants.directory import TENANT_ROLES, Role
 
 VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
@@ -109,7 +111,7 @@ class KeySpec(KeyTerms):
     tenant: Annotated[str, AfterValidator(_tenant_or_none)] = Field(
         "", description="Whose it is. Required for the roles tenant and tenant-admin."
     )
-    role: Role = Field(Role.TENANT, description="What it is for.")
+    role: KeyRole = Field("tenant", description="What it is for; see docs/access.md.")
     engine: Annotated[str, AfterValidator(_engine_or_none)] = Field(
         "", description="The one engine that a key of role engine is for."
     )
@@ -121,21 +123,18 @@ class KeySpec(KeyTerms):
 
     @model_validator(mode="after")
     def _whose(self) -> KeySpec:
-        if self.role in TENANT_ROLES and not self.tenant:
-            raise ValueError(f"a key of role {self.role} needs a tenant")
-        if self.role is Role.ENROLMENT:
-            raise ValueError(
-                "a file cannot have enrolment tokens: create them with `florin engine token create`"
-            )
-        if (self.role is Role.ENGINE) != bool(self.engine):
+        role = Role(self.role)
+        if role in TENANT_ROLES and not self.tenant:
+            raise ValueError(f"a key of role {role} needs a tenant")
+        if (role is Role.ENGINE) != bool(self.engine):
             raise ValueError("a key has an engine if and only if its role is engine")
         if self.pins is not None and not self.engine:
             raise ValueError("only keys of role engine have pins")
-        if self.tenant and self.role in {Role.ENGINE, Role.METRICS}:
-            raise ValueError(f"a key of role {self.role} cannot belong to a tenant")
+        if self.tenant and role in {Role.ENGINE, Role.METRICS}:
+            raise ValueError(f"a key of role {role} cannot belong to a tenant")
         _check_time("expires", self.expires)
         _check_time("revoked", self.revoked)
-        check_terms(self.role, self)
+        check_terms(role, self)
         return self
 
 

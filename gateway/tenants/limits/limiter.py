@@ -25,11 +25,10 @@ from gateway.dataplane.request import Call
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Directory, Key, Tenant
 from gateway.tenants.limits.grant import UNLIMITED, Grant, Plan, reserve
-from gateway.tenants.limits.needs import Bounds, Need, OutputHistory, need_of, price_for
+from gateway.tenants.limits.needs import BOUNDS, Need, OutputHistory, bounds, need_of, price_for
 from gateway.tenants.limits.shared_counters import SEED_SECONDS, SharedCounters, Used
 from gateway.tenants.limits.subject_account import REPORT_SECONDS, Account
 from gateway.tenants.limits.wording import CONCURRENT, NAMES, rate_headers, refusal
-from gateway.tenants.terms import NO_LIMITS
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +161,7 @@ class Limiter:
         try:
             plan.bounds.apply(call)
         except FlorinError as error:
-            limit = "max_output" if error.code == "max_output_exceeded" else "max_context"
+            limit = BOUNDS[error.code]
             self._metrics.limit_refusal(plan.tenant.name, limit)
             raise
 
@@ -250,7 +249,7 @@ class Limiter:
             tenant,
             key,
             tuple(accounts),
-            _bounds(tenant, key),
+            bounds(tenant.limits, key.limits),
             self._histories.setdefault(tenant.name, OutputHistory()),
             price_for(self._settings, tenant.name) if money else None,
         )
@@ -263,12 +262,3 @@ class Limiter:
         self.counters.forget_all_but(known)
         for name in self._histories.keys() - self._directory.tenants.keys():
             del self._histories[name]
-
-
-def _bounds(tenant: Tenant, key: Key) -> Bounds | None:
-    if tenant.limits is NO_LIMITS and key.limits is NO_LIMITS:
-        return None
-    both = (tenant.limits, key.limits)
-    context = min((x.max_context for x in both if x.max_context is not None), default=None)
-    output = min((x.max_output for x in both if x.max_output is not None), default=None)
-    return None if context is None and output is None else Bounds(context, output)

@@ -12,7 +12,7 @@ from adapters.store.protocol.limits import Amounts
 from gateway.config import Settings
 from gateway.dataplane.request import COMPLETIONS_OUTPUT, Call, output_bound
 from gateway.errors import FlorinError
-from gateway.tenants.terms import Budget
+from gateway.tenants.terms import Budget, Limits
 from gateway.units import NANO
 
 _MILLION: Final = 1_000_000
@@ -87,6 +87,10 @@ class OutputHistory:
             self.expected = sorted(self._seen)[len(self._seen) * 9 // 10]
 
 
+BOUNDS: Final = {"max_output_exceeded": "max_output", "context_length_exceeded": "max_context"}
+"""Codes of `Bounds.apply`'s refusals → the limits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """A tenant's and a key's limits of one request, together."""
@@ -121,6 +125,13 @@ class Bounds:
         default = None if call.endpoint.chat else COMPLETIONS_OUTPUT
         if choices and asked is None and most is not None and (default is None or most < default):
             call.body[field] = most
+
+
+def bounds(*limits: Limits) -> Bounds | None:
+    """What several limits allow together; None: anything."""
+    context = min((x.max_context for x in limits if x.max_context is not None), default=None)
+    output = min((x.max_output for x in limits if x.max_output is not None), default=None)
+    return None if context is None and output is None else Bounds(context, output)
 
 
 @dataclass(slots=True)

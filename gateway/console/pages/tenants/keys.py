@@ -9,100 +9,100 @@ from urllib.parse import quote, urlencode
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.tenants import forms, rows
+from gateway.console.forms import FormField, body_of, fields_of
+from gateway.console.pages.tenants import rows
 from gateway.console.visit import MANAGERS, Route, Visit
+from gateway.schemas.base import Listed
+from gateway.schemas.keys import CreatedKey, Key, KeyFields, NewKey, RotatedKey
+from gateway.schemas.tenants import Tenant
+from gateway.schemas.terms import KeyTerms
 from gateway.tenants.directory import TENANT_ROLES, Role
 
-Json = dict[str, Any]
 _API: Final = "/admin/v1/keys"
 _STATES: Final = {"valid": "Valid", "gone": "Revoked or expired", "all": "All"}
-_ROLES: Final = {
-    Role.TENANT: "tenant: calls models",
-    Role.TENANT_ADMIN: "tenant-admin: also manages its tenant's adapters and keys",
-    Role.OPERATOR: "operator: everything",
-    Role.FINANCE: "finance: prices, costs, months",
-    Role.METRICS: "metrics: reads /metrics",
-}
+_STAFF: Final = frozenset({Role.OPERATOR, Role.FINANCE, Role.METRICS})
+"""Roles of keys that the console creates, besides tenants'."""
 
 
 async def keys(visit: Visit) -> Response:
-    found = (await visit.api.get(_API))["data"]
+    every = (await visit.api.get(_API, Listed[Key])).data
     state = visit.query.get("state", "valid")
     if state not in _STATES:
         state = "valid"
-    shown = [key for key in found if state == "all" or _valid(key, visit.now) is (state == "valid")]
+    shown = [key for key in every if state == "all" or _valid(key, visit.now) is (state == "valid")]
     columns = rows.key_columns(visit.now, tenants=visit.tenant is None)
     table = visit.table(columns, shown, sort="-created")
     return visit.export(table, "keys") or visit.page(
-        "keys.html.j2", table=table, state=state, states=_STATES, any=bool(found)
+        "keys.html.j2", table=table, state=state, states=_STATES, any=bool(every)
     )
 
 
 async def new(visit: Visit) -> Response:
-    names = [] if visit.tenant else [t["name"] for t in (await visit.api.get("/admin/v1/tenants"))["data"]]
+    tenants = () if visit.tenant else (await visit.api.get("/admin/v1/tenants", Listed[Tenant])).data
     tenant = visit.tenant or visit.query.get("tenant", "")
-    roles = [(r.value, words) for r, words in _ROLES.items() if visit.tenant is None or r in TENANT_ROLES]
+    (role,) = fields_of(NewKey, "role")
+    offered = TENANT_ROLES if visit.tenant else TENANT_ROLES | _STAFF
     return visit.page(
         "key_new.html.j2",
-        names=[(name, name) for name in names],
+        names=[(tenant.name, tenant.name) for tenant in tenants],
         tenant=tenant,
-        roles=roles,
-        role=visit.query.get("role", "tenant" if tenant or visit.tenant else "operator"),
-        groups=_groups(),
-        values={},
-        priorities=forms.PRIORITIES,
+        roles=[(value, words) for value, words in role.options or () if value in offered],
+        role=visit.query.get("role", "tenant" if tenant else "operator"),
+        fields=fields_of(NewKey, "label", "expires"),
+        groups=_groups(visit, NewKey),
     )
 
 
 async def create(visit: Visit) -> Response:
     role = visit.text("role")
-    of_tenant = role in {str(r) for r in TENANT_ROLES}
-    body = forms.key(visit.text, of_tenant=of_tenant) | {
-        "role": role,
-        "expires": visit.text("expires") or None,
-    }
-    if of_tenant:
-        body |= {"tenant": visit.tenant or visit.text("tenant")}
-        if visit.tenant is None:
-            body |= {"priority": visit.text("priority") or "normal"}
-    return _secret(visit, await visit.api.post(_API, body), None)
+    body = {"role": role, "expires": visit.text("expires") or None} | _terms(visit, role)
+    if role in TENANT_ROLES:
+        body["tenant"] = visit.tenant or visit.text("tenant")
+    return _secret(visit, await visit.api.post(_API, body, CreatedKey))
 
 
 async def key(visit: Visit) -> Response:
-    found = await visit.api.get(f"{_API}/{_segment(visit.params['id'])}")
+    key = await visit.api.get(f"{_API}/{_segment(visit.params['id'])}", Key)
     return visit.page(
         "key.html.j2",
-        key=found,
-        state=rows.key_state(found, visit.now),
-        of_tenant=found["role"] in TENANT_ROLES,
-        own=found["id"] == visit.key.id,
-        scopes=rows.scopes_in_words(found),
-        groups=_groups(),
-        values=forms.values(found),
-        priorities=forms.PRIORITIES,
-        quoted=shlex.quote(found["id"]),
-        path=_page(found["id"]),
-        audit=f"/console/audit?{urlencode({'actor': 'key:' + found['id']})}",
-        about=f"/console/audit?{urlencode({'subject': found['id']})}",
+        key=key,
+        state=rows.key_state(key, visit.now),
+        of_tenant=key.role in TENANT_ROLES,
+        own=key.id == visit.key.id,
+        scopes=rows.scopes_in_words(key),
+        label=fields_of(KeyFields, "label", values=key)[0],
+        groups=_groups(visit, KeyFields, key),
+        quoted=shlex.quote(key.id),
+        path=_page(key.id),
+        audit=f"/console/audit?{urlencode({'actor': 'key:' + key.id})}",
+        about=f"/console/audit?{urlencode({'subject': key.id})}",
     )
 
 
 async def save(visit: Visit) -> Response:
-    found = await visit.api.get(f"{_API}/{_segment(visit.params['id'])}")
-    of_tenant = found["role"] in TENANT_ROLES
-    body = forms.key(visit.text, of_tenant=of_tenant)
-    if of_tenant and visit.tenant is None:
-        body |= {"priority": visit.text("priority") or "normal"}
+    key = await visit.api.get(f"{_API}/{_segment(visit.params['id'])}", Key)
+    body = _terms(visit, key.role)
     if expires := visit.text("expires"):
         body |= {"expires": None if expires == "never" else expires}
-    await visit.api.patch(f"{_API}/{_segment(found['id'])}", body)
-    return visit.see(_page(found["id"]), "Changed. Every gateway knows within a second.")
+    await visit.api.patch(f"{_API}/{_segment(key.id)}", body)
+    return visit.see(_page(key.id), "Changed. Every gateway knows within a second.")
+
+
+def _terms(visit: Visit, role: str) -> dict[str, Any]:
+    """The part of a body that new and changed keys have in common. Only tenants' keys have scopes and limits,
+    and only operators set priorities. Raises ApiError."""
+    body = body_of(KeyTerms, visit.text)
+    if role not in TENANT_ROLES:
+        return {"label": body["label"]}
+    if visit.tenant is not None:
+        del body["priority"]
+    return body
 
 
 async def rotate(visit: Visit) -> Response:
     body = {"overlap": visit.text("overlap") or "24h"}
-    made = await visit.api.post(f"{_API}/{_segment(visit.params['id'])}/rotate", body)
-    return _secret(visit, made, made["replaced"])
+    key = await visit.api.post(f"{_API}/{_segment(visit.params['id'])}/rotate", body, RotatedKey)
+    return _secret(visit, key, key.replaced)
 
 
 async def revoke(visit: Visit) -> Response:
@@ -115,19 +115,24 @@ async def revoke(visit: Visit) -> Response:
     return visit.see(_page(key_id), f"Key {key_id} is revoked. Every gateway refuses it within a second.")
 
 
-def _secret(visit: Visit, made: Json, replaced: Json | None) -> Response:
+def _secret(visit: Visit, key: CreatedKey, replaced: Key | None = None) -> Response:
     """The only page that shows a key. Nothing keeps it: neither the store, nor history, nor a cache."""
-    return visit.page("key_secret.html.j2", made=made, replaced=replaced, host=str(visit.request.base_url))
+    return visit.page("key_secret.html.j2", key=key, replaced=replaced, host=str(visit.request.base_url))
 
 
-def _groups() -> tuple[tuple[str, str, tuple[forms.Field, ...]], ...]:
-    return (
-        ("Limits of the key", "Its tenant's apply, too.", forms.LIMITS),
-        ("Budget of the key", "Its tenant's applies, too.", forms.BUDGETS),
-    )
+def _groups(
+    visit: Visit, body: type[KeyFields], key: Key | None = None
+) -> list[tuple[str, str, list[FormField]]]:
+    """Title, explanation and fields of the parts of a form that only tenants' keys have."""
+    own = fields_of(body, "cost_centre", *([] if visit.tenant else ["priority"]), values=key)
+    return [
+        ("Scopes", "What it may do.", [*fields_of(body, section="scopes", values=key), *own]),
+        ("Limits of the key", "Its tenant's apply, too.", fields_of(body, section="limits", values=key)),
+        ("Budget of the key", "Its tenant's applies, too.", fields_of(body, section="budget", values=key)),
+    ]
 
 
-def _valid(key: Json, now: int) -> bool:
+def _valid(key: Key, now: int) -> bool:
     return rows.key_state(key, now)[0] in {"valid", "being replaced"}
 
 

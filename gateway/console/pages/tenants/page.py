@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,22 +12,36 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError, maybe
-from gateway.console.pages.tenants import forms, rows
+from gateway.console.forms import FormField, body_of, fields_of
+from gateway.console.pages.tenants import rows
 from gateway.console.tables import view
 from gateway.console.visit import CUSTOMERS, OPERATORS, Route, Visit
+from gateway.schemas.account import Account, Me
+from gateway.schemas.adapters import Adapter
+from gateway.schemas.base import Listed
+from gateway.schemas.keys import Key
+from gateway.schemas.tenants import AddedTenant, ChangedTenant, RemovedTenant, Tenant, TenantPage
+from gateway.schemas.terms import TenantTerms
 from gateway.tenants.directory import Role
 
 Json = dict[str, Any]
 _API: Final = "/admin/v1/tenants"
 _PATIENCE: Final = 1.0
 """Seconds that the list waits for the currency."""
+_GROUPS: Final = (
+    ("limits", "Limits", "Of all of its requests, over all gateways."),
+    ("budget", "Budget", "Requests beyond it are refused until the day or month ends."),
+    ("quotas", "Quotas", "What it may register itself, with a key of role tenant-admin."),
+    ("policy", "Requests", "Where they differ from the installation's settings; `none` in a list: nothing."),
+    ("", "The tenant", "How it shares the fleet, and how its costs are grouped."),
+)
+"""Sections of the form: name, title, explanation."""
 
 
 async def tenants(visit: Visit) -> Response:
-    listed, currency = await asyncio.gather(visit.api.get(_API), _currency(visit))
-    found = listed["data"]
-    table = visit.table(rows.tenant_columns(currency), found, sort="name")
-    return visit.export(table, "tenants") or visit.page("tenants.html.j2", table=table, any=bool(found))
+    listed, currency = await asyncio.gather(visit.api.get(_API, Listed[Tenant]), _currency(visit))
+    table = visit.table(rows.tenant_columns(currency), listed.data, sort="name")
+    return visit.export(table, "tenants") or visit.page("tenants.html.j2", table=table, any=bool(listed.data))
 
 
 async def _currency(visit: Visit) -> str:
@@ -41,44 +56,57 @@ async def _currency(visit: Visit) -> str:
 
 async def tenant(visit: Visit) -> Response:
     name = visit.params["name"]
-    found = await visit.api.get(f"{_API}/{_segment(name)}")
-    return await _show(visit, found, found["keys"], _page(name))
+    page = await visit.api.get(f"{_API}/{_segment(name)}", TenantPage)
+    labels = rows.shown_labels(page.requires)
+    return await _show(visit, page, page.keys, _page(name), adapters=page.adapters, labels=labels)
 
 
 async def account(visit: Visit) -> Response:
     """The same page with a tenant's own walls."""
-    managed = visit.role is Role.TENANT_ADMIN
-    found, own = await asyncio.gather(
-        visit.api.get("/admin/v1/account"), visit.api.get("/admin/v1/keys" if managed else "/admin/v1/me")
-    )
-    return await _show(visit, found, own["data"] if managed else [own], "/console/account")
+    account, keys = await asyncio.gather(visit.api.get("/admin/v1/account", Account), _own_keys(visit))
+    return await _show(visit, account, keys, "/console/account")
 
 
-async def _show(visit: Visit, found: Json, keys: list[Json], path: str) -> Response:
-    name = found["name"]
-    valid = [_whole(key) for key in keys if key.get("revoked") is None]
+async def _own_keys(visit: Visit) -> Sequence[Key]:
+    if visit.role is Role.TENANT_ADMIN:
+        return (await visit.api.get("/admin/v1/keys", Listed[Key])).data
+    return [await visit.api.get("/admin/v1/me", Me)]
+
+
+async def _show(
+    visit: Visit,
+    page: TenantPage | Account,
+    keys: Sequence[Key],
+    path: str,
+    *,
+    adapters: Sequence[Adapter] = (),
+    labels: str = "",
+) -> Response:
+    name = page.name
+    valid = [key for key in keys if key.revoked is None]
     columns = rows.key_columns(visit.now, tenants=False, linked=visit.role is not Role.TENANT)
     tables = {
         "keys": visit.table(columns, valid, sort="-last_used", name="keys"),
-        "errors": visit.table(rows.ERRORS, found["errors"], name="errors", size=20),
-        "adapters": visit.table(
-            rows.ADAPTERS, found.get("adapters", []), sort="adapter", name="adapters", size=20
-        ),
+        "errors": visit.table(rows.ERRORS, page.errors, name="errors", size=20),
+        "adapters": visit.table(rows.ADAPTERS, adapters, sort="adapter", name="adapters", size=20),
     }
-    asked = visit.query.get("format", "").partition(":")[2]
-    if asked == "days":
+    requested = visit.query.get("format", "").partition(":")[2]
+    if requested == "days":
         tables["days"] = (await _spend(visit, name, path))["days"]
-    if asked in tables and (export := visit.export(tables[asked], f"{name}-{asked}")) is not None:
-        return export
+    if requested in tables:
+        export = visit.export(tables[requested], f"{name}-{requested}")
+        if export is not None:
+            return export
     return visit.page(
         "tenant.html.j2",
-        tenant=found,
+        tenant=page,
         staff=visit.tenant is None,
-        uses=rows.uses(found, found["currency"]),
-        quotas=rows.quota_rows(found["quota_use"]),
-        budgets=forms.BUDGETS,
+        uses=rows.uses(page, page.currency),
+        quotas=rows.quotas(page.quota_use),
+        policy=rows.policy(page.policy),
+        budgets=[field for field in fields_of(TenantTerms, section="budget") if not field.value],
         revoked=len(keys) - len(valid),
-        labels=rows.shown_labels(found.get("requires", {})),
+        labels=labels,
         quoted=shlex.quote(name),
         path=path,
         spend=f"{path}/spend?{visit.request.url.query}",
@@ -117,45 +145,48 @@ async def _spend(visit: Visit, name: str, path: str) -> Json:
 
 
 async def new(visit: Visit) -> Response:
-    return visit.page("tenant_new.html.j2")
+    return visit.page("tenant_new.html.j2", base_access=fields_of(TenantTerms, "base_access")[0])
 
 
 async def add(visit: Visit) -> Response:
     name = visit.text("name")
-    body = {"name": name, "base_access": bool(visit.text("base_access"))}
-    added = await visit.api.post(_API, body, new_only="true")
-    return visit.see(_page(name), " ".join([f"{name} added. Its first key comes next.", *added["warnings"]]))
+    body = {"name": name} | body_of(TenantTerms, visit.text, "base_access")
+    added = await visit.api.post(_API, body, AddedTenant, new_only="true")
+    return visit.see(_page(name), " ".join([f"{name} added. Its first key comes next.", *added.warnings]))
 
 
 async def edit(visit: Visit) -> Response:
-    found = await visit.api.get(f"{_API}/{_segment(visit.params['name'])}")
+    tenant = await visit.api.get(f"{_API}/{_segment(visit.params['name'])}", TenantPage)
     return visit.page(
         "tenant_edit.html.j2",
-        tenant=found,
-        values=forms.values(found),
-        groups=(
-            ("Limits", "Of all of its requests, over all gateways.", forms.LIMITS),
-            ("Budget", "Requests beyond it are refused until the day or month ends.", forms.BUDGETS),
-            ("Quotas", "What it may register itself, with a key of role tenant-admin.", forms.QUOTAS),
-        ),
-        choices=forms.CHOICES,
-        labels=rows.shown_labels(found["requires"]),
-        quoted=shlex.quote(found["name"]),
-        path=_page(found["name"]),
+        tenant=tenant,
+        groups=[(title, about, _fields(tenant, section)) for section, title, about in _GROUPS],
+        quoted=shlex.quote(tenant.name),
+        path=_page(tenant.name),
     )
+
+
+def _fields(tenant: Tenant, section: str) -> list[FormField]:
+    fields = fields_of(TenantTerms, section=section, values=tenant)
+    return fields if section else [field for field in fields if "." not in field.name]
 
 
 async def save(visit: Visit) -> Response:
     name = visit.params["name"]
-    changed = await visit.api.patch(f"{_API}/{_segment(name)}", forms.tenant(visit.text))
-    warnings = "".join(f" Warning: {warning}." for warning in changed["warnings"])
+    body = body_of(TenantTerms, visit.text)
+    changed = await visit.api.patch(f"{_API}/{_segment(name)}", body, ChangedTenant)
+    warnings = "".join(f" Warning: {warning}." for warning in changed.warnings)
     return visit.see(_page(name), f"{name} changed. This holds from the next request on.{warnings}")
 
 
 async def limit(visit: Visit) -> Response:
-    """Change one limit or budget."""
+    """Change one limit or budget: `field` says which, `value` to what."""
     name = visit.params["name"]
-    await visit.api.patch(f"{_API}/{_segment(name)}", forms.one(visit.text))
+    section, _, field = visit.text("field").partition(".")
+    if field not in rows.LIMITS or rows.LIMITS[field].path[0] != section:
+        raise ApiError(400, "invalid_value", "There is no such limit.")
+    body = body_of(TenantTerms, lambda _: visit.text("value"), field, section=section)
+    await visit.api.patch(f"{_API}/{_segment(name)}", body)
     return visit.see(_page(name), "Changed. This holds from the next request on.")
 
 
@@ -176,10 +207,10 @@ async def remove(visit: Visit) -> Response:
     name = visit.params["name"]
     if visit.text("confirm") != name:
         raise ApiError(400, "invalid_value", f"Type {name} to remove it.", "confirm")
-    told = await visit.api.delete(f"{_API}/{_segment(name)}", dry_run="true")
-    if told["obstacles"]:
-        first = "; ".join(f"{o['kind']} {o['id']}: {o['command']}" for o in told["obstacles"][:5])
-        more = len(told["obstacles"]) - 5
+    trial = await visit.api.delete(f"{_API}/{_segment(name)}", RemovedTenant, dry_run="true")
+    if trial.obstacles:
+        first = "; ".join(f"{o.kind} {o.id}: {o.command}" for o in trial.obstacles[:5])
+        more = len(trial.obstacles) - 5
         rest = f"; and {more} more" if more > 0 else ""
         raise ApiError(
             409,
@@ -197,11 +228,6 @@ def _page(name: str) -> str:
 
 def _segment(name: str) -> str:
     return quote(name, safe="")
-
-
-def _whole(key: Json) -> Json:
-    """`/me` leaves out what an own key needs not be told."""
-    return {"revoked": None, "replaced_by": "", "last_used": None} | key
 
 
 ROUTES = (

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.console.formats import compact, money, number
-from gateway.console.pages.tenants.forms import BUDGETS, LIMITS, QUOTAS
+from gateway.console.formats import NONE, compact, money, number
 from gateway.console.tables import Cell, Column
 from gateway.errors import CODES
+from gateway.schemas.account import Account
+from gateway.schemas.adapters import Adapter
+from gateway.schemas.keys import Key
+from gateway.schemas.options import OptionField
+from gateway.schemas.tenants import LimitUse, QuotaUse, Tenant, TenantPage
+from gateway.schemas.terms import KeyTerms, in_words, section
+from gateway.schemas.typed_text import written
+from gateway.tenants.terms import RequestPolicy
 
 Json = dict[str, Any]
 DAYS: Final = 30
 """Shown of the spend by day."""
 _NEAR: Final = 0.8
-_DEFAULT_WARN: Final = 80
-_LABELS: Final = {field.name: field for field in (*LIMITS, *BUDGETS)}
+LIMITS: Final = {
+    field.path[-1]: field for field in (*section("limits"), *section("budget")) if field.option.clears
+}
+"""By name, also budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +48,43 @@ class Use:
     """A larger limit to start from: half as much again, with two digits."""
 
 
-def uses(page: Json, currency: str) -> list[Use]:
-    """Those that are set, in the order of the forms."""
-    counted = {row["limit"]: row for row in page["usage"] or ()}
-    found = []
-    for name, field in _LABELS.items():
-        allowed = page[field.section][name]
-        if allowed is None:
-            continue
-        row = counted.get(name, {"used": None, "resets": None})
-        used, cash = row["used"], name.startswith("money")
-        share = float(used or 0) / float(allowed) if float(allowed) else 0.0
-        warn = page["budget"]["warn_percent"] / 100 if field.section == "budget" else _NEAR
-        found.append(
-            Use(
-                field.form_name,
-                field.label,
-                "–" if used is None else money(used, currency) if cash else number(int(used)),  # noqa: RUF001
-                money(allowed, currency) if cash else number(int(allowed)),
-                share,
-                "bad" if share >= 1 else "warn" if share >= warn else "",
-                row["resets"] * 1_000_000 if row["resets"] else None,
-                raised(str(allowed)),
-            )
-        )
-    return found
+def uses(page: TenantPage | Account, currency: str) -> list[Use]:
+    """The limits and budgets that are set, in the order of the forms."""
+    counted = {use.limit: use for use in page.usage or ()}
+    return [
+        _use(field, allowed, counted.get(name), page.budget.warn_percent, currency)
+        for name, field in LIMITS.items()
+        if (allowed := getattr(getattr(page, field.path[0]), name)) is not None
+    ]
+
+
+def _use(
+    field: OptionField, allowed: int | Decimal, use: LimitUse | None, warn_percent: int, currency: str
+) -> Use:
+    used = None if use is None else use.used
+    share = float(used or 0) / float(allowed) if float(allowed) else 0.0
+    warn = warn_percent / 100 if field.path[0] == "budget" else _NEAR
+    return Use(
+        ".".join(field.path),
+        field.label,
+        NONE if used is None else _amount(field, used, currency),
+        _amount(field, allowed, currency),
+        share,
+        "bad" if share >= 1 else "warn" if share >= warn else "",
+        use.resets * 1_000_000 if use and use.resets else None,
+        raised(str(allowed)),
+    )
+
+
+def _amount(field: OptionField, value: Any, currency: str) -> str:
+    return money(value, currency) if field.kind == "money" else number(int(value))
 
 
 def raised(allowed: str) -> str:
     """Half as much again, rounded up to two digits."""
-    wanted = Decimal(allowed) * Decimal("1.5")
-    step = Decimal(1).scaleb(max(wanted.adjusted() - 1, 0))
-    return format((wanted / step).to_integral_value(ROUND_CEILING) * step, "f")
+    larger = Decimal(allowed) * Decimal("1.5")
+    step = Decimal(1).scaleb(max(larger.adjusted() - 1, 0))
+    return format((larger / step).to_integral_value(ROUND_CEILING) * step, "f")
 
 
 def days(costs: Json, now: int) -> Json:
@@ -111,50 +125,45 @@ def day_columns(currency: str) -> list[Column]:
 
 
 def tenant_columns(currency: str) -> list[Column]:
-    def link(t: Json) -> Cell:
-        return Cell(t["name"], href=f"/console/tenants/{quote(t['name'], safe='')}")
+    def link(tenant: Tenant) -> Cell:
+        return Cell(tenant.name, href=f"/console/tenants/{quote(tenant.name, safe='')}")
+
+    def terms(name: str) -> Callable[[Tenant], str]:
+        fields = [field for field in section(name) if field.option.clears]
+        return lambda tenant: ", ".join(in_words(getattr(tenant, name), fields, short))
+
+    def short(field: OptionField, value: Any) -> str:
+        return (
+            compact(value) if field.kind == "count" and value >= 10_000 else _amount(field, value, currency)
+        )
 
     return [
         Column("name", "Tenant", link),
         Column("state", "State", lambda t: Cell(*_state_of_tenant(t)), "badge"),
-        Column("weight", "Weight", lambda t: t["weight"], "number", "Its share of a busy fleet"),
-        Column("limits", "Limits", lambda t: in_words(t["limits"], LIMITS)),
-        Column("budget", "Budget", lambda t: in_words(t["budget"], BUDGETS, currency)),
-        Column("requires", "Requires", lambda t: shown_labels(t["requires"])),
-        Column("base_access", "Base model", lambda t: "allowed" if t["base_access"] else "no"),
-        Column("created", "Added", lambda t: t["created"], "time"),
+        Column("weight", "Weight", lambda t: t.weight, "number", "Its share of a busy fleet"),
+        Column("limits", "Limits", terms("limits")),
+        Column("budget", "Budget", terms("budget")),
+        Column("requires", "Requires", lambda t: shown_labels(t.requires)),
+        Column("base_access", "Base model", lambda t: "allowed" if t.base_access else "no"),
+        Column("created", "Added", lambda t: t.created, "time"),
     ]
 
 
-def _state_of_tenant(tenant: Json) -> tuple[str, str, str]:
-    return ("suspended", "", "bad") if tenant["suspended"] else ("served", "", "good")
+def _state_of_tenant(tenant: Tenant) -> tuple[str, str, str]:
+    return ("suspended", "", "bad") if tenant.suspended else ("served", "", "good")
 
 
-def in_words(terms: Json, fields: Sequence[Any], currency: str = "") -> str:
-    """`600 requests per minute, 4 requests at a time`."""
-    found = []
-    for field in fields:
-        value = terms[field.name]
-        if value is not None:
-            what = field.label[0].lower() + field.label[1:]
-            if field.name.startswith("money"):
-                found.append(f"{money(value, currency)} {what.removeprefix('money ')}")
-            else:
-                found.append(f"{compact(value) if value >= 10_000 else number(value)} {what}")
-    return ", ".join(found)
-
-
-def shown_labels(labels: Json) -> str:
+def shown_labels(labels: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(labels.items()))
 
 
-def key_state(key: Json, now: int) -> tuple[str, str]:
+def key_state(key: Key, now: int) -> tuple[str, str]:
     """Its state, and the tone of that."""
-    if key["revoked"]:
-        return ("used" if key["role"] == "enrolment" else "revoked"), ""
-    if key["expires"] is not None and key["expires"] <= now:
+    if key.revoked:
+        return ("used" if key.role == "enrolment" else "revoked"), ""
+    if key.expires is not None and key.expires <= now:
         return "expired", ""
-    if key["replaced_by"]:
+    if key.replaced_by:
         return "being replaced", "warn"
     return "valid", "good"
 
@@ -162,15 +171,15 @@ def key_state(key: Json, now: int) -> tuple[str, str]:
 def key_columns(now: int, *, tenants: bool, linked: bool = True) -> list[Column]:
     """`tenants`: whether the table has keys of several. `linked`: whether the visitor may see their pages."""
     columns = [
-        Column("id", "Key", lambda k: Cell(k["id"], href=_key(k["id"]) if linked else "")),
-        Column("label", "Label", lambda k: k["label"]),
-        Column("role", "Role", lambda k: k["role"]),
-        Column("tenant", "Tenant", lambda k: k["tenant"]),
+        Column("id", "Key", lambda k: Cell(k.id, href=_key(k.id) if linked else "")),
+        Column("label", "Label", lambda k: k.label),
+        Column("role", "Role", lambda k: k.role),
+        Column("tenant", "Tenant", lambda k: k.tenant),
         Column("state", "State", lambda k: _badge(key_state(k, now)), "badge"),
         Column("scopes", "May do", scopes_in_words),
-        Column("last_used", "Last used", lambda k: k.get("last_used"), "time"),
-        Column("expires", "Expires", lambda k: k["expires"], "time"),
-        Column("created", "Created", lambda k: k["created"], "time"),
+        Column("last_used", "Last used", lambda k: k.last_used, "time"),
+        Column("expires", "Expires", lambda k: k.expires, "time"),
+        Column("created", "Created", lambda k: k.created, "time"),
     ]
     return columns if tenants else [c for c in columns if c.name != "tenant"]
 
@@ -183,10 +192,8 @@ def _badge(state: tuple[str, str]) -> Cell:
     return Cell(state[0], tone=state[1])
 
 
-def scopes_in_words(key: Json) -> str:
-    scopes = key["scopes"]
-    found = ["read only"] if scopes["read_only"] else []
-    return ", ".join([*found, *scopes["adapters"], *scopes["endpoints"]]) or "all of its role"
+def scopes_in_words(key: Key) -> str:
+    return ", ".join(in_words(key.scopes, section("scopes", KeyTerms))) or "all of its role"
 
 
 def _request(request_id: str) -> Cell:
@@ -194,12 +201,12 @@ def _request(request_id: str) -> Cell:
 
 
 ERRORS: Final = [
-    Column("at", "When", lambda e: e["at"], "time"),
-    Column("status", "Status", lambda e: e["status"]),
-    Column("code", "Code", lambda e: Cell(e["code"], note=_remedy(e["code"]))),
-    Column("adapter", "Adapter", lambda e: e["adapter"] or None),
-    Column("key", "Key", lambda e: e["key"]),
-    Column("request_id", "Request", lambda e: _request(e["request_id"])),
+    Column("at", "When", lambda e: e.at, "time"),
+    Column("status", "Status", lambda e: e.status),
+    Column("code", "Code", lambda e: Cell(e.code, note=_remedy(e.code))),
+    Column("adapter", "Adapter", lambda e: e.adapter or None),
+    Column("key", "Key", lambda e: e.key),
+    Column("request_id", "Request", lambda e: _request(e.request_id)),
 ]
 
 
@@ -212,38 +219,32 @@ def _adapter(name: str) -> Cell:
     return Cell(name, href=f"/console/adapters/{quote(name)}")
 
 
-def _problems(adapter: Json) -> str | None:
-    return ", ".join(f"{one['version']} is {one['state']}" for one in adapter["trouble"]) or None
+def _problems(adapter: Adapter) -> str | None:
+    return ", ".join(f"{problem.version} is {problem.state}" for problem in adapter.trouble) or None
 
 
 ADAPTERS: Final = [
-    Column("adapter", "Adapter", lambda a: _adapter(a["adapter"])),
-    Column("live", "Live", lambda a: a["live"]),
-    Column(
-        "canary",
-        "Canary",
-        lambda a: f"{a['canary']['version']}, {a['canary']['weight']} %" if a["canary"] else None,
-    ),
-    Column("versions", "Versions", lambda a: len(a["versions"]), "number"),
-    Column("loaded", "Loaded", lambda a: Cell("yes" if a["loaded"] else "no"), "text"),
+    Column("adapter", "Adapter", lambda a: _adapter(a.adapter)),
+    Column("live", "Live", lambda a: a.live),
+    Column("canary", "Canary", lambda a: f"{a.canary.version}, {a.canary.weight} %" if a.canary else None),
+    Column("versions", "Versions", lambda a: len(a.versions), "number"),
+    Column("loaded", "Loaded", lambda a: Cell("yes" if a.loaded else "no"), "text"),
     Column("trouble", "Problems", lambda a: Cell(_problems(a), tone="bad"), "badge"),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    label: str
-    used: Any
-    limit: Any
-    bytes: bool
-
-
-def quota_rows(used: Json) -> list[Quota]:
+def quotas(used: Mapping[str, QuotaUse]) -> list[tuple[str, str]]:
+    """What is registered of each quota: its label, and `2 of 5`."""
     return [
-        Quota(f.label, used[f.name]["used"], used[f.name]["limit"], f.name == "bytes")
-        for f in QUOTAS
-        if used[f.name]["used"] is not None or used[f.name]["limit"] is not None
+        (field.label, " of ".join(written(field.kind, n) for n in (quota.used, quota.limit) if n is not None))
+        for field in section("quotas")
+        if (quota := used[field.path[-1]]).used is not None or quota.limit is not None
     ]
+
+
+def policy(policy: RequestPolicy) -> list[tuple[str, str]]:
+    """Each field of it with its value in words; empty: as the settings say."""
+    return [(field.label, ", ".join(in_words(policy, [field]))) for field in section("policy")]
 
 
 def forecast(report: Json | None, name: str) -> Json | None:

@@ -9,8 +9,10 @@ import pytest
 import typer
 
 from gateway.commands.tree import tree
+from gateway.schemas.account import Me, OwnTerms
 from gateway.schemas.adapters import Adapter, RegisteredVersion
 from gateway.schemas.engines import Drain, Engine, Heartbeat, Move
+from gateway.schemas.keys import Key
 from gateway.schemas.placement import (
     Candidate,
     Choice,
@@ -20,13 +22,13 @@ from gateway.schemas.placement import (
     PlacedVersion,
     PlacementChange,
 )
-from gateway.tenants import directory
+from gateway.schemas.tenants import Tenant, TenantPage
 from tests.support.samples import sample
 
 from .conftest import KEY
 
-TENANT = directory.as_json(directory.Tenant("acme", base_access=False, created=1_700_000_000_000_000))
-KEY_ROW = directory.as_json(directory.Key("k1", "acme", directory.Role.TENANT, "", 1)) | {"last_used": None}
+TENANT = sample(Tenant, name="acme", created=1_700_000_000_000_000, weight=1.0)
+KEY_ROW = sample(Key, id="k1", tenant="acme", role="tenant", created=1, priority="normal", last_used=None)
 NEW_KEY = KEY_ROW | {"key": "fl_k1_s3cret"}
 ENGINE = sample(
     Engine,
@@ -156,15 +158,20 @@ NEW_PRICE_BODY = {name: PRICE[name] for name in _GIVEN}
 NEW_RATE_BODY = {name: RATE[name] for name in ("currency", "target", "rate", "source")}
 BY = "by=tenant%2Cadapter%2Cgpu_type"
 
-ME = {
-    "id": "k1", "label": "ci", "role": "tenant-admin", "tenant": "acme", "engine": "", "created": 1, "expires": None,
-    "scopes": {"adapters": ["sup*"], "endpoints": [], "read_only": False}, "priority": "normal",
-    "limits": {"concurrent": 4, "queued": None}, "budget": {"tokens_per_day": None, "warn_percent": 80},
-    "tenant_terms": {
-        "base_access": False, "limits": {"concurrent": 8}, "budget": {"money_per_day": "9.50", "warn_percent": 80},
-        "quotas": {"adapters": {"limit": 5, "used": 2}, "uploads_per_hour": {"limit": None, "used": 0}},
-    },
-}  # fmt: skip
+ME = sample(
+    Me,
+    id="k1",
+    label="ci",
+    role="tenant-admin",
+    tenant="acme",
+    scopes={"adapters": ["sup*"]},
+    limits={"concurrent": 4},
+    tenant_terms=sample(
+        OwnTerms,
+        budget={"money_per_day": "9.50"},
+        quotas={"adapters": {"limit": 5, "used": 2}, "uploads_per_hour": {"limit": None, "used": 0}},
+    ),
+)
 CASES = [
     (("tenant", "add", "acme"), "POST", "/admin/v1/tenants", {"name": "acme"}, TENANT, "acme"),
     (
@@ -205,7 +212,7 @@ CASES = [
             },
             "weight": 2.5,
         },
-        {**TENANT, "limits": {**TENANT["limits"], "requests_per_minute": 600}}, "600 requests/min",
+        {**TENANT, "limits": {**TENANT["limits"], "requests_per_minute": 600}}, "600 requests per minute",
     ),
     (
         (
@@ -284,7 +291,7 @@ CASES = [
         "DELETE", "/admin/v1/tenants/acme", None,
         {"tenant": "acme", "removed": False, "exists": False, "obstacles": []}, "nothing to do",
     ),
-    (("whoami",), "GET", "/admin/v1/me", None, ME, "uploads_per_hour"),
+    (("whoami",), "GET", "/admin/v1/me", None, ME, "Uploads per hour"),
     (
         ("console",),
         "POST", "/admin/v1/sign-in-links", None,
@@ -295,18 +302,15 @@ CASES = [
     (
         ("tenant", "show", "acme"),
         "GET", "/admin/v1/tenants/acme", None,
-        {
-            **TENANT, "adapters": [], "keys": [KEY_ROW], "errors": [], "usage": [],
-            "queue": {"waiting": 0, "in_flight": 0, "longest_wait": 0.0, "served_share": 0.0},
-        }, "florin adapter add acme/NAME",
+        sample(TenantPage, **TENANT, keys=[KEY_ROW]), "florin adapter add acme/NAME",
     ),
     (
         ("key", "create", "--tenant", "acme"),
-        "POST", "/admin/v1/keys", {"tenant": "acme", "role": "tenant"}, NEW_KEY, "fl_k1_s3cret\n",
+        "POST", "/admin/v1/keys", {"tenant": "acme"}, NEW_KEY, "fl_k1_s3cret\n",
     ),
     (
         ("key", "create", "--role", "finance"),
-        "POST", "/admin/v1/keys", {"tenant": "", "role": "finance"}, {**NEW_KEY, "tenant": ""}, "fl_k1_s3cret\n",
+        "POST", "/admin/v1/keys", {"role": "finance"}, {**NEW_KEY, "tenant": ""}, "fl_k1_s3cret\n",
     ),
     (
         (

@@ -12,12 +12,13 @@ from adapters.security.secret_files import read_key, write_private
 from gateway.commands.client import UsageError
 from gateway.commands.tokens import seconds
 from gateway.schemas.enrolment import CreatedToken
+from gateway.schemas.keys import CreatedKey, Key
 from tests.support.samples import sample
 
 TOKEN = "flt_abc_secret"
 ENROL = ("POST", "/admin/v1/enrol")
 USED = {"error": {"message": "This token was used.", "type": "", "param": None, "code": "revoked_api_key"}}
-DONE = {"id": "k1", "engine": "gpu1", "role": "engine"}
+DONE = sample(Key, id="k1", engine="gpu1", role="engine")
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def offered(fake) -> list[str]:
 
 
 def test_a_token_is_made_and_only_it_is_on_stdout(fake):
-    token = sample(CreatedToken, engine="gpu1", token=TOKEN, expires=1_800_000_000_000_000)
-    fake.answer("POST", "/admin/v1/enrolment-tokens", token, 201)
+    made = sample(CreatedToken, id="t1", engine="gpu1", token=TOKEN, expires=1800000000000000)
+    fake.answer("POST", "/admin/v1/enrolment-tokens", made, 201)
     result = fake.florin(
         "engine", "token", "create", "--name", "gpu1", "--gpu-type", "H100", "--expires", "30m"
     )
@@ -64,23 +65,19 @@ def test_what_is_no_time(text):
 
 @pytest.mark.parametrize(("role", "more"), [("engine", {"engine": "a1"}), ("metrics", {})])
 def test_keys_of_the_new_roles(fake, role, more):
-    fake.answer(
-        "POST", "/admin/v1/keys", {"id": "k1", "key": "fl_k", "tenant": "", "role": role, "engine": "a1"}, 201
-    )
+    fake.answer("POST", "/admin/v1/keys", sample(CreatedKey, key="fl_k", role=role, engine="a1"), 201)
     options = ("--engine", "a1") if more else ()
     result = fake.florin("key", "create", "--role", role, *options)
     assert (result.exit_code, result.stdout) == (0, "fl_k\n")
-    assert fake.asked[0][2] == {"tenant": "", "role": role} | more
+    assert fake.asked[0][2] == {"role": role} | more
 
 
 def test_the_list_of_keys_says_whose_engine_and_what_became_of_tokens(fake):
-    row = {"tenant": "", "engine": "gpu1", "pins": {}, "created": 1, "expires": None, "revoked": None}
-    row |= {"label": "", "scopes": {"adapters": [], "endpoints": [], "read_only": False}}
     rows = [
-        row | {"id": "k1", "role": "engine"},
-        row | {"id": "t1", "role": "enrolment", "expires": 2, "revoked": 1},
-        row | {"id": "t2", "role": "enrolment", "expires": 2},
-        row | {"id": "t3", "role": "enrolment", "expires": 4_000_000_000_000_000},
+        sample(Key, id="k1", engine="gpu1", role="engine"),
+        sample(Key, id="t1", engine="gpu1", role="enrolment", expires=2, revoked=1),
+        sample(Key, id="t2", engine="gpu1", role="enrolment", expires=2),
+        sample(Key, id="t3", engine="gpu1", role="enrolment", expires=4_000_000_000_000_000),
     ]
     fake.answer("GET", "/admin/v1/keys", {"data": rows})
     lines = fake.florin("key", "list").stdout.splitlines()

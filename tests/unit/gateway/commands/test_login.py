@@ -11,6 +11,7 @@ from gateway.commands import login, sign_ins
 from gateway.commands.client import UsageError
 from gateway.commands.issuer_client import IssuerRefusalError, discover, payload
 from gateway.commands.sign_ins import SignIn
+from gateway.schemas.account import Issuer
 from tests.support.oidc_issuer import CLIENT, OidcIssuer, answering
 
 GATEWAY = "https://florin.example.com"
@@ -29,10 +30,10 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def offer(issuer: OidcIssuer, audience: str = "") -> dict:
-    return {
-        "issuer": issuer.url, "client_id": CLIENT, "scopes": ["openid"], "audience": audience, "token": "id_token"
-    }  # fmt: skip
+def offer(issuer: OidcIssuer, audience: str = "") -> Issuer:
+    return Issuer(
+        issuer=issuer.url, client_id=CLIENT, scopes=("openid",), audience=audience, token="id_token"
+    )
 
 
 def test_the_device_flow_waits_as_long_as_the_issuer_says(issuer, monkeypatch):

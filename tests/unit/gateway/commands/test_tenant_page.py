@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import time
 
-from gateway.tenants import directory
-from gateway.tenants.terms import Limits
+from gateway.schemas.adapters import Adapter, Canary
+from gateway.schemas.keys import Key
+from gateway.schemas.tenants import Queue, RequestError, TenantPage
+from tests.support.samples import sample
 
-ACME = directory.as_json(
-    directory.Tenant("acme", base_access=False, created=1, limits=Limits(requests_per_minute=60))
-)
-KEY = directory.as_json(directory.Key("k1", "acme", directory.Role.TENANT, "", 1, label="checkout"))
-ADAPTER = {
-    "adapter": "acme/support",
-    "live": "v1",
-    "canary": {"version": "v2", "weight": 10},
-    "versions": ["v1", "v2"],
-    "placed": [
+KEY = sample(Key, id="k1", label="checkout")
+ADAPTER = sample(
+    Adapter,
+    adapter="acme/support",
+    live="v1",
+    canary=sample(Canary, version="v2", weight=10),
+    versions=["v1", "v2"],
+    placed=[
         {"engine": "a1", "state": "resident", "version": "v1"},
         {"engine": "a1", "state": "resident", "version": "v2"},
         {"engine": "b1", "state": "loading", "version": "v1"},
     ],
-    "trouble": [{"version": "v2", "state": "quarantined", "reason": "It answers like base."}],
-}
-ERROR = {
-    "code": "engine_failed",
-    "status": 502,
-    "request_id": "req-1",
-    "adapter": "acme/support@v1",
-    "key": "k1",
-}
-
-
-QUEUE = {"waiting": 3, "in_flight": 1200, "longest_wait": 2.345, "served_share": 0.125}
+    trouble=[{"version": "v2", "state": "quarantined", "reason": "It answers like base."}],
+)
+ERROR = sample(RequestError, code="engine_failed", status=502, adapter="acme/support@v1", key="k1")
+QUEUE = sample(Queue, waiting=3, in_flight=1200, longest_wait=2.345, served_share=0.125)
 
 
 def page(**more):
     now = int(time.time() * 1e6)
-    return {
-        **ACME,
+    fields = {
+        "name": "acme",
+        "limits": {"requests_per_minute": 60},
         "usage": [],
         "queue": QUEUE,
         "adapters": [ADAPTER],
         "keys": [{**KEY, "last_used": now - 185_000_000}],
         "errors": [{**ERROR, "at": now - 60_000_000 * n, "request_id": f"req-{n}"} for n in range(1, 13)],
-        **more,
     }
+    return sample(TenantPage, **fields | more)
 
 
 def shown(fake, body) -> list[str]:
@@ -57,7 +50,7 @@ def shown(fake, body) -> list[str]:
 
 def test_the_page_of_a_tenant(fake):
     lines = shown(fake, page())
-    assert "limits 60 requests/min" in lines
+    assert "limits 60 requests per minute" in lines
     assert "acme/support v1 v2, 10 % 2 a1 v2 is quarantined" in lines
     (key,) = (line for line in lines if line.startswith("k1 "))
     assert "checkout" in key

@@ -15,7 +15,6 @@ tenant remove acme
 tenant update acme --concurrent -1
 tenant update acme --concurrent 1.5
 tenant update acme --tokens-per-minute 1T
-tenant update acme --max-bytes '10 GB'
 tenant update acme --max-bytes 10iB
 tenant update acme --budget-money-day 1e3
 tenant update acme --budget-money-day 0.1234567

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.audit import href, in_words
-from gateway.console.pages.tenants import forms, rows
-
-LIMITS = dict.fromkeys(field.name for field in forms.LIMITS)
-BUDGET = dict.fromkeys(field.name for field in forms.BUDGETS) | {"warn_percent": 80}
+from gateway.console.pages.tenants import rows
+from gateway.schemas.audit import AuditEntry
+from gateway.schemas.keys import Key
+from gateway.schemas.tenants import LimitUse, Tenant, TenantPage
+from gateway.schemas.terms import TenantTerms
+from tests.support.samples import sample
 
 
 def test_budgets_have_their_currency():
     [budget] = [column for column in rows.tenant_columns("EUR") if column.name == "budget"]
-    terms = {"budget": BUDGET | {"money_per_month": "500"}}
-    assert budget.value(terms) == "500.00 EUR per month"
+    tenant = Tenant.read(sample(Tenant, budget={"money_per_month": "500", "warn_percent": 90}))
+    assert budget.value(tenant) == "500.00 EUR per month"
 
 
 def test_uses_tell_how_much_of_a_limit_is_left():
-    page = {
-        "limits": LIMITS | {"concurrent": 4},
-        "budget": BUDGET | {"money_per_month": "500"},
-        "usage": [
-            {"limit": "concurrent", "used": 4, "allowed": 4, "resets": None},
-            {"limit": "money_per_month", "used": "450.5", "allowed": "500", "resets": 60},
-        ],
-    }
-    at_a_time, month = rows.uses(page, "USD")
+    terms = {"limits": {"concurrent": 4}, "budget": {"money_per_month": "500"}}
+    usage = [
+        sample(LimitUse, limit="concurrent", used=4, allowed=4),
+        sample(LimitUse, limit="money_per_month", used="450.5", allowed="500", resets=60),
+    ]
+    at_a_time, month = rows.uses(TenantPage.read(sample(TenantPage, **terms, usage=usage)), "USD")
     assert (at_a_time.used, at_a_time.allowed, at_a_time.tone) == ("4", "4", "bad")
     assert (month.used, month.allowed, month.tone, month.resets) == (
         "450.50 USD", "500.00 USD", "warn", 60_000_000,
     )  # fmt: skip
-    unknown = rows.uses(page | {"usage": None}, "")
+    unknown = rows.uses(TenantPage.read(sample(TenantPage, **terms, usage=None)), "")
     assert [(use.used, use.share) for use in unknown] == [("–", 0.0), ("–", 0.0)]  # noqa: RUF001
 
 
@@ -59,32 +59,41 @@ def test_every_day_has_its_bar():
 
 
 def test_a_form_that_is_saved_unchanged_changes_nothing():
-    document = {
-        "limits": LIMITS | {"requests_per_minute": 600},
-        "budget": BUDGET | {"money_per_day": "99.5"},
-        "quotas": dict.fromkeys(field.name for field in forms.QUOTAS) | {"bytes": 10**10 + 1},
-    }
-    shown = forms.values(document)
-    text = lambda name: shown.get(name, "")  # noqa: E731
-    assert forms.limits(text) == document["limits"]
-    assert forms.budget(text) == {name: v for name, v in document["budget"].items() if name != "warn_percent"}
-    assert forms.tenant(text)["quotas"] == document["quotas"]
+    terms = TenantTerms(
+        base_access=True,
+        requires={"region": "eu", "rack": "r 1"},
+        limits={"requests_per_minute": 600},
+        budget={"money_per_day": "99.5", "warn_percent": 90},
+        weight=2.5,
+        quotas={"bytes": 10**10 + 1},
+        policy={"media_hosts": ["a.com", "b.com"], "pass_fields": [], "chat_templates": False},
+        cache_group="one",
+    )
+    shown = sample(Tenant) | terms.model_dump(mode="json", exclude_none=True)
+    tenant = Tenant.model_validate(shown)
+    form = {field.name: field.value for field in fields_of(TenantTerms, values=tenant)}
+    again = TenantTerms.model_validate(body_of(TenantTerms, lambda name: str(form[name] or "")))
+    assert again.model_dump(exclude_none=True) == terms.model_dump(exclude_none=True)
 
 
 def test_the_state_of_a_key():
-    key = {"revoked": None, "expires": None, "replaced_by": "", "role": "tenant"}
-    assert rows.key_state(key, 10)[0] == "valid"
-    assert rows.key_state(key | {"expires": 10}, 10)[0] == "expired"
-    assert rows.key_state(key | {"replaced_by": "k2", "expires": 11}, 10)[0] == "being replaced"
-    assert rows.key_state(key | {"revoked": 5, "role": "enrolment"}, 10)[0] == "used"
+    def state(**fields):
+        return rows.key_state(Key.read(sample(Key, **fields)), 10)[0]
+
+    assert state() == "valid"
+    assert state(expires=10) == "expired"
+    assert state(replaced_by="k2", expires=11) == "being replaced"
+    assert state(revoked=5, role="enrolment") == "used"
 
 
 def test_audit_entries_lead_to_their_object_and_read_as_words():
-    entry = {"action": "adapter.promote", "subject": "acme/support", "version": "v2"}
-    assert href(entry) == "/console/adapters/acme/support"
-    assert href({**entry, "action": "adapter.remove"}) == ""
-    assert href({**entry, "action": "price.add", "subject": "7"}) == ""
-    assert href({**entry, "action": "tenant.add", "subject": "a?b"}) == "/console/tenants/a%3Fb"
+    def leads_to(action, subject="acme/support"):
+        return href(AuditEntry.read(sample(AuditEntry, action=action, subject=subject, version="v2")))
+
+    assert leads_to("adapter.promote") == "/console/adapters/acme/support"
+    assert leads_to("adapter.remove") == ""
+    assert leads_to("price.add", "7") == ""
+    assert leads_to("tenant.add", "a?b") == "/console/tenants/a%3Fb"
     assert in_words({"digest": "ab" * 32, "created": 1_795_443_262_000_000, "tenant": ""}) == (
         "digest: abababababab; created: 2026-11-23 14:14:22 UTC"
     )

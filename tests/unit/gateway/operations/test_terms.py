@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import FlorinError
-from gateway.operations.terms import (
+from gateway.operations.terms import expiry, seconds, updated
+from gateway.schemas.terms import (
     BudgetTerms,
     KeyTerms,
     LimitTerms,
@@ -16,9 +17,6 @@ from gateway.operations.terms import (
     QuotaTerms,
     ScopeTerms,
     TenantTerms,
-    expiry,
-    seconds,
-    updated,
 )
 from gateway.tenants import terms as data
 from gateway.tenants.directory import Key, Role, Tenant
