@@ -16,6 +16,7 @@ from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
 from gateway.schemas.adapters import Adapter
 from gateway.schemas.base import Answer, Listed, Named
 from gateway.schemas.engines import Engine
+from gateway.schemas.keys import Key
 from gateway.tenants.directory import Role
 
 A = TypeVar("A", bound=Answer)
@@ -63,16 +64,6 @@ class Group:
     """Others that are not shown."""
 
 
-class FoundKey(Answer):
-    """A key, as far as it is read here."""
-
-    id: str
-    label: str
-    role: str
-    tenant: str
-    revoked: int | None
-
-
 async def search(visit: Visit) -> Response:
     text = visit.query.get("q", "").strip()[:_LONGEST]
     if not text:
@@ -83,7 +74,7 @@ async def search(visit: Visit) -> Response:
         _listed(visit, "/admin/v1/adapters", Adapter, manager),
         _listed(visit, "/admin/v1/engines", Engine, staff),
         _listed(visit, "/admin/v1/tenants", Named, staff),
-        _listed(visit, "/admin/v1/keys", FoundKey, manager),
+        _listed(visit, "/admin/v1/keys", Key, manager),
         _request(visit, text),
     )
     groups = [
@@ -189,7 +180,7 @@ def tenant_hits(tenants: Iterable[Named], text: str) -> list[Hit]:
     ]
 
 
-def key_hits(keys: Iterable[FoundKey], text: str) -> list[Hit]:
+def key_hits(keys: Iterable[Key], text: str) -> list[Hit]:
     """By id or label. A whole key is never looked for: its id is its second part."""
     ident = text.split("_")[1] if text.startswith("fl_") and text.count("_") >= 2 else text
     return [

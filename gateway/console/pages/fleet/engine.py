@@ -14,6 +14,7 @@ from gateway.console.pages.fleet.progress import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slots, Tile, engine_rows, feed, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
+from gateway.schemas.audit import AuditEntry, AuditPage
 from gateway.schemas.base import Listed, Removed
 from gateway.schemas.engines import Engine, RestartingEngine, TrustedEngine
 from gateway.schemas.placement import PlacementChange
@@ -38,12 +39,12 @@ async def engine(visit: Visit) -> Response:
     name = visit.params["engine"]
     context, events = await asyncio.gather(
         _context(visit),
-        visit.api.get("/admin/v1/audit", subject=name, limit=_EVENTS),
+        visit.api.get("/admin/v1/audit", AuditPage, subject=name, limit=_EVENTS),
     )
     row: EngineRow = context["row"]
     table = visit.table(_COLUMNS, list(row.placed), size=100)
     return visit.export(table, f"engine-{name}") or visit.page(
-        "fleet_engine.html.j2", table=table, events=[_event(e) for e in events["data"]], **context
+        "fleet_engine.html.j2", table=table, events=[_event(e) for e in events.data], **context
     )
 
 
@@ -82,9 +83,9 @@ def _tiles(row: EngineRow, changes: Sequence[PlacementChange], now: int) -> list
     return [health, slots, in_flight, kv, loads]
 
 
-def _event(entry: dict[str, Any]) -> dict[str, Any]:
-    details = ", ".join(f"{name}: {value}" for name, value in sorted(entry["details"].items()))
-    return {"at": entry["at"], "actor": entry["actor"], "action": entry["action"], "details": details[:200]}
+def _event(entry: AuditEntry) -> dict[str, str]:
+    details = ", ".join(f"{name}: {value}" for name, value in sorted(entry.details.items()))
+    return {"at": entry.at, "actor": entry.actor, "action": entry.action, "details": details[:200]}
 
 
 # -- actions

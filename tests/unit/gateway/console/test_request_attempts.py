@@ -7,8 +7,9 @@ import pytest
 
 from gateway.console.pages.requests.attempts import Decided, DecidedAttempts, attempts, cost
 from gateway.console.pages.requests.one import next_step
-from gateway.console.pages.search import FoundKey, adapter_hits, group, key_hits, only_exact
+from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
 from gateway.schemas.adapters import Adapter
+from gateway.schemas.keys import Key
 from tests.support.samples import sample
 
 
@@ -118,7 +119,7 @@ def test_an_exact_hit_leads_on_unless_there_are_several():
 
 
 def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():
-    key = FoundKey(id="ab12", label="ci", role="tenant", tenant="acme", revoked=None)
+    key = Key.read(sample(Key, id="ab12", label="ci", role="tenant", tenant="acme"))
     assert [hit.exact for hit in key_hits([key], "ab12")] == [True]
     assert [hit.title for hit in key_hits([key], "CI")] == ["ci"]
     assert [hit.exact for hit in key_hits([key], "fl_ab12_secret")] == [True]
