@@ -114,8 +114,8 @@ class Reconciler:
     async def _run_tasks(self) -> float:
         """Keep one task running per engine where there may be something to do, so that one that hangs delays
         no other, and one per chore. Returns the seconds until the next look."""
-        for name, task in list(self._work.items()):
-            if task.done() and not task.cancelled() and not task.exception():
+        for name, ended in list(self._work.items()):
+            if ended.done() and not ended.cancelled() and not ended.exception():
                 del self._work[name]
         fence = self.job.fence
         assert fence is not None  # it leads

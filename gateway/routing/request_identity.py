@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.routing.query_of_death import Group, SuspectRequest
 
-_WHOLE = 128 * 1024
-"""Payloads of up to this size are hashed completely; of longer ones, both ends and the length. So a hash
-takes at most about 0.1 ms, and hundreds of them less than a second when an engine dies."""
 _SMALL = 16 * 1024
 """Payloads of up to this size are kept until the request ends."""
 
@@ -39,11 +39,7 @@ class RequestIdentity:
             payload = self._payload
             digest = hashlib.blake2b(key=self._key, digest_size=16, person=b"florin-suspect")
             digest.update("\0".join((*self.group, self._what, str(len(payload)), "")).encode())
-            if len(payload) <= _WHOLE:
-                digest.update(payload)
-            else:
-                digest.update(payload[: _WHOLE // 2])
-                digest.update(payload[-_WHOLE // 2 :])
+            digest.update(_tag(self._key, payload))
             self._fingerprint = digest.hexdigest()
             self._payload = b""
         return self._fingerprint
@@ -55,3 +51,14 @@ class RequestIdentity:
 
     def suspect(self, *, begun: bool) -> SuspectRequest:
         return SuspectRequest(self.fingerprint, self.group, begun)
+
+
+def _tag(key: bytes, payload: bytes) -> bytes:
+    """A keyed tag of the payload: GMAC takes 0.05 ns a byte, and BLAKE2 1.1. It must stay secret, since tags
+    of known payloads tell of its key."""
+    return _gmac(key).encrypt(bytes(12), b"", payload)
+
+
+@lru_cache(maxsize=4)
+def _gmac(key: bytes) -> AESGCM:
+    return AESGCM(hashlib.blake2b(key=key, digest_size=32, person=b"florin-payload").digest())

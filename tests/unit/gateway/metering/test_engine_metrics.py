@@ -9,9 +9,11 @@ from gateway.metering.engine_metrics import (
     BadSampleError,
     EngineMetrics,
     EngineSample,
+    kv_usage,
     mark,
     read_metrics,
     read_sample,
+    relevant_lines,
 )
 
 TEXT = b"""# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
@@ -120,6 +122,19 @@ def test_label_sets_without_end():
 def test_lines_of_others_say_nothing():
     text = b"other 1e400\nvllm:prompt_tokens_total_bucket inf\n# vllm:prompt_tokens_total nan\n"
     assert read_metrics(text + TEXT, 7) == read_metrics(TEXT, 7)
+
+
+def test_the_relevant_lines_are_all_that_is_read():
+    longer = b"vllm:num_requests_running_by_reason 9\nvllm:kv_cache_usage_perc_max 9\n"
+    rank = b'vllm:num_requests_running{engine="1"} 4.0\n'
+    text = longer + TEXT.replace(b"# TYPE", longer + b"# TYPE") + rank.replace(b"running", b"waiting")
+    text += b"vllm:time_to_first_token_seconds_bucket 1\n" * 1000 + b"vllm:kv_cache_usage_perc 0.5"
+    lines = relevant_lines(text)
+    assert len(lines) < 1000
+    assert (read_metrics(lines, 7), kv_usage(lines)) == (read_metrics(text, 7), 0.5)
+    assert relevant_lines(b"") == b""
+    with pytest.raises(BadSampleError, match="lines"):
+        relevant_lines(b"vllm:prompt_tokens_total 1\n" * (MOST_LINES + 1))
 
 
 def test_the_load():

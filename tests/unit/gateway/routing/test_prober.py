@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.routing.outlier_ejection import EjectionState
-from gateway.routing.prober import METRICS_EVERY
+from gateway.routing.prober import METRICS_EVERY, QUIET_EVERY, QUIET_SECONDS
 from tests.support.waiting import PATIENCE_S, until
 from tests.unit.gateway.routing.conftest import ProberHarness
 
@@ -20,6 +20,31 @@ async def test_no_more_scrapes_than_before(world: ProberHarness):
     health, metrics = world.engine.state.probes["/health"], world.engine.state.probes["/metrics"]
     assert metrics <= health / METRICS_EVERY + 1
     assert metrics - len(world.time.samples) in {0, 1}  # stopped while it waited for the last one
+
+
+async def test_an_engine_that_nobody_uses_is_scraped_less_often(world: ProberHarness):
+    state, probes = world.pool.state("a"), world.engine.state.probes
+    scrapes = []
+    for unused in (0.0, QUIET_SECONDS + 1):
+        state.used_at = world.elapsed.now - unused
+        probes.clear()
+        task = asyncio.create_task(world.prober.run())
+        await until(lambda: probes["/health"] >= 3 * QUIET_EVERY)
+        scrapes.append(probes["/metrics"])
+        await stop(task)
+    assert scrapes[0] >= 3 * QUIET_EVERY / METRICS_EVERY
+    assert scrapes[1] < scrapes[0] / 2
+
+
+async def test_a_process_that_restarted_between_two_probes_is_noticed(world: ProberHarness):
+    state = world.pool.state("a")
+    await world.prober.probe(state)
+    first = state.process_started
+    await world.engine.stop()
+    await asyncio.sleep(0.02)  # its start is told in hundredths of a second
+    await world.engine.revive()
+    assert await world.prober.probe(state, scrape=False), "its connection was gone"
+    assert state.process_started > first
 
 
 async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
