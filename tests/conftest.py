@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
+import redis.utils
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
@@ -97,6 +98,14 @@ def _authorities_are_read_once() -> Iterator[None]:
             patch.setattr(
                 library._transports.default, "create_ssl_context", sharing(library.create_ssl_context)
             )
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _redis_py_knows_its_version() -> Iterator[None]:
+    """Each connection would read it from the file of the package's metadata: a tenth of what a gateway takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis.utils, "get_lib_version", functools.cache(redis.utils.get_lib_version))
         yield
 
 

@@ -1,4 +1,4 @@
-"""`florin engine run` around a real vLLM engine, which starts as vLLM starts it: called over mutual TLS, drained, killed."""
+"""`florin engine run` around a real vLLM engine: called over mutual TLS, drained, killed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import psutil
 import pytest
 
 from adapters.security.tls import client_context
-from deploy.demo.engine_env import EngineEnv
+from deploy.demo.engine_env import SITE, EngineEnv
 from deploy.demo.engines import START_TIMEOUT_S
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import SETTINGS, add_tenant, loaded
 from tests.support.certificates import Authority, put
 from tests.support.engine_hosts import Agent, end, free_port, registered, roots, start_agent
+from tests.support.forms import LONG
 from tests.support.harness import Gateway, running_gateway
 from tests.support.waiting import PATIENCE_S, until
 
@@ -115,6 +116,8 @@ async def site(  # fixtures
     words, more = on_the_host(tmp_path / "pki", secure) if secure else ([], {})
     async with running_gateway(tmp_path / "state", valkey_url, prefix, **SETTINGS, **secure) as gateway:
         command = (*engine_env.command, str(demo_model.base), *engine_flags(demo_model, port), *words)
+        if not LONG:  # vLLM's own way to start three processes imports everything three times
+            command = ("env", f"PYTHONPATH={SITE}", "FLORIN_ENGINE_CPU=1", *command)
         agent = await start_agent(
             gateway, "hosted", tmp_path / "cache", port, ("--gpu-type", "cpu"), command, **environ, **more
         )

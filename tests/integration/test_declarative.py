@@ -140,15 +140,6 @@ async def test_an_export_restores_an_empty_redis(tmp_path, valkey_url, fresh_pre
         assert second.state.catalog.adapters["acme/support"] == gateway.state.catalog.adapters["acme/support"]
 
 
-async def test_the_same_file_again_changes_nothing(gateway, admin, fleet):
-    seq = gateway.state.follower.seq
-    result = await applied(admin, fleet_file.load(fleet), prune=True)
-    assert result["actions"] == []
-    assert result["counts"]["unchanged"] == 13
-    assert await exported(admin) == fleet
-    assert gateway.state.follower.seq == seq
-
-
 async def test_dry_run_shows_all_changes_and_makes_none(gateway, admin, fleet, make_adapter):
     document = fleet_file.load(fleet)
     document["tenants"]["corgi"] = {}
@@ -355,25 +346,6 @@ async def test_revoked_key_stays_revoked_and_apply_keeps_its_own_key(gateway, ad
     assert result["failed"] == 1
     assert "stays so" in result["actions"][0]["error"]["message"]
     assert gateway.state.directory.keys[made["id"]].revoked
-
-
-async def test_versions_never_change_under_their_numbers(gateway, admin, fleet, make_adapter):
-    for number, source, digest, said in (
-        (1, make_adapter(7), None, "came from"),
-        (1, None, SHA, "other files"),
-        (4, None, "v2", "one number"),
-    ):
-        document = fleet_file.load(fleet)
-        versions = document["adapters"]["acme/support"]["versions"]
-        if number > len(versions):
-            versions[1] |= {"version": "v4"}
-            document["adapters"]["acme/support"] |= {"live": "v1", "canary": None}
-        else:
-            versions[0] |= {"source": source or versions[0]["source"], "digest": digest}
-        result = await applied(admin, document)
-        assert [(a["id"], a["outcome"]) for a in result["actions"]] == [("acme/support", "failed")]
-        assert said in result["actions"][0]["error"]["message"]
-    assert await exported(admin) == fleet
 
 
 async def test_a_switch_that_no_engine_can_make_changes_nothing_for_callers(gateway, admin, engine, fleet):
@@ -652,22 +624,3 @@ async def test_a_file_vouches_for_shapes_and_is_restored_as_vouched_for(admin, e
     assert (shown["unverified_shapes"], shown["warnings"][0]["code"]) == (True, "shapes_unverified")
     assert (await applied(admin, document(unverified_shapes=True)))["actions"] == []
     assert (await applied(admin, document()))["actions"] == []  # versions never change
-
-
-async def test_a_file_gives_a_name_one_base_model(admin, engine, mock, make_adapter):
-    versions = [
-        {"version": "v1", "source": make_adapter(1), "base_model": "base"},
-        {"version": "v2", "source": make_adapter(2), "base_model": "tiny/base"},
-    ]
-    document = {
-        "bases": {"tiny/base": {"aliases": ["base"], "config": LLAMA.config}},
-        "engines": {"a1": engine_at(engine.url), "b1": engine_at(mock.url, base="tiny/base")},
-        "tenants": {"acme": {}},
-        "adapters": {"acme/support": {"versions": versions}, "acme/sales": {"versions": versions[1:]}},
-    }
-    result = await applied(admin, document)
-    (action,) = [a for a in result["actions"] if a["outcome"] == "failed"]
-    assert action["id"] == "acme/support"
-    assert "an adapter's name means one base model" in action["error"]["message"]
-    assert (await admin.get("adapters/acme/support")).status_code == 404  # whole or not at all
-    assert (await admin.get("adapters/acme/sales")).json()["version_details"][0]["base_model"] == "tiny/base"

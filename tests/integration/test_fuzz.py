@@ -13,6 +13,7 @@ from loadtests.fuzz.hostile import Script, answer
 from loadtests.fuzz.judge import ENGINE_TROUBLE, Answer, BrokenPromiseError, Log, check, check_secrets
 from loadtests.fuzz.parts import PARTS, Api, FromEngine, Part, Roles
 from loadtests.fuzz.world import FuzzTarget
+from tests.support.forms import LONG
 
 CASES = {"bodies": 300, "wire": 200, "answers": 40, "streams": 150, "selves": 30, "roles": 300, "api": 250}
 SLOWEST = 10.0
@@ -27,7 +28,9 @@ pytestmark = pytest.mark.timeout(900)  # a failure is made small first, which ta
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzTarget]:
-    with FuzzTarget(tmp_path_factory.mktemp("fuzz")) as made:
+    # Engines that are looked at fifty times a second, as the long search has it, take most of what a short one takes.
+    quick = {} if LONG else {"probe_interval": "0.1", "engine_idle_timeout": "2"}
+    with FuzzTarget(tmp_path_factory.mktemp("fuzz"), **quick) as made:
         yield made
 
 

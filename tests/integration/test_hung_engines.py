@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from sqlalchemy import select
 
 from gateway.metering.ledger.schema import engine_probes
 from gateway.routing.lost_requests import Patience
-from gateway.routing.outlier_ejection import Rules
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
@@ -170,41 +168,6 @@ async def probe_rows(gateway: Gateway) -> list[Any]:
         return list(connection.execute(select(engine_probes)))
 
 
-async def test_at_most_half_of_a_fleet_is_ejected(deployment: Deployment, tmp_path: Path):
-    async with MockEngine() as c:
-        await deployment.gateway.add_engine("c", c.url)
-        await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi")))
-        for engine in (deployment.a, deployment.b):
-            engine.stop_core()
-        pool = deployment.gateway.state.pool
-        async with asyncio.timeout(SOON):
-            answers = await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi") * 3))
-        assert len(answers) == 9
-        deployment.gateway.state.hangs.on_report("a")
-        deployment.gateway.state.hangs.on_report("b")
-        await until(lambda: all(pool.state(n).ejection.hangs for n in "ab"), seconds=SOON)
-        assert sum(pool.state(n).ejected for n in "ab") == 1
-        for engine in (deployment.a, deployment.b):
-            engine.core.resume()
-        await until(lambda: all(pool.state(n).usable for n in "ab"), seconds=SOON)
-
-
-async def test_every_worker_tells_the_truth(
-    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
-):
-    """Also one that has no request on the engine, and whose own look at it finds nothing."""
-    await ask(deployment, "acme")
-    name, engine = holder_of(deployment)
-    async with quick(tmp_path / "second", valkey_url, prefix) as second:
-        engine.stop_core()
-        async with asyncio.timeout(SOON):
-            await ask(deployment, "acme")
-            while (await healths(second))[name] != "ejected":
-                await asyncio.sleep(0.05)
-        engine.core.resume()
-        await until(lambda: second.state.pool.state(name).usable, seconds=SOON)
-
-
 @pytest.mark.parametrize("way", [ask, stream])
 async def test_a_request_that_a_working_engine_has_lost_is_answered_by_another(
     deployment: Deployment, way: Callable[..., Awaitable[str]]
@@ -219,32 +182,6 @@ async def test_a_request_that_a_working_engine_has_lost_is_answered_by_another(
     async with asyncio.timeout(SOON):
         assert voice(deployment, "acme/support") in await way(deployment, "acme")
     assert [r.outcome for r in await deployment.gateway.usage("acme")] == ["ok", "failover", "ok"]
-
-
-async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(deployment: Deployment):
-    await ask(deployment, "acme")
-    name, engine = holder_of(deployment)
-    pool = deployment.gateway.state.pool
-    deployment.gateway.state.hangs.rules = Rules(HANG_SECONDS, 300.0)
-    engine.stop_core()
-    async with asyncio.timeout(SOON):
-        await ask(deployment, "acme")
-    assert pool.state(name).ejected
-    engine.die()
-    await until(lambda: pool.state(name).healthy is False, seconds=SOON)
-    await engine.revive()
-    await until(lambda: pool.state(name).usable, seconds=SOON)
-
-
-async def test_a_worker_that_was_stopped_itself_accuses_nobody(deployment: Deployment):
-    await ask(deployment, "acme")
-    _, engine = holder_of(deployment)
-    engine.faults.update({"first_byte_delay": 0.5})
-    asked = asyncio.ensure_future(stream(deployment, "acme"))
-    await until(lambda: len(engine.state.calls) == 2)
-    time.sleep(3 * HANG_SECONDS)  # noqa: ASYNC251 - the whole process, engines too
-    assert voice(deployment, "acme/support") in await asked
-    assert [r.outcome for r in await deployment.gateway.usage("acme")] == ["ok", "ok"]
 
 
 async def test_the_gateway_stops_though_engines_hang(deployment: Deployment):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,9 +14,7 @@ import httpx
 import openai
 import pytest
 from aiohttp import web
-from redis.asyncio import Redis
 
-from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.limits import Flow
 from adapters.store.protocol.registry import Change
 from gateway.operations.limits import usage
@@ -30,7 +25,6 @@ from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_cancellation import Request, hang_up_after, settled
-from tests.integration.test_cli import serving
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until
 
@@ -276,26 +270,6 @@ async def test_a_soft_threshold_warns_and_calls_the_webhook_once(pair: Pair):
         await runner.cleanup()
 
 
-async def test_counters_that_redis_has_lost_are_read_from_the_ledger(pair: Pair):
-    async def known() -> bool:
-        return (await pair.used())["tokens_per_month"] is not None
-
-    await pair.grant(budget=Budget(tokens_per_month=100_000))
-    await pair.outcomes(6)
-    for gateway in pair.gateways:
-        await gateway.shipped()
-        await gateway.state.lifecycle.limiter.counters.flush()
-    records = [r for r in await pair.one.usage("acme") if r.billable]
-    before = sum(r.prompt_tokens + r.completion_tokens for r in records)
-    async with Redis.from_url(pair.redis_url) as redis:
-        await redis.delete(f"{{{pair.prefix}}}:limit:tenant:acme")
-    assert (await pair.used())["tokens_per_month"] is None
-    assert await pair.ask(max_tokens=1) == "ok"
-    await until(known)
-    after = (await pair.used())["tokens_per_month"]
-    assert before <= after <= before + 200
-
-
 async def test_limits_of_one_request(pair: Pair):
     await pair.grant(Limits(max_output=20, max_context=500))
     assert await pair.ask(max_tokens=21) == "max_output_exceeded"
@@ -343,65 +317,3 @@ async def test_hang_ups_and_cancellations_leak_nothing(deployment: Deployment):
     records = await gateway.usage("acme")
     billed = sum(r.prompt_tokens + r.completion_tokens for r in records if r.billable)
     assert share.used[Flow.TOKENS_PER_DAY - 2] == billed, "what was settled is what the ledger has"
-
-
-@pytest.mark.parametrize("how", ["open", "closed"])
-async def test_without_redis(tmp_path: Path, how: str):
-    with EmbeddedValkey(tmp_path / "redis") as valkey:
-        async with (
-            running_gateway(tmp_path / "state", valkey.url, "florin", limits_when_store_away=how) as gateway,
-            MockEngine() as engine,
-        ):
-            await gateway.add_engine("a", engine.url)
-            await gateway.add_tenant("acme")
-            await gateway.add_tenant("bolt")
-            await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
-            pair = Pair(gateway, gateway, engine, valkey.url, "florin", tmp_path)
-            await until(lambda: "acme/support" in gateway.state.catalog.adapters)
-            assert await pair.ask() == "ok"
-            await pair.grant(Limits(requests_per_minute=30))
-            await until(
-                lambda: gateway.state.residency.holders(next(iter(gateway.state.catalog.by_engine_name)))
-            )
-            assert await pair.ask() == "ok"
-            os.kill(valkey.pid, signal.SIGKILL)
-            await until(lambda: not gateway.state.follower.connected)
-            await asyncio.sleep(2)
-            assert set(await pair.outcomes(4)) == {"ok" if how == "open" else "store_unavailable"}
-            if how == "closed":
-                refused = await pair.response()
-                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            await asyncio.to_thread(valkey.start)
-            await until(lambda: gateway.state.follower.connected)
-            await until(lambda: not gateway.state.lifecycle.limiter.counters.away)
-            assert await pair.ask() == "ok"
-            if how == "open":
-                assert (await pair.used())["requests_per_minute"] >= 3, "reported, and a few have refilled"
-
-
-async def test_a_killed_worker_leaves_its_slots_to_others(pair: Pair):
-    await pair.grant(Limits(concurrent=2))
-    env = {
-        "FLORIN_REDIS_URL": pair.redis_url,
-        "FLORIN_REDIS_PREFIX": pair.prefix,
-        "FLORIN_LEDGER_URL": f"sqlite:///{pair.tmp / 'ledger.db'}",
-    }
-    with serving(pair.tmp / "third", **env) as third:
-        pair.engine.faults.update({"first_byte_delay": 60.0})
-        headers = {"authorization": f"Bearer {pair.one.keys['acme']}"}
-        async with httpx.AsyncClient(base_url=third.url, headers=headers, timeout=60) as http:
-            body = {"model": "support", "messages": HELLO, "max_tokens": 5}
-            calls = [asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(2)]
-            await until(lambda: pair.engine.state.in_flight >= 2)
-            assert await pair.ask() == "concurrency_limit_exceeded"
-            third.process.send_signal(signal.SIGKILL)
-            pair.engine.faults.reset()
-            await until(lambda: pair_is_free(pair))
-            for call in calls:
-                call.cancel()
-                with suppress(asyncio.CancelledError, httpx.TransportError):
-                    await call
-
-
-async def pair_is_free(pair: Pair) -> bool:
-    return await pair.ask() == "ok"

@@ -13,11 +13,7 @@ from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask, stream
 from tests.support.waiting import PATIENCE_S
 
-RUBBISH = {
-    "choices hold null": '{"choices": [null]}',
-    "an index out of range": '{"choices": [{"index": 7, "delta": {}, "message": {}, "finish_reason": null}]}',
-    "not JSON": "\u0000\u0001",
-}
+RUBBISH = '{"choices": [null]}'
 """tests/unit/gateway/routing/test_engine_answers.py and test_sse.py have all kinds of it."""
 
 
@@ -32,11 +28,10 @@ async def outcomes(deployment: Deployment) -> list[str]:
     return sorted(record.outcome for record in await deployment.gateway.usage("acme"))
 
 
-@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH)
-async def test_a_malformed_answer_goes_elsewhere(deployment: Deployment, rubbish: str):
+async def test_a_malformed_answer_goes_elsewhere(deployment: Deployment):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
-    holder.faults.update({"rubbish": rubbish, "times": 1})
+    holder.faults.update({"rubbish": RUBBISH, "times": 1})
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
     await quiet(deployment)
     assert await outcomes(deployment) == ["failover", "ok", "ok"]
@@ -46,13 +41,13 @@ async def test_a_malformed_answer_goes_elsewhere(deployment: Deployment, rubbish
 async def test_a_malformed_event_before_the_first_byte_goes_elsewhere(deployment: Deployment):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
-    holder.faults.update({"rubbish": RUBBISH["not JSON"], "events": 0, "times": 1})
+    holder.faults.update({"rubbish": "\u0000\u0001", "events": 0, "times": 1})
     assert voice(deployment, "acme/support") in await stream(deployment, "acme")
     await quiet(deployment)
     assert await outcomes(deployment) == ["failover", "ok", "ok"]
 
 
-@pytest.mark.parametrize("rubbish", [*RUBBISH.values(), "[DONE]"], ids=[*RUBBISH, "an early end"])
+@pytest.mark.parametrize("rubbish", [RUBBISH, "[DONE]"], ids=["malformed", "an early end"])
 async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment: Deployment, rubbish: str):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
@@ -64,10 +59,10 @@ async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment:
     assert voice(deployment, "acme/support") in await stream(deployment, "acme")
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
-    "usage",
-    ['{"prompt_tokens": "7,\\"tenant\\":\\"bolt\\""}', '{"completion_tokens": 9e18}'],
+    ("usage", "streamed"),
+    [('{"prompt_tokens": "7,\\"tenant\\":\\"bolt\\""}', False), ('{"completion_tokens": 9e18}', True)],
+    ids=["whole", "streamed"],
 )
 async def test_impossible_counts_punish_no_customer_and_bill_none(
     deployment: Deployment, usage: str, streamed: bool
@@ -92,7 +87,7 @@ async def test_more_choices_than_were_asked_for_are_none(deployment: Deployment)
 
 async def test_fleet_with_only_malformed_answers_is_a_502(deployment: Deployment):
     for engine in deployment.engines:
-        engine.faults.update({"rubbish": '{"choices": [null]}'})
+        engine.faults.update({"rubbish": RUBBISH})
     with pytest.raises(openai.InternalServerError) as caught:
         await ask(deployment, "acme")
     assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from adapters.store.protocol.registry import Change
-from gateway.tenants import directory
-from gateway.tenants.terms import Limits
 from loadtests.mock_engine import text
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_malformed_answers import quiet
 from tests.integration.test_responses import chat
 from tests.support.lazily import ImportedWhenUsed
-from tests.support.waiting import until
 
 anthropic = ImportedWhenUsed("anthropic")
 PATH = "/v1/messages"
@@ -291,37 +285,6 @@ async def test_claude_codes_requests(deployment: Deployment):
 # -- counts of what does not end well
 
 
-async def test_an_aborted_stream_is_counted_like_a_chats(deployment: Deployment):
-    records: list[Any] = []
-    for path, delta in ((PATH, '"text_delta"'), ("/v1/chat/completions", '"finish_reason":null')):
-        for engine in deployment.engines:
-            engine.faults.update({"event_delay": 0.02})
-        async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
-            count = 0
-            body = {"model": "support", "messages": HELLO, "stream": True, "ignore_eos": True}
-            async with http.stream("POST", path, json=body | {"max_tokens": 500}) as answer:
-                async for line in answer.aiter_lines():
-                    count += line.startswith("data:") and delta in line
-                    if count >= 4:
-                        break
-                for engine in deployment.engines:  # one more event at most, and that arrives
-                    engine.faults.update({"event_delay": 60.0})
-                await asyncio.sleep(0.2)
-        await quiet(deployment)
-        found = await deployment.gateway.usage("acme")
-        (record,) = [r for r in found if r.id not in {one.id for one in records}]
-        records.append(record)
-        assert (record.outcome, record.usage_source, record.billable) == (
-            "client_abort",
-            "engine_partial",
-            True,
-        )
-        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
-        assert engine.state.calls[-1].outcome == "aborted"
-        assert abs(record.completion_tokens - engine.state.calls[-1].sent) <= 1
-    assert len({record.prompt_tokens for record in records}) == 1
-
-
 async def test_a_stream_that_breaks_goes_on_elsewhere(deployment: Deployment, acme: anthropic.AsyncAnthropic):
     engine = await serving(deployment, acme)
     engine.faults.update({"stop_at": "events", "stop_how": "reset", "events": 6, "times": 1})
@@ -340,26 +303,6 @@ async def test_a_stream_that_breaks_goes_on_elsewhere(deployment: Deployment, ac
     assert sum(record.completion_tokens for record in records) == 5 + 8
 
 
-async def test_a_stream_that_cannot_go_on_ends_with_an_error(
-    deployment: Deployment, acme: anthropic.AsyncAnthropic
-):
-    engine = await serving(deployment, acme)
-    engine.faults.update({"stop_at": "events", "stop_how": "reset", "events": 6, "times": 1})
-    words: list[str] = []
-
-    async def listen() -> None:
-        async with acme.messages.stream(**BODY | {"stop_sequences": ["nowhere"]}) as stream:
-            async for word in stream.text_stream:
-                words.append(word)  # noqa: PERF401 - those before the error are looked at
-
-    with pytest.raises(anthropic.APIStatusError) as caught:
-        await listen()
-    assert words
-    assert said(deployment, 5).startswith("".join(words))
-    error: Any = caught.value.body
-    assert (error["error"]["type"], error["error"]["code"]) == ("api_error", "stream_interrupted")
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_answer_that_cannot_be_translated_goes_elsewhere(
     deployment: Deployment, acme: anthropic.AsyncAnthropic, streamed: bool
@@ -376,26 +319,3 @@ async def test_an_answer_that_cannot_be_translated_goes_elsewhere(
     assert answer.content[0].text == said(deployment, 5)
     await quiet(deployment)
     assert sorted(r.outcome for r in await deployment.gateway.usage("acme")) == ["failover", "ok", "ok"]
-
-
-async def test_limits_are_told_in_that_apis_words(deployment: Deployment, acme: anthropic.AsyncAnthropic):
-    tenants = deployment.gateway.state.directory.tenants
-    limited = replace(tenants["acme"], limits=Limits(requests_per_minute=2, max_output=5))
-    await deployment.gateway.commit(Change("tenant", "acme", directory.dump(limited)))
-    await until(lambda: tenants["acme"] == limited)
-    with pytest.raises(anthropic.BadRequestError) as wrong:
-        await acme.messages.create(**BODY | {"max_tokens": 6})
-    body: Any = wrong.value.body
-    assert (body["error"]["code"], body["error"]["param"]) == ("max_output_exceeded", "max_tokens")
-    raw = await acme.messages.with_raw_response.create(**BODY)
-    assert (
-        raw.headers["anthropic-ratelimit-requests-limit"] == raw.headers["x-ratelimit-limit-requests"] == "2"
-    )
-    assert raw.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
-    await acme.messages.create(**BODY)
-    with pytest.raises(anthropic.RateLimitError) as caught:
-        await acme.messages.create(**BODY)
-    refused: Any = caught.value.body
-    assert refused["error"]["type"] == "rate_limit_error"
-    assert int(caught.value.response.headers["retry-after"]) >= 1
-    assert caught.value.response.headers["anthropic-ratelimit-requests-remaining"] == "0"

@@ -269,29 +269,3 @@ async def test_after_the_grace_period_streams_end_with_an_error_event(tmp_path: 
         assert record["completion_tokens"] > 0
     finally:
         again.stop()
-
-
-async def test_kill_9_loses_no_usage_record_and_leaves_no_process(tmp_path: Path, mock: MockEngine):
-    mock.faults.update({"event_delay": 0.1})
-    served = Served(tmp_path / "state")
-    try:
-        key = await asyncio.to_thread(served.register, mock.url, tmp_path)
-        done = await start_streams(served, key, 3, tokens=2)
-        await asyncio.gather(*done)
-        tasks = await start_streams(served, key, 4, tokens=500)
-        await mock.until(lambda state: len(state.calls) == 7)
-        await asyncio.sleep(0.5)
-        family = served.family()
-        served.process.kill()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(result, Exception) for result in results)
-        await asyncio.to_thread(psutil.wait_procs, family, PATIENCE_S)
-        assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
-    finally:
-        served.stop()
-    again = Served(tmp_path / "state")
-    try:
-        records = await usage(again, 7)
-        assert sorted(r["outcome"] for r in records) == ["ok"] * 3 + ["orphaned"] * 4
-    finally:
-        again.stop()

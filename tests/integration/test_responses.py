@@ -17,7 +17,6 @@ from gateway.tenants.terms import Limits
 from loadtests.mock_engine import text
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
-from tests.integration.test_malformed_answers import quiet
 from tests.support.waiting import until
 
 PATH = "/v1/responses"
@@ -153,60 +152,6 @@ async def test_foreign_models_and_ids_equal_unknown_ones(deployment: Deployment)
 
 
 # -- what does not end well
-
-
-async def test_a_stream_that_breaks_goes_on_elsewhere(deployment: Deployment):
-    async with deployment.gateway.client("acme") as client:
-        await client.responses.create(model="support", input="Hello")
-        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
-        engine.faults.update({"stop_at": "events", "stop_how": "reset", "events": 6, "times": 1})
-        stream = await client.responses.create(
-            model="support", input="Hello", stream=True, max_output_tokens=40, extra_body={"ignore_eos": True}
-        )
-        events = [event async for event in stream]
-    final = events[-1].response
-    assert final.output_text == said(deployment, 40)
-    assert final.usage.output_tokens == 40
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    await quiet(deployment)
-    records = await deployment.gateway.usage("acme")
-    assert len(records) == 3
-    assert sum(record.completion_tokens for record in records) == 8 + 40
-
-
-async def test_a_stream_that_cannot_go_on_fails_in_its_own_words(deployment: Deployment):
-    async with deployment.gateway.client("acme") as client:
-        await client.responses.create(model="support", input="Hello")
-        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
-        engine.faults.update({"stop_at": "events", "stop_how": "reset", "events": 6, "times": 1})
-        events = [
-            event
-            async for event in await client.responses.create(
-                model="support", input="Hello", stream=True, max_output_tokens=40, top_logprobs=1
-            )
-        ]
-    *_, delta, error, failed = events
-    assert delta.type == "response.output_text.delta"
-    assert (error.type, error.code) == ("error", "stream_interrupted")
-    assert (failed.type, failed.response.status) == ("response.failed", "failed")
-    assert failed.response.error.code == "server_error"
-    assert failed.response.output_text == said(deployment, 40)[: len(failed.response.output_text)] != ""
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_an_answer_that_cannot_be_translated_goes_elsewhere(deployment: Deployment, streamed: bool):
-    event = {"choices": [{"index": 0, "delta": {"tool_calls": [{}]}, "finish_reason": None}]}
-    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
-        body = {"model": "support", "input": "Hello", "stream": streamed}
-        await http.post(PATH, json=body)
-        (engine,) = [engine for engine in deployment.engines if engine.state.calls]
-        rubbish = {"rubbish": json.dumps(event), "events": 0, "times": 1}
-        engine.faults.update(rubbish if streamed else chat(role="assistant", content=["no text"]))
-        answer = await http.post(PATH, json=body)
-        assert answer.status_code == 200
-        assert said(deployment, 8, "stop").replace("\n", "\\n") in answer.text
-    await quiet(deployment)
-    assert sorted(r.outcome for r in await deployment.gateway.usage("acme")) == ["failover", "ok", "ok"]
 
 
 async def test_limits_hold_for_what_was_translated(deployment: Deployment):

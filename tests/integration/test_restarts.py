@@ -38,6 +38,9 @@ from tests.support.forms import some_of
 from tests.support.waiting import PATIENCE_S, until_now
 
 POLL_SECONDS = 0.1
+CALL_PAUSE = 0.02
+"""Seconds. The restarts take twenty, most of which the lame duck waits: six callers without a pause would use a
+processor for as long."""
 
 
 @pytest.fixture
@@ -143,6 +146,7 @@ async def test_a_rolling_restart_behind_a_balancer_that_does_not_retry_loses_not
                         counts[n] += 1
                         if trouble:
                             troubles.append(trouble)
+                        await asyncio.sleep(CALL_PAUSE)
 
             async with asyncio.timeout(PATIENCE):
                 while len(balancer.ready) < 2:
@@ -204,7 +208,7 @@ def test_a_closed_terminal_stops_the_gateway(tmp_path, count):
         assert gateway.wait(PATIENCE) == 0
 
 
-@pytest.mark.parametrize("count", ["1", "2"])
+@pytest.mark.parametrize("count", some_of(["1", "2"], "2"))
 def test_sighup_reloads_settings_in_every_worker_unless_the_file_is_invalid(tmp_path, count):
     file = tmp_path / "florin.yaml"
     file.write_text("max_body_bytes: 100000\n")

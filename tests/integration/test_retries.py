@@ -4,36 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from gateway.routing import retry_budget
 from tests.integration.conftest import Deployment
 from tests.integration.test_cancellation import hang_up_after, settled
 from tests.integration.test_routing import ask
 from tests.support.harness import running_gateway
 from tests.support.waiting import until
-
-
-async def test_a_used_up_budget_answers_early_and_says_when(
-    deployment: Deployment, tmp_path, valkey_url, prefix, monkeypatch: pytest.MonkeyPatch
-):
-    """Each of 20 requests fails on its engine: five of them may be tried again, the rest hear it at once."""
-    monkeypatch.setattr(retry_budget, "LEAST_PER_SECOND", 0.0)
-    monkeypatch.setattr(
-        retry_budget.RetryBudget.__init__, "__kwdefaults__", {"clock": lambda: 100.0, "least_per_second": 0.1}
-    )
-    async with running_gateway(tmp_path / "second", valkey_url, prefix, retry_budget=0.2) as second:
-        second.keys = deployment.gateway.keys
-        other = Deployment(second, deployment.a, deployment.b, tmp_path)
-        await asyncio.gather(*(ask(other, "acme") for _ in range(20)))
-        for engine in deployment.engines:
-            engine.faults.update({"status": 500})
-        before = len(deployment.calls())
-        results = await asyncio.gather(*(ask(other, "acme") for _ in range(20)), return_exceptions=True)
-    assert {r.code for r in results} == {"engine_failed"}
-    assert all(1 <= int(r.response.headers["retry-after"]) <= 10 for r in results)
-    assert any("the retry budget is exhausted" in r.message for r in results)
-    assert len(deployment.calls()) - before == 20 + 1 + 8  # one free, and a fifth of forty
 
 
 async def test_leaving_while_the_engines_fate_is_looked_into(deployment: Deployment):
@@ -89,19 +64,3 @@ async def test_a_used_up_budget_costs_no_request_of_a_dying_engine(deployment: D
         await deployment.gateway.set_state(other, "active")
         holder.die()
         assert len(await asyncio.gather(*tasks)) == 30
-
-
-async def test_an_engine_that_fails_all_without_dying_gets_less_and_less(
-    deployment: Deployment, tmp_path, valkey_url, prefix
-):
-    """Else it would have the least in flight, and every request would go there first."""
-    async with running_gateway(tmp_path / "second", valkey_url, prefix, slow_start=600.0) as second:
-        second.keys = deployment.gateway.keys
-        other = Deployment(second, deployment.a, deployment.b, tmp_path)
-        await second.add_tenant("dora", base_access=True)
-        await until(lambda: all(s.healthy for s in second.state.pool.states()))
-        deployment.a.faults.update({"status": 500})
-        for _ in range(30):
-            assert await ask(other, "dora", "base")
-    assert len(deployment.a.state.calls) <= 4
-    assert len(deployment.b.state.calls) == 30

@@ -337,13 +337,6 @@ async def test_users_keep_their_side_of_a_canary_on_every_worker(fleet: Fleet):
     assert (await fleet.ask(model="support@v1", user=users[expected.index(True)])).label == LABELS[1]
 
 
-async def test_without_a_user_each_request_is_decided_by_itself(fleet: Fleet):
-    await fleet.promote("v2", weight=50)
-    answers = await asyncio.gather(*(fleet.ask(n=2, stream=bool(i % 2)) for i in range(60)))
-    fleet.check(answers)
-    assert {a.label for a in answers} == {LABELS[1], LABELS[2]}  # all alike: once in 2^59
-
-
 async def test_all_attempts_of_a_request_are_of_one_version(fleet: Fleet):
     """Half of them fail on their first engine, and go elsewhere as what they were."""
     await fleet.promote("v2", weight=50)

@@ -64,6 +64,7 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and for what they started
     for name in _preloaded():
         importlib.import_module(name)
+    _build_routes()
     gc.collect()
     gc.freeze()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a thread would be missing in what is forked"
@@ -81,6 +82,17 @@ def _preloaded() -> list[str]:
     scripts = {ENTRY, "gateway.metering.ledger.migrations.env", "loadtests.mock_engine.vllm"}
     own = "tests.support.forking"
     return [own, *(name for name in names if name not in scripts and not name.endswith("__main__"))]
+
+
+def _build_routes() -> None:
+    """Of the API: half of what a gateway's start takes, and the same for each."""
+    from fastapi import FastAPI
+
+    from gateway import app
+
+    api = FastAPI()
+    api.router.routes.extend(app._routes(docs=False))
+    app._build_routes(api)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

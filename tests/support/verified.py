@@ -28,7 +28,9 @@ SOURCES = {
     ),
     "sim": ("loadtests/sim", "gateway/planning"),
     "suite": (
-        *("tests/support/compiled.py", "tests/support/forms.py", "tests/support/own_home.py", "tests/support/search.py"),
+        *("tests/support/alerting.py", "tests/support/compiled.py", "tests/support/empty_ledgers.py"),
+        *("tests/support/fork_server.py", "tests/support/forking.py", "tests/support/forms.py"),
+        *("tests/support/own_home.py", "tests/support/search.py", "gateway/metering/ledger/migrations"),
         *("deploy/demo/cache.py", "deploy/demo/engine_env.py", "deploy/torch-requirements.txt", "requirements.lock"),
     ),
 }  # fmt: skip

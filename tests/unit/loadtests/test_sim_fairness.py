@@ -16,7 +16,7 @@ WAIT = contestant("cost+wait")
 RATE, TOO_MUCH = 5.0, 20.0
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_a_flood_hardly_reaches_the_others(workers):
     site = replace(SITE, workers=workers)
     plain, fair = (flood(each, WAIT, RATE, seed=41, adapters=TENANTS) for each in both(site))
@@ -28,7 +28,7 @@ def test_a_flood_hardly_reaches_the_others(workers):
     assert fair.throughput > 0.95 * plain.throughput
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_tenants_that_ask_for_too_much_get_the_same(workers):
     site = replace(SITE, workers=workers)
     plain, fair = (backlog(each, WAIT, TOO_MUCH, seed=41, adapters=TENANTS) for each in both(site))

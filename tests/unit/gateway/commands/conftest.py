@@ -12,10 +12,28 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from gateway.commands import lazy_groups
 from gateway.commands.tree import tree
 from tests.support.routes import check_answer
 
 KEY = "fl_abc_secret"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _groups_are_built_once() -> Iterator[None]:
+    """Typer makes the commands of a group from their signatures, each time that one of them runs."""
+    build: Callable[..., Any] = lazy_groups.loaded
+    built: dict[tuple[str, int], Any] = {}
+
+    def loaded(name: str, entry: Any) -> Any:
+        key = name, id(entry)
+        if key not in built:
+            built[key] = entry, build(name, entry)  # the entry, too: its id must not become another's
+        return built[key][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lazy_groups, "loaded", loaded)
+        yield
 
 
 @dataclass

@@ -19,7 +19,7 @@ from tests.support.search import examples
 SITE = Site(engines=4, slots=4, cpu_slots=16, workers=2)
 
 
-@examples(12)
+@examples(5)
 @given(
     st.integers(0, 10**6), st.sampled_from(["cost", "cost+planner", "random"]), st.booleans(), st.booleans()
 )
