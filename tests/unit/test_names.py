@@ -10,7 +10,7 @@ CODE = ("adapters", "deploy", "florin_gateway.py", "gateway", "loadtests")
 STILL_TO_DO = {
     *("loadtests/ledger/", "loadtests/overhead/"),
     *(f"gateway/{package}/" for package in (
-        *("admission", "api", "batches", "commands", "composition", "config", "console", "costs", "dataplane"),
+        *("admission", "api", "batches", "commands", "composition", "config", "console", "dataplane"),
         *("dialects", "evaluations", "event_streams", "fields", "metering", "observability", "operations"),
         *("routing", "runtime", "schemas", "serving", "tenants", "transport"),
     )),
