@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.periods import Period, iso, month_of
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import residency_spans, rollups, usage_records
+from gateway.metering.ledger.schema import of_tenant, residency_spans, rollups, usage
 from gateway.units import DAY, HOUR
 
 _LONGEST_REQUEST = DAY
@@ -48,9 +48,9 @@ def first_hour(connection: Connection, owner: Owner) -> int:
     """The start of the first hour that is the owner's alone."""
     if pruned_before(connection) > owner.hour:  # then no record tells whose that hour was
         return owner.hour + HOUR if has_predecessor(connection, owner) else owner.hour
-    table = usage_records.c
+    table = usage.c
     query = select(func.max(table.ended)).where(
-        table.tenant == owner.tenant,
+        of_tenant(owner.tenant),
         table.ended >= owner.hour,
         table.ended < owner.since + _LONGEST_REQUEST,
         table.dispatched < owner.since,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -357,12 +358,13 @@ class Exchange:
 
 
 def new_request_id() -> str:
-    """96 random bits. They are fetched for many requests at once: another thread may run at each call of the
-    operating system."""
+    """The time in milliseconds, and 64 random bits, as 12 and 16 hexadecimal digits: the ledger stores
+    records in the order of their ids. The bits are fetched for many requests at once: another thread may run
+    at each call of the operating system."""
     if not _random:
-        data = os.urandom(12 * 256)
-        _random.extend(data[at : at + 12].hex() for at in range(0, len(data), 12))
-    return "req-" + _random.pop()
+        data = os.urandom(8 * 256)
+        _random.extend(data[at : at + 8].hex() for at in range(0, len(data), 8))
+    return f"req-{time.time_ns() // 1_000_000:012x}{_random.pop()}"
 
 
 _random: list[str] = []

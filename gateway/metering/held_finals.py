@@ -9,8 +9,6 @@ orphaned: not billable if the transaction did not commit, and a known duplicate 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gateway.metering.attempt import AttemptMeter, Recorder
 from gateway.metering.records import Outcome, UsageRecord, parse_line
 
@@ -52,7 +50,7 @@ class HeldFinals:
         self._attempt, attempt.held = None, False
         if not delivered:
             # As its successor would have logged it: if it was stored all the same, the two agree.
-            line = replace(parse_line(line), billable=False, outcome=Outcome.ORPHANED.value).line()
+            line = parse_line(line)._replace(billable=False, outcome=Outcome.ORPHANED.value).line()
         meter.finished(attempt, line)
 
 

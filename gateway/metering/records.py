@@ -8,7 +8,6 @@ finals reach the ledger.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from hashlib import sha1
@@ -73,10 +72,11 @@ class Labels(NamedTuple):
 NO_LABELS = Labels()
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(NamedTuple):
+    """A tuple, because making one takes a tenth of the time of a frozen dataclass of so many fields."""
+
     id: str
-    """uuid5 of request id and attempt: the ledger's deduplication key."""
+    """Follows from request id and attempt: the ledger's deduplication key. See `record_id`."""
     request_id: str
     attempt: int
     tenant: str
@@ -131,12 +131,18 @@ class UsageRecord:
 
     def line(self) -> bytes:
         """The log line, with newline."""
-        return orjson.dumps(self, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(self._asdict(), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def record_id(request_id: str, attempt: int) -> str:
-    """uuid5(NAMESPACE, "request_id/attempt") (RFC 9562), inlined: three times as fast as the standard
-    library."""
+    """The digits of the request id and the attempt, in the form of a UUID: ids of later requests are greater,
+    so records are stored one after the other.
+
+    Of another request id, such as those of earlier versions, uuid5(NAMESPACE, "request_id/attempt")
+    (RFC 9562)."""
+    if _TIMED.fullmatch(request_id):
+        d = request_id
+        return f"{d[4:12]}-{d[12:16]}-{d[16:20]}-{d[20:24]}-{d[24:]}{attempt:04x}"
     digest = _NAMED.copy()
     digest.update(f"{request_id}/{attempt}".encode())
     h = digest.hexdigest()
@@ -146,6 +152,8 @@ def record_id(request_id: str, attempt: int) -> str:
 _VARIANTS = {f"{bits:x}": "89ab"[bits & 3] for bits in range(16)}
 
 
+_TIMED = re.compile(r"req-[0-9a-f]{28}")
+"""See `new_request_id`."""
 _FINAL_MARK = f'"seq":{FINAL},'.encode()
 
 
@@ -154,7 +162,7 @@ def is_final(line: bytes) -> bool:
     return _FINAL_MARK in line
 
 
-_FIELDS = tuple(f.name for f in fields(UsageRecord))
+_FIELDS = UsageRecord._fields
 _TIER = "service_tier"
 _UNTIERED = tuple(name for name in _FIELDS if name != _TIER)
 """The fields of lines that were written before there were service tiers: logs outlive upgrades."""
@@ -163,7 +171,8 @@ _UNLABELLED = tuple(name for name in _UNTIERED if name not in Labels._fields)
 _LABELS_AT, _TIER_AT = _FIELDS.index(Labels._fields[0]), _FIELDS.index(_TIER)
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks", *Labels._fields}
 _TYPES: dict[str, type] = {
-    f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
+    name: bool if "bool" in str(type_) else int if "int" in str(type_) else str
+    for name, type_ in UsageRecord.__annotations__.items()
 }
 _OUTCOMES = {"", *(o.value for o in Outcome)}
 _SOURCES = {s.value for s in UsageSource}
@@ -199,7 +208,7 @@ def parse_line(line: bytes) -> UsageRecord:
         raise ValueError("not a usage record: a field has a wrong type")
     if _NUL in line and any(isinstance(value, str) and "\0" in value for value in values):
         raise ValueError("not a usage record: a value that no database can store")
-    record = UsageRecord(*values)
+    record = UsageRecord._make(values)
     if wrong := _impossible(record):
         raise ValueError(f"not a usage record: {wrong}")
     return record
@@ -224,11 +233,15 @@ def _impossible(r: UsageRecord) -> str:
         0 < len(r.request_id) <= _MOST_TEXT
     ):
         return "an invalid name"
-    if not all(label is None or storable(label) for label in (r.end_user, r.tag, r.cost_centre)):
+    if not all(map(_storable, (r.end_user, r.tag, r.cost_centre))):
         return "an invalid label"
     if not _countable(r):
         return "implausible token counts"
     return "" if r.hour_marks is None or _marked(r, r.hour_marks) else "invalid hour marks"
+
+
+def _storable(label: str | None) -> bool:
+    return label is None or storable(label)
 
 
 def _in_time(r: UsageRecord) -> bool:
@@ -302,6 +315,6 @@ def _typed(types: tuple[type, ...]) -> bool:
 def orphaned(last: UsageRecord) -> UsageRecord:
     """The final of an attempt whose worker died, computed from its last line alone, so that closing it again
     gives the same record. Not billable, because delivery is unknown."""
-    return replace(
-        last, seq=FINAL, outcome=Outcome.ORPHANED.value, ended=max(last.seen, last.dispatched), billable=False
+    return last._replace(
+        seq=FINAL, outcome=Outcome.ORPHANED.value, ended=max(last.seen, last.dispatched), billable=False
     )

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from gateway.errors import FlorinError
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import rollups, usage_records
+from gateway.metering.ledger.schema import rollups, usage
 from gateway.operations.state import State
 
 
@@ -44,5 +44,5 @@ def has_usage(ledger: Ledger, tenant: str) -> bool:
     with ledger.read() as connection:
         return any(
             connection.execute(select(table.c.tenant).where(table.c.tenant == tenant).limit(1)).first()
-            for table in (rollups, usage_records)
+            for table in (rollups, usage)
         )

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, func, select
 from adapters.store.redis import RedisStore
 from deploy.demo.gateway import GatewayError
 from gateway.costs.rollups.balance import imbalances
-from gateway.metering.ledger.schema import engine_hours, usage_records
+from gateway.metering.ledger.schema import engine_hours, usage
 from loadtests.chaos.checks import Limits, Record, State
 from loadtests.chaos.engines import loaded
 from loadtests.chaos.world import ChaosCluster, GatewayHost, family
@@ -213,7 +213,7 @@ async def _shipped(house: GatewayHost, seconds: float) -> bool:
 
 def _read(url: str, late: list[str]) -> LedgerContents:
     engine: Engine = create_engine(url)
-    u, p = usage_records.c, engine_hours.c
+    u, p = usage.c, engine_hours.c
     try:
         with engine.connect() as connection:
             rows = connection.execute(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from adapters.model import Adapter, BaseModel, Engine, Version, dump
@@ -76,8 +75,7 @@ def use(ledger: Path) -> None:
     some = [record for _, record in zip(range(ADAPTERS), sample_month.records(), strict=False)]
     opened.insert(
         [
-            replace(
-                record,
+            record._replace(
                 id=record_id(request_of(n), 1),
                 request_id=request_of(n),
                 tenant=tenant_of(n),

@@ -18,10 +18,14 @@ from sqlalchemy import Connection, insert, make_url, text
 
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.record_rows import STORED, stored_rows
 from gateway.metering.ledger.schema import engine_spans, ledger_state, prices, usage_records
+from gateway.metering.ledger.shared_names import SharedNames
+from gateway.metering.records import UsageRecord
 from gateway.units import HOUR
 from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row, engines
 
+_COLUMNS = ("batch", *STORED)
 Put = Callable[[list[Row]], None]
 Progress = Callable[[int], None]
 RATES = {"H200": 4_310_000, "H100": 2_990_000, "A100": 1_790_000, "L40S": 990_000}
@@ -41,14 +45,17 @@ def load(
     with ledger.write() as connection:  # the tables
         connection.execute(insert(prices), _prices())
         connection.execute(insert(engine_spans), list(_spans()))
-    month = Month(records // copies)
+    month, names = Month(records // copies), SharedNames()
     indexes = [] if copies == 1 else sorted(usage_records.indexes, key=lambda index: str(index.name))
     with ledger.write() as connection:  # sorting them at the end is quicker than growing them
         for index in indexes:
             index.drop(connection)
     with _bulk(url, copies) as put:
         for rows in islice(month.hours(), hours):
-            put(rows)
+            made = [UsageRecord(**dict(zip(COLUMNS[:-1], row[:-1], strict=True))) for row in rows]
+            with ledger.write() as connection:
+                stored = stored_rows(connection, made, names)
+            put([(row[-1], *own) for row, own in zip(rows, stored, strict=True)])
             progress(month.made * copies)
     for index in indexes:
         with ledger.write() as connection:
@@ -80,17 +87,18 @@ def _bulk(url: str, copies: int) -> Iterator[Put]:
 def _into_sqlite(path: str, copies: int) -> Iterator[Put]:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")  # a lost month can be regenerated
-    connection.execute("PRAGMA cache_size = -1500000")  # random ids touch the whole index
+    connection.execute("PRAGMA cache_size = -1500000")
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.create_function("set_byte", 3, _set_byte)
     table = "usage_records" if copies == 1 else "template"
     connection.execute(_TEMPLATE)
-    statement = f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES (?{', ?' * (len(COLUMNS) - 1)})"  # noqa: S608  # our names
+    statement = f"INSERT INTO {table} ({', '.join(_COLUMNS)}) VALUES (?{', ?' * (len(_COLUMNS) - 1)})"  # noqa: S608  # our names
 
     def put(rows: list[Row]) -> None:
         connection.execute("BEGIN")
         connection.executemany(statement, rows)
         if copies > 1:
-            connection.execute(_copied("lower(hex(randomblob(16)))", "max", copies))
+            connection.execute(_copied("max", copies))
             connection.execute("DELETE FROM template")
         connection.execute("COMMIT")
 
@@ -98,6 +106,11 @@ def _into_sqlite(path: str, copies: int) -> Iterator[Put]:
         yield put
     finally:
         connection.close()
+
+
+def _set_byte(data: bytes, at: int, value: int) -> bytes:
+    """As PostgreSQL's."""
+    return data[:at] + bytes([value]) + data[at + 1 :]
 
 
 @contextmanager
@@ -108,41 +121,34 @@ def _into_postgresql(url: str, copies: int) -> Iterator[Put]:
         connection.execute(_TEMPLATE)
 
         def put(rows: list[Row]) -> None:
-            with connection.cursor().copy(f"COPY {table} ({', '.join(COLUMNS)}) FROM STDIN") as copy:
+            with connection.cursor().copy(f"COPY {table} ({', '.join(_COLUMNS)}) FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
             if copies > 1:
-                connection.execute(_copied("md5(id || copy)", "greatest", copies).encode())
+                connection.execute(_copied("greatest", copies).encode())
                 connection.execute("TRUNCATE template")
             connection.commit()
 
         yield put
 
 
-_DASHED = " || '-' || ".join(
-    f"substr(digest, {first}, {length})" for first, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-)
-"""SQL: the digest in the form of a UUID."""
 _TEMPLATE = "CREATE TEMP TABLE template AS SELECT * FROM usage_records WHERE false"
+_COPY = 6
+"""The byte of an id that tells copies apart: behind the time, at the beginning of the row's number."""
 
 
-def _copied(digest: str, most: str, copies: int) -> str:
-    """SQL that inserts the rows of `template` into `usage_records`, `copies` times. `digest`: 32 hexadecimal
-    digits. `most`: the greatest of two values."""
-    own = {
-        "id": f"CASE copy WHEN 0 THEN id ELSE {_DASHED} END",
-        "request_id": "CASE copy WHEN 0 THEN request_id ELSE request_id || '-' || copy END",
-        **{
-            name: f"{most}({name} - copy * {_APART}, {START})"
-            for name in ("dispatched", "first_token", "ended")
-        },
+def _copied(most: str, copies: int) -> str:
+    """SQL that inserts the rows of `template` into `usage_records`, `copies` times. `most`: the greatest of
+    two values."""
+    own = {"id": f"set_byte(id, {_COPY}, copy)"} | {
+        name: f"{most}({name} - copy * {_APART}, {START})" for name in ("dispatched", "first_token", "ended")
     }
     own["first_token"] = f"CASE WHEN first_token IS NULL THEN NULL ELSE {own['first_token']} END"
-    selected = ", ".join(own.get(name, name) for name in COLUMNS)
+    selected = ", ".join(own.get(name, name) for name in _COLUMNS)
     numbers = ", ".join(f"({number})" for number in range(copies))
     return (
-        f"WITH copies (copy) AS (VALUES {numbers}) INSERT INTO usage_records ({', '.join(COLUMNS)}) "  # noqa: S608  # our names
-        f"SELECT {selected} FROM (SELECT *, {digest} AS digest FROM copies CROSS JOIN template) AS pairs"
+        f"WITH copies (copy) AS (VALUES {numbers}) INSERT INTO usage_records ({', '.join(_COLUMNS)}) "  # noqa: S608  # our names
+        f"SELECT {selected} FROM copies CROSS JOIN template"
     )
 
 

@@ -130,10 +130,11 @@ class Month:
             whose, second_home, outcomes, strict=True,
         ):  # fmt: skip  # one column each
             self.made += 1
-            adapter, request = self._adapters[who], f"chatcmpl-{self.made:012x}"
+            adapter = self._adapters[who]
             outcome, _, source, billable = _OUTCOMES[how]
             engine = self._engines[adapter.homes[other]]
             dispatched, refused = max(end - lasted, START), outcome == "rejected"
+            request = f"req-{dispatched // 1000:012x}{self.made:016x}"
             place = ("", "", 0) if refused else (engine.name, engine.gpu_type, engine.gpu_count)
             if place != last or dispatched < start:
                 last = place

@@ -39,7 +39,7 @@ PATIENCE = 60.0
 ROLL_PARTLY = "roll up for a minute"
 NAIVE = """
     SELECT tenant, adapter, gpu_type, COUNT(*), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens)
-    FROM usage_records WHERE billable GROUP BY tenant, adapter, gpu_type
+    FROM usage WHERE billable GROUP BY tenant, adapter, gpu_type
 """
 """The query on a plain table of spend logs: tokens only, because the table does not know GPU costs. This is
 its best case, because there are no other months to skip."""
@@ -143,7 +143,7 @@ def _insert(ledger: Ledger) -> dict[str, Any]:
 
 def _later(n: int, engine: str, gpu_type: str) -> UsageRecord:
     end = END + (n + 1) * (HOUR // (LATE + 1))
-    request = f"later-{n}"
+    request = f"req-{end // 1000 - 2000:012x}{n:016x}"
     return UsageRecord(
         id=record_id(request, 1), request_id=request, attempt=1, tenant=f"tenant-{n % 97:03}", key_id="key",
         adapter=f"tenant-{n % 97:03}/adapter-1", version="v1", base_model="base", engine=engine,

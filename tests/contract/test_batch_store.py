@@ -262,12 +262,12 @@ def test_a_worker_that_died_after_storing(ledger: Ledger, file_store: FileStore,
     begin(file_store, store)
     stored = answer(1)
     store.store("w", "batch_1", [stored], 4 * T)
-    last = replace(intent("r1", service_tier="batch"), seen=stored.record.ended)
+    last = intent("r1", service_tier="batch")._replace(seen=stored.record.ended)
     inserted = ledger.insert([orphaned(last)])
     assert (inserted.new, inserted.duplicate, inserted.quarantined) == (0, 1, 0)
     assert count(ledger, quarantine) == 0
     assert billed(ledger) == ["r1"]
-    other = ledger.insert([replace(stored.record, completion_tokens=1)])  # nothing else is let through
+    other = ledger.insert([stored.record._replace(completion_tokens=1)])  # nothing else is let through
     assert other.quarantined == 1
 
 

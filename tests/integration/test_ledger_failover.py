@@ -44,7 +44,7 @@ def rows(server: Postgres) -> Counter[str]:
         with psycopg.connect(
             host="127.0.0.1", port=server.port, user="florin", dbname="ledger"
         ) as connection:
-            return Counter(row[0] for row in connection.execute("SELECT request_id FROM usage_records"))
+            return Counter(row[0] for row in connection.execute("SELECT request_id FROM usage"))
     except psycopg.errors.UndefinedTable:  # no worker has needed it yet
         return Counter()
 

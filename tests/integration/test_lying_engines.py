@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway.commands.tree import tree
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import engine_counters, engine_spans, usage_records
+from gateway.metering.ledger.schema import engine_counters, engine_spans, usage, usage_records
 from gateway.units import HOUR
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
@@ -116,9 +116,7 @@ async def test_absurd_count_in_the_ledger_does_not_break_finance_queries(
 def poison(ledger: Ledger) -> None:
     """Behind the ledger's back, as an earlier version let it in."""
     with ledger.write() as connection:
-        found = (
-            connection.execute(select(usage_records).where(usage_records.c.engine == "a")).mappings().all()
-        )
+        found = connection.execute(select(usage).where(usage.c.engine == "a")).mappings().all()
         row = update(usage_records).where(usage_records.c.id == found[0]["id"])
         connection.execute(row.values(completion_tokens=ABSURD))
         hours = {found[0][name] // HOUR * HOUR for name in ("dispatched", "ended")}

@@ -26,7 +26,7 @@ from gateway.costs.periods import Period, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans, usage_records
+from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans, usage
 from gateway.units import DAY, HOUR, Amount, amount_text, decimal_of
 
 _PS = 3600 * 10**12
@@ -102,7 +102,7 @@ def _add_requests(
 def _add_loads(
     by_adapter: Mapping[str, AdapterCosts], connection: Connection, book: PriceBook, period: Period
 ) -> None:
-    record, hour = usage_records.c, engine_hours.c
+    record, hour = usage.c, engine_hours.c
     same = and_(
         hour.hour == record.ended - record.ended % HOUR,
         hour.engine == record.engine,
@@ -113,9 +113,7 @@ def _add_loads(
     query = (
         select(*columns, hour.region, hour.purchase, calibrations.c.load_ps)
         .select_from(
-            usage_records.outerjoin(engine_hours, same).outerjoin(
-                calibrations, calibrations.c.id == hour.calibration
-            )
+            usage.outerjoin(engine_hours, same).outerjoin(calibrations, calibrations.c.id == hour.calibration)
         )
         .where(record.adapter_loads > 0, record.ended >= period.start, record.ended < period.end)
     )

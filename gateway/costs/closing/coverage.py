@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, and_, select, tuple_
 from gateway.costs.periods import month_of
 from gateway.costs.proofs.merkle import STORED_FIELDS, canonical, present
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods, rollup_parts, rollups, usage_records
+from gateway.metering.ledger.schema import of_tenant, periods, rollup_parts, rollups, usage
 from gateway.units import HOUR
 
 BEFORE_ALL = -1
@@ -86,7 +86,7 @@ def record_page(
             begin = start if after is None else max(start, after[0])
             where = [*_within(begin, end, first_batch, cover.cutoff_batch), *_after(after)]
             if tenant is not None:
-                where.append(usage_records.c.tenant == tenant)
+                where.append(of_tenant(tenant))
             page += _page(connection, where, limit - len(page))
             if len(page) == limit:
                 break
@@ -94,7 +94,7 @@ def record_page(
 
 
 def _within(start: int, end: int, first_batch: int, cutoff_batch: int) -> list[ColumnElement[bool]]:
-    table = usage_records.c
+    table = usage.c
     return [
         table.ended >= start,
         table.ended < end,
@@ -106,12 +106,12 @@ def _within(start: int, end: int, first_batch: int, cutoff_batch: int) -> list[C
 def _after(position: tuple[int, str] | None) -> list[ColumnElement[bool]]:
     if position is None:
         return []
-    table = usage_records.c
+    table = usage.c
     return [tuple_(table.ended, table.id) > position]
 
 
 def _page(connection: Connection, where: list[ColumnElement[bool]], limit: int) -> list[Record]:
-    table = usage_records.c
+    table = usage.c
     columns = (table[name] for name in _SORTED_FIELDS)
     query = select(*columns).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
     return [

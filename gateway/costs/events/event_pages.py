@@ -19,7 +19,7 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.reports.report import Question, read_report
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
-from gateway.metering.ledger.schema import usage_records as table
+from gateway.metering.ledger.schema import usage as table
 from gateway.metering.records import CONTINUED
 
 USAGE: Final = "florin.usage"

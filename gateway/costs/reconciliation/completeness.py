@@ -11,7 +11,7 @@ from gateway.costs.periods import Period, month_of
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.plausibility import storable
 from gateway.costs.rollups.set_aside import read_set_aside
-from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
+from gateway.metering.ledger.schema import dirty_hours, quarantine, usage
 from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
 
 _CHUNK = 500
@@ -49,7 +49,7 @@ def _quarantined(connection: Connection) -> dict[str, int]:
 def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any]], int]:
     """Records by source of their counts and by outcome, and the number of billable second and later attempts,
     in one pass over the month's records."""
-    c = usage_records.c
+    c = usage.c
     query = (
         select(
             c.usage_source,
@@ -59,7 +59,7 @@ def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any
             func.sum(c.completion_tokens),
             func.sum(case((and_(c.attempt >= 2, c.billable, c.outcome.not_in(CONTINUED)), 1), else_=0)),
         )
-        .where(c.ended >= within.start, c.ended < within.end, storable(usage_records))
+        .where(c.ended >= within.start, c.ended < within.end, storable(usage))
         .group_by(c.usage_source, c.outcome)
         .order_by(c.usage_source, c.outcome)
     )
@@ -79,17 +79,15 @@ def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any
 
 def _implausible(connection: Connection, within: Period) -> int:
     """Records with impossible counts, which are in none of the sums."""
-    c = usage_records.c
-    query = select(func.count()).where(
-        c.ended >= within.start, c.ended < within.end, ~storable(usage_records)
-    )
+    c = usage.c
+    query = select(func.count()).where(c.ended >= within.start, c.ended < within.end, ~storable(usage))
     return int(connection.execute(query).scalar_one())
 
 
 def delivered_twice(connection: Connection, within: Period) -> int:
     """Requests with two billable attempts, of which the later did not continue the earlier. An attempt's id
     follows from its request and number, so only second and later attempts need to be looked up."""
-    c = usage_records.c
+    c = usage.c
     query = select(c.request_id, c.attempt).where(
         c.ended >= within.start,
         c.ended < within.end,

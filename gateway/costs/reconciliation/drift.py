@@ -24,7 +24,7 @@ from gateway.costs.rollups.plausibility import MOST_TOKENS, storable
 from gateway.metering.engine_metrics import MOST_COUNTED
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_hours, engine_probes
-from gateway.metering.ledger.schema import usage_records as table
+from gateway.metering.ledger.schema import usage as table
 from gateway.metering.records import Outcome
 from gateway.units import HOUR
 

@@ -31,7 +31,7 @@ from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.record_rows import engine_hour_records
-from gateway.metering.ledger.schema import calibrations, engine_spans, usage_records
+from gateway.metering.ledger.schema import calibrations, engine_spans, usage
 from gateway.metering.records import CONTINUED, Outcome
 from gateway.units import HOUR
 
@@ -45,8 +45,7 @@ AT = (
 )
 """Parameters of prebuilt statements: building one takes longer than executing it."""
 _RECORD = tuple(
-    type_coerce(usage_records.c[name], Integer).label(name) if name == "billable" else usage_records.c[name]
-    for name in READ
+    type_coerce(usage.c[name], Integer).label(name) if name == "billable" else usage.c[name] for name in READ
 )
 """`billable` as an integer: converting it to a bool takes as long as the rest of the row."""
 _RECORDS = engine_hour_records(AT, *_RECORD)  # type: ignore[arg-type]  # stand for an EngineHour

@@ -84,7 +84,7 @@ def fault(record: tuple[Any, ...]) -> str:
 
 
 def storable(table: FromClause) -> ColumnElement[bool]:
-    """The same bounds in SQL, for a table like usage_records: what the database can sum without overflowing
+    """The same bounds in SQL, for a table like `usage`: what the database can sum without overflowing
     64 bits."""
     c = table.c
     within = and_(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
@@ -22,11 +23,12 @@ from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.engine_hours import EngineHour, mark_dirty, pruned_before, touched
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.record_rows import engine_hour_records, to_quarantine
-from gateway.metering.ledger.schema import periods, set_aside_hours, usage_records
+from gateway.metering.ledger.record_rows import RECORD, SPAN, engine_hour_records, to_quarantine
+from gateway.metering.ledger.schema import periods, set_aside_hours, usage, usage_records
 
 PLACE = ("hour", "engine", "gpu_type", "gpu_count")
-_RECORD = tuple(str(c.name) for c in usage_records.columns if c.name != "batch")
+_RECORD = tuple(str(column.name) for column in RECORD)
+_span_of = itemgetter(*SPAN)
 _MOST_REASON = 1000
 _ROWS = 500
 
@@ -148,7 +150,7 @@ def exclude(ledger: Ledger, *, engine: str, hour: int, everything: bool, actor: 
 
 def _chosen(connection: Connection, place: EngineHour, *, everything: bool) -> list[dict[str, Any]]:
     """Records of the hour, with their batch."""
-    columns = [usage_records.c[name] for name in (*_RECORD, "batch")]
+    columns = [*RECORD, usage.c.batch]
     rows = [dict(row) for row in connection.execute(engine_hour_records(place, *columns)).mappings()]
     return [row for row in rows if everything or fault(tuple(row[name] for name in READ))]
 
@@ -174,7 +176,7 @@ def _touched(rows: Iterable[dict[str, Any]]) -> Iterator[EngineHour]:
     """All hours the records touch; records with an impossible duration touch only the current one."""
     for row in rows:
         if row["ended"] - row["dispatched"] <= LONGEST:
-            yield from touched([row])
+            yield from touched([_span_of(row)])
 
 
 def _is_place(place: EngineHour) -> bool:

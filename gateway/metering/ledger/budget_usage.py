@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import case, func, select
 
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import usage_records
+from gateway.metering.ledger.schema import of_tenant, usage
 from gateway.metering.records import CONTINUED
 
 
@@ -16,7 +16,7 @@ def tokens_used(
     pays for, as in `AttemptMeter.billed`. `key`: only those of this key. `since`: only
     those that began then or later, when the tenant was added: names recur. Blocks. Raises
     LedgerUnavailableError."""
-    table = usage_records.c
+    table = usage.c
     anew = table.outcome.not_in(CONTINUED)  # a continued stream's prompt does not count
     sums = (
         func.sum(case((anew, table.prompt_tokens), else_=0)),
@@ -24,7 +24,7 @@ def tokens_used(
         func.sum(table.completion_tokens),
     )
     query = select(*sums).where(
-        table.tenant == tenant, table.ended >= max(start, since), table.ended < end, table.billable
+        of_tenant(tenant), table.ended >= max(start, since), table.ended < end, table.billable
     )
     if since > start:
         query = query.where(table.dispatched >= since)

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.metering.ledger.database import insert
+from gateway.metering.ledger.database import insert_in
 from gateway.metering.ledger.schema import ledger_state, quarantine, usage_records
 
 
 def next_batch(connection: Connection) -> int:
     """The number of this write transaction. Transactions commit in this order, because the others wait here;
     so whoever sees a batch sees all earlier ones."""
-    put = insert(connection, ledger_state).values(name="batch", value=1)
-    put = put.on_conflict_do_update(index_elements=["name"], set_={"value": ledger_state.c.value + 1})
-    number: int = connection.execute(put.returning(ledger_state.c.value)).scalar_one()
+    number: int = connection.execute(_count_up(connection.dialect.name)).scalar_one()
     return number
+
+
+@cache
+def _count_up(dialect: str) -> Any:
+    put = insert_in(dialect, ledger_state).values(name="batch", value=1)
+    put = put.on_conflict_do_update(index_elements=["name"], set_={"value": ledger_state.c.value + 1})
+    return put.returning(ledger_state.c.value)
 
 
 @dataclass(frozen=True, slots=True, order=True)

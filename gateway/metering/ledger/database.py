@@ -110,7 +110,12 @@ def is_definite(error: BaseException) -> bool:
 
 def insert(connection: Connection, table: Table) -> Any:
     """INSERT with ON CONFLICT, which the two dialects have in different classes."""
-    if connection.dialect.name != "postgresql":
+    return insert_in(connection.dialect.name, table)
+
+
+def insert_in(dialect: str, table: Table) -> Any:
+    """The same, for statements that are kept: building one takes longer than executing it."""
+    if dialect != "postgresql":
         return sqlite_insert(table)
     from sqlalchemy.dialects.postgresql import insert as postgresql_insert  # noqa: PLC0415  # loads slowly
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
+from functools import cache
 from random import getrandbits
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.metering.ledger.database import insert
+from gateway.metering.ledger.database import insert_in
 from gateway.metering.ledger.schema import dirty_hours, ledger_state
 from gateway.units import HOUR
 
 EngineHour = tuple[int, str, str, int]
 """(hour, engine, gpu_type, gpu_count)"""
 
+PLACE = ("engine", "gpu_type", "gpu_count")
 
-def touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[EngineHour]:
-    """The engine-hours of [dispatched, ended]; only that of the end if the clock was set back."""
-    for row in rows:
-        last = row["ended"] // HOUR * HOUR
-        for hour in range(min(row["dispatched"] // HOUR * HOUR, last), last + 1, HOUR):
-            yield hour, row["engine"], row["gpu_type"], row["gpu_count"]
+
+def touched(spans: Iterable[tuple[int, int, str, str, int]]) -> set[EngineHour]:
+    """The engine-hours of [dispatched, ended], with their PLACE; only that of the end if the clock was set
+    back."""
+    hours = {
+        (start // HOUR, end // HOUR, engine, gpu_type, gpu_count)
+        for start, end, engine, gpu_type, gpu_count in spans
+    }
+    return {
+        (hour * HOUR, engine, gpu_type, gpu_count)
+        for start, end, engine, gpu_type, gpu_count in hours
+        for hour in range(min(start, end), end + 1)
+    }
 
 
 def mark_dirty(connection: Connection, engine_hours: Iterable[EngineHour]) -> None:
@@ -37,16 +46,22 @@ def mark_dirty(connection: Connection, engine_hours: Iterable[EngineHour]) -> No
         if hour >= since
     ]
     if rows:
-        put = insert(connection, dirty_hours)
-        put = put.on_conflict_do_update(
-            index_elements=list(dirty_hours.primary_key.columns),
-            set_={"version": dirty_hours.c.version + 1},
-        )
-        connection.execute(put, rows)
+        connection.execute(_mark(connection.dialect.name), rows)
+
+
+@cache
+def _mark(dialect: str) -> Any:
+    put = insert_in(dialect, dirty_hours)
+    return put.on_conflict_do_update(
+        index_elements=list(dirty_hours.primary_key.columns),
+        set_={"version": dirty_hours.c.version + 1},
+    )
+
+
+_PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
 
 
 def pruned_before(connection: Connection) -> int:
     """Some records that ended before this time have been removed, so their hours are never rolled up
     again."""
-    query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
-    return connection.execute(query).scalar() or 0
+    return connection.execute(_PRUNED_BEFORE).scalar() or 0

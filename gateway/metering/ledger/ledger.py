@@ -19,13 +19,16 @@ from gateway.metering.ledger.engine_hours import mark_dirty, touched
 from gateway.metering.ledger.migrations import migrate
 from gateway.metering.ledger.record_rows import (
     RECORD,
-    differing_rows,
-    pruned_rows,
-    put_rows,
+    check_final,
+    differing_records,
+    pruned_records,
+    put_records,
     row_of,
+    span_of,
     to_quarantine,
 )
-from gateway.metering.ledger.schema import usage_records
+from gateway.metering.ledger.schema import of_tenant, usage
+from gateway.metering.ledger.shared_names import SharedNames
 from gateway.metering.records import UsageRecord, record_id
 
 _ATTEMPTS = 64
@@ -69,6 +72,7 @@ class Ledger:
         self._url = make_url(url)
         self._engine: Engine | None = None
         self._lock = threading.Lock()
+        self._names = SharedNames()  # used in one write transaction at a time
         self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
         """Called with the duration of each transaction, `read` or `write`."""
 
@@ -122,19 +126,19 @@ class Ledger:
         quarantine, as does one that arrives after the records of its time were pruned."""
         if not records:
             return Inserted()
-        rows = [row_of(record) for record in records]
+        check_final(records)
         with self.write() as connection:
             batch = next_batch(connection)
-            pruned = pruned_rows(connection, rows)
+            pruned = pruned_records(connection, records)
             if pruned:
-                rows = [row for row in rows if row not in pruned]
-            new = put_rows(connection, rows, batch)
-            mark_dirty(connection, touched(row for row in rows if row["id"] in new))
-            differing = differing_rows(connection, rows) if len(new) < len(rows) else []
-            to_quarantine(connection, pruned, "pruned")
-            to_quarantine(connection, differing, "differs")
-            mark = mark_of(connection, [row["id"] for row in rows], new, batch)
-        duplicate = len(rows) - len(new) - len(differing)
+                records = [record for record in records if record not in pruned]
+            new = put_records(connection, records, batch, self._names)
+            mark_dirty(connection, touched(span_of(record) for record in records if record.id in new))
+            differing = differing_records(connection, records) if len(new) < len(records) else []
+            to_quarantine(connection, map(row_of, pruned), "pruned")
+            to_quarantine(connection, map(row_of, differing), "differs")
+            mark = mark_of(connection, [record.id for record in records], new, batch)
+        duplicate = len(records) - len(new) - len(differing)
         return Inserted(len(new), duplicate, len(differing) + len(pruned), mark)
 
     def usage(
@@ -152,7 +156,7 @@ class Ledger:
     ) -> list[UsageRecord]:
         """Records that ended in [start, end), in order of (ended, id) or its reverse, those after `after`.
         `dispatched_from`: only those of attempts that began then or later."""
-        table = usage_records.c
+        table = usage.c
         order = [table.ended, table.id]
         # One bound of each side only: SQLite uses the first that it is given.
         if after is not None and newest_first:
@@ -161,7 +165,7 @@ class Ledger:
             start = max(start, after[0])
         where = [table.ended >= start, table.ended < end]
         if tenant is not None:
-            where.append(table.tenant == tenant)
+            where.append(of_tenant(tenant))
         if adapter is not None:
             where.append(table.adapter == adapter)
         if dispatched_from is not None:
@@ -182,7 +186,7 @@ class Ledger:
         with self.read() as connection:
             while True:
                 ids = [record_id(request_id, len(found) + n) for n in range(_ATTEMPTS)]
-                query = select(*RECORD).where(usage_records.c.id.in_(ids))
+                query = select(*RECORD).where(usage.c.id.in_(ids))
                 rows = [UsageRecord(**row) for row in connection.execute(query).mappings()]
                 found += sorted(rows, key=lambda r: r.attempt)
                 if len(rows) < _ATTEMPTS:

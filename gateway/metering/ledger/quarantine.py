@@ -10,7 +10,8 @@ import orjson
 from sqlalchemy import Connection, and_, func, or_, select, tuple_
 
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import quarantine, usage_records
+from gateway.metering.ledger.record_rows import RECORD
+from gateway.metering.ledger.schema import quarantine, usage
 
 Position = tuple[int, str, str]
 """(recorded_at, id, digest)"""
@@ -73,6 +74,5 @@ def quarantine_page(
 
 
 def _stored(connection: Connection, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    columns = [column for column in usage_records.columns if column.name != "batch"]
-    query = select(*columns).where(usage_records.c.id.in_(ids))
+    query = select(*RECORD).where(usage.c.id.in_(ids))
     return {row["id"]: dict(row) for row in connection.execute(query).mappings()}

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,23 +17,35 @@ from sqlalchemy.sql.selectable import CompoundSelect
 
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.database import insert
-from gateway.metering.ledger.engine_hours import EngineHour, mark_dirty, pruned_before, touched
-from gateway.metering.ledger.schema import ACROSS_HOURS, quarantine, usage_records
-from gateway.metering.records import BATCH, Outcome, UsageRecord
+from gateway.metering.ledger.engine_hours import PLACE, EngineHour, mark_dirty, pruned_before, touched
+from gateway.metering.ledger.schema import ACROSS_HOURS, quarantine, usage, usage_records
+from gateway.metering.ledger.schema.usage import id_bytes, id_text
+from gateway.metering.ledger.shared_names import SharedNames, shared_by
+from gateway.metering.records import BATCH, FINAL, Outcome, UsageRecord
 from gateway.units import HOUR
 
 _LOG_ONLY = {"seq", "seen"}
-_COLUMNS = tuple(f.name for f in fields(UsageRecord) if f.name not in _LOG_ONLY)
-RECORD = tuple(usage_records.c[name] for name in _COLUMNS)
+_COLUMNS = tuple(name for name in UsageRecord._fields if name not in _LOG_ONLY)
+RECORD = tuple(usage.c[name] for name in _COLUMNS)
+SPAN = ("dispatched", "ended", *PLACE)
+span_of = attrgetter(*SPAN)
+"""When and where a record ran: see `touched`."""
 _values = attrgetter(*_COLUMNS)
-assert {*_COLUMNS, "batch"} == set(usage_records.columns.keys())
+assert {*_COLUMNS, "batch", "tenant_id"} == set(usage.columns.keys())
 
 # Written for each database: takes half to a tenth of the time of SQLAlchemy's multi-row VALUES.
-_INTO = f"INSERT INTO usage_records (batch, {', '.join(_COLUMNS)})"
-_PUT_SQLITE = f"{_INTO} VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT (id) DO NOTHING"
+_OWN = tuple(
+    name for name in _COLUMNS if name in usage_records.columns and name not in {"id", "request_id", "tenant"}
+)
+_own = attrgetter(*_OWN)
+STORED = ("id", "request_id", "tenant", "place", "names", *_OWN)
+_INTO = f"INSERT INTO usage_records (batch, {', '.join(STORED)})"
+_PUT_SQLITE = f"{_INTO} VALUES (?{', ?' * len(STORED)}) ON CONFLICT (id) DO NOTHING"
+_TYPES = {"id": "bytea"} | {name: str(usage_records.c[name].type) for name in STORED[1:]}
 _PUT_POSTGRESQL = text(
     f"{_INTO} SELECT :batch, r.* FROM json_to_recordset(CAST(:rows AS json)) AS r "  # noqa: S608  # our names
-    f"({', '.join(f'{c.name} {c.type}' for c in RECORD)}) ON CONFLICT (id) DO NOTHING RETURNING id"
+    f"({', '.join(f'{name} {type_}' for name, type_ in _TYPES.items())}) "
+    "ON CONFLICT (id) DO NOTHING RETURNING id"
 )
 
 
@@ -43,67 +54,98 @@ def put_new(connection: Connection, records: Sequence[UsageRecord]) -> set[str]:
     were not stored yet."""
     if not records:
         return set()
-    rows = [row_of(record) for record in records]
-    new = put_rows(connection, rows, next_batch(connection))
-    mark_dirty(connection, touched(row for row in rows if row["id"] in new))
+    check_final(records)
+    new = put_records(connection, records, next_batch(connection), SharedNames())
+    mark_dirty(connection, touched(span_of(record) for record in records if record.id in new))
     return new
 
 
-def row_of(record: UsageRecord) -> dict[str, Any]:
-    if record.kind != "final" or record.ended is None:
-        raise ValueError(f"only finals belong in the ledger, not {record.kind} {record.id}")
-    return dict(zip(_COLUMNS, _values(record), strict=True))
+def check_final(records: Iterable[UsageRecord]) -> None:
+    for record in records:
+        if record.seq != FINAL or record.ended is None:
+            raise ValueError(f"only finals belong in the ledger, not {record.kind} {record.id}")
 
 
-def pruned_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that are not stored and so old that they may have been removed."""
+def pruned_records(connection: Connection, records: Sequence[UsageRecord]) -> list[UsageRecord]:
+    """Those that are not stored and so old that they may have been removed."""
     since = pruned_before(connection)
-    old = [row for row in rows if row["ended"] < since]
+    old = [record for record in records if (record.ended or 0) < since]
     held = _held(connection, old) if old else {}
-    return [row for row in old if row["id"] not in held]
+    return [record for record in old if record.id not in held]
 
 
-def put_rows(connection: Connection, rows: Sequence[dict[str, Any]], batch: int) -> set[str]:
-    """Insert the rows. Returns the ids that are new."""
-    if connection.dialect.name == "postgresql":
-        whole = {"batch": batch, "rows": orjson.dumps(rows).decode()}
-        return set(connection.execute(_PUT_POSTGRESQL, whole).scalars())
-    if not rows:
+def put_records(
+    connection: Connection, records: Sequence[UsageRecord], batch: int, names: SharedNames
+) -> set[str]:
+    """In a write transaction with this batch number: insert the records. Returns the ids that are new."""
+    if not records:
         return set()
-    done = connection.exec_driver_sql(_PUT_SQLITE, [(batch, *row.values()) for row in rows])
+    rows = stored_rows(connection, records, names)
+    if connection.dialect.name == "postgresql":
+        listed = [dict(zip(STORED, (rf"\x{row[0].hex()}", *row[1:]), strict=True)) for row in rows]
+        put = {"batch": batch, "rows": orjson.dumps(listed).decode()}
+        return {id_text(new) for new in connection.execute(_PUT_POSTGRESQL, put).scalars()}
+    done = connection.exec_driver_sql(_PUT_SQLITE, [(batch, *row) for row in rows])
     if done.rowcount == len(rows):
-        return {row["id"] for row in rows}
-    mine = usage_records.c.id.in_([row["id"] for row in rows]), usage_records.c.batch == batch
-    return set(connection.execute(select(usage_records.c.id).where(*mine)).scalars())
+        return {record.id for record in records}
+    table = usage_records.c
+    mine = table.id.in_([record.id for record in records]), table.batch == batch
+    return set(connection.execute(select(table.id).where(*mine)).scalars())
 
 
-def differing_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows whose content differs from that stored under their id, and that is not because a worker died
+def stored_rows(
+    connection: Connection, records: Sequence[UsageRecord], names: SharedNames
+) -> list[tuple[Any, ...]]:
+    """In a write transaction with a batch number: the records as STORED."""
+    shared = list(map(shared_by, records))
+    numbers = names.numbers(connection, set(shared))
+    return [
+        (*_stored_id(record), *numbers[values], *_own(record))
+        for record, values in zip(records, shared, strict=True)
+    ]
+
+
+def _stored_id(record: UsageRecord) -> tuple[bytes, str | None]:
+    """The id, and the request id unless it follows from that: see `record_id`."""
+    stored, request_id = id_bytes(record.id), record.request_id
+    return stored, None if request_id == f"req-{stored[:14].hex()}" else request_id
+
+
+def differing_records(connection: Connection, records: Sequence[UsageRecord]) -> list[UsageRecord]:
+    """Those whose content differs from that stored under their id, and that is not because a worker died
     between storing a batch's line with its record and logging that (see `held_finals`)."""
-    held = _held(connection, rows)
-    return [row for row in rows if held[row["id"]] != row and not _died_after(row, held[row["id"]])]
+    held = _held(connection, records)
+    return [
+        record
+        for record in records
+        if held[record.id] != row_of(record) and not _died_after(record, held[record.id])
+    ]
 
 
-def _died_after(row: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
-    """Whether `row` only says what was last known of an attempt whose own final record is stored."""
+def _died_after(record: UsageRecord, stored: Mapping[str, Any]) -> bool:
+    """Whether `record` only says what was last known of an attempt whose own final record is stored."""
     return bool(
-        row["outcome"] == Outcome.ORPHANED.value
-        and row["service_tier"] == stored["service_tier"] == BATCH
+        record.outcome == Outcome.ORPHANED.value
+        and record.service_tier == stored["service_tier"] == BATCH
         and stored["billable"]
-        and row["request_id"] == stored["request_id"]
+        and record.request_id == stored["request_id"]
     )
 
 
-def _held(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    query = select(*RECORD).where(usage_records.c.id.in_([row["id"] for row in rows]))
+def _held(connection: Connection, records: Sequence[UsageRecord]) -> dict[str, Mapping[str, Any]]:
+    query = select(*RECORD).where(usage.c.id.in_([record.id for record in records]))
     return {r["id"]: dict(r) for r in connection.execute(query).mappings()}
 
 
-def to_quarantine(connection: Connection, rows: Sequence[dict[str, Any]], reason: str) -> None:
-    """`rows`: as in usage_records, without `batch`."""
-    if rows:
-        put = insert(connection, quarantine).on_conflict_do_nothing()
-        connection.execute(put, [{**_content(row), "reason": reason} for row in rows])
+def row_of(record: UsageRecord) -> dict[str, Any]:
+    """As in `usage`, without what the ledger adds."""
+    return dict(zip(_COLUMNS, _values(record), strict=True))
+
+
+def to_quarantine(connection: Connection, rows: Iterable[dict[str, Any]], reason: str) -> None:
+    """`rows`: as `row_of` makes them."""
+    if content := [{**_content(row), "reason": reason} for row in rows]:
+        connection.execute(insert(connection, quarantine).on_conflict_do_nothing(), content)
 
 
 def _content(row: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +162,7 @@ def engine_hour_records(engine_hour: EngineHour, *columns: ColumnElement[Any]) -
     """SELECT of the records that were in flight at some time in an engine-hour, unordered. Each half uses its
     own index, so the work is proportional to the records of the hour, not of the ledger."""
     hour, engine, gpu_type, gpu_count = engine_hour
-    table, end = usage_records.c, hour + HOUR
+    table, end = usage.c, hour + HOUR
     chosen = select(*(columns or RECORD)).where(
         table.engine == engine, table.gpu_type == gpu_type, table.gpu_count == gpu_count
     )

@@ -48,7 +48,9 @@ def test_it_goes_into_a_ledger_whole(ledger_url):
     ledger = Ledger(ledger_url)
     month, made = rows()
     with ledger.read() as connection:
-        batch = connection.execute(select(ledger_state.c.value)).scalar()
+        batch = connection.execute(
+            select(ledger_state.c.value).where(ledger_state.c.name == "batch")
+        ).scalar()
         marks = connection.execute(select(func.count()).select_from(dirty_hours)).scalar()
         count = connection.execute(select(func.count()).select_from(usage_records)).scalar()
     rejected = {pool for pool in month.touched if not pool[1]}

@@ -34,6 +34,7 @@ REVISIONS = (
     "0011",
     "0012",
     "0013",
+    "0014",
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""

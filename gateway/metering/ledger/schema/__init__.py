@@ -45,7 +45,17 @@ from gateway.metering.ledger.schema.selling import (
     rate_card_assignments,
     rate_cards,
 )
-from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
+from gateway.metering.ledger.schema.usage import (
+    ACROSS_HOURS,
+    ledger_state,
+    of_tenant,
+    quarantine,
+    usage,
+    usage_names,
+    usage_places,
+    usage_records,
+    usage_tenants,
+)
 
 __all__ = [
     "ACROSS_HOURS",
@@ -73,6 +83,7 @@ __all__ = [
     "grid_factors",
     "invoices",
     "ledger_state",
+    "of_tenant",
     "period_residency",
     "period_tenants",
     "periods",
@@ -89,5 +100,9 @@ __all__ = [
     "snapshots",
     "standing_policies",
     "true_ups",
+    "usage",
+    "usage_names",
+    "usage_places",
     "usage_records",
+    "usage_tenants",
 ]

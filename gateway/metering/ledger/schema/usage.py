@@ -1,19 +1,163 @@
-"""What requests used: records as they arrived."""
+"""What requests used: records as they arrived.
+
+A ledger has millions of records, so `usage_records` is small: what many records share is stored once, in
+`usage_tenants`, `usage_places` and `usage_names`, and a record has their numbers. The view `usage` shows
+each record with its names; everybody reads that. There are no foreign keys, because checking them would slow
+every insert: the numbers come from the same transaction.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    select,
+    text,
+)
 
-from gateway.metering.ledger.schema.metadata import schema
+from gateway.metering.ledger.schema.metadata import AutoId, schema
 
 ACROSS_HOURS = text("dispatched / 3600000000 < ended / 3600000000")
 """True for records that span several hours: the few that the query for an engine-hour must look for beyond
 its end. A query uses the partial index only if it has exactly this condition."""
 
+
+class RecordId(TypeDecorator[str]):
+    """The id of a record, a UUID: 16 bytes in the database, and the usual text in Python."""
+
+    impl = LargeBinary(16)
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
+        return None if value is None else id_bytes(value)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else id_text(value)
+
+
+def id_bytes(value: str) -> bytes:
+    """A text that is no id becomes bytes that no record has."""
+    try:
+        return bytes.fromhex(value.replace("-", ""))
+    except ValueError:
+        return b"?" + value.encode()
+
+
+def id_text(value: bytes) -> str:
+    digits = value.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+usage_tenants = Table(
+    "usage_tenants",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    UniqueConstraint("tenant"),
+    comment="tenants of usage_records; never changed",
+)
+
+usage_places = Table(
+    "usage_places",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("engine", Text, nullable=False),
+    Column("gpu_type", Text, nullable=False),
+    Column("gpu_count", BigInteger, nullable=False),
+    UniqueConstraint("engine", "gpu_type", "gpu_count"),
+    comment="engines of usage_records; never changed",
+)
+
+usage_names = Table(
+    "usage_names",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column(
+        "digest", LargeBinary, nullable=False, comment="SHA-256 of the names, which are too long for an index"
+    ),
+    Column("key_id", Text, nullable=False),
+    Column("adapter", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("usage_source", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("cost_centre", Text, comment="of the key, adapter or tenant when the attempt began"),
+    Column(
+        "service_tier", Text, nullable=False, comment="`batch`: a line of a batch; empty: any other request"
+    ),
+    UniqueConstraint("digest"),
+    comment="names that occur together in usage_records; never changed",
+)
+
 usage_records = Table(
     "usage_records",
     schema,
-    Column("id", String(36), primary_key=True),
+    Column("id", RecordId, primary_key=True, comment="begins with the time at which the request arrived"),
+    Column(
+        "batch",
+        BigInteger,
+        nullable=False,
+        comment="number of the inserting transaction, in order of commit: what a closed period covers",
+    ),
+    Column("dispatched", BigInteger, nullable=False),
+    Column("first_token", BigInteger),
+    Column("ended", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("n", BigInteger, nullable=False),
+    Column("tenant", Integer, nullable=False, comment="usage_tenants.id"),
+    Column("place", Integer, nullable=False, comment="usage_places.id"),
+    Column("names", Integer, nullable=False, comment="usage_names.id"),
+    Column("attempt", BigInteger, nullable=False),
+    Column("adapter_loads", BigInteger, nullable=False),
+    Column("billable", Boolean, nullable=False),
+    Column("request_id", Text, comment="null: `req-` and the first 28 digits of the id"),
+    Column(
+        "hour_marks", Text, comment="JSON [[time, prompt, cached or null, completion], …] at each full hour"
+    ),
+    Column("end_user", Text, comment="as the client named it, or a hash; null: it did not"),
+    Column("tag", Text, comment="the request's metadata.tag, or a hash of it"),
+    # Both databases sort the few records of the same microsecond by id as they read them.
+    Index("usage_records_by_time", "ended"),
+    Index("usage_records_by_tenant", "tenant", "ended"),
+    Index("usage_records_by_place", "place", "ended"),
+    Index(
+        "usage_records_across_hours",
+        "place",
+        "ended",
+        "dispatched",
+        sqlite_where=ACROSS_HOURS,
+        postgresql_where=ACROSS_HOURS,
+    ),
+    # In order of commit: the cursor of `florin cost events`, behind which no late record can appear.
+    Index("usage_records_by_batch", "batch"),
+    Index(
+        "usage_records_with_loads",
+        "ended",
+        sqlite_where=text("adapter_loads > 0"),
+        postgresql_where=text("adapter_loads > 0"),
+    ),
+    comment="one row per attempt; never changed. The view `usage` shows it with its names",
+)
+
+usage = Table(
+    "usage",
+    MetaData(),  # a view: no table to create or compare
+    Column("id", RecordId, primary_key=True),
     Column("request_id", Text, nullable=False),
     Column("attempt", BigInteger, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -32,51 +176,26 @@ usage_records = Table(
     Column("completion_tokens", BigInteger, nullable=False),
     Column("reasoning_tokens", BigInteger, nullable=False),
     Column("n", BigInteger, nullable=False),
-    Column("usage_source", String(16), nullable=False),
-    Column("outcome", String(16), nullable=False),
+    Column("usage_source", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
     Column("billable", Boolean, nullable=False),
-    Column("adapter_loads", BigInteger, nullable=False, server_default="0"),
-    Column(
-        "hour_marks", Text, comment="JSON [[time, prompt, cached or null, completion], …] at each full hour"
-    ),
-    Column(
-        "batch",
-        BigInteger,
-        nullable=False,
-        server_default="0",
-        comment="number of the inserting transaction, in order of commit: what a closed period covers",
-    ),
-    Column("end_user", Text, comment="as the client named it, or a hash; null: it did not"),
-    Column("tag", Text, comment="the request's metadata.tag, or a hash of it"),
-    Column("cost_centre", Text, comment="of the key, adapter or tenant when the attempt began"),
-    Column(
-        "service_tier",
-        String(16),
-        nullable=False,
-        server_default=text("''"),
-        comment="`batch`: a line of a batch; empty: any other request",
-    ),
-    Index("usage_records_by_time", "ended", "id"),
-    Index("usage_records_by_tenant", "tenant", "ended", "id"),
-    Index("usage_records_by_engine", "engine", "ended"),
-    Index(
-        "usage_records_across_hours",
-        "engine",
-        "ended",
-        "dispatched",
-        sqlite_where=ACROSS_HOURS,
-        postgresql_where=ACROSS_HOURS,
-    ),
-    # In order of commit: the cursor of `florin cost events`, behind which no late record can appear.
-    Index("usage_records_by_batch", "batch", "id"),
-    Index(
-        "usage_records_with_loads",
-        "ended",
-        sqlite_where=text("adapter_loads > 0"),
-        postgresql_where=text("adapter_loads > 0"),
-    ),
-    comment="one row per attempt; never changed",
+    Column("adapter_loads", BigInteger, nullable=False),
+    Column("hour_marks", Text),
+    Column("end_user", Text),
+    Column("tag", Text),
+    Column("cost_centre", Text),
+    Column("service_tier", Text, nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("tenant_id", Integer, nullable=False),
 )
+"""The records with their names. It is for reading only."""
+
+
+def of_tenant(tenant: str) -> ColumnElement[bool]:
+    """A condition on `usage`: `tenant = …` itself would keep PostgreSQL from reading its index in order."""
+    number = select(usage_tenants.c.id).where(usage_tenants.c.tenant == tenant).scalar_subquery()
+    return usage.c.tenant_id == number
+
 
 quarantine = Table(
     "quarantine",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 
@@ -213,7 +212,7 @@ def test_another_root_than_expected(fake):
 
 @pytest.fixture
 def proved():
-    records = [asdict(record(f"r{n}", ended=n)) for n in range(3)]
+    records = [record(f"r{n}", ended=n)._asdict() for n in range(3)]
     for made in records:
         del made["seq"], made["seen"]
     statements = [statement("acme", records), statement("bolt", [])]

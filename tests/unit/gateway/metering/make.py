@@ -1,7 +1,10 @@
 """Usage records for tests."""
 
-from dataclasses import replace
+from sqlalchemy import Connection, select, update
 
+from gateway.metering.ledger.record_rows import RECORD
+from gateway.metering.ledger.schema import usage, usage_records
+from gateway.metering.ledger.shared_names import SharedNames, shared_by
 from gateway.metering.records import FINAL, UsageRecord, record_id
 from gateway.units import HOUR
 
@@ -43,7 +46,7 @@ def record(request_id="req-1", attempt=1, **changes):
         seq=FINAL,
         seen=start + 1_000_000,
     )
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def intent(request_id="req-1", attempt=1, **changes):
@@ -53,3 +56,14 @@ def intent(request_id="req-1", attempt=1, **changes):
         "prompt_tokens": 0, "completion_tokens": 0, "first_token": None,
     }  # fmt: skip
     return record(request_id, attempt, **{**base, **changes})
+
+
+def change_record(connection: Connection, id_: str, **changes: object) -> None:
+    """What somebody does behind the ledger's back: to the record's own row, or to whose it is."""
+    stored = UsageRecord(**connection.execute(select(*RECORD).where(usage.c.id == id_)).mappings().one())
+    values = shared_by(stored._replace(**{k: v for k, v in changes.items() if k in UsageRecord._fields}))
+    numbers = SharedNames().numbers(connection, [values])[values]
+    own = {name: value for name, value in changes.items() if name in usage_records.columns}
+    changed = {**own, **dict(zip(("tenant", "place", "names"), numbers, strict=True))}
+    done = connection.execute(update(usage_records).where(usage_records.c.id == id_).values(**changed))
+    assert done.rowcount == 1

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from uuid import uuid5
 
 import orjson
@@ -216,4 +215,4 @@ def test_an_orphan_is_closed_from_its_last_line_alone():
 
 
 def test_an_orphan_never_ends_before_it_began():
-    assert orphaned(replace(intent(), seen=0)).ended == 100 * HOUR
+    assert orphaned(intent()._replace(seen=0)).ended == 100 * HOUR

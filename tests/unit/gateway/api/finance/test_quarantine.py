@@ -1,7 +1,5 @@
 """/finance/v1/quarantine."""
 
-from dataclasses import replace
-
 import pytest
 
 from gateway.tenants.directory import Role
@@ -14,7 +12,7 @@ PATH = "/finance/v1/quarantine"
 async def test_records_that_differ_are_listed_with_what_the_ledger_has(client_for, installed):
     first = record("r", completion_tokens=5)
     installed.ledger.insert([first])
-    installed.ledger.insert([replace(first, completion_tokens=6, tenant="bolt")])
+    installed.ledger.insert([first._replace(completion_tokens=6, tenant="bolt")])
     async with client_for() as client:
         body = (await client.get(PATH)).json()
     [one] = body["data"]
@@ -26,7 +24,7 @@ async def test_records_that_differ_are_listed_with_what_the_ledger_has(client_fo
 async def test_pages_hold_each_record_once(client_for, installed):
     records = [record(f"r{n}") for n in range(5)]
     installed.ledger.insert(records)
-    installed.ledger.insert([replace(one, completion_tokens=99) for one in records])
+    installed.ledger.insert([one._replace(completion_tokens=99) for one in records])
     async with client_for() as client:
         pages = [page async for page in pages_of(client, PATH, limit=2)]
         bad = await client.get(PATH, params={"after": "x"})

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 
@@ -12,8 +11,8 @@ from gateway.costs.proofs.proof import ProofError, prove, tenants_root, verify_p
 from tests.property.test_merkle import statement
 from tests.unit.gateway.metering.make import record
 
-MINE = [asdict(record(f"r{n}", ended=n)) for n in range(3)]
-THEIRS = [asdict(record("b", tenant="bolt"))]
+MINE = [record(f"r{n}", ended=n)._asdict() for n in range(3)]
+THEIRS = [record("b", tenant="bolt")._asdict()]
 
 
 @pytest.fixture
@@ -136,7 +135,7 @@ def test_twenty_lines_of_a_customer_s_own_come_to_the_same(tmp_path, records):
         record(f"é{n}", key_id="ключ \u2028\x7f", ended=n % 2, tag="€" if n % 3 else None)
         for n in range(records)
     ]
-    mine = [record_content(asdict(one)) for one in made]
+    mine = [record_content(one._asdict()) for one in made]
     statements = [statement("acme", mine), *(statement(f"t{n}", THEIRS) for n in range(4))]
     header = {"month": "2026-11", "tenants_root": tenants_root(statements)}
     root = header_hash(header).hex()

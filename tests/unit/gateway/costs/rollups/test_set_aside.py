@@ -2,7 +2,7 @@
 Florin or a hand in the database can have left there."""
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from gateway.costs.closing.closing import ClosingError, close
 from gateway.costs.maintenance.maintenance_job import maintain, read_figures
@@ -24,11 +24,10 @@ from gateway.metering.ledger.schema import (
     engine_spans,
     rollups,
     set_aside_hours,
-    usage_records,
 )
 from gateway.units import HOUR
 from tests.support.ledger_rows import POOL, engine_hour, price, put
-from tests.unit.gateway.metering.make import record
+from tests.unit.gateway.metering.make import change_record, record
 
 OCTOBER, NOVEMBER = month_of("2026-10").start, month_of("2026-11").start
 LATE = month_of("2027-06").start
@@ -51,7 +50,7 @@ def poison(ledger, name="bad", start=OCTOBER, engine="gpu-bad", **changes):
 
 def change(ledger, id_, **changes):
     with ledger.write() as connection:
-        connection.execute(update(usage_records).where(usage_records.c.id == id_).values(**changes))
+        change_record(connection, id_, **changes)
 
 
 def count(ledger, table):
@@ -182,7 +181,9 @@ def test_whatever_sqlite_takes_for_a_number(ledger_with, value):
     ledger.insert([used("good"), used("bad", engine="gpu-bad")])
     with ledger.write() as connection:
         connection.exec_driver_sql(
-            "UPDATE usage_records SET completion_tokens = ?, gpu_count = 1 WHERE engine = 'gpu-bad'", (value,)
+            "UPDATE usage_records SET completion_tokens = ? "
+            "WHERE place = (SELECT id FROM usage_places WHERE engine = 'gpu-bad')",
+            (value,),
         )
     maintain(ledger, LATE, 30)
     found = report(ledger)

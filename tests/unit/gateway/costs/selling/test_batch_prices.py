@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 from gateway.costs.rollups.rollup import imbalance, roll
@@ -29,8 +28,8 @@ def test_a_month_with_batches(ledger_with):
     ledger = ledger_with()
     list_price(ledger, "H100", RATE)
     made = [attempt(f"r{n}", "acme", OCTOBER + n) for n in range(5)]
-    lines = [replace(attempt(f"b{n}", "acme", OCTOBER + n), service_tier="batch") for n in range(3)]
-    waste = replace(attempt("w", "acme", OCTOBER), service_tier="batch", billable=False, outcome="orphaned")
+    lines = [attempt(f"b{n}", "acme", OCTOBER + n)._replace(service_tier="batch") for n in range(3)]
+    waste = attempt("w", "acme", OCTOBER)._replace(service_tier="batch", billable=False, outcome="orphaned")
     ledger.insert([*made, *lines, waste])
     up(ledger, OCTOBER)
     sell(ledger, "acme", batch_percent=40)
@@ -42,7 +41,7 @@ def test_a_month_with_batches(ledger_with):
     assert Fraction(discount["exact"]) == -price(3) * 60 / 100
     assert sum(line["amount_cents"] for line in october["lines"]) == october["amount_cents"]
 
-    late = replace(attempt("late", "acme", OCTOBER), service_tier="batch")
+    late = attempt("late", "acme", OCTOBER)._replace(service_tier="batch")
     ledger.insert([late, attempt("late too", "acme", OCTOBER)])
     roll(ledger, NOW)
     november = charges(ledger, "2026-11")

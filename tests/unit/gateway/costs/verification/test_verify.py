@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 import pytest
 from sqlalchemy import delete, exists, insert, select, text, update
@@ -16,10 +17,12 @@ from gateway.metering.ledger.schema import (
     periods,
     prices,
     rollups,
+    usage,
     usage_records,
 )
 from tests.support.ledger_rows import put
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
+from tests.unit.gateway.metering.make import change_record
 
 MONTHS = ("2026-10", "2026-11")
 BOLT = (period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
@@ -87,9 +90,7 @@ def test_a_month_that_is_not_closed(copied):
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
 def test_one_token_of_one_record(copied, name):
-    row = first(
-        copied, usage_records, usage_records.c.ended < NOVEMBER, usage_records.c.completion_tokens > 0
-    )
+    row = first(copied, usage, usage.c.ended < NOVEMBER, usage.c.completion_tokens > 0)
     column = usage_records.c[name]
     change(copied, update(usage_records).where(usage_records.c.id == row.id).values({name: column + 1}))
     found = failed(copied)
@@ -110,9 +111,10 @@ def test_one_token_of_one_record(copied, name):
     ],
 )
 def test_any_other_field_of_a_record(copied, values, checks):
-    c = usage_records.c
-    row = first(copied, usage_records, c.tenant == "acme", c.ended < NOVEMBER, c.engine != "")
-    change(copied, update(usage_records).where(usage_records.c.id == row.id).values(values))
+    c = usage.c
+    row = first(copied, usage, c.tenant == "acme", c.ended < NOVEMBER, c.engine != "")
+    with copied.write() as connection:
+        change_record(connection, row.id, **values)
     assert {name for of, name in failed(copied, "2026-10")} >= checks
 
 
@@ -124,7 +126,7 @@ def test_a_record_that_is_gone_and_one_that_is_new(copied):
     copy = {**row._mapping, "batch": 1}
     put(copied, usage_records, copy)
     assert {name for _, name in failed(copied, "2026-10")} == set()
-    put(copied, usage_records, {**copy, "id": "0" * 36})
+    put(copied, usage_records, {**copy, "id": str(UUID(int=0)), "request_id": "other"})
     assert "requests" in failed(copied, "2026-10")["2026-10", "counts"]
 
 

@@ -1,6 +1,5 @@
 import socket
 import threading
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -9,7 +8,7 @@ from gateway.costs.closing.coverage import Coverage, record_page
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.ledger.record_rows import engine_hour_records
-from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
+from gateway.metering.ledger.schema import dirty_hours, quarantine, usage
 from gateway.metering.records import UsageRecord
 from gateway.units import HOUR
 from tests.support.waiting import until_now
@@ -143,7 +142,7 @@ def marks(ledger):
 
 def batches(ledger):
     with ledger.read() as connection:
-        return dict(connection.execute(select(usage_records.c.request_id, usage_records.c.batch)).all())
+        return dict(connection.execute(select(usage.c.request_id, usage.c.batch)).all())
 
 
 def test_each_transaction_has_its_number(ledger):
@@ -162,7 +161,7 @@ def test_new_records_mark_the_hours_that_they_touch(ledger):
     first = marks(ledger)
     assert set(first) == touched
     ledger.insert([crossing, back])
-    ledger.insert([replace(rejected, prompt_tokens=3)])
+    ledger.insert([rejected._replace(prompt_tokens=3)])
     assert marks(ledger) == first  # neither what was there nor what differs changes any sum
     ledger.insert([record("d", gpu_count=2), record("e")])
     second = marks(ledger)
@@ -210,9 +209,7 @@ def test_the_records_of_a_pool_hour(ledger):
         [record("other", dispatched=hour, engine="gpu-b"), record("two", dispatched=hour, gpu_count=2)]
     )
     with ledger.read() as connection:
-        found = (
-            connection.execute(engine_hour_records((hour, *pool), usage_records.c.request_id)).scalars().all()
-        )
+        found = connection.execute(engine_hour_records((hour, *pool), usage.c.request_id)).scalars().all()
         whole = connection.execute(engine_hour_records((hour, *pool))).mappings().all()
     assert sorted(found) == sorted(inside)
     assert {r["request_id"]: UsageRecord(**r).ended for r in whole} == {n: inside[n][1] for n in inside}
@@ -221,17 +218,17 @@ def test_the_records_of_a_pool_hour(ledger):
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_pool_hour_s_query_uses_an_index_for_each_half(ledger_with, half):
     """Without them a month of records would be read for every hour in it."""
-    query = engine_hour_records((100 * HOUR, "gpu-a", "H100", 1), usage_records.c.id)
+    query = engine_hour_records((100 * HOUR, "gpu-a", "H100", 1), usage.c.id)
     with ledger_with().read() as connection:
         sql = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
         plan = [
             row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}") if "SEARCH" in row[3]
         ]
     index = (
-        "usage_records_by_engine (engine=? AND ended>? AND ended<?)",
-        "usage_records_across_hours (engine=? AND ended>?)",
+        "usage_records_by_place (place=? AND ended>? AND ended<?)",
+        "usage_records_across_hours (place=? AND ended>?)",
     )
-    assert index[half] in plan[half]
+    assert any(index[half] in step for step in plan)
 
 
 def test_a_late_page_costs_no_more_than_an_early_one(ledger_with):

@@ -8,7 +8,7 @@ from sqlalchemy import delete, func, select, update
 
 from gateway.costs.rollups.set_aside import _remove
 from gateway.metering.ledger.database import LedgerUnavailableError
-from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
+from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage, usage_records
 from gateway.metering.records import record_id
 from gateway.metering.wal import shipper as module
 from gateway.metering.wal.kept import KeptLog
@@ -77,7 +77,7 @@ def lose(ledger, since):
 
 def ids(ledger):
     with ledger.read() as connection:
-        found = list(connection.execute(select(usage_records.c.request_id)).scalars())
+        found = list(connection.execute(select(usage.c.request_id)).scalars())
     assert len(found) == len(set(found))
     return set(found)
 
@@ -219,7 +219,7 @@ def test_what_an_operator_has_excluded_stays_away(root, ledger):
     worker = Worker(root, ledger, "w").log(1, record("a").line(), record("b").line())
     worker.ship()
     with ledger.write() as connection:
-        rows = connection.execute(select(usage_records)).mappings().all()
+        rows = connection.execute(select(usage)).mappings().all()
         _remove(connection, [row for row in rows if row["id"] == max(record_id(r, 1) for r in "ab")])
     (left,) = ids(ledger)
     worker.ship()
