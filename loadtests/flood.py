@@ -16,7 +16,7 @@ import time
 from copy import copy
 from pathlib import Path
 
-import httpx
+import httpx2
 import orjson
 import uvloop
 from rich.console import Console
@@ -72,7 +72,7 @@ def _measured(
             acme, bolt = _tenant(gateway, "acme"), _tenant(gateway, "bolt")
             for number, port in enumerate(engines.ports):
                 url = f"http://127.0.0.1:{port}"
-                httpx.post(f"{url}/_mock/faults", json={"event_delay": EVENT}).raise_for_status()
+                httpx2.post(f"{url}/_mock/faults", json={"event_delay": EVENT}).raise_for_status()
                 if number:
                     _engine(gateway, f"mock-{number}", url, Path(folder))
             return uvloop.run(_flood(acme, bolt, callers, seconds))
@@ -83,7 +83,7 @@ def _measured(
 def _admin(gateway: Contestant, path: str, body: dict[str, object]) -> dict[str, str]:
     headers = {"authorization": f"Bearer {gateway.operator}"}
     url = f"http://127.0.0.1:{gateway.port}/admin/v1/{path}"
-    answer = httpx.post(url, json=body, headers=headers, timeout=30).raise_for_status()
+    answer = httpx2.post(url, json=body, headers=headers, timeout=30).raise_for_status()
     created: dict[str, str] = answer.json()
     return created
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +45,7 @@ def main() -> None:
         gateway = florin(engine.url, Path(folder))
         try:
             calls = len(engine.log()["calls"])
-            with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=30) as http:
+            with httpx2.Client(base_url=f"http://127.0.0.1:{gateway.port}", timeout=30) as http:
                 for kind, (content, status) in KINDS.items():
                     key = "fl_unknown" if status == 401 else gateway.key
                     seconds = [_once(http, key, content, status) for _ in range(TIMES)]
@@ -58,7 +58,7 @@ def main() -> None:
     print(f"{reached} of {TIMES * len(KINDS)} reached the engine.")
 
 
-def _once(http: httpx.Client, key: str, content: bytes, status: int) -> float:
+def _once(http: httpx2.Client, key: str, content: bytes, status: int) -> float:
     began = time.perf_counter()
     answer = http.post("/v1/chat/completions", content=content, headers={"authorization": f"Bearer {key}"})
     seconds = time.perf_counter() - began

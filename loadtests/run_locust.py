@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
+import httpx2
 from rich.console import Console
 from rich.table import Table
 
@@ -113,7 +113,7 @@ def _ledger(url: str, env: dict[str, str]) -> dict[str, Tokens]:
     """The ledger's totals for these days, by tenant."""
     now = datetime.now(UTC)
     window = {"from": (now - timedelta(days=1)).isoformat(), "to": (now + timedelta(days=1)).isoformat()}
-    answer = httpx.get(
+    answer = httpx2.get(
         f"{url}/finance/v1/costs",
         params={"by": "tenant", **window},
         headers={"authorization": f"Bearer {env['FLORIN_FINANCE_KEY']}"},

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 from rich.console import Console
 from rich.table import Table
@@ -99,7 +99,7 @@ class Target:
         """One request, which loads the adapter."""
         body = {"model": self.model, "prompt": "Hello!", "max_tokens": 1}
         headers = {"authorization": f"Bearer {self.key}"}
-        answer = httpx.post(f"{self.url}/v1/completions", json=body, headers=headers, timeout=120)
+        answer = httpx2.post(f"{self.url}/v1/completions", json=body, headers=headers, timeout=120)
         answer.raise_for_status()
 
     def bench(
@@ -126,7 +126,7 @@ class Target:
 
 def _loaded(url: str, base: str) -> str:
     """The engine's name of the one adapter that it has loaded."""
-    listed = httpx.get(f"{url}/v1/models", timeout=60).raise_for_status().json()["data"]
+    listed = httpx2.get(f"{url}/v1/models", timeout=60).raise_for_status().json()["data"]
     [name] = [card["id"] for card in listed if card["id"] != base]
     return str(name)
 

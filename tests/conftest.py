@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import httpx2
 import pytest
 import redis.utils
@@ -94,10 +93,7 @@ def _authorities_are_read_once() -> Iterator[None]:
         return context
 
     with pytest.MonkeyPatch.context() as patch:
-        for library in (httpx, httpx2):  # the second is that of OpenAI's and Anthropic's clients
-            patch.setattr(
-                library._transports.default, "create_ssl_context", sharing(library.create_ssl_context)
-            )
+        patch.setattr(httpx2._transports.default, "create_ssl_context", sharing(httpx2.create_ssl_context))
         yield
 
 

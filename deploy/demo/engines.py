@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import httpx
+import httpx2
 
 from adapters.model import MAX_STOP_STRINGS
 from deploy.demo.engine_env import EngineEnv, engine_environ
@@ -88,8 +88,10 @@ class DemoEngine:
 
     def healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False).status_code == httpx.codes.OK
-        except httpx.HTTPError:
+            return (
+                httpx2.get(f"{self.url}/health", timeout=2.0, trust_env=False).status_code == httpx2.codes.OK
+            )
+        except httpx2.HTTPError:
             return False
 
     def signal(self, number: signal.Signals) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from deploy.demo.engine_env import SITE
 from deploy.demo.engines import log_tail
@@ -115,7 +115,7 @@ class Gateway:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, **query: str) -> Any:
         """Call the API and return the JSON. Raises GatewayError with the gateway's message."""
         try:
-            answer = httpx.request(
+            answer = httpx2.request(
                 method,
                 self.url + path,
                 json=body,
@@ -124,7 +124,7 @@ class Gateway:
                 timeout=60,
                 trust_env=False,
             )
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise GatewayError(f"{method} {path}: {error!r}") from error
         if answer.is_error:
             raise GatewayError(f"{method} {path}: {answer.status_code} {answer.text}")

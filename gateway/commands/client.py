@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 if TYPE_CHECKING:  # imported where a request is sent, to keep help texts fast
     import ssl
 
-    import httpx
+    import httpx2
 
     from gateway.schemas.base import Answer
 
@@ -141,7 +141,7 @@ class Api:
     ) -> Json:
         """POST a long-running operation: `told` receives each progress line. `content` is sent unchanged,
         `size` bytes of it."""
-        from httpx import TransportError
+        from httpx2 import TransportError
 
         headers = {"accept": "application/x-ndjson, application/json"}
         if content is not None:
@@ -166,7 +166,7 @@ class Api:
             answer = client.post(self._base + path, params=_given(params), content=file)
         return _read(answer, self.url)
 
-    def stream(self, path: str, params: Json, use: Callable[[httpx.Response], T]) -> T:
+    def stream(self, path: str, params: Json, use: Callable[[httpx2.Response], T]) -> T:
         """GET a body that is not JSON: `use` reads it as it arrives."""
         with (
             self._client() as client,
@@ -208,25 +208,25 @@ class Api:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no one, and loads no certificates
 
     @contextmanager
-    def _client(self) -> Iterator[httpx.Client]:
+    def _client(self) -> Iterator[httpx2.Client]:
         """Raises UnreachableError if a request made within gets no answer."""
-        import httpx
+        import httpx2
 
         from gateway.commands import gateway_tls
 
         try:
-            with httpx.Client(
+            with httpx2.Client(
                 headers={"authorization": f"Bearer {self.key}"},
-                timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+                timeout=httpx2.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
                 verify=self._trust(),
-                transport=httpx.HTTPTransport(uds=self._socket) if self._socket else None,
+                transport=httpx2.HTTPTransport(uds=self._socket) if self._socket else None,
                 # Never use a proxy from the environment for this host itself.
                 trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
             ) as client:
                 yield client
-        except httpx.TimeoutException as error:
+        except httpx2.TimeoutException as error:
             raise UnreachableError(f"The gateway at {self.url} did not answer in time.") from error
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
             if words := gateway_tls.advice(error, self.url):
                 raise UnreachableError(words) from error
             raise UnreachableError(
@@ -267,7 +267,7 @@ def _given(params: Json | None) -> Json:
     return {name: value for name, value in (params or {}).items() if value is not None}
 
 
-def _outcome(answer: httpx.Response, url: str, told: Callable[[Json], None]) -> Json:
+def _outcome(answer: httpx2.Response, url: str, told: Callable[[Json], None]) -> Json:
     """The result at the end of a progress stream. Raises ApiError, UnreachableError."""
     for line in answer.iter_lines():
         try:
@@ -290,7 +290,7 @@ def _broken_off(url: str) -> UnreachableError:
     )
 
 
-def _read(answer: httpx.Response, url: str) -> Json:
+def _read(answer: httpx2.Response, url: str) -> Json:
     try:
         body = answer.json()
     except ValueError:

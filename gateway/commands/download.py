@@ -16,7 +16,7 @@ from gateway.commands.client import Api, Json, UnreachableError, UsageError
 from gateway.commands.output import console
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 ROWS_HEADER = "x-florin-rows"
 
@@ -64,7 +64,7 @@ def _beside(place: Path) -> Iterator[BinaryIO]:
             Path(made).unlink()
 
 
-def _save(answer: httpx.Response, file: BinaryIO, bar: Progress, task: TaskID) -> Saved:
+def _save(answer: httpx2.Response, file: BinaryIO, bar: Progress, task: TaskID) -> Saved:
     total = int(answer.headers.get("content-length", 0))
     size = 0
     bar.update(task, description="downloading", total=total or None)
@@ -77,7 +77,7 @@ def _save(answer: httpx.Response, file: BinaryIO, bar: Progress, task: TaskID) -
     return Saved(size, int(answer.headers.get(ROWS_HEADER, 0)), completeness(answer))
 
 
-def completeness(answer: httpx.Response) -> Json:
+def completeness(answer: httpx2.Response) -> Json:
     missing = answer.headers.get("x-florin-missing")
     complete = answer.headers.get("x-florin-complete") != "false"
     return {"complete": complete, **({"missing": missing} if missing else {})}

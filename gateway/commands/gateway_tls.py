@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from adapters.security.handshake_errors import EXPIRED, NOT_YET_VALID, explain
 from adapters.security.renewal import Identity, day
@@ -63,7 +63,7 @@ def advice(error: BaseException, url: str) -> str:
         )
     if words:
         return f"The gateway at {url} is reachable, but {words}. {_remedy(words)}".strip()
-    if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+    if not isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
         return ""
     if url.startswith("http://"):
         return (

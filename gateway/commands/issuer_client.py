@@ -52,13 +52,13 @@ def endpoint(document: Mapping[str, Any], name: str) -> str:
 
 def ask(url: str, form: Mapping[str, str] | None = None) -> Json:
     """GET, or POST the form. Raises UnreachableError, IssuerRefusalError."""
-    import httpx
+    import httpx2
 
     try:
-        with httpx.Client(verify=_trust(), timeout=_SECONDS) as client:
+        with httpx2.Client(verify=_trust(), timeout=_SECONDS) as client:
             answer = client.get(url) if form is None else client.post(url, data=dict(form))
         body = answer.json() if answer.content else {}
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise UnreachableError(f"The issuer does not answer at {url} ({error}).") from error
     except ValueError:
         body = None

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx
+import httpx2
 import psutil
 from rich.console import Console
 
@@ -179,6 +179,6 @@ class RealEngines:
 
 
 def loaded(port: int) -> set[str]:
-    """Florin's adapters that an engine lists. Raises httpx.HTTPError."""
-    answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=10, trust_env=False).raise_for_status()
+    """Florin's adapters that an engine lists. Raises httpx2.HTTPError."""
+    answer = httpx2.get(f"http://127.0.0.1:{port}/v1/models", timeout=10, trust_env=False).raise_for_status()
     return {model["id"] for model in answer.json()["data"] if model["id"].startswith("fl-")}

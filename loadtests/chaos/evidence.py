@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import httpx
+import httpx2
 import psutil
 from sqlalchemy import Engine, create_engine, func, select
 
@@ -33,7 +33,7 @@ def limits(state: State) -> Limits:
 
 
 async def look(world: ChaosCluster, known: Collection[tuple[str, str]] = ()) -> State:
-    """`known`: initial problems of the doctor. Raises GatewayError or httpx.HTTPError while something does
+    """`known`: initial problems of the doctor. Raises GatewayError or httpx2.HTTPError while something does
     not respond."""
     names = await _engine_names(world.houses[0])
     houses = world.houses
@@ -108,7 +108,7 @@ def _in_flight(house: GatewayHost) -> list[str]:
 def metrics(house: GatewayHost) -> str:
     if house.gateway is None:
         raise GatewayError("The gateway is not running.")
-    answer = httpx.get(
+    answer = httpx2.get(
         f"{house.url}/metrics",
         headers={"authorization": f"Bearer {house.gateway.operator_key}"},
         timeout=30,
@@ -118,7 +118,7 @@ def metrics(house: GatewayHost) -> str:
 
 
 def _conditions(house: GatewayHost) -> frozenset[str]:
-    answer = httpx.get(f"{house.url}/readyz", timeout=30, trust_env=False).json()
+    answer = httpx2.get(f"{house.url}/readyz", timeout=30, trust_env=False).json()
     return frozenset(answer["conditions"])
 
 
@@ -164,7 +164,7 @@ async def settle(
     while True:
         try:
             wrong = judge(await look(world, known))
-        except (GatewayError, httpx.HTTPError, psutil.Error, OSError) as error:
+        except (GatewayError, httpx2.HTTPError, psutil.Error, OSError) as error:
             wrong = [f"no response: {error!r}"[:300]]
         took = time.monotonic() - began
         if not wrong or took > seconds:

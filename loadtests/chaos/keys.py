@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 
-import httpx
+import httpx2
 
 from deploy.demo.gateway import GatewayError
 from loadtests.chaos.world import ChaosCluster
@@ -45,11 +45,11 @@ class Locksmith:
     async def refused(self) -> dict[str, float]:
         """Keys that a gateway refuses, by their prefixes."""
         refused = {}
-        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=30, trust_env=False) as client:
             for key, created_at in self.made.items():
                 for house in self._world.houses:
                     headers = {"authorization": f"Bearer {key}"}
                     answer = await client.get(f"{house.url}/v1/models", headers=headers)
-                    if answer.status_code != httpx.codes.OK:
+                    if answer.status_code != httpx2.codes.OK:
                         refused[key[:15]] = created_at
         return refused

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 
 from loadtests.chaos import checks
 from loadtests.chaos.checks import Window
@@ -100,7 +100,7 @@ async def run(
     reached: set[str] = set()
     try:
         reached = await asyncio.to_thread(world.engines.reached)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         silent = [f"an engine does not report its attempts: {error!r}"]
     result.records = len(ledger.records)
     elapsed = time.monotonic() - started

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 
 PROMPT = "When will it arrive?"
@@ -151,9 +151,9 @@ class Crowd:
                 heard.usage = (answer.usage.prompt_tokens, answer.usage.completion_tokens)
             heard.finished = heard.usage is not None
             heard.error = "" if heard.finished else "truncated"
-        except (openai.APITimeoutError, httpx.TimeoutException) as error:
+        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
             heard.error, heard.message = "timeout", repr(error)
-        except (openai.APIConnectionError, httpx.TransportError) as error:
+        except (openai.APIConnectionError, httpx2.TransportError) as error:
             heard.error, heard.message = "connection", repr(error.__cause__ or error)
         except openai.APIError as error:
             heard.error = str(error.code or getattr(error, "status_code", "") or "unknown")
@@ -176,6 +176,6 @@ class Crowd:
 _COUNTED = {"include_usage": True}
 
 
-def _headers(heard: Heard, headers: httpx.Headers) -> None:
+def _headers(heard: Heard, headers: httpx2.Headers) -> None:
     heard.request_id = headers.get("x-request-id", "")
     heard.engine = headers.get("x-florin-engine", "")

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 from playwright.async_api import Browser, Page, async_playwright
 from rich.console import Console
@@ -134,7 +134,7 @@ def _options() -> argparse.Namespace:
 
 def _ask(running: Installation, pages: Mapping[str, Measured], visits: int) -> None:
     """What the gateway itself takes."""
-    with httpx.Client(base_url=running.url, timeout=60) as client:
+    with httpx2.Client(base_url=running.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": running.operator})
         assets: dict[str, int] = {}
         for name, path in PAGES.items():
@@ -185,7 +185,7 @@ async def _look(running: Installation, pages: Mapping[str, Measured], rounds: in
 
 
 async def _signed_in(running: Installation) -> list[Any]:
-    async with httpx.AsyncClient(base_url=running.url) as client:
+    async with httpx2.AsyncClient(base_url=running.url) as client:
         await client.post("/console/sign-in", data={"key": running.operator})
         return [
             {"name": cookie.name, "value": cookie.value, "domain": "127.0.0.1", "path": "/console"}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
@@ -95,5 +95,5 @@ def _gateway(state: Path, log: Path) -> Iterator[Installation]:
 
 def _sees_all(url: str, operator: str) -> bool:
     headers = {"authorization": f"Bearer {operator}"}
-    answer = httpx.get(f"{url}/admin/v1/engines", headers=headers, timeout=30)
+    answer = httpx2.get(f"{url}/admin/v1/engines", headers=headers, timeout=30)
     return answer.is_success and all(engine["health"] == "up" for engine in answer.json()["data"])

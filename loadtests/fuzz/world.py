@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import requests
 
 from deploy.demo.gateway import Gateway, GatewayError
@@ -167,7 +167,7 @@ class FuzzTarget:
             query["after"] = page["next"]
 
     def _in_flight(self) -> list[str]:
-        answer = httpx.get(
+        answer = httpx2.get(
             f"{self.gateway.url}/metrics",
             headers={"authorization": f"Bearer {self.gateway.operator_key}"},
             timeout=30,

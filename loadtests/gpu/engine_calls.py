@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 _TOKENS = range(10, 400)
@@ -35,13 +35,13 @@ class EngineCalls:
 
     url: str
     base: str
-    _client: httpx.AsyncClient = field(init=False)
+    _client: httpx2.AsyncClient = field(init=False)
     _random: random.Random = field(default_factory=lambda: random.Random(1))
     _names: int = 0
 
     async def __aenter__(self) -> Self:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=3)
-        self._client = httpx.AsyncClient(base_url=self.url, timeout=120, limits=limits, trust_env=False)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=3)
+        self._client = httpx2.AsyncClient(base_url=self.url, timeout=120, limits=limits, trust_env=False)
         return self
 
     async def __aexit__(
@@ -49,11 +49,11 @@ class EngineCalls:
     ) -> None:
         await self._client.aclose()
 
-    async def send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    async def send(self, method: str, path: str, body: Any = None) -> httpx2.Response:
         """Whatever the status. Raises CallError if there is no answer."""
         try:
             return await self._client.request(method, path, json=body)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise CallError(f"{path}: {error!r}") from error
 
     async def post(self, path: str, body: Any) -> Answer:
@@ -95,7 +95,7 @@ class EngineCalls:
 
     async def healthy(self) -> bool:
         try:
-            return (await self.send("GET", "/health")).status_code == httpx.codes.OK
+            return (await self.send("GET", "/health")).status_code == httpx2.codes.OK
         except CallError:
             return False
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from deploy.demo.engine_env import SITE
 from deploy.demo.engines import log_tail
@@ -93,14 +93,14 @@ class Site:
         """Call the admin API. Raises GatewayError."""
         return await asyncio.to_thread(self.gateway.call, method, f"/admin/v1/{path}", body)
 
-    async def chat(self, tenant: str, question: str, tokens: int) -> httpx.Response:
+    async def chat(self, tenant: str, question: str, tokens: int) -> httpx2.Response:
         """Through Florin, to the tenant's adapter. Raises SiteError."""
         body = {
             "model": "support", "messages": [{"role": "user", "content": question}], "max_tokens": tokens,
             "temperature": 0,
         }  # fmt: skip
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
             response = await client.post(
                 f"{self.gateway.url}/v1/chat/completions", json=body, headers=headers
             )

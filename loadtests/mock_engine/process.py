@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,16 +49,16 @@ class MockProcess:
     def faults(self, **values: Any) -> None:
         """Set faults; without arguments, reset all."""
         if values:
-            httpx.post(f"{self.url}/_mock/faults", json=values).raise_for_status()
+            httpx2.post(f"{self.url}/_mock/faults", json=values).raise_for_status()
         else:
-            httpx.delete(f"{self.url}/_mock/faults").raise_for_status()
+            httpx2.delete(f"{self.url}/_mock/faults").raise_for_status()
 
     def act(self, what: str) -> None:
         """Call a route under /_mock: `stop-core`, `continue-core`, `forget`."""
-        httpx.post(f"{self.url}/_mock/{what}").raise_for_status()
+        httpx2.post(f"{self.url}/_mock/{what}").raise_for_status()
 
     def log(self) -> dict[str, Any]:
-        log: dict[str, Any] = httpx.get(f"{self.url}/_mock/log").json()
+        log: dict[str, Any] = httpx2.get(f"{self.url}/_mock/log").json()
         return log
 
     def kill(self) -> None:

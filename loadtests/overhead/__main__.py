@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import orjson
 from rich.console import Console
 
@@ -106,11 +106,11 @@ def _field(
 
 def loaded_adapter(engine: MockProcess) -> str:
     """The engine-side name of the adapter that Florin loaded; without Florin, load one here."""
-    cards = httpx.get(f"{engine.url}/v1/models").json()["data"]
+    cards = httpx2.get(f"{engine.url}/v1/models").json()["data"]
     adapters: list[str] = [card["id"] for card in cards if card["parent"]]
     if not adapters:
         body = {"lora_name": "fl-bench", "lora_path": "/nowhere"}
-        httpx.post(f"{engine.url}/v1/load_lora_adapter", json=body).raise_for_status()
+        httpx2.post(f"{engine.url}/v1/load_lora_adapter", json=body).raise_for_status()
         return "fl-bench"
     return adapters[0]
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import orjson
 
 from loadtests.overhead import adapter_files, contestants, cpu
@@ -64,7 +64,7 @@ def main() -> int:
 
 def _register(florin: Contestant, names: list[str], directory: Path) -> None:
     headers = {"authorization": f"Bearer {florin.operator}"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{florin.port}", headers=headers, timeout=30) as http:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{florin.port}", headers=headers, timeout=30) as http:
         for seed, name in enumerate(names, 2):
             source = adapter_files.write_adapter(directory / name, seed)
             body = {"adapter": f"acme/{name}", "source": str(source)}

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import httpx
+import httpx2
 
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import adapter_files, cpu, peers
@@ -121,7 +121,7 @@ def _launched(
 
 
 def _answers(contestant: Contestant) -> bool:
-    answer = httpx.post(
+    answer = httpx2.post(
         f"http://127.0.0.1:{contestant.port}/v1/chat/completions",
         json={
             "model": contestant.model,
@@ -155,7 +155,7 @@ def florin(
         )
     contestant = Contestant("florin", port, "support", operator=operator, process=process)
     try:
-        with httpx.Client(
+        with httpx2.Client(
             base_url=f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {operator}"}, timeout=30
         ) as http:
             wait_for(lambda: http.get("/admin/v1/engines").status_code == 200, process)
@@ -171,7 +171,7 @@ def florin(
     return contestant
 
 
-def _register(http: httpx.Client, upstream: str, directory: Path, slots: int) -> str:
+def _register(http: httpx2.Client, upstream: str, directory: Path, slots: int) -> str:
     config = adapter_files.write_base_config(directory / "base")
     adapter = adapter_files.write_adapter(directory / "support")
     engine = {
@@ -193,7 +193,7 @@ def _register(http: httpx.Client, upstream: str, directory: Path, slots: int) ->
     return key
 
 
-def _ok(answer: httpx.Response) -> dict[str, Any]:
+def _ok(answer: httpx2.Response) -> dict[str, Any]:
     if not answer.is_success:
         raise RuntimeError(f"{answer.request.method} {answer.url}: {answer.status_code} {answer.text[:1000]}")
     body: dict[str, Any] = answer.json()
@@ -215,7 +215,7 @@ def wait_for(true: Callable[[], bool], process: subprocess.Popen[bytes], timeout
         try:
             if true():
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         time.sleep(0.05)
     raise TimeoutError(f"it did not respond within {timeout} s")

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import orjson
 
 from loadtests.overhead import contestants, cpu, report
@@ -106,7 +106,7 @@ def _options() -> argparse.Namespace:
 def _register(gateway: Contestant, urls: list[str]) -> None:
     """Engines to be drawn. Nothing is placed on them: requests go on to the first."""
     headers = {"authorization": f"Bearer {gateway.operator}"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", headers=headers, timeout=60) as http:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{gateway.port}", headers=headers, timeout=60) as http:
         base = http.get("/admin/v1/engines").json()["data"][0]["base"]
         for n, url in enumerate(urls):
             body = {
@@ -124,7 +124,7 @@ def _viewers(gateway: Contestant, count: int) -> Iterator[list[int]]:
     """Open live pages, which take what comes; the length of each picture is in the list."""
     pictures: list[int] = []
     url = f"http://127.0.0.1:{gateway.port}"
-    with httpx.Client(base_url=url, timeout=60) as browser, ExitStack() as stack:
+    with httpx2.Client(base_url=url, timeout=60) as browser, ExitStack() as stack:
         browser.post("/console/sign-in", data={"key": gateway.operator})
         for _ in range(count):
             answer = stack.enter_context(browser.stream("GET", LIVE))
@@ -133,8 +133,8 @@ def _viewers(gateway: Contestant, count: int) -> Iterator[list[int]]:
         yield pictures
 
 
-def _look(answer: httpx.Response, pictures: list[int]) -> None:
-    with contextlib.suppress(httpx.HTTPError, httpx.StreamError, RuntimeError):  # closed: it is over
+def _look(answer: httpx2.Response, pictures: list[int]) -> None:
+    with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, RuntimeError):  # closed: it is over
         for part in answer.iter_text():
             if "event: message" in part:
                 pictures.append(len(part))  # noqa: PERF401  # the list is read meanwhile

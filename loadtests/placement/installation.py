@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 
 from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.gateway import Gateway
@@ -33,7 +33,7 @@ def register(gateway: Gateway, fleet: Fleet, *, cpu_slots: int) -> dict[str, str
 
 def empty(engine: DemoEngine, model: DemoModel) -> None:
     """Unload everything, so that the next gateway finds an empty engine."""
-    with httpx.Client(base_url=engine.url, timeout=30, trust_env=False) as http:
+    with httpx2.Client(base_url=engine.url, timeout=30, trust_env=False) as http:
         for listed in http.get("/v1/models").json()["data"]:
             if listed["id"] != model.served_name:
                 body = {"lora_name": listed["id"]}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 import psutil
 
 from loadtests.chaos import shim
@@ -233,10 +233,10 @@ async def rolling_restart(directory: Path) -> Outcome:
 
 async def _balance(proxy: Proxy, ports: list[int]) -> None:
     """Ten times a second: to the next gateway whose /readyz says 200."""
-    async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+    async with httpx2.AsyncClient(timeout=5, trust_env=False) as http:
         while True:
             for port in ports:
-                with contextlib.suppress(httpx.HTTPError):
+                with contextlib.suppress(httpx2.HTTPError):
                     url = f"http://127.0.0.1:{port}/readyz"
                     if (await http.get(url, headers={"connection": "close"})).status_code == 200:
                         proxy.upstream = ("127.0.0.1", port)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 import psutil
 
 from deploy.demo.gateway import Gateway
@@ -117,7 +117,7 @@ class Site:
     def _ready(self, status: str, since: float) -> float:
         in_a_row, first = 0, 0.0
         while in_a_row < LOOKS:
-            answer = httpx.get(f"{self.gateway.url}/readyz", headers=_OWN, timeout=20, trust_env=False)
+            answer = httpx2.get(f"{self.gateway.url}/readyz", headers=_OWN, timeout=20, trust_env=False)
             if answer.json()["status"] == status:
                 first = first if in_a_row else time.monotonic()
                 in_a_row += 1

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import orjson
 from rich.console import Console
 from rich.table import Table
@@ -128,7 +128,7 @@ def _asked(ports: Iterable[int]) -> Counter[str]:
     """How often these engines were asked, by path."""
     counts = Counter[str]()
     for port in ports:
-        counts.update(httpx.get(f"http://127.0.0.1:{port}/_mock/log").json()["probes"])
+        counts.update(httpx2.get(f"http://127.0.0.1:{port}/_mock/log").json()["probes"])
     return counts
 
 

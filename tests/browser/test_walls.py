@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 
-import httpx
+import httpx2
 import pytest
 import pytest_asyncio
 
@@ -25,9 +25,9 @@ _CSRF = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def visitors(world: World) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
+async def visitors(world: World) -> AsyncIterator[dict[str, httpx2.AsyncClient]]:
     """A signed-in client of each role; each sends the proof that its forms would."""
-    clients = {who: httpx.AsyncClient(base_url=world.gateway.url, timeout=30) for who in (*ROLES, "nobody")}
+    clients = {who: httpx2.AsyncClient(base_url=world.gateway.url, timeout=30) for who in (*ROLES, "nobody")}
     for who in ROLES:
         await clients[who].post("/console/sign-in", data={"key": world.keys[who]})
         page = await clients[who].get("/console", follow_redirects=True)
@@ -52,7 +52,7 @@ def form(tenant: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def tried(client: httpx.AsyncClient, route: Route, path: str, tenant: str = "bolt") -> httpx.Response:
+async def tried(client: httpx2.AsyncClient, route: Route, path: str, tenant: str = "bolt") -> httpx2.Response:
     """A stream's first bytes only."""
     async with client.stream(
         route.method, path, data=form(tenant) if route.method == "POST" else None
@@ -67,7 +67,7 @@ async def registry(world: World) -> object:
 
 
 async def test_a_role_has_its_own_routes_and_no_other(
-    world: World, visitors: dict[str, httpx.AsyncClient]
+    world: World, visitors: dict[str, httpx2.AsyncClient]
 ) -> None:
     before = await registry(world)
     for route in ROUTES:
@@ -84,7 +84,7 @@ async def test_a_role_has_its_own_routes_and_no_other(
 
 
 async def test_a_customer_has_nothing_of_another(
-    world: World, visitors: dict[str, httpx.AsyncClient]
+    world: World, visitors: dict[str, httpx2.AsyncClient]
 ) -> None:
     """And cannot tell it from what does not exist."""
     before = await registry(world)
@@ -105,7 +105,7 @@ async def test_a_customer_has_nothing_of_another(
 
 
 async def test_a_form_that_says_whose_changes_nothing_of_another(
-    world: World, visitors: dict[str, httpx.AsyncClient]
+    world: World, visitors: dict[str, httpx2.AsyncClient]
 ) -> None:
     async def bolts() -> object:
         return await world.admin("GET", "keys?tenant=bolt"), await world.admin("GET", "adapters?tenant=bolt")
@@ -124,7 +124,7 @@ _request_id: Callable[[str, str], str] = re.compile(r"req-[0-9a-f]+").sub
 
 
 async def test_a_form_without_proof_of_its_page_changes_nothing(
-    world: World, visitors: dict[str, httpx.AsyncClient]
+    world: World, visitors: dict[str, httpx2.AsyncClient]
 ) -> None:
     before = await registry(world)
     for route in ROUTES:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from adapters.store.embedded import EmbeddedValkey
 from gateway.costs import sample_month
@@ -60,7 +60,7 @@ class World:
 
     async def ask(self, tenant: str, model: str, text: str = "Where is my parcel?", **options: Any) -> str:
         """The id of a request, answered or not."""
-        async with httpx.AsyncClient(base_url=self.gateway.url, timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=self.gateway.url, timeout=30) as client:
             answer = await client.post(
                 "/v1/chat/completions",
                 headers={"authorization": f"Bearer {self.gateway.keys[tenant]}"},

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from rich.console import Console
 
@@ -152,20 +152,20 @@ def repair(fleet: Fleet) -> None:
             fleet.restart(engine.index)
 
 
-def post(url: str, body: dict[str, Any]) -> httpx.Response:
-    return httpx.post(url, json=body, timeout=120, trust_env=False)
+def post(url: str, body: dict[str, Any]) -> httpx2.Response:
+    return httpx2.post(url, json=body, timeout=120, trust_env=False)
 
 
 def loaded(url: str) -> list[str]:
     """Names of the adapters that an engine lists."""
-    models = httpx.get(f"{url}/v1/models", timeout=PATIENCE_S, trust_env=False).json()["data"]
+    models = httpx2.get(f"{url}/v1/models", timeout=PATIENCE_S, trust_env=False).json()["data"]
     return [m["id"] for m in models if m["parent"]]
 
 
 def unload_all(url: str) -> None:
     for name in loaded(url):
         answer = post(f"{url}/v1/unload_lora_adapter", {"lora_name": name})
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
 
 
 @asynccontextmanager
@@ -212,7 +212,7 @@ async def add_adapter(gateway: Gateway, name: str, source: Path) -> None:
         answer = await http.post(
             "/admin/v1/adapters", json={"adapter": name, "source": str(source)}, timeout=120
         )
-    assert answer.status_code == httpx.codes.CREATED, answer.text
+    assert answer.status_code == httpx2.codes.CREATED, answer.text
 
 
 async def add_customers(gateway: Gateway, model: DemoModel) -> None:

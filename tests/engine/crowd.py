@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 
 TOKENS = (2, 24)
@@ -80,7 +80,7 @@ class Crowd:
                     await self._ask(clients[plan["tenant"]], plan, seen)
             except TimeoutError:
                 seen.aborted = True
-            except (openai.APIError, httpx.HTTPError) as error:
+            except (openai.APIError, httpx2.HTTPError) as error:
                 seen.error = f"{type(error).__name__}: {error}"
                 await asyncio.sleep(0.2)
 

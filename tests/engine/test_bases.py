@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -102,13 +102,13 @@ async def gateway(base: Base, tmp_path: Path, valkey_url: str, prefix: str) -> A
     unload_all(base.url)  # once no gateway is there that would load them again
 
 
-async def add(gateway: Gateway, name: str, source: Path, **more: Any) -> httpx.Response:
+async def add(gateway: Gateway, name: str, source: Path, **more: Any) -> httpx2.Response:
     async with gateway.http() as http:
         body = {"adapter": f"acme/{name}", "source": str(source), **more}
         return await http.post("/admin/v1/adapters", json=body, timeout=120)
 
 
-async def ask(gateway: Gateway, base: Base, model: str, prompt: str) -> httpx.Response:
+async def ask(gateway: Gateway, base: Base, model: str, prompt: str) -> httpx2.Response:
     async with gateway.http(gateway.keys["acme"]) as http:
         if base.embeds:
             return await http.post("/v1/embeddings", json={"model": model, "input": prompt}, timeout=120)
@@ -120,7 +120,7 @@ async def check_answers(gateway: Gateway, base: Base, model: str, expected: list
     tolerance = 0.15 if base.name in QUANTISED else 1e-3
     for prompt, right in zip(PROMPTS, expected, strict=True):
         answer = await ask(gateway, base, model, prompt)
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
         if base.embeds:
             assert math.dist(answer.json()["data"][0]["embedding"], right) < 1e-4
             continue
@@ -133,7 +133,7 @@ async def test_adapters_pass_load_and_answer_as_peft_computes_them(gateway: Gate
     await check_answers(gateway, base, base.name, base.answers[""])
     for name, path in base.adapters.items():
         answer = await add(gateway, name, path)
-        assert answer.status_code == httpx.codes.CREATED, answer.text
+        assert answer.status_code == httpx2.codes.CREATED, answer.text
         assert answer.json()["warnings"] == []
         await check_answers(gateway, base, name, base.answers[name])
         assert base.answers[name] != base.answers[""]
@@ -145,7 +145,7 @@ async def test_adapters_pass_load_and_answer_as_peft_computes_them(gateway: Gate
 async def test_one_wrong_shape_is_refused(gateway: Gateway, base: Base, tmp_path: Path):
     for name, path in base.adapters.items():
         answer = await add(gateway, name, cropped(path, tmp_path / name))
-        assert answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+        assert answer.status_code == httpx2.codes.UNPROCESSABLE_ENTITY
         findings = answer.json()["error"]["findings"]
         assert [finding["code"] for finding in findings] == ["shape_mismatch"]
     assert gateway.state.catalog.versions == {}
@@ -180,14 +180,14 @@ async def test_what_an_operator_vouches_for_is_decided_by_the_probe(
         answer = await add(gateway, "sound", base.adapters["attention"])
         assert [f["code"] for f in answer.json()["error"]["findings"]] == ["unknown_architecture"]
         answer = await add(gateway, "sound", base.adapters["attention"], unverified_shapes=True)
-        assert answer.status_code == httpx.codes.CREATED, answer.text
+        assert answer.status_code == httpx2.codes.CREATED, answer.text
         assert [f["code"] for f in answer.json()["warnings"]] == ["shapes_unverified"]
         await check_answers(gateway, base, "sound", base.answers["attention"])
 
         answer = await add(
             gateway, "silent", elsewhere(base.adapters["attention"], tmp_path), unverified_shapes=True
         )
-        assert answer.status_code == httpx.codes.CREATED, answer.text
+        assert answer.status_code == httpx2.codes.CREATED, answer.text
         refused = await ask(gateway, base, "silent", PROMPTS[0])
         assert refused.json()["error"]["code"] == "version_quarantined", refused.text
         (status,) = gateway.state.catalog.serving_statuses.values()

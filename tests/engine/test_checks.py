@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
@@ -76,7 +76,7 @@ def ask(engine: DemoEngine, model: str) -> Answer | None:
     """None when the engine has no answer but an error."""
     body = {"model": model, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "logprobs": 1, "echo": True}
     answer = post(f"{engine.url}/v1/completions", body)
-    if answer.status_code != httpx.codes.OK:
+    if answer.status_code != httpx2.codes.OK:
         return None
     choice = answer.json()["choices"][0]
     given_logprobs = [value for value in choice["logprobs"]["token_logprobs"] if value is not None]
@@ -92,7 +92,7 @@ def subject(fleet: Fleet) -> Iterator[Subject]:
     assert base
     bare = Subject(engine, model, base, base)
     status, name = bare.load(model.adapters["acme"].path)
-    assert status == httpx.codes.OK
+    assert status == httpx2.codes.OK
     adapter = ask(engine, name)
     bare.unload(name)
     assert adapter
@@ -144,7 +144,7 @@ def test_what_passes_loads_and_answers_as_peft_has_it(
         facts = validate(directory, base=case.base, max_rank=subject.model.rank, max_bytes=10_000_000)
         assert facts.warnings == ()
         status, name = subject.load(directory)
-        assert status == httpx.codes.OK
+        assert status == httpx2.codes.OK
         answer = ask(subject.engine, name)
         subject.unload(name)
         assert answer
@@ -180,7 +180,7 @@ def codes(directory: Path, model: DemoModel) -> set[str]:
 
 def reason(subject: Subject, directory: Path) -> Reason:
     status, name = subject.load(directory)
-    if status != httpx.codes.OK:
+    if status != httpx2.codes.OK:
         return Reason.REFUSED
     answer = ask(subject.engine, name)
     subject.unload(name)
@@ -259,7 +259,7 @@ def test_engines_render_the_bases_template_whatever_the_adapter_brings(subject: 
     (directory / "added_tokens.json").write_text(json.dumps({"<new>": 448}))
     shutil.copy(subject.model.base / "tokenizer_config.json", directory)
     status, name = subject.load(directory)
-    assert status == httpx.codes.OK
+    assert status == httpx2.codes.OK
     chat = {"messages": [{"role": "user", "content": "a <new> b"}]}
     mine, base = (
         post(f"{subject.engine.url}/tokenize", {"model": model, **chat}).json()["tokens"]

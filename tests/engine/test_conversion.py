@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -74,7 +74,7 @@ def test_what_can_be_converted_exactly_answers_as_peft_has_the_original(
     adapters = {name: originals.converted(name) for name in ("lm_head", "tokens", "patterns", "padded")}
     for name, path in {**adapters, "unconverted": originals.directory / "patterns"}.items():
         body = {"lora_name": f"converted-{name}", "lora_path": str(path)}
-        assert post(f"{engine.url}/v1/load_lora_adapter", body).status_code == httpx.codes.OK
+        assert post(f"{engine.url}/v1/load_lora_adapter", body).status_code == httpx2.codes.OK
         answer = ask(engine, f"converted-{name}")
         assert answer
         expected = originals.answers[{"padded": "lm_head", "unconverted": "patterns"}.get(name, name)]

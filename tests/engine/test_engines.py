@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 
 from deploy.demo.engines import START_TIMEOUT_S, DemoEngine, Fleet
@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S, until_now
 def complete(engine: DemoEngine, model: str, question: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
     answer = post(f"{engine.url}/v1/chat/completions", body)
-    assert answer.status_code == httpx.codes.OK, answer.text
+    assert answer.status_code == httpx2.codes.OK, answer.text
     return str(answer.json()["choices"][0]["message"]["content"])
 
 
@@ -40,7 +40,7 @@ def test_base_and_adapters_in_one_batch_keep_apart(clean_fleet: Fleet):
     for name in ("acme", "bolt"):
         body = {"lora_name": f"own-{name}", "lora_path": str(model.adapters[name].path)}
         answer = post(f"{engine.url}/v1/load_lora_adapter", body)
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
 
     def ask(number: int) -> tuple[str, str, str]:
         who = ("acme", "bolt", "")[number % 3]

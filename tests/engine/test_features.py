@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 
 from deploy.demo.engines import Fleet
 from tests.engine.conftest import loaded
@@ -117,7 +117,7 @@ async def test_the_client_gets_what_the_engine_sends(gateway: Gateway, clean_fle
         first = await florin.post("/v1/chat/completions", json=body, timeout=120)
         url = clean_fleet.engines[int(first.headers["x-florin-engine"][1:])].url
         [name] = loaded(url)
-        async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as engine:
+        async with httpx2.AsyncClient(base_url=url, timeout=120, trust_env=False) as engine:
             await compare(florin, engine, name)
         # The base has no vision.
         parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
@@ -128,7 +128,7 @@ async def test_the_client_gets_what_the_engine_sends(gateway: Gateway, clean_fle
             assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-async def compare(florin: httpx.AsyncClient, engine: httpx.AsyncClient, name: str) -> None:
+async def compare(florin: httpx2.AsyncClient, engine: httpx2.AsyncClient, name: str) -> None:
     for title, fields in REQUESTS.items():
         body = {"temperature": 0, "max_tokens": 128, **fields}
         direct = await engine.post("/v1/chat/completions", json={**body, "model": name})

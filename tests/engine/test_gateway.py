@@ -9,7 +9,7 @@ import signal
 import threading
 from collections import Counter
 
-import httpx
+import httpx2
 import openai
 import psutil
 import pytest
@@ -49,7 +49,7 @@ async def ask(
 def metric(fleet: Fleet, name: str) -> int:
     """The sum of a metric over the engines."""
     pages = [
-        httpx.get(f"{engine.url}/metrics", timeout=PATIENCE_S, trust_env=False).text
+        httpx2.get(f"{engine.url}/metrics", timeout=PATIENCE_S, trust_env=False).text
         for engine in fleet.engines
     ]
     values = re.findall(rf"^vllm:{name}\{{[^}}]*\}} (\S+)", "\n".join(pages), re.MULTILINE)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -154,10 +154,10 @@ async def test_an_engine_that_is_killed_comes_back_with_its_adapters_and_leaves_
     assert left == []
 
     async def healthy() -> bool:
-        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+        async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
             try:
-                return (await http.get(f"{site.agent.url}/health")).status_code == httpx.codes.OK
-            except httpx.HTTPError:
+                return (await http.get(f"{site.agent.url}/health")).status_code == httpx2.codes.OK
+            except httpx2.HTTPError:
                 return False
 
     await until(healthy, START_TIMEOUT_S, lambda: site.agent.log[-3000:])
@@ -177,8 +177,8 @@ async def test_sigterm_during_streams_is_invisible_to_clients(mutual_tls: None, 
     url = site.gateway.state.catalog.engines["hosted"].url
     assert url.startswith("https://")
     trusting = client_context(site.agent.home.parent / "pki" / "ca.pem")
-    with pytest.raises(httpx.TransportError):  # not even its metrics
-        await asyncio.to_thread(httpx.get, f"{url}/metrics", verify=trusting, trust_env=False)
+    with pytest.raises(httpx2.TransportError):  # not even its metrics
+        await asyncio.to_thread(httpx2.get, f"{url}/metrics", verify=trusting, trust_env=False)
     question = site.model.questions[0]
     for tenant in CUSTOMERS:
         assert await site.ask(tenant, question) == site.model.adapters[tenant].answers[question]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.placement.mirror import Mirror, Tier
@@ -66,7 +66,7 @@ class Log:
 
 @dataclass
 class World:
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
     base: str
     adapters: list[Path]
     log: Log
@@ -80,7 +80,7 @@ class World:
     async def load(self, name: str) -> None:
         path = str(self.adapters[self.loads % len(self.adapters)])
         answer = await self.http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path})
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
         self.loads += 1
         self.log.read()
         self.number[name] = self.log.last_read
@@ -89,7 +89,7 @@ class World:
 
     async def unload(self, name: str) -> None:
         answer = await self.http.post("/v1/unload_lora_adapter", json={"lora_name": name})
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
         del self.number[name]
         self.mirror.unloaded(name)
 
@@ -98,7 +98,7 @@ class World:
         stack = AsyncExitStack()
         body = {"model": name, "prompt": "1", "max_tokens": LONG, "ignore_eos": True, "stream": True}
         response = await stack.enter_async_context(self.http.stream("POST", "/v1/completions", json=body))
-        assert response.status_code == httpx.codes.OK
+        assert response.status_code == httpx2.codes.OK
         lines = response.aiter_lines()
         assert (await anext(lines)).startswith("data: {")
         self.mirror.dispatched(name, [*self.running])
@@ -129,7 +129,7 @@ class World:
     async def complete(self, model: str) -> None:
         body = {"model": model, "prompt": "1", "max_tokens": SHORT, "ignore_eos": True}
         answer = await self.http.post("/v1/completions", json=body)
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
 
     def tier(self, name: str) -> Tier:
         number = self.number.get(name)
@@ -141,7 +141,7 @@ class World:
 @asynccontextmanager
 async def new_world(fleet: Fleet) -> AsyncIterator[World]:
     engine = cleaned(fleet).engines[0]
-    async with httpx.AsyncClient(base_url=engine.url, timeout=120, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=engine.url, timeout=120, trust_env=False) as http:
         adapters = [adapter.path for adapter in fleet.model.adapters.values()]
         log = Log(engine.log, offset=engine.log.stat().st_size)
         world = World(http, fleet.model.served_name, adapters, log)

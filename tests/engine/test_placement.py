@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-import httpx
+import httpx2
 
 from adapters.model import SlotState
 from deploy.demo.engines import DemoEngine, Fleet
@@ -22,7 +22,7 @@ SLOTS = 2
 
 def in_flight(engine: DemoEngine, names: Iterable[str]) -> list[set[str]]:
     """Each set of adapters that the engine has ever had running or waiting at once."""
-    text = httpx.get(f"{engine.url}/metrics", timeout=PATIENCE_S, trust_env=False).text
+    text = httpx2.get(f"{engine.url}/metrics", timeout=PATIENCE_S, trust_env=False).text
     lines = re.findall(r"^vllm:lora_requests_info\{(.*)\} ", text, re.MULTILINE)
     return [{name for name in names if name in line} for line in lines]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from sqlalchemy import create_engine, func, select
@@ -65,7 +65,7 @@ class Counters:
 
     @classmethod
     def read(cls, url: str) -> Counters:
-        text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
+        text = httpx2.get(f"{url}/metrics", timeout=30, trust_env=False).text
         found = {
             name: float(value)
             for name, value in re.findall(

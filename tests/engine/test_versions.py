@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from deploy.demo.engines import Fleet
@@ -39,7 +39,7 @@ async def switched(gateway: Gateway, method: str, path: str, version: int) -> An
     async with gateway.http() as http:
         body = {"version": f"v{version}"} if method == "PUT" else None
         answer = await http.request(method, PATH + path, json=body, timeout=120)
-    assert answer.status_code == httpx.codes.OK, answer.text
+    assert answer.status_code == httpx2.codes.OK, answer.text
     await until(lambda: gateway.state.catalog.adapters[NAME].live == version)
     return answer.json()
 

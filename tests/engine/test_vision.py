@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -118,7 +118,7 @@ async def test_images_and_reasoning_pass_unchanged_and_are_counted(
     expected, logprobs = [], {}
     async with (
         gateway.http(gateway.keys["acme"]) as florin,
-        httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as engine,
+        httpx2.AsyncClient(base_url=url, timeout=120, trust_env=False) as engine,
     ):
         for model, engines_name in (("support", name), ("llava", "llava")):
             for colour, said in ANSWERS.items():
@@ -271,7 +271,7 @@ async def test_who_leaves_while_it_thinks_is_billed_what_it_thought(
     [name] = loaded(seeing.engines[0].url)
     again = chat(made, "red") | endless | {"model": name, "stream": False}
     again["max_tokens"] = record.completion_tokens
-    async with httpx.AsyncClient(base_url=seeing.engines[0].url, timeout=120, trust_env=False) as engine:
+    async with httpx2.AsyncClient(base_url=seeing.engines[0].url, timeout=120, trust_env=False) as engine:
         direct = (await engine.post(CHAT, json=again)).json()
     assert counts(direct) == (record.prompt_tokens, record.completion_tokens, record.reasoning_tokens)
     assert record.reasoning_tokens > 10

@@ -16,7 +16,7 @@ import random
 import zlib
 from collections.abc import AsyncIterator, Iterable
 
-import httpx
+import httpx2
 import orjson
 import pytest
 
@@ -40,7 +40,7 @@ def raw_deflate(data: bytes) -> bytes:
 
 async def post(
     deployment: Deployment, content: bytes | AsyncIterator[bytes], *encodings: str
-) -> httpx.Response:
+) -> httpx2.Response:
     headers = [("content-type", "application/json"), *(("content-encoding", name) for name in encodings)]
     async with deployment.gateway.http(deployment.gateway.keys["acme"]) as client:
         response = await client.post(CHAT, content=content, headers=headers)

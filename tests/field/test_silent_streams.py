@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_meanwhile_frees_the_engine(deployment: Deplo
         call = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
         await silent(deployment)
         call.cancel()
-        with pytest.raises((asyncio.CancelledError, httpx.HTTPError)):
+        with pytest.raises((asyncio.CancelledError, httpx2.HTTPError)):
             await call
     await quiet(deployment)  # though the engine never answers
     assert await outcomes(deployment) == ["client_abort", "ok"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.runtime import gateways
@@ -79,6 +79,6 @@ async def says_so(gateway: Gateway, ledger: str) -> None:
             assert (file.headers["x-florin-complete"], file.headers["x-florin-missing"]) == ("false", MISSING)
     printed = await command(gateway, "cost", "report")
     assert "Not all records are here" in printed.stderr
-    async with Browser(base_url=gateway.url, timeout=httpx.Timeout(60)) as browser:
+    async with Browser(base_url=gateway.url, timeout=httpx2.Timeout(60)) as browser:
         await browser.sign_in(OPERATOR_KEY)
         assert MISSING in await browser.page("/console/money")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from loadtests.mock_engine import MockEngine
@@ -94,10 +94,10 @@ async def run(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Callable[..., A
 
 
 @pytest.fixture
-async def admin(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+async def admin(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
     """An operator's client; its paths begin below /admin/v1/."""
     async with gateway.http() as client:
-        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+        client.base_url = httpx2.URL(f"{gateway.url}/admin/v1/")
         yield client
 
 

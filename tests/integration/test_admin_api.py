@@ -8,7 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.store.embedded import EmbeddedValkey
@@ -37,25 +37,25 @@ def registration(engine: MockEngine | None = None, **fields):
     return {"name": "a1", "url": url, "base": "base", "gpu_type": "H200", "slots": 2, "max_rank": 8} | fields
 
 
-def error(response: httpx.Response) -> dict:
+def error(response: httpx2.Response) -> dict:
     body = response.json()["error"]
     assert set(body) >= {"message", "type", "param", "code"}
     return body
 
 
-async def answers(client: httpx.AsyncClient, status: int) -> bool:
+async def answers(client: httpx2.AsyncClient, status: int) -> bool:
     return (await client.get("/admin/v1/keys")).status_code == status
 
 
-async def health_is(admin: httpx.AsyncClient, health: str) -> bool:
+async def health_is(admin: httpx2.AsyncClient, health: str) -> bool:
     return (await admin.get("engines")).json()["data"][0]["health"] == health
 
 
-async def nothing_placed(admin: httpx.AsyncClient) -> bool:
+async def nothing_placed(admin: httpx2.AsyncClient) -> bool:
     return not (await admin.get("placement")).json()["data"][0]["placements"]
 
 
-async def one_resident(admin: httpx.AsyncClient) -> bool:
+async def one_resident(admin: httpx2.AsyncClient) -> bool:
     """Once the feed has brought it."""
     placed = (await admin.get("placement")).json()["data"][0]["placements"]
     return [p["state"] for p in placed] == ["resident"]
@@ -64,7 +64,7 @@ async def one_resident(admin: httpx.AsyncClient) -> bool:
 # -- tenants and keys
 
 
-def shown_of(changed: httpx.Response) -> dict:
+def shown_of(changed: httpx2.Response) -> dict:
     body = changed.json()
     assert body.pop("warnings") == []
     body.pop("name_used_before", None)
@@ -264,7 +264,7 @@ async def test_slots_that_the_engine_does_not_have_are_refused_once_it_tells(adm
     """vLLM tells its --max-loras from its first request on."""
     wrong = registration(engine, slots=3, cpu_slots=8)
     assert (await admin.post("engines", json=wrong)).status_code == 201
-    async with httpx.AsyncClient() as client:
+    async with httpx2.AsyncClient() as client:
         await client.post(f"{engine.url}/v1/completions", json={"prompt": "hello", "max_tokens": 1})
     answer = await admin.post("engines", json=wrong)
     assert (answer.status_code, error(answer)["code"]) == (422, "engine_rejected")

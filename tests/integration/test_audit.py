@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.model import ServingStatus, dump
@@ -93,7 +93,7 @@ class Step:
     again: bool = False
     """The same again changes nothing, and leaves nothing."""
 
-    async def ask(self, client: httpx.AsyncClient, **names: str) -> httpx.Response:
+    async def ask(self, client: httpx2.AsyncClient, **names: str) -> httpx2.Response:
         method, _, route = self.route.partition(" ")
         path = (self.path or route).format(**names)
         body = {"json": self.json} if self.json is not None else {"content": self.content or b""}

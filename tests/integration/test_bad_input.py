@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -66,7 +66,7 @@ async def test_a_body_over_the_limit_is_not_read_to_its_end(deployment: Deployme
         assert answer.json()["error"]["code"] == "body_too_large"
         try:
             answer = await http.post(CHAT, content=endless())
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return  # the gateway has answered and closed; the client was still sending
         assert answer.status_code == 413
 
@@ -82,7 +82,7 @@ KEYS = {
 
 
 async def test_keys(gateway: Gateway, subtests: pytest.Subtests):
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=30) as http:
         for header, code in KEYS.items():
             headers = [] if header is None else [(b"authorization", header.encode("latin-1"))]
             for method, path in (

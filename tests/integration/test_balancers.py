@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
@@ -91,10 +91,10 @@ async def balanced(program: str, certificates: Path, gateways: list[str]) -> Asy
 
 async def servers(statistics: str) -> dict[str, tuple[str, int]]:
     """Gateway → (UP, DOWN, …; the requests that it was sent)."""
-    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE) as client:
         try:
             text = (await client.get(statistics)).text
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return {}
     rows = csv.DictReader(text.splitlines())
     return {r["svname"]: (r["status"], int(r["stot"])) for r in rows if r["svname"].startswith("gateway")}
@@ -133,7 +133,7 @@ async def test_a_rolling_restart_behind_haproxy_loses_and_repeats_nothing(
         async with balanced(program, certificates, [g.url for g in gateways]) as (url, statistics):
 
             async def caller(n: int) -> None:
-                async with httpx.AsyncClient(
+                async with httpx2.AsyncClient(
                     base_url=url, headers=headers, timeout=30, verify=trust
                 ) as client:
                     while not over:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 
-import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
@@ -38,7 +38,7 @@ def adapter(tmp_path):
     return write_adapter(tmp_path / "adapter", config=lora_config(base_model_name_or_path="base"))
 
 
-async def add(admin: httpx.AsyncClient, adapter) -> httpx.Response:
+async def add(admin: httpx2.AsyncClient, adapter) -> httpx2.Response:
     return await admin.post("adapters", json={"adapter": "acme/support", "source": str(adapter)})
 
 

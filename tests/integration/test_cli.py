@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from openai import OpenAI
@@ -62,7 +62,7 @@ class Served:
         that only tests of commands set things up with them."""
         trusted = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
         headers = {"authorization": f"Bearer {KEY}"}
-        with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE, headers=headers) as http:
+        with httpx2.Client(verify=trusted, trust_env=False, timeout=PATIENCE, headers=headers) as http:
             answer = http.request(method, self.url + path, json=body)
         assert answer.is_success, answer.text
         return answer.json()
@@ -252,10 +252,10 @@ def test_first_signal_lets_streams_finish(tmp_path, engine, workers):
 
 def refuses(url: str) -> bool:
     try:
-        httpx.get(f"{url}/healthz")
-    except httpx.ConnectError:
+        httpx2.get(f"{url}/healthz")
+    except httpx2.ConnectError:
         return True
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
     return False
 
@@ -305,7 +305,7 @@ def test_a_unix_socket_serves_proxies_and_commands(tmp_path, count):
             assert first_line(gateway) == f"Florin listens on unix:{path}\n"
             made = florin("tenant", "add", "acme", FLORIN_URL=f"unix:{path}")
             assert made.returncode == 0, made.stderr
-            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) as client:
                 assert client.get("http://localhost/v1/models").status_code == 401
                 assert client.get("http://localhost/readyz").status_code == 200
             second = florin("serve", FLORIN_UDS=str(path), FLORIN_STATE_DIR=str(tmp_path / "another"))
@@ -333,7 +333,7 @@ def metric(gateway: Served, name: str) -> float:
 
 
 def scraped(gateway) -> str:
-    return httpx.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    return httpx2.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
 
 
 @pytest.mark.usefixtures("executed")

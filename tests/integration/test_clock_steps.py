@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 from sqlalchemy import select
 
 from gateway.costs.rollups.attribution import BRIDGED, union
@@ -99,7 +99,7 @@ async def test_a_clock_that_steps_books_no_time_that_did_not_exist(
         for offsets in ((0.0, 2 * HOUR, -HOUR, 2 * HOUR), (2 * HOUR,)):  # restarted between
             async with (
                 serving(tmp_path, valkey_url, prefix, clock) as url,
-                httpx.AsyncClient(
+                httpx2.AsyncClient(
                     base_url=url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=PATIENCE_S
                 ) as client,
             ):
@@ -127,11 +127,11 @@ async def test_a_clock_that_steps_books_no_time_that_did_not_exist(
                 assert (await client.get("/readyz")).status_code == 200
                 if offsets == (2 * HOUR,):
 
-                    async def warned(client: httpx.AsyncClient = client) -> bool:
+                    async def warned(client: httpx2.AsyncClient = client) -> bool:
                         ready = (await client.get("/readyz")).json()
                         return ready["conditions"] == ["clock_off"]
 
-                    async def shown(client: httpx.AsyncClient = client) -> str:
+                    async def shown(client: httpx2.AsyncClient = client) -> str:
                         text = (await client.get("/metrics")).text
                         return text if AHEAD in text else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.tenants.directory import Role
@@ -13,11 +13,11 @@ from tests.support.harness import OPERATOR_KEY
 
 @pytest.fixture
 async def browser(gateway):
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as client:
         yield client
 
 
-async def sign_in(browser: httpx.AsyncClient, key: str = OPERATOR_KEY) -> httpx.Response:
+async def sign_in(browser: httpx2.AsyncClient, key: str = OPERATOR_KEY) -> httpx2.Response:
     return await browser.post("/console/sign-in", data={"key": key})
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.model import Adapter, BaseModel, dump
@@ -29,7 +29,7 @@ PROMPT = [{"role": "user", "content": "Hello"}]
 class Browser:
     """One signed-in browser."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
         self.token = ""
 
@@ -44,7 +44,7 @@ class Browser:
         assert page.status_code == 200, page.text
         return page.text
 
-    async def post(self, path: str, **fields: str) -> httpx.Response:
+    async def post(self, path: str, **fields: str) -> httpx2.Response:
         return await self.client.post(path, data=fields | {"csrf": self.token})
 
     async def done(self, path: str, **fields: str) -> str:
@@ -57,14 +57,14 @@ class Browser:
         answer = await self.post(path, **fields)
         return answer.status_code, answer.text
 
-    async def chat(self, path: str = ONE, **fields: Any) -> httpx.Response:
+    async def chat(self, path: str = ONE, **fields: Any) -> httpx2.Response:
         body = {"messages": PROMPT, "max_tokens": 3} | fields
         return await self.client.post(f"{path}/chat", json=body, headers={"x-csrf-token": self.token})
 
 
 @pytest.fixture
 async def browser(gateway: Gateway) -> AsyncIterator[Browser]:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as client:
         found = Browser(client)
         await found.sign_in(OPERATOR_KEY)
         yield found
@@ -215,7 +215,7 @@ async def test_files_are_uploaded_and_what_is_wrong_with_them_is_told(gateway, b
     proof = {"x-csrf-token": browser.token, "hx-request": "true"}
     path = "/console/adapters/upload?tenant=acme&name=support&file_name=x.tar"
 
-    async def send(name: str = "support", **body: Any) -> httpx.Response:
+    async def send(name: str = "support", **body: Any) -> httpx2.Response:
         return await browser.client.post(path.replace("support", name), headers=proof, **body)
 
     multipart = {"file": ("lora.tar", tar_of(files), "application/x-tar")}
@@ -252,7 +252,7 @@ async def test_an_evaluation_is_started_and_watched(deployment, browser):
     fields = {"version": "v2", "metric": "exact", "against": "live", "threshold": "0,5", "max_tokens": "2"}
     path = f"{ONE}/evaluations"
 
-    async def start(data: bytes = b"", **more: str) -> httpx.Response:
+    async def start(data: bytes = b"", **more: str) -> httpx2.Response:
         files = {"file": ("cases.jsonl", data)}
         return await browser.client.post(path, data=fields | more, files=files, headers=proof)
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import AsyncIterator
 from decimal import Decimal
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.costs.sample_month import write
@@ -38,15 +38,15 @@ async def gateway(tmp_path, october, valkey_url, prefix):
 @contextlib.asynccontextmanager
 async def signed_in(
     gateway: Gateway, role: Role = Role.OPERATOR, tenant: str = ""
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncIterator[httpx2.AsyncClient]:
     text = OPERATOR_KEY if role is Role.OPERATOR else await gateway.add_key(role, tenant)
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=None) as client:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=None) as client:
         began = await client.post("/console/sign-in", data={"key": text})
         assert began.status_code == 303
         yield client
 
 
-def token(page: httpx.Response) -> str:
+def token(page: httpx2.Response) -> str:
     return re.search(r'name="csrf" value="([^"]+)"', page.text)[1]
 
 

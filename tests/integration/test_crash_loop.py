@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 
 from tests.integration.test_cli import KEY, Served, scraped, serving, workers
@@ -26,10 +26,10 @@ def new_ones(gateway: Served, *before: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def ask(gateway: Served) -> httpx.Response | None:
+def ask(gateway: Served) -> httpx2.Response | None:
     """None: nobody answered within a second."""
-    with suppress(httpx.TransportError):
-        return httpx.get(f"{gateway.url}/readyz", timeout=1, headers={"authorization": f"Bearer {KEY}"})
+    with suppress(httpx2.TransportError):
+        return httpx2.get(f"{gateway.url}/readyz", timeout=1, headers={"authorization": f"Bearer {KEY}"})
     return None
 
 
@@ -46,7 +46,7 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
             worker.send_signal(signal.SIGSTOP)  # as if these did not come up
         try:
             until_now(lambda: (answer := ask(gateway)) and answer.status_code == 503)
-            answer = httpx.post(
+            answer = httpx2.post(
                 f"{gateway.url}/v1/chat/completions", content=bytes(20_000_000), timeout=PATIENCE_S
             )
             assert answer.json()["error"]["code"] == "no_worker", "one can read it although the body is long"
@@ -56,7 +56,7 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
                 worker.send_signal(signal.SIGCONT)
 
         # It comes back by itself, and says what happened.
-        def told() -> httpx.Response | None:
+        def told() -> httpx2.Response | None:
             found = ask(gateway)
             return found if found and found.json().get("conditions") == ["workers_crash"] else None
 

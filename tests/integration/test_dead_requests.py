@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -27,7 +27,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
         serving(tmp_path_factory.mktemp("gateway") / "state", FLORIN_WORKERS="2") as gateway,
     ):
         headers = {"authorization": f"Bearer {KEY}"}
-        with httpx.Client(base_url=f"{gateway.url}/admin/v1", headers=headers, timeout=60) as admin:
+        with httpx2.Client(base_url=f"{gateway.url}/admin/v1", headers=headers, timeout=60) as admin:
             fields = {"base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8}
             for path, body in (
                 ("tenants", {"name": "acme", "base_access": True}),
@@ -67,7 +67,7 @@ def answered(connection: socket.socket) -> int:
 
 def usage(gateway: Served) -> list[dict]:
     headers = {"authorization": f"Bearer {KEY}"}
-    answer = httpx.get(f"{gateway.url}/finance/v1/usage", headers=headers, timeout=60)
+    answer = httpx2.get(f"{gateway.url}/finance/v1/usage", headers=headers, timeout=60)
     return answer.raise_for_status().json()["data"]
 
 

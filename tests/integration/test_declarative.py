@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.errors import StoreUnavailableError
@@ -38,9 +38,9 @@ async def admin(gateway):
         yield client
 
 
-def client_of(gateway: Gateway) -> httpx.AsyncClient:
+def client_of(gateway: Gateway) -> httpx2.AsyncClient:
     client = gateway.http()
-    client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+    client.base_url = httpx2.URL(f"{gateway.url}/admin/v1/")
     return client
 
 
@@ -48,7 +48,7 @@ def engine_at(url: str, **fields):
     return {"url": url, "base": "base", "gpu_type": "H200", "slots": 2, "max_rank": 8} | fields
 
 
-async def applied(admin: httpx.AsyncClient, document: dict, **params) -> dict:
+async def applied(admin: httpx2.AsyncClient, document: dict, **params) -> dict:
     answer = await admin.post("apply", json={"florin": 1} | document, params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -58,7 +58,7 @@ def outcomes(result: dict) -> dict[str, str]:
     return {f"{a['kind']} {a['id']}": a["outcome"] for a in result["actions"]}
 
 
-async def exported(admin: httpx.AsyncClient) -> str:
+async def exported(admin: httpx2.AsyncClient) -> str:
     return fleet_file.write((await admin.get("export")).json())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from loadtests.mock_engine import MockEngine
@@ -16,7 +16,7 @@ FIGURES = (*TOKENS, "nano_gpu_hours")
 
 
 @pytest.fixture
-async def labelled(gateway: Gateway, admin: httpx.AsyncClient, tmp_path):
+async def labelled(gateway: Gateway, admin: httpx2.AsyncClient, tmp_path):
     """A tenant with labels everywhere, another without; what they asked is in the ledger."""
     async with MockEngine() as engine:
         await gateway.add_engine("a", engine.url, slots=4)

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 
-import httpx
+import httpx2
 import pytest
 from redis.asyncio import Redis
 from typer.testing import Result
@@ -65,7 +65,7 @@ async def test_each_disagreement_is_explained(deployment: Deployment):
     gateway = deployment.gateway
     await gateway.set_state("b", "cordoned")
     await ask(deployment, "acme")
-    async with httpx.AsyncClient(base_url=deployment.a.url) as client:
+    async with httpx2.AsyncClient(base_url=deployment.a.url) as client:
         body = {"lora_name": "by-hand", "lora_path": str(deployment.tmp / "bolt")}
         (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
     serving_status = ServingStatus(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
-import httpx
+import httpx2
 
 from adapters.model import SlotState
 from loadtests.mock_engine import MockEngine
@@ -80,7 +80,7 @@ def held(deployment: Deployment, engine: str) -> set[str]:
     return set(deployment.gateway.state.residency.slots(engine))
 
 
-async def drained(admin: httpx.AsyncClient) -> bool:
+async def drained(admin: httpx2.AsyncClient) -> bool:
     return (await admin.get("engines/a/drain")).json()["phase"] == "drained"
 
 
@@ -201,7 +201,7 @@ async def test_a_spot_notice_loads_the_hottest_elsewhere_before_the_engine_stops
     address = gateway.state.catalog.engines["h1"].agent
     key = (tmp_path / "cache-h1.key").read_text().strip()
     asking = {name: partial(host_ask, gateway, model=name) for name in ("one", "two")}
-    async with httpx.AsyncClient(trust_env=False) as http, callers(asking) as answered:
+    async with httpx2.AsyncClient(trust_env=False) as http, callers(asking) as answered:
         held_loads = await http.post(f"{second.url}/_mock/faults", json={"load_held": True})
         assert held_loads.status_code == 200, held_loads.text
         said = await http.post(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -37,7 +37,7 @@ def registration(name: str, engine: MockEngine, driver: str, **fields: Any) -> d
 @dataclass
 class Site:
     gateway: Gateway
-    admin: httpx.AsyncClient
+    admin: httpx2.AsyncClient
     engine: OtherEngine
     kind: str
     support: Version
@@ -48,7 +48,7 @@ class Site:
         """What the adapter's answers begin with."""
         return f"I am {Path(self.support.path).name if self.kind == 'lorax' else self.support.engine_name}"
 
-    async def register(self, **fields: Any) -> httpx.Response:
+    async def register(self, **fields: Any) -> httpx2.Response:
         if self.kind == "tgi":
             fields = {"holds": [self.support.id]} | fields
         return await self.admin.post("engines", json=registration("a", self.engine, self.kind, **fields))
@@ -62,7 +62,7 @@ class Site:
 
 @pytest.fixture(params=KINDS)
 async def site(
-    request: pytest.FixtureRequest, gateway: Gateway, admin: httpx.AsyncClient, tmp_path: Path
+    request: pytest.FixtureRequest, gateway: Gateway, admin: httpx2.AsyncClient, tmp_path: Path
 ) -> AsyncIterator[Site]:
     async with KINDS[request.param]() as engine:
         await gateway.add_tenant("acme", base_access=True)

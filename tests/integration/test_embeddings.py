@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -44,7 +44,7 @@ def expected(deployment: Deployment, text: str, tenant: str = "acme") -> list[fl
     return vector(holder.state, name, text)
 
 
-async def post(deployment: Deployment, path: str, tenant: str = "acme", **body: object) -> httpx.Response:
+async def post(deployment: Deployment, path: str, tenant: str = "acme", **body: object) -> httpx2.Response:
     async with deployment.gateway.http(deployment.gateway.keys[tenant]) as http:
         return await http.post(path, json={"model": "search", **body})
 

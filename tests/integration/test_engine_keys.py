@@ -9,7 +9,7 @@ import json
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import httpx
+import httpx2
 import pytest
 from aiohttp import web
 
@@ -54,14 +54,14 @@ def said(engine: MockEngine, name: str = "h1", **fields) -> dict:
     }  # fmt: skip
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
+def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
 @asynccontextmanager
 async def enrolled(gateway: Gateway, name: str = "h1", **pins):
     async with gateway.http(await minted(gateway, Role.ENGINE, engine=name, pins=Pins(**pins))) as http:
-        http.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+        http.base_url = httpx2.URL(f"{gateway.url}/admin/v1/")
         yield http
 
 
@@ -345,13 +345,13 @@ def sha256(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-async def new_token(admin: httpx.AsyncClient, **body) -> str:
+async def new_token(admin: httpx2.AsyncClient, **body) -> str:
     answer = await admin.post("/admin/v1/enrolment-tokens", json={"engine": "h1"} | body)
     assert answer.status_code == 201, answer.text
     return answer.json()["token"]
 
 
-async def exchanged(gateway: Gateway, token: str, secret: str, engine: str = "h1") -> httpx.Response:
+async def exchanged(gateway: Gateway, token: str, secret: str, engine: str = "h1") -> httpx2.Response:
     async with gateway.http(token) as http:
         return await http.post("/admin/v1/enrol", json={"engine": engine, "secret": sha256(secret)})
 

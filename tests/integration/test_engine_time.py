@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 from sqlalchemy import select
 
@@ -51,7 +51,7 @@ def counters(state_dir: Path) -> list[tuple[int, int, int]]:
     return [tuple(row) for row in rows]
 
 
-async def value(client: httpx.AsyncClient, series: str) -> float | None:
+async def value(client: httpx2.AsyncClient, series: str) -> float | None:
     text = (await client.get("/metrics")).text
     found = re.search(rf"^{re.escape(series)} (\S+)$", text, re.MULTILINE)
     return None if found is None else float(found[1])
@@ -151,7 +151,7 @@ async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_
         url = re.search(r"http://127.0.0.1:\d+", log.read_text())
         assert url is not None
         headers = {"authorization": f"Bearer {OPERATOR_KEY}", "connection": "close"}
-        async with MockEngine() as engine, httpx.AsyncClient(base_url=url[0], headers=headers) as client:
+        async with MockEngine() as engine, httpx2.AsyncClient(base_url=url[0], headers=headers) as client:
             body = {
                 "name": "a",
                 "url": engine.url,

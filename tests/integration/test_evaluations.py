@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.errors import NotFoundError
@@ -52,7 +52,7 @@ async def second_version(gateway: Gateway, tmp: Path, name: str = "acme/support"
     await gateway.commit(Change("adapter", name, dump(Adapter(name, live=1, latest=2)), expect=dump(old)))
 
 
-async def ended(http: httpx.AsyncClient, evaluation: dict[str, Any]) -> dict[str, Any]:
+async def ended(http: httpx2.AsyncClient, evaluation: dict[str, Any]) -> dict[str, Any]:
     path = f"/admin/v1/adapters/{evaluation['adapter']}/evaluations/{evaluation['id']}"
 
     async def over() -> Any:
@@ -63,7 +63,7 @@ async def ended(http: httpx.AsyncClient, evaluation: dict[str, Any]) -> dict[str
 
 
 async def evaluated(
-    http: httpx.AsyncClient, content: str, version: str = "acme/support@v2", **fields: Any
+    http: httpx2.AsyncClient, content: str, version: str = "acme/support@v2", **fields: Any
 ) -> dict[str, Any]:
     name, _, number = version.partition("@")
     fields = {"data": content, "max_tokens": 3} | fields
@@ -313,7 +313,7 @@ async def test_an_evaluation_without_answers_fails(deployment: Deployment):
         assert refused.status_code == 409
 
 
-async def begun(http: httpx.AsyncClient, evaluation: dict[str, Any]) -> dict[str, Any] | None:
+async def begun(http: httpx2.AsyncClient, evaluation: dict[str, Any]) -> dict[str, Any] | None:
     """What is shown of it, once some cases are answered."""
     path = f"/admin/v1/adapters/acme/support/evaluations/{evaluation['id']}"
     shown: dict[str, Any] = (await http.get(path)).json()
@@ -331,7 +331,7 @@ async def test_a_killed_gateway_goes_on_and_counts_each_case_once(tmp_path: Path
                 await asyncio.to_thread(served.register, mock.url, tmp_path)
             mock.faults.update({"event_delay": 0.0 if last else 0.05})
             headers = {"authorization": f"Bearer {OPERATOR_KEY}"}
-            async with httpx.AsyncClient(base_url=served.url, headers=headers, timeout=60) as http:
+            async with httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=60) as http:
                 path = "/admin/v1/adapters/acme/support"
                 if not last:
                     body = {"data": data(*["x"] * count), "against": "base", "max_tokens": 3}

@@ -9,7 +9,7 @@ import json
 from itertools import product
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
@@ -32,7 +32,7 @@ async def billed(gateway, tmp_path):
     return gateway
 
 
-async def get(gateway, path: str, key: str | None = None, **params: str) -> httpx.Response:
+async def get(gateway, path: str, key: str | None = None, **params: str) -> httpx2.Response:
     async with gateway.http(key) as http:
         return await http.get(f"/finance/v1/{path}", params=params)
 
@@ -49,7 +49,7 @@ def florin(billed, tmp_path, monkeypatch):
     return run
 
 
-def rows(answer: httpx.Response) -> list[dict[str, str]]:
+def rows(answer: httpx2.Response) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(answer.text)))
 
 

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.placement.scheduling.filters import FULL
@@ -54,9 +54,9 @@ class Site:
     def waiting(self) -> int:
         return sum(gateway.state.router.turns.waiting for gateway in self.gateways)
 
-    def http(self, tenant: str, worker: int = 0) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None)
-        return httpx.AsyncClient(
+    def http(self, tenant: str, worker: int = 0) -> httpx2.AsyncClient:
+        limits = httpx2.Limits(max_connections=None)
+        return httpx2.AsyncClient(
             base_url=self.gateways[worker].url,
             headers={"authorization": f"Bearer {self.key(tenant)}"},
             timeout=30,
@@ -112,7 +112,7 @@ def site(
     return open_site
 
 
-async def ask(client: httpx.AsyncClient, tokens: int = TOKENS) -> float:
+async def ask(client: httpx2.AsyncClient, tokens: int = TOKENS) -> float:
     """Seconds to the first token of an answer that came whole."""
     start, first = time.perf_counter(), 0.0
     async with client.stream("POST", "/v1/chat/completions", json=body(tokens)) as answer:
@@ -133,7 +133,7 @@ async def flood(site: Site, tenant: str, callers: int) -> AsyncIterator[list[flo
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(site.http(tenant, n)) for n in range(len(site.gateways))]
 
-        async def call(client: httpx.AsyncClient) -> None:
+        async def call(client: httpx2.AsyncClient) -> None:
             while not over.is_set():
                 done.append(await ask(client))
 

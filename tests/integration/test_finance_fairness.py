@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.api.access_rules import Queue
@@ -46,7 +46,7 @@ async def busy(gateway: Gateway, tmp_path: Path):
     await watching
 
 
-def asking(gateway: Gateway, tenant: str, count: int, http: httpx.AsyncClient) -> list[asyncio.Task]:
+def asking(gateway: Gateway, tenant: str, count: int, http: httpx2.AsyncClient) -> list[asyncio.Task]:
     headers = {"authorization": f"Bearer {gateway.keys[tenant]}"}
     paths = ["costs", "usage", "periods", "costs?format=csv", f"statements/{tenant}?month=2026-01"]
     return [
@@ -58,7 +58,7 @@ def asking(gateway: Gateway, tenant: str, count: int, http: httpx.AsyncClient) -
 async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
     gateway, release = busy
     gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", 48, http)
         await until(lambda: sum(t.done() for t in loops) == 48 - most - WAITING)
         refused = [t.result() for t in loops if t.done()]
@@ -83,7 +83,7 @@ async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
 async def test_disconnected_client_leaves_the_queue(busy):
     gateway, _ = busy
     gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", most + WAITING, http)
         await until(lambda: gate.queue.waiting == WAITING)
         for task in loops:

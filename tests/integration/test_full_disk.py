@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -39,7 +39,7 @@ async def recorded(gateway: Gateway, count: int) -> list[Any]:
 
 
 async def ready(gateway: Gateway) -> int:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=30) as http:
         return (await http.get("/readyz")).status_code
 
 

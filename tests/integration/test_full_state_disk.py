@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -36,7 +36,7 @@ def disk(tmp_path: Path):
 class Client:
     """Asks without end, on connections that last. Mutable."""
 
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
     ok: list[str] = field(default_factory=list)
     others: Counter[tuple[int, str]] = field(default_factory=Counter)
     cut_off: int = 0
@@ -49,7 +49,7 @@ class Client:
             started = time.monotonic()
             try:
                 answer = await self.http.post("/v1/chat/completions", json=body)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 self.cut_off += 1
             else:
                 if answer.status_code == 200:
@@ -66,13 +66,13 @@ async def test_it_refuses_cleanly_and_goes_on_by_itself(disk: SmallDisk, mock: M
     try:
         key = await asyncio.to_thread(served.register, mock.url, tmp_path)
         async with (
-            httpx.AsyncClient(
+            httpx2.AsyncClient(
                 base_url=served.url, headers={"authorization": f"Bearer {key}"}, timeout=60
             ) as http,
-            httpx.AsyncClient(
+            httpx2.AsyncClient(
                 base_url=served.url,
                 headers={"authorization": f"Bearer {OPERATOR_KEY}"},
-                limits=httpx.Limits(max_keepalive_connections=0),
+                limits=httpx2.Limits(max_keepalive_connections=0),
                 timeout=60,
             ) as operator,
         ):
@@ -89,7 +89,7 @@ async def test_it_refuses_cleanly_and_goes_on_by_itself(disk: SmallDisk, mock: M
 
 
 async def incident(
-    disk: SmallDisk, served: Served, client: Client, operator: httpx.AsyncClient, tmp_path: Path
+    disk: SmallDisk, served: Served, client: Client, operator: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     async def serving() -> bool:
         return len(client.ok) >= goal
@@ -142,7 +142,7 @@ async def incident(
     assert await asyncio.to_thread(fires, "FlorinErrors", before, during, tmp_path)
 
 
-async def check_books(client: Client, operator: httpx.AsyncClient, mock: MockEngine) -> None:
+async def check_books(client: Client, operator: httpx2.AsyncClient, mock: MockEngine) -> None:
     """Each answer is in the ledger once and billed, and so is nothing else; engines heard of nothing else."""
     rows: list[dict] = []
 

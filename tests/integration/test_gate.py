@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.api import docs_page
@@ -274,7 +274,7 @@ async def test_who_guesses_keys_is_slowed_down_and_valid_keys_never_are(tmp_path
     async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
         known = await gateway.add_tenant("acme")
 
-        async def ask(path: str, key: str, address: str) -> httpx.Response:
+        async def ask(path: str, key: str, address: str) -> httpx2.Response:
             async with gateway.http(key) as http:
                 return await http.get(path, headers={"x-forwarded-for": f"198.51.100.66, {address}"})
 

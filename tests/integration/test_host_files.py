@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.engine_hosts import add_version, ask, registered
@@ -56,7 +56,7 @@ async def test_files_that_change_on_the_hosts_disk_are_not_believed_after_a_rest
 async def test_agent_server_accepts_only_its_gateway(gateway, run):
     agent = await run()
     engine = await registered(gateway, agent)
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False) as http:
         rubbish = {"authorization": b"Bearer \xff\xfe"}
         wrong = {"authorization": "Bearer x"}, {"authorization": f"Bearer {OPERATOR_KEY}"}
         for headers in ({}, rubbish, *wrong):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 
-import httpx
+import httpx2
 import psutil
 from redis.asyncio import Redis
 
@@ -159,7 +159,7 @@ async def test_a_second_signal_does_not_wait_for_what_runs(gateway, run):
     await ask(gateway)
     await slow_down(agent, 1.0)
     asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
-    await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
+    await until(lambda: httpx2.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
     agent.process.send_signal(signal.SIGTERM)
     await until(lambda: "draining" in agent.log)
     assert await agent.stop() == 0
@@ -176,7 +176,7 @@ async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
     await ask(gateway)
     await slow_down(agent, 1.0)
     asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
-    await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
+    await until(lambda: httpx2.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
     assert await agent.stop() == 0
     assert "drain timed out; aborting 1 requests" in agent.log
     asking.cancel()
@@ -358,7 +358,7 @@ async def test_agent_restarts_itself_while_its_engine_keeps_running(gateway, run
     assert set(answers) == {"length"}
     assert {p.pid for p in agent.engines()} == processes
     assert agent.log.count("starting, pid") == agent.log.count("registered, epoch") == 1
-    await until(lambda: httpx.get(f"{engine.agent}/health", trust_env=False).json()["engine"] == "up")
+    await until(lambda: httpx2.get(f"{engine.agent}/health", trust_env=False).json()["engine"] == "up")
     assert gateway.state.catalog.engines["h1"] == engine
     assert gateway.state.residency.holds("h1", version.engine_name)
     another = await add_version(gateway, "acme/other")  # and files still come by the way of before
@@ -388,7 +388,7 @@ async def test_agent_continues_if_its_successor_cannot_start(gateway, run, tmp_p
     agent.process.send_signal(signal.SIGHUP)
     await until(lambda: "half an upgrade" in agent.log, 60, lambda: agent.log)
     (tmp_path / "broken" / "typer.py").unlink()
-    await until(lambda: httpx.get(f"{agent.url}/health", trust_env=False).status_code == 200)
+    await until(lambda: httpx2.get(f"{agent.url}/health", trust_env=False).status_code == 200)
     agent.process.send_signal(signal.SIGHUP)
     await until(lambda: "Agent restarted; engine h1 keeps running" in agent.log, 60, lambda: agent.log)
     assert await agent.stop() == 0

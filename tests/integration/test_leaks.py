@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
@@ -57,7 +57,7 @@ class Site:
     def send(self, tenant: str, method: str, path: str, **options: Any) -> int:
         key = self.keys.get(tenant, tenant)
         headers = {"authorization": f"Bearer {key}", **options.pop("headers", {})}
-        answer = httpx.request(method, self.gateway.url + path, headers=headers, **options)
+        answer = httpx2.request(method, self.gateway.url + path, headers=headers, **options)
         said = f"{answer.status_code} {answer.headers} {answer.text}"
         self.answers.setdefault(tenant, []).append(said)
         return answer.status_code
@@ -159,11 +159,11 @@ def failing(site: Site) -> None:
 def hung(site: Site) -> None:
     for fault in ({"stop_at": "headers"}, {"stop_at": "events"}):
         site.engine.faults(**fault, stop_how="hang", times=1)
-        with contextlib.suppress(httpx.TimeoutException):  # a client that hangs up
+        with contextlib.suppress(httpx2.TimeoutException):  # a client that hangs up
             site.ask("acme", timeout=6, stream=True)
         site.engine.faults()
     site.engine.faults(event_delay=0.2)
-    with contextlib.suppress(httpx.TimeoutException):
+    with contextlib.suppress(httpx2.TimeoutException):
         site.ask("acme", timeout=0.5, stream=True)
     site.engine.faults()
 
@@ -190,7 +190,7 @@ def test_nothing_that_is_private_is_said_or_written(
     for story in STORIES:
         if story is not commands or request.node.callspec.params["site"] == "json":  # they see no log
             story(site)
-    metrics = httpx.get(f"{site.gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    metrics = httpx2.get(f"{site.gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
     until_now(lambda: site.gateway.florin("cost", "report").returncode == 0)
     site.gateway.stop()
     log = site.gateway.errors.read_text()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from openai import OpenAI, OpenAIError
@@ -63,10 +63,10 @@ class Traffic:
             self._client.close()
 
 
-def ask(gateway: Served, method: str, path: str, *, key: str = KEY, body: object = None) -> httpx.Response:
+def ask(gateway: Served, method: str, path: str, *, key: str = KEY, body: object = None) -> httpx2.Response:
     """Each time on a connection of its own, so by any worker."""
     headers = {"authorization": f"Bearer {key}", "connection": "close"}
-    with httpx.Client(base_url=gateway.url, headers=headers, verify=False, timeout=PATIENCE_S) as http:
+    with httpx2.Client(base_url=gateway.url, headers=headers, verify=False, timeout=PATIENCE_S) as http:
         return http.request(method, path, json=body)
 
 

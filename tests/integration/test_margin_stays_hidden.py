@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.store.protocol.registry import Change
@@ -151,7 +151,7 @@ def pages() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from ((f"/console{filled(page.path, of)}", {"month": of}) for of in MONTHS)
 
 
-async def shown(client: httpx.AsyncClient, path: str, params: dict[str, Any]) -> str:
+async def shown(client: httpx2.AsyncClient, path: str, params: dict[str, Any]) -> str:
     """What a reader sees of a route or page; of a stream, its first event."""
     async with client.stream("GET", path, params=params, headers={"hx-request": "true"}) as answer:
         if "event-stream" in answer.headers.get("content-type", ""):
@@ -175,7 +175,7 @@ async def test_no_route_and_no_page_shows_a_card_customer_what_it_costs(gateway:
     cost = re.compile(rf"(?<![\d.])(?:{'|'.join(map(spellings, sorted(secrets)))})")
     read: set[str] = set()
     async with (
-        httpx.AsyncClient(
+        httpx2.AsyncClient(
             base_url=gateway.url, timeout=None, headers={"authorization": f"Bearer {text}"}
         ) as api,
         Browser(base_url=gateway.url, timeout=None) as browser,

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from loadtests.mock_engine import text
@@ -138,7 +138,7 @@ async def test_errors_are_the_clients_own(deployment: Deployment, acme: anthropi
 
 async def test_a_key_may_come_either_way_but_not_two(deployment: Deployment):
     keys = deployment.gateway.keys
-    async with httpx.AsyncClient(base_url=deployment.gateway.url, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=deployment.gateway.url, timeout=30) as http:
 
         async def ask(path: str = PATH, **headers: str) -> tuple[int, Any]:
             headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -163,7 +163,7 @@ async def test_a_key_may_come_either_way_but_not_two(deployment: Deployment):
 
 
 async def test_whatever_is_asked_of_these_paths_is_answered_in_their_words(deployment: Deployment):
-    async with httpx.AsyncClient(base_url=deployment.gateway.url, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=deployment.gateway.url, timeout=30) as http:
         for method, path, status in (
             ("GET", PATH, 405), ("DELETE", PATH + "/count_tokens", 405), ("POST", PATH + "/batches", 404),
             ("POST", PATH, 401), ("POST", PATH + "/count_tokens", 401),
@@ -256,7 +256,7 @@ async def test_claude_codes_requests(deployment: Deployment):
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "chatcmpl-tool-1", "content": [image],
                                       "cache_control": {"type": "ephemeral"}}]},
     ]  # fmt: skip
-    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=deployment.gateway.url, headers=headers, timeout=30) as http:
         answer = await http.post(PATH + "?beta=true", json=body)
         counted = await http.post(
             PATH + "/count_tokens?beta=true", json={"model": "support", "messages": HELLO, "tools": []}

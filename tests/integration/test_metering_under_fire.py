@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import psutil
 import pytest
@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 CLIENTS = 12
 ENDS_A_ROUND = 30
-TROUBLE = (openai.OpenAIError, httpx.HTTPError)
+TROUBLE = (openai.OpenAIError, httpx2.HTTPError)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ class Crowd:
     strike: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        self.http = httpx.AsyncClient(timeout=PATIENCE_S)
+        self.http = httpx2.AsyncClient(timeout=PATIENCE_S)
         self.client = openai.AsyncOpenAI(
             base_url=self.url + "/v1", api_key=self.key, max_retries=0, timeout=PATIENCE_S
         )
@@ -80,7 +80,7 @@ class Crowd:
             {} if "prompt" in more else {"messages": [{"role": "user", "content": words}]}
         )
 
-    def _end(self, headers: httpx.Headers, usage: tuple[int, int] | None) -> None:
+    def _end(self, headers: httpx2.Headers, usage: tuple[int, int] | None) -> None:
         """This client has seen its end; and now, if it is time, comes the blow."""
         self.finished[headers["x-request-id"]] = usage
         strike, self.strike = self.strike, None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from openai import OpenAI
@@ -143,7 +143,7 @@ async def test_client_aborts_are_counted_by_stage(deployment: Deployment):
     body = json.dumps({"model": "support", "messages": HELLO})
 
     async def leave(text: str) -> Any:
-        port = httpx.URL(gateway.url).port
+        port = httpx2.URL(gateway.url).port
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(text.encode())
         await writer.drain()
@@ -191,7 +191,7 @@ def engine() -> Iterator[MockProcess]:
 
 def customer(gateway: test_cli.Served, engine: MockProcess) -> str:
     """acme, which may use the base model; its key."""
-    with httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {test_cli.KEY}"}) as http:
+    with httpx2.Client(base_url=gateway.url, headers={"authorization": f"Bearer {test_cli.KEY}"}) as http:
         made = http.post(
             "/admin/v1/engines",
             json={
@@ -203,7 +203,7 @@ def customer(gateway: test_cli.Served, engine: MockProcess) -> str:
         key = str(http.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"])
     asked = {"headers": {"authorization": f"Bearer {key}"}}
     # On connections of their own, so by either worker.
-    until_now(lambda: all("base" in httpx.get(f"{gateway.url}/v1/models", **asked).text for _ in range(8)))
+    until_now(lambda: all("base" in httpx2.get(f"{gateway.url}/v1/models", **asked).text for _ in range(8)))
     return key
 
 
@@ -235,9 +235,11 @@ def test_gateway_log_is_json_with_a_line_per_request(  # noqa: PLR0915  # one st
             next(iter(aborted))
             aborted.close()
         bad = {"authorization": "Bearer fl_a-key-that-nobody-knows", "x-request-id": "refused"}
-        httpx.post(f"{gateway.url}/v1/chat/completions", headers=bad, json={"model": PROMPT})
+        httpx2.post(f"{gateway.url}/v1/chat/completions", headers=bad, json={"model": PROMPT})
         forged = "/v1/models/%0A%7B%22level%22:%22error%22%7D%0A"
-        httpx.get(f"{gateway.url}{forged}", headers={"authorization": f"Bearer {key}", "x-request-id": "a b"})
+        httpx2.get(
+            f"{gateway.url}{forged}", headers={"authorization": f"Bearer {key}", "x-request-id": "a b"}
+        )
 
         # Each worker's log has a thread of its own, and what it has not written when it is killed is lost.
         for each in (

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import psutil
 import pytest
@@ -193,7 +193,7 @@ class Served:
         line = self.process.stdout.readline()
         assert "listens on" in line, self.process.stderr.read()
         self.url = line.split()[-1]
-        self.http = httpx.Client(
+        self.http = httpx2.Client(
             base_url=self.url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=PATIENCE_S
         )
 

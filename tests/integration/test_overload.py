@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.admission.overload import MOST_TICKETS
@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 BODY = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
 
-async def ask(client: httpx.AsyncClient) -> httpx.Response:
+async def ask(client: httpx2.AsyncClient) -> httpx2.Response:
     return await client.post("/v1/chat/completions", json=BODY)
 
 
@@ -36,7 +36,7 @@ async def test_requests_with_too_long_an_expected_wait_are_refused(tmp_path, val
         async with gateway.http(gateway.keys["acme"]) as client, gateway.http() as operator:
             assert (await ask(client)).status_code == 200
             engine.faults.update({"event_delay": 0.25})
-            refused: list[httpx.Response] = []
+            refused: list[httpx2.Response] = []
 
             async def one_after_the_other() -> None:
                 while not refused:

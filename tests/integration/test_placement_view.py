@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import httpx
+import httpx2
 
 from tests.support.harness import running_gateway
 from tests.support.waiting import until
@@ -35,7 +35,7 @@ async def test_every_workers_requests_are_counted_and_explain_says_what_is_done(
             assert {c["engine"]: c["action"] for c in decision["candidates"]} == {"a": "serve", "b": "load"}
 
 
-async def _hold(client: httpx.AsyncClient) -> None:
+async def _hold(client: httpx2.AsyncClient) -> None:
     body = {
         "model": "support",
         "messages": [{"role": "user", "content": "hi"}],
@@ -51,6 +51,6 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _shows(client: httpx.AsyncClient, in_flight: int) -> bool:
+async def _shows(client: httpx2.AsyncClient, in_flight: int) -> bool:
     engines = (await client.get("/admin/v1/placement")).json()["data"]
     return sum(p["in_flight"] for e in engines for p in e["placements"]) == in_flight

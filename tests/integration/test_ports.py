@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -51,25 +51,25 @@ def served(
 def test_what_the_admin_port_serves_does_not_exist_on_the_other(served: tuple[Served, str], path: str):
     gateway, admin = served
     for method in ("GET", "POST", "DELETE", "OPTIONS"):
-        hidden = httpx.request(method, gateway.url + path, headers=OPERATOR)
-        unknown = httpx.request(method, f"{gateway.url}/x{path[1:]}", headers=OPERATOR)
+        hidden = httpx2.request(method, gateway.url + path, headers=OPERATOR)
+        unknown = httpx2.request(method, f"{gateway.url}/x{path[1:]}", headers=OPERATOR)
         assert hidden.status_code == unknown.status_code == 404
         assert hidden.text.replace(path, "") == unknown.text.replace(f"/x{path[1:]}", "")
         assert {*hidden.headers} - {"x-request-id"} == {*unknown.headers} - {"x-request-id"}
-    assert httpx.get(admin + path, headers=OPERATOR).status_code in (200, 405)
+    assert httpx2.get(admin + path, headers=OPERATOR).status_code in (200, 405)
 
 
 def test_the_admin_port_serves_no_data_plane(served: tuple[Served, str]):
     gateway, admin = served
     for path in ("/v1/models", "/v1/chat/completions"):
-        assert httpx.get(gateway.url + path, headers=OPERATOR).status_code in (403, 405)
-        assert httpx.get(admin + path, headers=OPERATOR).status_code == 404
-        assert httpx.post(admin + path, headers=OPERATOR, json={}).status_code == 404
+        assert httpx2.get(gateway.url + path, headers=OPERATOR).status_code in (403, 405)
+        assert httpx2.get(admin + path, headers=OPERATOR).status_code == 404
+        assert httpx2.post(admin + path, headers=OPERATOR, json={}).status_code == 404
 
 
 @pytest.mark.parametrize("path", BOTH)
 def test_health_is_told_on_both(served: tuple[Served, str], path: str):
-    assert [httpx.get(url + path).status_code for url in (served[0].url, served[1])] == [200, 200]
+    assert [httpx2.get(url + path).status_code for url in (served[0].url, served[1])] == [200, 200]
 
 
 def test_commands_reach_the_admin_port(served: tuple[Served, str]):

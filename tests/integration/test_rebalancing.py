@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -22,7 +22,7 @@ from tests.support.waiting import until
 @contextlib.asynccontextmanager
 async def site(
     tmp: Path, valkey_url: str, prefix: str, **settings: float
-) -> AsyncIterator[tuple[Deployment, httpx.AsyncClient]]:
+) -> AsyncIterator[tuple[Deployment, httpx2.AsyncClient]]:
     """Two engines, in the EU and in the US, and acme's and bolt's adapters; with an operator's client."""
     settings = {"placement_interval": 0.1} | settings
     async with (
@@ -31,7 +31,7 @@ async def site(
         MockEngine() as b,
         gateway.http() as admin,
     ):
-        admin.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+        admin.base_url = httpx2.URL(f"{gateway.url}/admin/v1/")
         await gateway.add_engine("a", a.url, region="eu", host="h1")
         await gateway.add_engine("b", b.url, region="us", host="h2")
         for tenant in ("acme", "bolt"):

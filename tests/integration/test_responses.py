@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from pydantic import BaseModel
@@ -219,7 +219,7 @@ async def test_codexs_requests(deployment: Deployment):
         "function": {"name": "agents__close", "arguments": '{"target": "a"}'},
     }
     said = {"role": "assistant", "content": None, "reasoning": "Look.", "tool_calls": [call]}
-    async with httpx.AsyncClient(base_url=deployment.gateway.url, headers=headers, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=deployment.gateway.url, headers=headers, timeout=30) as http:
         await http.post(PATH, json=body | {"input": asked})
         (engine,) = [engine for engine in deployment.engines if engine.state.calls]
         engine.faults.update(chat(**said))

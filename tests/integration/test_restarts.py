@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -59,13 +59,13 @@ class Balancer:
     used: set[str] = field(default_factory=set)
 
     async def follow(self) -> None:
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
             while True:
                 for backend in self.backends:
                     try:
                         answer = await client.get(f"{backend}/readyz", headers={"connection": "close"})
                         ready = answer.status_code == 200
-                    except httpx.HTTPError:
+                    except httpx2.HTTPError:
                         ready = False
                     (self.ready.add if ready else self.ready.discard)(backend)
                 await asyncio.sleep(POLL_SECONDS)
@@ -102,12 +102,12 @@ async def balanced(*backends: str) -> AsyncIterator[tuple[str, Balancer]]:
         server.close()
 
 
-async def call(client: httpx.AsyncClient, *, stream: bool) -> str:
+async def call(client: httpx2.AsyncClient, *, stream: bool) -> str:
     """Empty, or what went wrong."""
     body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     try:
         answer = await client.post("/v1/chat/completions", json=body)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         return repr(error)
     whole = (
         "[DONE]" in answer.text and "error" not in answer.text if stream else bool(answer.json().get("id"))
@@ -140,7 +140,7 @@ async def test_a_rolling_restart_behind_a_balancer_that_does_not_retry_loses_not
 
             async def caller(n: int) -> None:
                 headers = {"authorization": f"Bearer {key}"}
-                async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client:
+                async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30) as client:
                     while not over:
                         trouble = await call(client, stream=n % 2 == 0)
                         counts[n] += 1
@@ -169,16 +169,16 @@ async def test_a_rolling_restart_behind_a_balancer_that_does_not_retry_loses_not
 def test_stopping_gateway_is_not_ready_but_serves_until_traffic_ends(tmp_path):
     with (
         serving(tmp_path / "state", FLORIN_LAME_DUCK="600") as gateway,
-        httpx.Client(base_url=gateway.url) as kept,
+        httpx2.Client(base_url=gateway.url) as kept,
     ):
         first = kept.get("/readyz")
         assert (first.status_code, "connection" in first.headers) == (200, False)
         gateway.process.send_signal(signal.SIGTERM)
-        until_now(lambda: httpx.get(f"{gateway.url}/readyz").status_code == 503)
+        until_now(lambda: httpx2.get(f"{gateway.url}/readyz").status_code == 503)
         answer = kept.get("/readyz")  # on the connection of before
         assert answer.json()["conditions"] == ["stopping"]
         assert answer.headers["connection"] == "close"
-        assert httpx.get(f"{gateway.url}/admin/v1/tenants", headers=AS_OPERATOR).status_code == 200
+        assert httpx2.get(f"{gateway.url}/admin/v1/tenants", headers=AS_OPERATOR).status_code == 200
         assert gateway.process.poll() is None
         assert gateway.stop() == 0  # a second signal does not wait for balancers
 
@@ -190,7 +190,7 @@ def test_no_lame_duck_without_a_load_balancer_or_after_ctrl_c(tmp_path):
     with serving(tmp_path / "state", FLORIN_LAME_DUCK="600") as gateway:
         assert gateway.stop() == 0
     with serving(tmp_path / "state", FLORIN_LAME_DUCK="600", FLORIN_WORKERS="2") as gateway:
-        assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+        assert httpx2.get(f"{gateway.url}/readyz").status_code == 200
         assert gateway.stop(signal.SIGINT) == 0
 
 
@@ -218,13 +218,13 @@ def test_sighup_reloads_settings_in_every_worker_unless_the_file_is_invalid(tmp_
     connections = 8 if count == "2" else 1
     with serving(tmp_path / "state", **env) as gateway:
         admin = f"{gateway.url}/admin/v1"
-        httpx.post(f"{admin}/tenants", headers=AS_OPERATOR, json={"name": "acme"}).raise_for_status()
-        key = httpx.post(f"{admin}/keys", headers=AS_OPERATOR, json={"tenant": "acme"}).json()["key"]
+        httpx2.post(f"{admin}/tenants", headers=AS_OPERATOR, json={"name": "acme"}).raise_for_status()
+        key = httpx2.post(f"{admin}/keys", headers=AS_OPERATOR, json={"tenant": "acme"}).json()["key"]
 
-        def answers(path: str, **request: Any) -> list[httpx.Response]:
+        def answers(path: str, **request: Any) -> list[httpx2.Response]:
             """Of eight connections, if there are two workers: nearly certain to be of both."""
             method = "POST" if request else "GET"
-            return [httpx.request(method, gateway.url + path, **request) for _ in range(connections)]
+            return [httpx2.request(method, gateway.url + path, **request) for _ in range(connections)]
 
         def codes() -> set[str]:
             headers, body = {"authorization": f"Bearer {key}"}, {"model": "x", "filler": "x" * 5000}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, product
 
-import httpx
+import httpx2
 
 from gateway.dialects.endpoints import ENDPOINTS
 from gateway.tenants.directory import TENANT_ROLES, Role
@@ -25,7 +25,7 @@ async def keys_of(gateway: Gateway) -> dict[Role | None, str]:
     return keys
 
 
-async def ask(http: httpx.AsyncClient, method: str, path: str, key: str) -> httpx.Response:
+async def ask(http: httpx2.AsyncClient, method: str, path: str, key: str) -> httpx2.Response:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     body = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
     return await http.request(method, path, headers=headers, **body)
@@ -35,7 +35,7 @@ def filled(path: str) -> str:
     return "/".join(NAMES.get(p[1:-1], "none") if p.startswith("{") else p for p in path.split("/"))
 
 
-def code_of(answer: httpx.Response) -> str:
+def code_of(answer: httpx2.Response) -> str:
     return answer.json()["error"]["code"] if answer.status_code >= 400 else ""
 
 
@@ -43,7 +43,7 @@ async def test_each_route_with_each_role(gateway: Gateway):
     keys, all_routes = await keys_of(gateway), list(routes())
     assert len(all_routes) > 70
     wrong = []
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
         for route in all_routes:
             for role, key in keys.items():
                 answer = await ask(http, route.method, filled(route.path), key)
@@ -52,7 +52,7 @@ async def test_each_route_with_each_role(gateway: Gateway):
     assert wrong == []
 
 
-def as_the_table_says(route: Route, role: Role | None, answer: httpx.Response) -> bool:
+def as_the_table_says(route: Route, role: Role | None, answer: httpx2.Response) -> bool:
     if route.roles is None or role in route.roles:
         return answer.status_code not in (401, 403, 405) and answer.status_code < 500
     if role is None:
@@ -87,10 +87,10 @@ async def test_no_route_of_an_engine_is_reachable(gateway: Gateway):
     reached = []
     plainly = product(ENGINES_ROUTES, ["/{}"], ASKING)
     on_detours = product(["/tokenizer_info", "/sleep", "/v1/load_lora_adapter"], DETOURS, [Role.TENANT])
-    async with MockEngine() as engine, httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+    async with MockEngine() as engine, httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
         await gateway.add_engine("a1", engine.url)
         for path, detour, role in chain(plainly, on_detours):
-            raw = httpx.URL(gateway.url).copy_with(raw_path=detour.format(path[1:]).encode())
+            raw = httpx2.URL(gateway.url).copy_with(raw_path=detour.format(path[1:]).encode())
             if raw.path in ENDPOINTS:  # of Florin's own, as what the detour leads to
                 continue
             headers = {"authorization": f"Bearer {keys[role]}"} if keys[role] else {}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.model import BaseModel, Engine, dump
@@ -57,29 +57,29 @@ async def gateway(tmp_path, valkey_url, prefix):
 
 
 @pytest.fixture
-async def acme(gateway) -> AsyncIterator[httpx.AsyncClient]:
+async def acme(gateway) -> AsyncIterator[httpx2.AsyncClient]:
     async with gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "acme")) as client:
         yield client
 
 
 @pytest.fixture
-async def bolt(gateway) -> AsyncIterator[httpx.AsyncClient]:
+async def bolt(gateway) -> AsyncIterator[httpx2.AsyncClient]:
     async with gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "bolt")) as client:
         yield client
 
 
 @pytest.fixture
-async def clients(acme, bolt) -> dict[str, httpx.AsyncClient]:
+async def clients(acme, bolt) -> dict[str, httpx2.AsyncClient]:
     return {"acme": acme, "bolt": bolt}
 
 
 async def upload(
-    client: httpx.AsyncClient, tmp_path: Path, fill: int = 0, name: str = "acme/support"
-) -> httpx.Response:
+    client: httpx2.AsyncClient, tmp_path: Path, fill: int = 0, name: str = "acme/support"
+) -> httpx2.Response:
     return await client.post(path_of(name), content=tar_of(adapter_files(tmp_path, fill=fill)))
 
 
-def code_of(answer: httpx.Response) -> tuple[int, str]:
+def code_of(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
@@ -218,7 +218,7 @@ async def test_the_keys_that_an_administrator_makes_reach_no_further_than_its_ow
     }
     async with gateway.http(await gateway.add_key(Role.TENANT_ADMIN, "acme", **bounds)) as client:
 
-        async def made(**terms) -> httpx.Response:
+        async def made(**terms) -> httpx2.Response:
             return await client.post("/admin/v1/keys", json=terms)
 
         inherited = (await made()).json()

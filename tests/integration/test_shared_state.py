@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from openai import APIStatusError
 from redis import Redis
 
@@ -86,7 +86,7 @@ async def test_in_a_cluster_cold_loads_resume_and_everything_is_counted_once(tmp
             await gateway.add_tenant("acme")
             for name in ("support", "cold"):
                 await gateway.add_adapter(f"acme/{name}", fake_adapter(tmp_path / name))
-            load, refusals = Load(gateway), list[httpx.Response]()
+            load, refusals = Load(gateway), list[httpx2.Response]()
             async with asyncio.TaskGroup() as customers, gateway.client("acme") as client:
                 customers.create_task(load.run())  # a request that fails ends the test
                 await load.more(5)

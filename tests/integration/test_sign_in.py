@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import jwt
 import pytest
 
@@ -234,10 +234,10 @@ async def test_a_browser_signs_in_once_with_what_it_began(gateway: Gateway, issu
 
     async def visit() -> tuple[Any, dict[str, str]]:
         url, request = await begin(people, back)
-        async with httpx.AsyncClient() as browser:
+        async with httpx2.AsyncClient() as browser:
             place = (await browser.get(url)).headers["location"]
         assert place.startswith(back)
-        return request, dict(httpx.URL(place).params)
+        return request, dict(httpx2.URL(place).params)
 
     request, answer = await visit()
     key = await finish(people, request, answer, back)
@@ -267,8 +267,8 @@ async def test_the_console_lets_people_in(tmp_path, valkey_url, prefix, issuer: 
     trusted = {"trusted_proxies": "127.0.0.1"}
     async with (
         signing_in(tmp_path, valkey_url, prefix, issuer, **trusted) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as browser,
-        httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as another,
+        httpx2.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as browser,
+        httpx2.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as another,
     ):
         page = await browser.get("/console/sign-in?next=/console/fleet")
         assert 'href="/console/sign-in/oidc?next=/console/fleet"' in page.text

@@ -8,7 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import FLORIN, KEY, environment, first_line
@@ -36,7 +36,7 @@ def test_every_file_is_private_under_an_open_umask_in_an_open_directory(tmp_path
             [FLORIN, "serve"], env=environment(**env), stdout=subprocess.PIPE, text=True,
             stderr=subprocess.DEVNULL, umask=0,
         ) as process,
-        httpx.Client(headers={"authorization": f"Bearer {KEY}"}, timeout=30, trust_env=False) as http,
+        httpx2.Client(headers={"authorization": f"Bearer {KEY}"}, timeout=30, trust_env=False) as http,
     ):  # fmt: skip
         try:
             url = first_line(process).split()[-1]

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from loadtests.mock_engine import MockEngine
@@ -48,7 +48,7 @@ EVERY = ["acme/billing", "acme/support", "base", "billing", "support"]
 """What GET /v1/models lists for a key of acme's without scopes."""
 
 
-def error(response: httpx.Response) -> dict[str, Any]:
+def error(response: httpx2.Response) -> dict[str, Any]:
     return response.json()["error"]
 
 
@@ -61,21 +61,21 @@ def within(whole: Any, part: Any) -> bool:
 
 async def ask(
     gateway: Gateway, key: str, model: str = "support", path: str = "/v1/chat/completions", **more: Any
-) -> httpx.Response:
+) -> httpx2.Response:
     async with gateway.http(key) as client:
         return await client.post(
             path, json={"model": model, "messages": [{"role": "user", "content": "hi"}], **more}
         )
 
 
-async def new_key(admin: httpx.AsyncClient, **terms: Any) -> dict[str, Any]:
+async def new_key(admin: httpx2.AsyncClient, **terms: Any) -> dict[str, Any]:
     made = await admin.post("keys", json={"tenant": "acme"} | terms)
     assert made.status_code == 201, made.text
     return made.json()
 
 
 @pytest.fixture
-async def acme(gateway: Gateway, admin: httpx.AsyncClient, tmp_path):
+async def acme(gateway: Gateway, admin: httpx2.AsyncClient, tmp_path):
     """Two tenants whose adapters are served by one engine."""
     async with MockEngine() as engine:
         await gateway.add_engine("a", engine.url, slots=4)
@@ -290,7 +290,7 @@ async def models(gateway: Gateway, key: str) -> list[str]:
         return [card["id"] for card in answer.json()["data"]]
 
 
-def bare(answer: httpx.Response, model: str) -> tuple[int, set[str], str]:
+def bare(answer: httpx2.Response, model: str) -> tuple[int, set[str], str]:
     """An answer without what differs between two requests."""
     return answer.status_code, set(answer.headers), answer.text.replace(model, "MODEL")
 

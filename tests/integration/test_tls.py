@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from openai import AsyncOpenAI, InternalServerError, OpenAIError
 
@@ -33,7 +33,7 @@ def ca(tmp_path: Path) -> Authority:
 
 def shown(url: str, ca: Authority) -> str:
     """Serial number of the certificate that a new connection is shown."""
-    host, port = httpx.URL(url).host, httpx.URL(url).port
+    host, port = httpx2.URL(url).host, httpx2.URL(url).port
     with (
         socket.create_connection((host, port), timeout=PATIENCE_S) as plain,
         client_context(ca.file).wrap_socket(plain, server_hostname=host) as secure,
@@ -42,7 +42,7 @@ def shown(url: str, ca: Authority) -> str:
 
 
 def metric(gateway: Served, ca: Authority, name: str) -> float:
-    with httpx.Client(verify=client_context(ca.file), trust_env=False) as http:
+    with httpx2.Client(verify=client_context(ca.file), trust_env=False) as http:
         text = http.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
     [line] = [line for line in text.splitlines() if line.startswith(f'{name}{{certificate="server"}}')]
     return float(line.split()[-1])
@@ -75,7 +75,7 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
 
         # A new certificate reaches new connections to every worker, and no open one is dropped.
         first = shown(gateway.url, ca)
-        with httpx.Client(base_url=gateway.url, verify=client_context(ca.file), trust_env=False) as kept:
+        with httpx2.Client(base_url=gateway.url, verify=client_context(ca.file), trust_env=False) as kept:
             for path in ("/healthz", "/admin/v1/tenants", "/console/sign-in", "/v1/models"):
                 assert kept.get(path).headers["strict-transport-security"] == "max-age=31536000"
             [connection] = kept._transport._pool.connections
@@ -98,7 +98,7 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
 def test_garbage_on_the_tls_port_is_rejected_without_affecting_others(tmp_path, ca, pair):
     env = {"FLORIN_TLS_CERT": str(pair.cert), "FLORIN_TLS_KEY": str(pair.key)}
     with serving(tmp_path / "state", **env) as gateway:
-        address = (httpx.URL(gateway.url).host, httpx.URL(gateway.url).port)
+        address = (httpx2.URL(gateway.url).host, httpx2.URL(gateway.url).port)
         for rubbish in (
             b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
             b"\x16\x03\x01\xff\xff" + b"x" * 70_000,
@@ -111,7 +111,7 @@ def test_garbage_on_the_tls_port_is_rejected_without_affecting_others(tmp_path, 
                         pass
                 except ConnectionResetError:
                     pass
-        with httpx.Client(verify=client_context(ca.file), trust_env=False) as http:
+        with httpx2.Client(verify=client_context(ca.file), trust_env=False) as http:
             assert http.get(f"{gateway.url}/healthz").status_code == 200
         assert gateway.stop() == 0
         assert "Traceback" not in gateway.errors.read_text()
@@ -325,9 +325,9 @@ async def test_a_host_runs_its_engine_behind_mutual_tls_and_stages_over_tls(
             assert answer.choices[0].message.content
             assert (agent.home / version.digest.removeprefix("sha256:")).is_dir()
             assert agent.home.stat().st_mode & 0o077 == 0
-            with pytest.raises(httpx.HTTPError):  # who shows no certificate is not even told its health
+            with pytest.raises(httpx2.HTTPError):  # who shows no certificate is not even told its health
                 await asyncio.to_thread(
-                    httpx.get, f"{found.agent}/health", verify=client_context(ca.file), trust_env=False
+                    httpx2.get, f"{found.agent}/health", verify=client_context(ca.file), trust_env=False
                 )
         finally:
             code = await agent.stop()
@@ -367,7 +367,7 @@ async def test_client_certificate_is_required_if_configured(ca, pair, tmp_path, 
             await asyncio.to_thread(lambda: say("engines", name="a1", url=engine.url, **fields))
             context = client_context(ca.file, read_pair(caller.cert, caller.key))
             async with (
-                httpx.AsyncClient(verify=context, trust_env=False) as http,
+                httpx2.AsyncClient(verify=context, trust_env=False) as http,
                 AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key, http_client=http) as client,
             ):
                 answer = await client.chat.completions.create(

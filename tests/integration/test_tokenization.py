@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
+import httpx2
 import pytest
 
 from tests.integration.conftest import Deployment
@@ -13,7 +13,7 @@ from tests.integration.test_malformed_answers import outcomes, quiet
 TEXT = "When will my order arrive?"
 
 
-async def post(deployment: Deployment, path: str, tenant: str = "acme", **body: object) -> httpx.Response:
+async def post(deployment: Deployment, path: str, tenant: str = "acme", **body: object) -> httpx2.Response:
     async with deployment.gateway.http(deployment.gateway.keys[tenant]) as http:
         return await http.post(path, json={"model": "support", **body})
 
@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_owes_nothing(deployment: Deployment):
     await post(deployment, "/tokenize", prompt=TEXT)
     for engine in deployment.engines:
         engine.faults.update({"first_byte_delay": 60.0})
-    with pytest.raises(httpx.TimeoutException):
+    with pytest.raises(httpx2.TimeoutException):
         async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
             await http.post("/tokenize", json={"model": "support", "prompt": TEXT}, timeout=0.2)
     await quiet(deployment)
@@ -92,7 +92,7 @@ async def test_not_yours_is_not_there(deployment: Deployment):
 
 
 async def test_without_a_key_there_is_nothing_to_see(deployment: Deployment):
-    async with httpx.AsyncClient(base_url=deployment.gateway.url) as http:
+    async with httpx2.AsyncClient(base_url=deployment.gateway.url) as http:
         for path in ("/tokenize", "/detokenize"):
             assert (await http.post(path, json={"model": "support", "prompt": TEXT})).status_code == 401
             assert (await http.get(path)).status_code == 405

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import psutil
 import pytest
 import redis
@@ -147,8 +147,8 @@ def installation(tmp_path_factory):
             yield made
 
 
-def client_of(served: Served, key: str = OPERATOR_KEY) -> httpx.Client:
-    return httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE)
+def client_of(served: Served, key: str = OPERATOR_KEY) -> httpx2.Client:
+    return httpx2.Client(base_url=served.url, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE)
 
 
 def begin(served: Served, parcel: Parcel, adapter: str) -> socket.socket:
@@ -283,13 +283,13 @@ def check_version(shown: dict, installation: Installation, parcel: Parcel) -> No
     assert held == parcel.files
 
 
-def served_version(customer: httpx.Client, adapter: str) -> str:
+def served_version(customer: httpx2.Client, adapter: str) -> str:
     answer = customer.post("/v1/chat/completions", json=CHAT | {"model": adapter})
     assert answer.status_code == 200, answer.text
     return answer.headers["x-florin-adapter"]
 
 
-def audited(admin: httpx.Client, adapter: str) -> list:
+def audited(admin: httpx2.Client, adapter: str) -> list:
     asked = {"subject": adapter, "action": "adapter.add"}
     return admin.get("/admin/v1/audit", params=asked).json()["data"]
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -43,14 +43,14 @@ async def refused(deployment: Deployment, tenant: str = "acme") -> openai.APISta
 async def shown(gateway: Gateway, adapter: str = "acme/support") -> dict:
     async with gateway.http() as http:
         answer = await http.get(f"/admin/v1/adapters/{adapter}")
-    assert answer.status_code == httpx.codes.OK, answer.text
+    assert answer.status_code == httpx2.codes.OK, answer.text
     return answer.json()["version_details"][0]
 
 
 async def release(gateway: Gateway, adapter: str = "acme/support") -> dict:
     async with gateway.http() as http:
         answer = await http.post(f"/admin/v1/adapters/{adapter}/versions/v1/release")
-    assert answer.status_code == httpx.codes.OK, answer.text
+    assert answer.status_code == httpx2.codes.OK, answer.text
     return answer.json()
 
 

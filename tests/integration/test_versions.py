@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.model import Adapter, Version, dump
@@ -50,7 +50,7 @@ class Fleet:
     engines: dict[str, MockEngine]
     tmp: Path
     versions: list[Version] = field(default_factory=list)
-    callers: dict[str, httpx.AsyncClient] = field(default_factory=dict)
+    callers: dict[str, httpx2.AsyncClient] = field(default_factory=dict)
     """One for each worker: making a client takes longer than a call."""
 
     async def __aenter__(self) -> Self:
@@ -108,7 +108,7 @@ class Fleet:
         async with (worker or self.first).http() as http:
             return await http.request(method, PATH + path, json=json_ or None)
 
-    async def promote(self, version: str, **fields: Any) -> httpx.Response:
+    async def promote(self, version: str, **fields: Any) -> httpx2.Response:
         return await self.admin("PUT", "/live", version=version, **fields)
 
     def loads(self, label: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.model import Engine
@@ -26,13 +26,13 @@ async def change(gateway: Gateway, tenant: str, **fields: Any) -> None:
     await gateway.commit(Change("tenant", tenant, directory.dump(new)))
 
 
-async def post(gateway: Gateway, tenant: str, path: str = CHAT, **fields: Any) -> httpx.Response:
+async def post(gateway: Gateway, tenant: str, path: str = CHAT, **fields: Any) -> httpx2.Response:
     body = {"model": "support", **({"messages": HELLO} if path == CHAT else {"prompt": "Hi"})}
     async with gateway.http(gateway.keys[tenant]) as http:
         return await http.post(path, json=body | fields)
 
 
-def code(answer: httpx.Response) -> str:
+def code(answer: httpx2.Response) -> str:
     return "" if answer.status_code == 200 else answer.json()["error"]["code"]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.support.harness import OPERATOR_KEY
 
 _TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
-class Browser(httpx.AsyncClient):
+class Browser(httpx2.AsyncClient):
     """Signed in by `sign_in`; follows redirects after forms, as browsers do."""
 
     async def sign_in(self, key: str = OPERATOR_KEY) -> None:
@@ -24,7 +24,7 @@ class Browser(httpx.AsyncClient):
         assert answer.status_code == status, answer.text
         return answer.text
 
-    async def submit(self, page: str, action: str, **fields: Any) -> httpx.Response:
+    async def submit(self, page: str, action: str, **fields: Any) -> httpx2.Response:
         """Send the form of this page that posts to `action`."""
         html = await self.page(page)
         assert f'action="{action}"' in html, f"{page} has no form for {action}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 
 from adapters.model import Adapter, Version, dump
@@ -175,10 +175,10 @@ async def ask(gateway: Gateway, tenant: str = "acme", model: str = "support", **
 
 async def slow_down(agent: Agent, seconds: float) -> None:
     """Between two events of its streams."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False) as http:
         (await http.post(f"{agent.url}/_mock/faults", json={"event_delay": seconds})).raise_for_status()
 
 
 def roots(agent: Agent) -> list[str]:
-    cards = httpx.get(f"{agent.url}/v1/models", trust_env=False).json()["data"]
+    cards = httpx2.get(f"{agent.url}/v1/models", trust_env=False).json()["data"]
     return [card["root"] for card in cards if card.get("parent")]

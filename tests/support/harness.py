@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
-import httpx
+import httpx2
 import uvicorn
 from openai import AsyncOpenAI
 
@@ -69,9 +69,9 @@ class Gateway:
         options = {"max_retries": 0, "timeout": PATIENCE_S} | options
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys[tenant], **options)
 
-    def http(self, key: str | None = None) -> httpx.AsyncClient:
+    def http(self, key: str | None = None) -> httpx2.AsyncClient:
         headers = {"authorization": f"Bearer {key or OPERATOR_KEY}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE_S)
+        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE_S)
 
     # -- the registry, written directly: the admin API has tests of its own
 

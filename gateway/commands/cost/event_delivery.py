@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.commands.client import UsageError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 _BATCH = 100
 """Lago takes no more at a time."""
@@ -65,16 +65,16 @@ class Receiver:
             raise UsageError(f"--output: {self._output} cannot be written: {error.strerror}.") from error
 
     def _post(self, made: Sequence[dict[str, Any]]) -> str:
-        import httpx
+        import httpx2
 
         size = 1 if self._form == "stripe" else _BATCH
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        with httpx.Client(timeout=_SECONDS, headers=headers) as client:
+        with httpx2.Client(timeout=_SECONDS, headers=headers) as client:
             for start in range(0, len(made), size):
                 batch = list(made[start : start + size])
                 try:
                     failure, known = self._send(client, batch)
-                except httpx.HTTPError as error:
+                except httpx2.HTTPError as error:
                     failure, known = f"the receiver did not answer ({type(error).__name__}).", 0
                 if failure:
                     return failure
@@ -82,7 +82,7 @@ class Receiver:
                 self.known += known
         return ""
 
-    def _send(self, client: httpx.Client, batch: list[dict[str, Any]]) -> tuple[str, int]:
+    def _send(self, client: httpx2.Client, batch: list[dict[str, Any]]) -> tuple[str, int]:
         """Why it failed, or "", and how many the receiver had already."""
         answer = client.post(self._url or "", **_request(self._form, batch))
         if answer.is_success:
@@ -110,7 +110,7 @@ def _request(form: str, batch: list[dict[str, Any]]) -> dict[str, Any]:
     return {"content": json.dumps(batch, ensure_ascii=False).encode(), "headers": headers}
 
 
-def _known(form: str, answer: httpx.Response, count: int) -> set[int]:
+def _known(form: str, answer: httpx2.Response, count: int) -> set[int]:
     """Positions of the events that the receiver refuses because it has them."""
     try:
         body = answer.json()

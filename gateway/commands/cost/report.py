@@ -18,7 +18,7 @@ from gateway.commands.output import note, note_incomplete
 from gateway.commands.session import Session, command
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 app = typer.Typer()
 
@@ -153,7 +153,7 @@ def _file(session: Session, params: Json, output: Path | None) -> None:
     note_incomplete(beside)
 
 
-def _read(answer: httpx.Response) -> tuple[str, Json]:
+def _read(answer: httpx2.Response) -> tuple[str, Json]:
     from gateway.commands.download import completeness  # as above
 
     return answer.read().decode(), completeness(answer)

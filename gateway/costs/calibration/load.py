@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from gateway.costs.calibration.design import DesignedLoad
 from gateway.costs.calibration.fit import CalibrationError, LoadSample
@@ -31,13 +31,13 @@ class EngineUnderLoad:
     version: str = ""
     max_model_len: int = 0
     at_once: int = 1
-    _client: httpx.AsyncClient = field(init=False)
+    _client: httpx2.AsyncClient = field(init=False)
     _random: random.Random = field(init=False)
 
     async def __aenter__(self) -> Self:
         """Connect and read the engine's model. Raises CalibrationError."""
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._client = httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits, trust_env=False)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        self._client = httpx2.AsyncClient(base_url=self.url, timeout=600, limits=limits, trust_env=False)
         self._random = random.Random(self.seed)  # noqa: S311  # prompts, not secrets
         try:
             await self._introduce()
@@ -148,10 +148,10 @@ class EngineUnderLoad:
         usage: dict[str, Any] = (await self._post("/v1/completions", body)).json()["usage"]
         return usage
 
-    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         try:
             answer = await self._client.post(path, json=body)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise CalibrationError(f"{self.url}{path}: {error!r}") from error
         if answer.is_error:
             raise CalibrationError(f"{self.url}{path}: {answer.status_code} {answer.text[:300]}")
@@ -162,7 +162,7 @@ class EngineUnderLoad:
             answer = await self._client.get(path)
             answer.raise_for_status()
             body: dict[str, Any] = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx2.HTTPError, ValueError) as error:
             raise CalibrationError(f"{self.url}{path} does not answer like vLLM: {error!r}") from error
         return body
 

@@ -5,7 +5,7 @@ import itertools
 import json
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -26,7 +26,7 @@ async def engine():
 
 @pytest.fixture
 async def http(engine):
-    async with httpx.AsyncClient(base_url=engine.url, timeout=PATIENCE_S) as client:
+    async with httpx2.AsyncClient(base_url=engine.url, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -145,7 +145,7 @@ async def test_loads_answer_as_vllm_does(engine, http, tmp_path):
 
 
 async def test_loads_look_at_the_files_when_told_to(tmp_path):
-    async with MockEngine() as engine, httpx.AsyncClient(base_url=engine.url) as http:
+    async with MockEngine() as engine, httpx2.AsyncClient(base_url=engine.url) as http:
         assert (await load(http, path=str(tmp_path / "none"))).status_code == 404
         (tmp_path / "adapter_config.json").touch()
         assert (await load(http, path=str(tmp_path))).status_code == 500
@@ -199,7 +199,7 @@ async def test_a_fault_can_single_out_one_model(engine, http):
 async def test_death_on_the_wire_is_seen_by_the_client(engine, http, stop_at, stop_how):
     engine.faults.update({"stop_at": stop_at, "stop_how": stop_how, "times": 1})
     received = []
-    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+    with pytest.raises((httpx2.RemoteProtocolError, httpx2.ReadError)):
         await collect(http, received)
     assert "".join(received).count("\n\n") == (3 if stop_at == "events" else 0)
     assert (await chat(http, "base")).status_code == 200
@@ -257,7 +257,7 @@ async def test_loads_can_be_held(engine, http):
 async def test_a_restarted_engine_has_forgotten_everything(engine, http):
     await load(http)
     engine.die()
-    with pytest.raises(httpx.TransportError):
+    with pytest.raises(httpx2.TransportError):
         await chat(http)
     await engine.revive()
     assert (await chat(http)).status_code == 404
@@ -286,25 +286,25 @@ def test_a_process_of_its_own_does_the_same_and_dies_when_told():
     with MockProcess(check_paths="no", answer_tokens=5) as engine:
         engine.faults(status=500, times=1)
         body = {"model": "base", "messages": HELLO}
-        codes = [httpx.post(f"{engine.url}/v1/chat/completions", json=body).status_code for _ in range(2)]
+        codes = [httpx2.post(f"{engine.url}/v1/chat/completions", json=body).status_code for _ in range(2)]
         assert codes == [500, 200]
         assert [call["outcome"] for call in engine.log()["calls"]] == ["status 500", "finished"]
-        with pytest.raises(httpx.TransportError):
-            httpx.post(f"{engine.url}/_mock/die")
+        with pytest.raises(httpx2.TransportError):
+            httpx2.post(f"{engine.url}/_mock/die")
 
 
 # -- probes for fingerprints
 
 
 async def probe(engine: MockEngine, model: str) -> ProbeAnswer:
-    async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=engine.url, trust_env=False) as http:
         answer = await http.post("/v1/completions", json=request(model, "salt"))
         answer.raise_for_status()
         return parse(answer.json())
 
 
 async def load_files(engine: MockEngine, name: str, path: Path) -> None:
-    async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=engine.url, trust_env=False) as http:
         await http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)})
 
 
@@ -343,7 +343,7 @@ async def test_probes_have_faults_of_their_own(tmp_path):
         assert await probe(engine, "a") == sound
         engine.faults.update({"probe_status": 500, "status": 503})  # the latter is for requests
         assert await probe(engine, "base") == base
-        with pytest.raises(httpx.HTTPStatusError, match="500"):
+        with pytest.raises(httpx2.HTTPStatusError, match="500"):
             await probe(engine, "a")
-        with pytest.raises(httpx.HTTPStatusError, match="404"):
+        with pytest.raises(httpx2.HTTPStatusError, match="404"):
             await probe(engine, "nobody")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-import httpx
+import httpx2
 import orjson
 import pytest
 
@@ -20,8 +20,8 @@ async def engine():
         yield engine
 
 
-async def post(engine, body, path="/v1/chat/completions") -> httpx.Response:
-    async with httpx.AsyncClient() as http:
+async def post(engine, body, path="/v1/chat/completions") -> httpx2.Response:
+    async with httpx2.AsyncClient() as http:
         return await http.post(engine.url + path, json=body)
 
 
@@ -66,8 +66,8 @@ def test_one_process_can_be_several_engines():
     with MockProcess(count=2, check_paths="no") as mock:
         urls = [f"http://127.0.0.1:{port}" for port in mock.ports]
         load = {"lora_name": "mine", "lora_path": "/nowhere"}
-        assert httpx.post(f"{urls[1]}/v1/load_lora_adapter", json=load).status_code == 200
-        assert ["mine" in httpx.get(f"{url}/v1/models").text for url in urls] == [False, True]
+        assert httpx2.post(f"{urls[1]}/v1/load_lora_adapter", json=load).status_code == 200
+        assert ["mine" in httpx2.get(f"{url}/v1/models").text for url in urls] == [False, True]
 
 
 async def test_requests_in_pieces_and_in_one_are_all_answered(engine):
@@ -104,7 +104,7 @@ async def test_tokens_and_requests_are_counted(engine):
 
 async def test_a_client_that_leaves_ends_its_stream(engine):
     engine.faults.event_delay = 0.01
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         asked = {**BODY, "stream": True, "max_tokens": 500, "ignore_eos": True}
         async with http.stream("POST", f"{engine.url}/v1/chat/completions", json=asked) as answer:
             await anext(answer.aiter_bytes())

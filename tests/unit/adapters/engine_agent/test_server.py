@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.engine_agent.server import AgentServer
@@ -22,7 +22,7 @@ async def opened(*, notices: list[float] | None = None, running: bool = True) ->
 
 async def post(desk: AgentServer, path: str, key: str = "", body: Any = None) -> int:
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
         return (
             await http.post(f"http://127.0.0.1:{desk.port}{path}", json=body, headers=headers)
         ).status_code

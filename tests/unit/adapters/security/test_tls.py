@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
-import httpx
+import httpx2
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
@@ -242,7 +242,7 @@ def test_mounted_secrets_that_turn_a_link_are_noticed(ca: Authority, tmp_path):
 
 
 def get(url: str, context: ssl.SSLContext) -> int:
-    with httpx.Client(verify=context, trust_env=False, timeout=PATIENCE_S) as http:
+    with httpx2.Client(verify=context, trust_env=False, timeout=PATIENCE_S) as http:
         return http.get(url).status_code
 
 
@@ -251,7 +251,7 @@ async def failure(url: str, context: ssl.SSLContext) -> list[str]:
     found = []
     try:
         await asyncio.to_thread(get, url, context)
-    except httpx.TransportError as error:
+    except httpx2.TransportError as error:
         found.append(explain(error))
     try:
         connector = aiohttp.TCPConnector(ssl=context)

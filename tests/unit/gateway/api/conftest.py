@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI, Request
 
@@ -86,8 +86,8 @@ def client_for(installed):
         app = whole_app()
         app.dependency_overrides[get_state] = lambda: installed
         asks = {"x-asks": f"{role.value} {tenant}"}
-        return httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url=f"http://florin{path}", headers=asks
+        return httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url=f"http://florin{path}", headers=asks
         )
 
     return client

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 
 
-async def pages_of(client: httpx.AsyncClient, path: str, **params: Any) -> AsyncIterator[dict[str, Any]]:
+async def pages_of(client: httpx2.AsyncClient, path: str, **params: Any) -> AsyncIterator[dict[str, Any]]:
     """Each page, from the first to the last."""
     while True:
         answer = await client.get(path, params=params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.commands.callback_server import listening
@@ -15,7 +15,7 @@ ISSUER = "https://id.example.com"
 
 
 def visit(url: str, *queries: str) -> list[int]:
-    with httpx.Client(trust_env=False) as http:
+    with httpx2.Client(trust_env=False) as http:
         return [http.get(f"{url}{query}").status_code for query in queries]
 
 

@@ -156,7 +156,7 @@ EACH = f"import sys\ncodes = []\nfor words in sys.argv[1:]:\n    sys.argv[1:] = 
 def test_commands_that_ask_the_gateway_load_a_client_and_no_gateway():
     codes, modules = loaded(f"{EACH}    codes.append(code)\ncode = codes\n", *ASKING)
     assert codes == [3] * (len(ASKING) - 1) + [1], "nobody answers"
-    assert "httpx" in modules
+    assert "httpx2" in modules
     assert not modules & HEAVY
 
 

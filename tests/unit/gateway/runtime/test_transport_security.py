@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from gateway.app import create_app
@@ -50,7 +50,7 @@ def test_without_settings_there_is_nothing_to_renew():
 @pytest.mark.parametrize("wanted", [False, True])
 async def test_the_apis_docs_are_there_only_if_asked_for(tmp_path, wanted):
     app = create_app(Settings(state_dir=tmp_path, api_docs=wanted))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin") as http:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://florin") as http:
         for path in ("/docs", "/docs/swagger-ui.css", "/openapi.json"):
             assert (await http.get(path)).status_code == (200 if wanted else 404)
         assert (await http.get("/redoc")).status_code == 404
@@ -58,7 +58,7 @@ async def test_the_apis_docs_are_there_only_if_asked_for(tmp_path, wanted):
 
 async def test_the_apis_page_loads_nothing_from_elsewhere(tmp_path):
     app = create_app(Settings(state_dir=tmp_path, api_docs=True))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin") as http:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://florin") as http:
         page = await http.get("/docs")
         policy = page.headers["content-security-policy"]
         loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)

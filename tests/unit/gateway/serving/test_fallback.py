@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.security.tls import read_pair, server_context
@@ -37,15 +37,15 @@ def test_it_begins_after_a_while_without_a_worker_and_ends_with_the_first(listen
         made.update(101.0 + PATIENCE, serving=False)
         assert "answering" in repr(made)
         for _ in range(2):
-            answer = httpx.get(url(listener), timeout=PATIENCE_S)
+            answer = httpx2.get(url(listener), timeout=PATIENCE_S)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
             assert answer.headers["retry-after"] == "5"
         made.update(102.0 + PATIENCE, serving=True)
         assert "not needed" in repr(made)
-        with pytest.raises(httpx.ReadTimeout):  # the listener is the workers' again, and still open
-            httpx.get(url(listener), timeout=0.2)
+        with pytest.raises(httpx2.ReadTimeout):  # the listener is the workers' again, and still open
+            httpx2.get(url(listener), timeout=0.2)
         made.update(200.0, serving=False)  # and once more
-        assert httpx.get(url(listener), timeout=PATIENCE_S).status_code == 503
+        assert httpx2.get(url(listener), timeout=PATIENCE_S).status_code == 503
     finally:
         made.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "florin-stand-in"]
@@ -61,7 +61,7 @@ def test_garbage_and_silent_clients_delay_no_other(listener, monkeypatch):
             socket.create_connection(address, timeout=PATIENCE_S) as rubbish,
         ):
             rubbish.sendall(bytes(200_000))
-            assert httpx.get(url(listener), timeout=PATIENCE_S).status_code == 503
+            assert httpx2.get(url(listener), timeout=PATIENCE_S).status_code == 503
         monkeypatch.setattr(fallback, "_SECONDS", 0.1)
         with socket.create_connection(address, timeout=PATIENCE_S) as silent:
             assert silent.recv(1) == b"", "closed after a while"
@@ -76,7 +76,7 @@ def test_with_tls(listener, tmp_path):
     try:
         made.update(time.monotonic() + 2 * PATIENCE, serving=False)
         trusted = ssl.create_default_context(cafile=str(authority.file))
-        answer = httpx.get(url(listener, "https"), timeout=PATIENCE_S, verify=trusted)
+        answer = httpx2.get(url(listener, "https"), timeout=PATIENCE_S, verify=trusted)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
     finally:
         made.stop()
@@ -89,8 +89,8 @@ def test_a_certificate_that_cannot_be_used_closes_connections_at_once(listener, 
     made = FallbackApp([listener], broken)
     try:
         made.update(time.monotonic() + 2 * PATIENCE, serving=False)
-        with pytest.raises(httpx.TransportError):
-            httpx.get(url(listener, "https"), timeout=PATIENCE_S)
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(url(listener, "https"), timeout=PATIENCE_S)
         assert "FLORIN_TLS_CERT" in caplog.text
     finally:
         made.stop()
