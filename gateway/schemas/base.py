@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    TypeAdapter,
+    model_validator,
+)
 
 from adapters.model import Guard
 
@@ -26,6 +34,14 @@ def as_json(config: dict[str, Any]) -> dict[str, Any]:
             "it contains what JSON cannot: NaN, a number beyond 64 bits, or an unpaired surrogate"
         ) from None
     return config
+
+
+_ANYTHING: Final = TypeAdapter[Any](Any)
+
+
+def json_of(answer: Any) -> bytes:
+    """Of an answer, or of several. Fields that were left out stay out."""
+    return _ANYTHING.dump_json(answer, exclude_unset=True)
 
 
 class StrictBody(BaseModel):

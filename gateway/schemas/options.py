@@ -8,7 +8,6 @@ from enum import EnumType
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -119,11 +118,11 @@ class OptionField:
 
     @property
     def least(self) -> float | None:
-        return next((_number(bound.ge) for bound in self._bounds if isinstance(bound, Ge)), None)
+        return next((_number(bound.ge) for bound in self._bounds if hasattr(bound, "ge")), None)
 
     @property
     def most(self) -> float | None:
-        return next((_number(bound.le) for bound in self._bounds if isinstance(bound, Le)), None)
+        return next((_number(bound.le) for bound in self._bounds if hasattr(bound, "le")), None)
 
     @property
     def _bounds(self) -> list[Any]:

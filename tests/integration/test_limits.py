@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 from aiohttp import web
@@ -74,7 +74,7 @@ class Pair:
                 return error.code or ""
             return "ok"
 
-    async def response(self, number: int = 0, **body) -> httpx.Response:
+    async def response(self, number: int = 0, **body) -> httpx2.Response:
         gateway = self.gateways[number % 2]
         async with gateway.http(gateway.keys["acme"]) as http:
             return await http.post(
@@ -155,7 +155,7 @@ async def test_tokens_are_reserved_and_then_settled(pair: Pair):
     spent = usage_["prompt_tokens"] + usage_["completion_tokens"]
     assert spent < 200
 
-    async def given_back() -> httpx.Response | None:
+    async def given_back() -> httpx2.Response | None:
         answer = await pair.response(1, max_tokens=10)
         left = int(answer.headers["x-ratelimit-remaining-tokens"])
         await asyncio.sleep(0.5)  # each spends some, too

@@ -7,18 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from fastapi import Depends, Request, Response
-from pydantic import SerializeAsAny, TypeAdapter
-from pydantic_core import to_json
 
 from adapters.errors import StoreUnavailableError
 from gateway.api.dependencies import HostKey, Manager, OperatorKey, StateDep
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up
-from gateway.schemas.base import Answer
+from gateway.schemas.base import Answer, json_of
 
 T = TypeVar("T")
 
-_JSON: Final = TypeAdapter(list[SerializeAsAny[Any]])
 _TOGETHER: Final = 100
 """Objects of a list that are rendered in one step of the event loop."""
 
@@ -53,7 +50,7 @@ async def _current(request: Request, state: State) -> None:
 def as_it_is(body: Json | Answer) -> Response:
     """For long answers that are asked for often: FastAPI's encoder takes milliseconds for a thousand fields,
     in which the worker serves nobody."""
-    return Response(to_json(body), media_type="application/json")
+    return Response(json_of(body), media_type="application/json")
 
 
 async def listed(
@@ -63,9 +60,7 @@ async def listed(
     parts = []
     for start in range(0, len(items), _TOGETHER):
         rendered = map(render, items[start : start + _TOGETHER])
-        parts.append(
-            _JSON.dump_json([answer for answer in rendered if chosen(answer)], exclude_unset=True)[1:-1]
-        )
+        parts.append(json_of([answer for answer in rendered if chosen(answer)])[1:-1])
         await asyncio.sleep(0)
     return Response(b'{"data":[%b]}' % b",".join(filter(None, parts)), media_type="application/json")
 

@@ -16,13 +16,12 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic_core import to_json
 
 from adapters.errors import AdaptersError
 from gateway.errors import FlorinError
 from gateway.operations.authorization import Authority, worded
 from gateway.operations.progress import AbandonedError, OperationProgress
-from gateway.schemas.base import Answer, Json
+from gateway.schemas.base import Answer, Json, json_of
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ async def _outcome(
     """Status, body and headers. Never raises, since the caller may have disconnected."""
     try:
         status, body = await work(progress)
-        return status, to_json(body), {}
+        return status, json_of(body), {}
     except AbandonedError:
         error = FlorinError("internal_error", "The caller disconnected.")
     except FlorinError as refusal:
