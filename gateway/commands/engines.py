@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, segment
-from gateway.commands.labels import shown
 from gateway.commands.options import with_options
-from gateway.commands.output import busy, clean, note, say, show, table
+from gateway.commands.output import busy, clean, label_pairs, note, say, show, table
 from gateway.commands.session import Session, command, confirm
 from gateway.schemas.base import Listed, Removed
 from gateway.schemas.engine_registration import NewEngine
@@ -207,7 +206,7 @@ _COLUMNS: Columns = (
 _WIDE: Columns = (
     ("agent", _agent),
     ("max rank", lambda e: e.max_rank),
-    ("labels", lambda e: shown(e.labels)),
+    ("labels", lambda e: label_pairs(e.labels)),
     ("engine version", lambda e: f"{e.driver} {e.version}".strip()),
     ("prompt scores", lambda e: f"{e.prompt_scores} (set)" if e.declared_scores else e.prompt_scores),
     ("url", lambda e: e.url),

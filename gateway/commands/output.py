@@ -120,6 +120,11 @@ def fail(message: str, findings: Sequence[dict[str, Any]] = ()) -> None:
         console(stderr=True).print(findings_table(findings))
 
 
+def label_pairs(labels: Mapping[str, str]) -> list[str]:
+    """`pool=acme`"""
+    return [f"{label}={value}" for label, value in sorted(labels.items())]
+
+
 def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
     """Findings of the checks; warnings are marked. Shows a remedy column if any finding has one."""
     columns = {"code": "check", "message": "problem", "found": "found", "expected": "expected"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gateway.commands.keys import ago, key_table
-from gateway.commands.labels import shown
-from gateway.commands.output import clean, facts, say, show, table, when
+from gateway.commands.output import clean, facts, label_pairs, say, show, table, when
 from gateway.schemas.adapters import Adapter
 from gateway.schemas.tenants import LimitUse, Queue, RequestError, Tenant, TenantPage
 from gateway.schemas.terms import in_words, section
@@ -36,7 +35,7 @@ def show_terms(tenant: Tenant) -> None:
                 ("tenant", tenant.name),
                 ("state", suspended),
                 ("base access", tenant.base_access),
-                ("requires", shown(tenant.requires)),
+                ("requires", label_pairs(tenant.requires)),
                 ("limits", in_words(tenant.limits, section("limits")) or "none"),
                 ("budget", in_words(tenant.budget, section("budget")) or "none"),
                 ("weight", f"{tenant.weight:g}"),

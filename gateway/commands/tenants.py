@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, UsageError, segment
-from gateway.commands.labels import shown
 from gateway.commands.options import with_options
-from gateway.commands.output import clean, note, say, show, table, when
+from gateway.commands.output import clean, label_pairs, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
 from gateway.commands.tenant_page import show_page, show_terms
 from gateway.schemas.base import Listed
@@ -202,7 +201,7 @@ def _list(tenants: Listed[Tenant]) -> None:
             f"{tenant.weight:g}",
             in_words(tenant.limits, section("limits")),
             in_words(tenant.budget, section("budget")),
-            shown(tenant.requires),
+            label_pairs(tenant.requires),
             when(tenant.created),
         )
         for tenant in tenants.data
