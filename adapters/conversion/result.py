@@ -90,21 +90,6 @@ class Plain:
                 break  # more would not be known to be better
         return choices
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "rank": self.rank,
-            "error": self.error,
-            "output_error": self.output_error,
-            "ranks": [{"rank": rank, "error": error} for rank, error in self.choices()],
-            "modules": [
-                {
-                    "module": m.path, "method": m.method, "rank": m.factors.rank, "error": m.error,
-                    "output_error": m.output_error,
-                }
-                for m in self.modules
-            ],
-        }  # fmt: skip
-
 
 def config_of(
     plain: Sequence[PlainModule], source: Mapping[str, Any]

@@ -10,12 +10,14 @@ from itertools import islice
 from typing import Final
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from gateway.api.dependencies import MetricsKey, StateDep
 from gateway.observability.computed_metrics import LABEL_CAP, Series
 from gateway.observability.conditions import Condition
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.operations.state import State
+from gateway.schemas.installation import Liveness, Readiness, Release, Serving
 
 router = APIRouter(tags=["health"])
 
@@ -25,34 +27,34 @@ would see how much others send."""
 
 
 @router.get("/healthz", summary="Liveness: the process is running")
-async def healthz() -> dict[str, str]:
-    return {"status": "ok"}
+async def healthz() -> Liveness:
+    return Liveness(status="ok")
 
 
 @router.get("/readyz", summary="Readiness of this worker, with its conditions")
-async def readyz(state: StateDep, response: Response) -> dict[str, object]:
+async def readyz(state: StateDep, response: Response) -> Readiness:
     """503 only if requests would fail. A load balancer that removed workers for lesser problems would turn a
     degradation into an outage: without Redis, for example, a worker still serves what it knows."""
-    found, serves = _conditions(state, response)
-    return {
-        "status": "unavailable" if not serves else "degraded" if found else "ok",
-        "redis": state.follower.connected,
-        "conditions": list(dict.fromkeys(condition.code for condition in found)),
-    }
+    conditions, serves = _conditions(state, response)
+    return Readiness(
+        status="unavailable" if not serves else "degraded" if conditions else "ok",
+        redis=state.follower.connected,
+        conditions=tuple(dict.fromkeys(condition.code for condition in conditions)),
+    )
 
 
 @router.get("/health", summary="Readiness, at the path that vLLM has")
 @router.get("/v1/health", summary="The same, for tools that add it to a base_url")
 @router.get("/ping", summary="The same, as Amazon SageMaker asks for it")
-async def health(state: StateDep, response: Response) -> dict[str, str]:
+async def health(state: StateDep, response: Response) -> Serving:
     """503 only if requests would fail."""
     _, serves = _conditions(state, response)
-    return {"status": "ok" if serves else "unavailable"}
+    return Serving(status="ok" if serves else "unavailable")
 
 
 @router.get("/version", summary="Florin's release, at the path that vLLM has")
-async def release() -> dict[str, str]:
-    return {"version": _release()}
+async def release() -> Release:
+    return Release(version=_release())
 
 
 _release = cache(lambda: version("florin-gateway"))
@@ -69,7 +71,11 @@ def _conditions(state: State, response: Response) -> tuple[list[Condition], bool
     return conditions, serves
 
 
-@router.get("/metrics", summary="Prometheus metrics. Role metrics or operator, since they name all tenants")
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics. Role metrics or operator, since they name all tenants",
+    response_class=PlainTextResponse,
+)
 async def metrics(state: StateDep, _: MetricsKey) -> Response:
     text = await asyncio.to_thread(state.metrics.render, known(state))
     return Response(text, media_type=CONTENT_TYPE)

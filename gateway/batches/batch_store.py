@@ -21,9 +21,9 @@ from gateway.batches.documents import (
     OPEN,
     OUTPUT,
     Batch,
+    BatchStatus,
     File,
     Owner,
-    Status,
     new_file_id,
 )
 from gateway.batches.lines import LineError
@@ -111,14 +111,14 @@ class BatchStore:
                 found = one(connection, Batch, owner, batch_id, lock=True)
             else:
                 found = _find(connection, batch_id, lock=True)
-            if found is None or found.status == Status.CANCELLING:
+            if found is None or found.status == BatchStatus.CANCELLING:
                 return found
             if found.status not in CANCELLABLE:
                 raise FlorinError("conflict", f"{batch_id} cannot be cancelled: it is {found.status}.")
-            changed = {"status": Status.CANCELLING.value, "cancelling_at": now, "progress_at": now}
+            changed = {"status": BatchStatus.CANCELLING.value, "cancelling_at": now, "progress_at": now}
             connection.execute(update(batches).where(batches.c.id == batch_id).values(changed))
             record(connection, actor, "batch.cancel", batch_id, {"tenant": found.tenant}, now)
-            return replace(found, status=Status.CANCELLING, cancelling_at=now, progress_at=now)
+            return replace(found, status=BatchStatus.CANCELLING, cancelling_at=now, progress_at=now)
 
     # -- leases
 
@@ -168,22 +168,22 @@ class BatchStore:
     def start(self, worker: str, batch_id: str, *, total: int, model: str, now: int) -> Batch:
         """Every line is valid."""
         values = {
-            "status": Status.IN_PROGRESS.value,
+            "status": BatchStatus.IN_PROGRESS.value,
             "in_progress_at": now,
             "total": total,
             "model": model,
         }
-        return self._advance(worker, batch_id, (Status.VALIDATING,), values, now)
+        return self._advance(worker, batch_id, (BatchStatus.VALIDATING,), values, now)
 
     def fail(self, worker: str, batch_id: str, errors: Sequence[LineError], now: int) -> Batch:
         """Some lines are not valid."""
         values = {
-            "status": Status.FAILED.value,
+            "status": BatchStatus.FAILED.value,
             "ended_at": now,
             "total": 0,
             "errors": _dumped(errors),
         }
-        return self._advance(worker, batch_id, (Status.VALIDATING,), values, now)
+        return self._advance(worker, batch_id, (BatchStatus.VALIDATING,), values, now)
 
     def store(self, worker: str, batch_id: str, found: Sequence[Result], now: int) -> Stored:
         """See `results.store`."""
@@ -196,14 +196,14 @@ class BatchStore:
 
     def finalize(self, worker: str, batch_id: str, now: int) -> Batch:
         """Every line has a result: no more are stored."""
-        values = {"status": Status.FINALIZING.value, "finalizing_at": now}
-        return self._advance(worker, batch_id, (Status.IN_PROGRESS,), values, now)
+        values = {"status": BatchStatus.FINALIZING.value, "finalizing_at": now}
+        return self._advance(worker, batch_id, (BatchStatus.IN_PROGRESS,), values, now)
 
     def end(
         self,
         worker: str,
         batch: Batch,
-        status: Status,
+        status: BatchStatus,
         now: int,
         *,
         keep: int,
@@ -252,7 +252,7 @@ class BatchStore:
             return connection.execute(gone).rowcount
 
     def _advance(
-        self, worker: str, batch_id: str, before: Sequence[Status], values: dict[str, Any], now: int
+        self, worker: str, batch_id: str, before: Sequence[BatchStatus], values: dict[str, Any], now: int
     ) -> Batch:
         values = {**values, "progress_at": now, "lapses": 0}
         with self._ledger.write() as connection:

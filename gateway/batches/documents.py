@@ -17,7 +17,7 @@ INPUT: Final = "batch"
 OUTPUT: Final = "batch_output"
 
 
-class Status(StrEnum):
+class BatchStatus(StrEnum):
     """See OpenAI's API."""
 
     VALIDATING = "validating"
@@ -30,9 +30,14 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-OPEN: Final = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING, Status.CANCELLING)
+OPEN: Final = (
+    BatchStatus.VALIDATING,
+    BatchStatus.IN_PROGRESS,
+    BatchStatus.FINALIZING,
+    BatchStatus.CANCELLING,
+)
 """Something is left to do."""
-CANCELLABLE: Final = (Status.VALIDATING, Status.IN_PROGRESS)
+CANCELLABLE: Final = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class Batch:
     """Leases that lapsed since a line was answered, because the worker stopped responding."""
 
     def document(self) -> dict[str, Any]:
-        def ended(status: Status) -> int | None:
+        def ended(status: BatchStatus) -> int | None:
             return _seconds(self.ended_at) if self.status == status else None
 
         return {
@@ -130,11 +135,11 @@ class Batch:
             "in_progress_at": _seconds(self.in_progress_at),
             "expires_at": _seconds(self.expires_at),
             "finalizing_at": _seconds(self.finalizing_at),
-            "completed_at": ended(Status.COMPLETED),
-            "failed_at": ended(Status.FAILED),
-            "expired_at": ended(Status.EXPIRED),
+            "completed_at": ended(BatchStatus.COMPLETED),
+            "failed_at": ended(BatchStatus.FAILED),
+            "expired_at": ended(BatchStatus.EXPIRED),
             "cancelling_at": _seconds(self.cancelling_at),
-            "cancelled_at": ended(Status.CANCELLED),
+            "cancelled_at": ended(BatchStatus.CANCELLED),
             "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
             "usage": {
                 "input_tokens": self.prompt_tokens,
@@ -166,7 +171,7 @@ def new_batch(
         key_id=key_id,
         endpoint=endpoint,
         input_file=input_file,
-        status=Status.VALIDATING.value,
+        status=BatchStatus.VALIDATING.value,
         created_at=now,
         expires_at=now + WINDOW_SECONDS * SECOND,
         in_progress_at=None,

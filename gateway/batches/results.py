@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy import insert as plain_insert
 
-from gateway.batches.documents import Batch, Status
+from gateway.batches.documents import Batch, BatchStatus
 from gateway.batches.rows import columns, portions, read
 from gateway.metering.ledger.record_rows import put_new
 from gateway.metering.ledger.schema import batch_results, batches
 from gateway.metering.records import UsageRecord
 
-_STORING = (Status.IN_PROGRESS, Status.CANCELLING)
+_STORING = (BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.batches.batch_store import LeaseLostError
 from gateway.batches.committer import Committer
-from gateway.batches.documents import Batch, File, Owner, Status
+from gateway.batches.documents import Batch, BatchStatus, File, Owner
 from gateway.batches.line_run import LineRun, RunContext
 from gateway.batches.lines import BadLineError, LineError, LineSplitter, not_run, read_line
 from gateway.batches.results import Result, Stored
@@ -31,9 +31,9 @@ MOST_LAPSES: Final = 2
 """Workers that may stop responding while they run a batch, without an answer to any of its lines in between.
 Then its lines are more likely than the workers to be the reason, and a third would be lost, too."""
 _CODES: Final = {
-    Status.CANCELLED: "batch_cancelled",
-    Status.EXPIRED: "batch_expired",
-    Status.FAILED: "batch_failed",
+    BatchStatus.CANCELLED: "batch_cancelled",
+    BatchStatus.EXPIRED: "batch_expired",
+    BatchStatus.FAILED: "batch_failed",
 }
 """How a batch ends before all of its lines are answered → the code of the other lines."""
 _WORKERS_LOST: Final = LineError(
@@ -50,7 +50,7 @@ class BatchRun:
 
     batch: Batch
     context: RunContext
-    _verdict: Status | None = None
+    _verdict: BatchStatus | None = None
     """How the batch ends before all of its lines are answered."""
     _lost: bool = False
     """It is no longer this worker's, or this worker stops."""
@@ -79,10 +79,10 @@ class BatchRun:
         """The batch as it is now; None: it is no longer this worker's."""
         if batch is None:
             self.stop()
-        elif batch.status == Status.CANCELLING:
-            self._end_early(Status.CANCELLED)
+        elif batch.status == BatchStatus.CANCELLING:
+            self._end_early(BatchStatus.CANCELLED)
         elif self.context.clock() >= batch.expires_at:
-            self._end_early(Status.EXPIRED)
+            self._end_early(BatchStatus.EXPIRED)
 
     def stop(self) -> None:
         """Give the batch up: its lines in flight are not answered here."""
@@ -99,13 +99,13 @@ class BatchRun:
         batch, now = self.batch, self.context.clock()
         self.heard(batch)  # it may have been cancelled or have expired while nobody ran it
         if batch.lapses >= MOST_LAPSES:
-            self._end_early(Status.FAILED)
-        if batch.status == Status.VALIDATING and self._verdict is None:
+            self._end_early(BatchStatus.FAILED)
+        if batch.status == BatchStatus.VALIDATING and self._verdict is None:
             await self._validate()
         elif batch.in_progress_at is None:
-            await self._end(self._verdict or Status.CANCELLED)
-        elif batch.status == Status.FINALIZING:
-            await self._end(Status.COMPLETED)
+            await self._end(self._verdict or BatchStatus.CANCELLED)
+        elif batch.status == BatchStatus.FINALIZING:
+            await self._end(BatchStatus.COMPLETED)
         elif await self._answer_lines():
             verdict = self._verdict
             if verdict is None:
@@ -116,7 +116,7 @@ class BatchRun:
                 await self._give_up_lines(verdict)
                 await self._end(verdict)
 
-    async def _end(self, status: Status) -> None:
+    async def _end(self, status: BatchStatus) -> None:
         context, now = self.context, self.context.clock()
         keep = context.settings().file_retention_days * DAY
         self.batch = await self.context.in_thread(
@@ -126,7 +126,7 @@ class BatchRun:
             status,
             now,
             keep=keep,
-            errors=[_WORKERS_LOST] if status is Status.FAILED else [],
+            errors=[_WORKERS_LOST] if status is BatchStatus.FAILED else [],
         )
         context.metrics.batch_ended(status.value)
         log.info("Batch %s: %s.", self.batch.id, status.value)
@@ -168,7 +168,7 @@ class BatchRun:
             self.batch = await self.context.in_thread(
                 context.batches.fail, context.worker, batch.id, errors, now
             )
-            context.metrics.batch_ended(Status.FAILED.value)
+            context.metrics.batch_ended(BatchStatus.FAILED.value)
             log.info("Batch %s: failed: %s", batch.id, errors[0].message)
             return
         self.batch = await self.context.in_thread(
@@ -214,7 +214,7 @@ class BatchRun:
         await self.lines.answer(self._lines(), done)
         return not self._lost
 
-    async def _give_up_lines(self, verdict: Status) -> None:
+    async def _give_up_lines(self, verdict: BatchStatus) -> None:
         """Store for each line without a result that it was not run."""
         code = _CODES[verdict]
         done: set[int] = await self.context.in_thread(self.context.batches.done_lines, self.batch.id)
@@ -237,7 +237,7 @@ class BatchRun:
         context = self.context
         return context.batches.store(context.worker, self.batch.id, found, context.clock())
 
-    def _end_early(self, verdict: Status) -> None:
-        if self._verdict is None and self.batch.status != Status.FINALIZING:
+    def _end_early(self, verdict: BatchStatus) -> None:
+        if self._verdict is None and self.batch.status != BatchStatus.FINALIZING:
             self._verdict = verdict
             self.lines.stop()

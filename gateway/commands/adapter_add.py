@@ -11,12 +11,13 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from gateway.commands.adapters import Adapter
-from gateway.commands.client import Json, UsageError, read
+from gateway.commands.client import Json, UsageError
 from gateway.commands.options import absolute
 from gateway.commands.output import clean, console, findings_table, note, say
 from gateway.commands.packing import Parcel, parcel
 from gateway.commands.session import Session, command
 from gateway.schemas.adapters import RegisteredVersion
+from gateway.schemas.progress import ProgressLine
 
 app = typer.Typer()
 
@@ -80,27 +81,33 @@ def add(
     if upload is None:
         assert source is not None
         with _bar(f"requesting {source}") as bar:
-            answer = session.api.work(
-                "/admin/v1/adapters", body=body | {"source": absolute(source)}, told=bar.told
+            version = session.api.work(
+                "/admin/v1/adapters",
+                RegisteredVersion,
+                body=body | {"source": absolute(source)},
+                show=bar.show,
             )
     else:
-        sent = parcel(Path(upload).expanduser())
-        answer = _upload(session, body, sent)
-        answer["warnings"] = [*answer.get("warnings", ()), *sent.warnings]
-    session.result(read(RegisteredVersion, answer, session.gateway), _added)
-    if answer.get("warnings") and not session.json:
-        console(stderr=True).print(findings_table(answer["warnings"]))
+        version = _upload(session, body, parcel(Path(upload).expanduser()))
+    session.result(version, _added)
+    if version.warnings and not session.json:
+        warnings = [warning.model_dump() for warning in version.warnings]
+        console(stderr=True).print(findings_table(warnings))
 
 
-def _upload(session: Session, body: Json, sent: Parcel) -> Json:
+def _upload(session: Session, body: Json, sent: Parcel) -> RegisteredVersion:
+    """With the warnings about the files that are here."""
     with _bar(f"sending {sent.name}", sent.size) as bar:
-        return session.api.work(
+        version = session.api.work(
             "/admin/v1/adapters/upload",
+            RegisteredVersion,
             params=body | {"file_name": sent.name},
             content=bar.counted(sent.pieces()),
             size=sent.size,
-            told=bar.told,
+            show=bar.show,
         )
+    warnings = [*(warning.model_dump() for warning in version.warnings), *sent.warnings]
+    return RegisteredVersion.read(version.body | {"warnings": warnings})
 
 
 class _Bar:
@@ -116,12 +123,11 @@ class _Bar:
             yield piece
             self._progress.advance(self._task, len(piece))
 
-    def told(self, line: Json) -> None:
-        step, done, total = str(line.get("step", "")), line.get("done"), line.get("total")
-        if step != self._step:
-            self._step = step
-            self._progress.reset(self._task, description=clean(_STEPS.get(step, step)), total=None)
-        self._progress.update(self._task, completed=done or 0, total=total)
+    def show(self, line: ProgressLine) -> None:
+        if line.step != self._step:
+            self._step = line.step
+            self._progress.reset(self._task, description=clean(_STEPS.get(line.step, line.step)), total=None)
+        self._progress.update(self._task, completed=line.done, total=line.total)
 
 
 @contextmanager

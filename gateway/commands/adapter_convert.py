@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gateway.commands.client import ApiError, Json, UsageError
+from gateway.commands.client import ApiError, UsageError
 from gateway.commands.output import clean, console, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.base import Answer
 
 if TYPE_CHECKING:
     from adapters.conversion.adapter_files import SourceAdapter
@@ -31,6 +32,31 @@ MaxError = Annotated[
     typer.Option(min=0, help="Write nothing if the error, relative to the adapter's change, is above this."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote to --out.")]
+
+
+class RankError(Answer):
+    """The error if all modules were at this rank."""
+
+    rank: int
+    error: float
+
+
+class ConvertedModule(Answer):
+    module: str
+    method: str
+    rank: int
+    error: float
+    output_error: float | None
+
+
+class Conversion(Answer):
+    out: str
+    written: bool
+    rank: int
+    error: float
+    output_error: float | None
+    ranks: tuple[RankError, ...]
+    modules: tuple[ConvertedModule, ...]
 
 
 @command(app, "convert", local=True)
@@ -174,13 +200,22 @@ def _finish(
     """Write the result, or refuse it with the ranks that would do."""
     from adapters.conversion.output import write_adapter  # loads numpy
 
-    body = {"out": str(out), "written": max_error is None or result.error <= max_error, **result.as_json()}
-    if not body["written"]:
+    conversion = Conversion.of(
+        result,
+        out=str(out),
+        written=max_error is None or result.error <= max_error,
+        ranks=tuple(RankError(rank=rank, error=error) for rank, error in result.choices()),
+        modules=tuple(
+            ConvertedModule.of(module, module=module.path, rank=module.factors.rank)
+            for module in result.modules
+        ),
+    )
+    if not conversion.written:
         if not session.json:
-            _people(body)
+            _people(conversion)
         fit = next((rank for rank, error in result.choices() if error <= (max_error or 0)), None)
         advice = f"--rank {fit} would do." if fit else "No rank that engines serve would do."
-        findings = [] if not session.json else [{"code": "error_too_large", **body}]
+        findings = [] if not session.json else [{"code": "error_too_large", **conversion.body}]
         raise ApiError(
             422,
             f"Nothing was written: error {result.error:.3g} is above --max-error {max_error:g}. {advice}",
@@ -192,26 +227,26 @@ def _finish(
         "error": result.error, "output_error": result.output_error,
     }  # fmt: skip
     write_adapter(out, result, source, record, replace=force)
-    session.result(body, _people)
+    session.result(conversion, _people)
 
 
-def _people(body: Json) -> None:
-    modules = sorted(body["modules"], key=lambda m: -m["error"])
+def _people(conversion: Conversion) -> None:
+    modules = sorted(conversion.modules, key=lambda m: -m.error)
     columns = ("module", "method", "rank", "error", "output error")
     rows = [
-        (m["module"], m["method"], m["rank"], _share(m["error"]), _share(m["output_error"]))
+        (m.module, m.method, m.rank, _share(m.error), _share(m.output_error))
         for m in modules[:_SHOWN_MODULES]
     ]
     show(table(columns, rows, right=columns[2:]))
     if len(modules) > _SHOWN_MODULES:
         say(f"… and {len(modules) - _SHOWN_MODULES} modules with smaller errors; --json has all.")
     say("")
-    ranks = [(r["rank"], _share(r["error"])) for r in body["ranks"]]
+    ranks = [(r.rank, _share(r.error)) for r in conversion.ranks]
     show(table(("if all were at rank", "error"), ranks, right=("if all were at rank", "error")))
     say("")
-    written = f"Wrote {clean(body['out'])}" if body["written"] else "Computed"
-    outputs = "" if body["output_error"] is None else f", {_share(body['output_error'])} of the outputs"
-    say(f"{written}: rank {body['rank']}, error {_share(body['error'])} of the change{outputs}.")
+    written = f"Wrote {clean(conversion.out)}" if conversion.written else "Computed"
+    outputs = "" if conversion.output_error is None else f", {_share(conversion.output_error)} of the outputs"
+    say(f"{written}: rank {conversion.rank}, error {_share(conversion.error)} of the change{outputs}.")
 
 
 def _share(value: float | None) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import clean, console, fail, note, say, when
 from gateway.commands.session import REFUSED, Session, command
+from gateway.schemas.base import Answer
 
 if TYPE_CHECKING:
     from adapters.progress import Progress
@@ -19,6 +20,63 @@ if TYPE_CHECKING:
     from gateway.operations.backup.archive import Manifest
 
 app = typer.Typer()
+
+
+class BackupFile(Answer):
+    """A backup, and what it contains."""
+
+    file: str
+    bytes: int
+    florin: str
+    at: int
+    installation: str
+    documents: dict[str, int]
+    artifacts: int
+    artifact_bytes: int
+    missing: dict[str, str]
+    ledger_revision: str
+    ledger_rows: dict[str, int]
+
+    @classmethod
+    def described(cls, path: Path, manifest: Manifest, **more: object) -> Self:
+        return cls.of(
+            manifest,
+            file=str(path.absolute()),
+            bytes=path.stat().st_size,
+            artifacts=len(manifest.artifacts),
+            artifact_bytes=sum(manifest.artifacts.values()),
+            ledger_rows={name: table.rows for name, table in manifest.tables.items() if table.rows},
+            **more,
+        )
+
+    def in_words(self) -> str:
+        names = (("tenant", "tenants"), ("key", "keys"), ("version", "versions"), ("engine", "engines"))
+        registry = ", ".join(f"{self.documents.get(kind, 0):,} {plural}" for kind, plural in names)
+        rows = sum(self.ledger_rows.values())
+        return f"{registry}; the files of {self.artifacts:,} versions; {rows:,} rows of the ledger"
+
+
+class NewBackup(BackupFile):
+    deleted: tuple[str, ...]
+
+
+class MonthCheck(Answer):
+    name: str
+    ok: bool | None
+    detail: str
+
+
+class CheckedMonth(Answer):
+    month: str
+    ok: bool
+    checks: tuple[MonthCheck, ...]
+
+
+class RestoredBackup(BackupFile):
+    restored: bool
+    absent: tuple[str, ...]
+    ok: bool
+    months: tuple[CheckedMonth, ...]
 
 
 @command(app, "backup", local=True)
@@ -58,8 +116,7 @@ def backup(
         manifest = take(_settings(), out.absolute(), artifacts=artifacts, progress=progress)
         if keep is not None:
             deleted = prune(out.absolute(), manifest, keep, progress=progress)
-    body = {**_file(out), **_summary(manifest), "deleted": [str(path) for path in deleted]}
-    session.result(body, _taken)
+    session.result(NewBackup.described(out, manifest, deleted=tuple(map(str, deleted))), _taken)
 
 
 @command(app, "restore", local=True)
@@ -86,8 +143,6 @@ def restore(
 
     Example: FLORIN_STATE_DIR=/var/lib/florin florin restore /backups/florin-2026-11-30.zip
     """
-    from dataclasses import asdict
-
     from gateway.operations.backup.restoring import rehearse
     from gateway.operations.backup.restoring import restore as restore_
 
@@ -97,18 +152,15 @@ def restore(
             if check
             else restore_(_settings(), path.absolute(), progress=progress)
         )
-    body = {
-        **_file(path),
-        "restored": not check,
-        **_summary(done.manifest),
-        "absent": list(done.absent),
-        "ok": done.ok,
-        "months": [
-            {"month": p.month, "ok": p.ok, "checks": [asdict(check) for check in p.checks]}
-            for p in done.periods
-        ],
-    }
-    session.result(body, _rehearsed if check else _restored)
+    backup = RestoredBackup.described(
+        path,
+        done.manifest,
+        restored=not check,
+        absent=tuple(done.absent),
+        ok=done.ok,
+        months=tuple(done.periods),
+    )
+    session.result(backup, _rehearsed if check else _restored)
     if not done.ok:
         raise typer.Exit(REFUSED)
 
@@ -155,61 +207,36 @@ def _bars() -> Iterator[Progress]:
         yield tell
 
 
-def _file(path: Path) -> dict[str, Any]:
-    return {"file": str(path.absolute()), "bytes": path.stat().st_size}
+def _taken(backup: NewBackup) -> None:
+    say(f"{clean(backup.file)} ({backup.bytes / 1e6:,.1f} MB): {backup.in_words()}.")
+    for version, reason in backup.missing.items():
+        note(f"Not in the backup: {clean(version)}: {clean(reason)}")
+    if backup.deleted:
+        names = [Path(name).name for name in backup.deleted]
+        say(f"Deleted {len(names)} older: {clean(names)}.")
 
 
-def _summary(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "florin": manifest.florin,
-        "at": manifest.at,
-        "installation": manifest.installation,
-        "documents": manifest.documents,
-        "artifacts": len(manifest.artifacts),
-        "artifact_bytes": sum(manifest.artifacts.values()),
-        "missing": manifest.missing,
-        "ledger_revision": manifest.ledger_revision,
-        "ledger_rows": {name: table.rows for name, table in manifest.tables.items() if table.rows},
-    }
-
-
-def _in_words(body: Json) -> str:
-    counts = body["documents"]
-    names = (("tenant", "tenants"), ("key", "keys"), ("version", "versions"), ("engine", "engines"))
-    registry = ", ".join(f"{counts.get(kind, 0):,} {plural}" for kind, plural in names)
-    rows = sum(body["ledger_rows"].values())
-    return f"{registry}; the files of {body['artifacts']:,} versions; {rows:,} rows of the ledger"
-
-
-def _taken(body: Json) -> None:
-    say(f"{clean(body['file'])} ({body['bytes'] / 1e6:,.1f} MB): {_in_words(body)}.")
-    for version, why in body["missing"].items():
-        note(f"Not in the backup: {clean(version)}: {clean(why)}")
-    if body["deleted"]:
-        say(f"Deleted {len(body['deleted'])} older: {clean([Path(name).name for name in body['deleted']])}.")
-
-
-def _restored(body: Json) -> None:
-    say(f"Restored {_in_words(body)}.")
-    if body["absent"]:
-        note(f"Without files here: {clean(body['absent'])}. Copy them to FLORIN_ARTIFACT_DIR.")
-    _months(body["months"])
+def _restored(backup: RestoredBackup) -> None:
+    say(f"Restored {backup.in_words()}.")
+    if backup.absent:
+        note(f"Without files here: {clean(backup.absent)}. Copy them to FLORIN_ARTIFACT_DIR.")
+    _months(backup.months)
     say("Start the gateways now.")
 
 
-def _rehearsed(body: Json) -> None:
-    verdict = "can be restored" if body["ok"] else "can be restored, but its months do not add up"
+def _rehearsed(backup: RestoredBackup) -> None:
+    verdict = "can be restored" if backup.ok else "can be restored, but its months do not add up"
     say(
-        f"{clean(body['file'])} ({body['bytes'] / 1e6:,.1f} MB), of {when(body['at'])}, by Florin "
-        f"{clean(body['florin'])}, {verdict}: {_in_words(body)}."
+        f"{clean(backup.file)} ({backup.bytes / 1e6:,.1f} MB), of {when(backup.at)}, by Florin "
+        f"{clean(backup.florin)}, {verdict}: {backup.in_words()}."
     )
-    if body["absent"]:
-        note(f"{len(body['absent'])} versions have no files in it, like {clean(body['absent'][0])}.")
-    _months(body["months"])
+    if backup.absent:
+        note(f"{len(backup.absent)} versions have no files in it, like {clean(backup.absent[0])}.")
+    _months(backup.months)
 
 
-def _months(months: list[Json]) -> None:
-    failed = [month["month"] for month in months if not month["ok"]]
+def _months(months: Sequence[CheckedMonth]) -> None:
+    failed = [month.month for month in months if not month.ok]
     if failed:
         say(f"These closed months do not verify: {', '.join(failed)}. See florin cost verify.")
     elif months:

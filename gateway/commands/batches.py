@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
+from gateway.batches.documents import OPEN
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.batches import Batch, BatchPage
 
 app = typer.Typer()
 
@@ -31,26 +32,26 @@ def list_(
 
     Example: florin batch list --status in_progress
     """
-    asked = {"tenant": tenant, "status": status, "limit": str(limit)}
-    session.result(session.api.get(_PATH, asked), _batches)
+    query = {"tenant": tenant, "status": status, "limit": str(limit)}
+    session.result(session.api.get(_PATH, BatchPage, query), _batches)
 
 
-def _batches(body: Json) -> None:
-    if not body["data"]:
+def _batches(page: BatchPage) -> None:
+    if not page.data:
         note("No batches.")
         return
     columns = ("batch", "tenant", "model", "status", "answered", "failed", "lines", "age", "left")
     now = time.time()
     rows = [
         (
-            b["id"], b["tenant"], b["model"] or "", b["status"], f"{b['request_counts']['completed']:,}",
-            f"{b['request_counts']['failed']:,}", f"{b['request_counts']['total']:,}",
-            _hours(now - b["created_at"]), _hours(b["expires_at"] - now) if _open(b) else "",
+            b.id, b.tenant, b.model or "", b.status, f"{b.request_counts.completed:,}",
+            f"{b.request_counts.failed:,}", f"{b.request_counts.total:,}",
+            _hours(now - b.created_at), _hours(b.expires_at - now) if b.status in OPEN else "",
         )
-        for b in body["data"]
+        for b in page.data
     ]  # fmt: skip  # one name a line says no more
     show(table(columns, rows, right=columns[4:]))
-    if body["has_more"]:
+    if page.has_more:
         note("There are more: see --limit.")
 
 
@@ -60,28 +61,28 @@ def show_(session: Session, batch: BatchId) -> None:
 
     Example: florin batch show batch_6f1c0d2e9a4b8c7d5e3f1a2b
     """
-    session.result(session.api.get(f"{_PATH}/{batch}"), _one)
+    session.result(session.api.get(f"{_PATH}/{batch}", Batch), _batch)
 
 
-def _one(b: Json) -> None:
-    counts, used = b["request_counts"], b["usage"]
+def _batch(b: Batch) -> None:
+    counts, usage = b.request_counts, b.usage
     rows = [
-        ("tenant", b["tenant"]),
-        ("key", b["key"]),
-        ("endpoint", b["endpoint"]),
-        ("model", b["model"] or ""),
-        ("status", b["status"]),
-        ("lines", f"{counts['total']:,}: {counts['completed']:,} answered, {counts['failed']:,} failed"),
-        ("tokens", f"{used['input_tokens']:,} input, {used['output_tokens']:,} output"),
-        ("worker", b["worker"] or ""),
-        ("last progress", b["progress_at"]),
-        ("output file", b["output_file_id"] or ""),
-        ("error file", b["error_file_id"] or ""),
+        ("tenant", b.tenant),
+        ("key", b.key),
+        ("endpoint", b.endpoint),
+        ("model", b.model or ""),
+        ("status", b.status),
+        ("lines", f"{counts.total:,}: {counts.completed:,} answered, {counts.failed:,} failed"),
+        ("tokens", f"{usage.input_tokens:,} input, {usage.output_tokens:,} output"),
+        ("worker", b.worker or ""),
+        ("last progress", b.progress_at),
+        ("output file", b.output_file_id or ""),
+        ("error file", b.error_file_id or ""),
     ]
-    show(table((b["id"], ""), rows))
-    for error in b["errors"]["data"] if b["errors"] else ():
-        where = "" if error["line"] is None else f"line {error['line']:,}: "
-        say(f"{where}{clean(error['message'])}")
+    show(table((b.id, ""), rows))
+    for error in b.errors.data if b.errors else ():
+        line = "" if error.line is None else f"line {error.line:,}: "
+        say(f"{line}{clean(error.message)}")
 
 
 @command(app, "cancel")
@@ -91,13 +92,9 @@ def cancel(session: Session, batch: BatchId) -> None:
     Example: florin batch cancel batch_6f1c0d2e9a4b8c7d5e3f1a2b
     """
     session.result(
-        session.api.post(f"{_PATH}/{batch}/cancel", {}),
-        lambda b: say(f"Batch {clean(b['id'])} is {clean(b['status'])}."),
+        session.api.post(f"{_PATH}/{batch}/cancel", {}, Batch),
+        lambda b: say(f"Batch {clean(b.id)} is {clean(b.status)}."),
     )
-
-
-def _open(batch: Json) -> bool:
-    return batch["status"] in ("validating", "in_progress", "finalizing", "cancelling")
 
 
 def _hours(seconds: float) -> str:

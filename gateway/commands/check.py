@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import busy, clean, facts, fail, findings_table, say, show
 from gateway.commands.session import REFUSED, Session, command
+
+if TYPE_CHECKING:
+    from gateway.commands.local_check import CheckedAdapter
 
 app = typer.Typer()
 
@@ -65,7 +68,7 @@ def check(
         raise UsageError(f"{path} does not exist: name a directory or an archive.")
     against = local_check.against(session, base)
     with busy(f"Checking {path} …"):
-        body = local_check.check(
+        checked = local_check.check(
             path,
             against,
             max_rank=max_rank,
@@ -73,18 +76,18 @@ def check(
             assume_base=assume_base,
             unverified_shapes=unverified_shapes,
         )
-    session.result(body, _people)
-    if not body["passed"]:
+    session.result(checked, _people)
+    if not checked.passed:
         raise typer.Exit(REFUSED)
 
 
-def _people(body: Json) -> None:
-    findings: list[dict[str, Any]] = body["findings"]
-    errors = sum(f["severity"] == "error" for f in findings)
-    if body["facts"] is None:
-        fail(f"{body['path']} would be refused: {errors} checks failed.", findings)
+def _people(checked: CheckedAdapter) -> None:
+    findings = [finding.model_dump() for finding in checked.findings]
+    if checked.facts is None:
+        errors = sum(finding.severity == "error" for finding in checked.findings)
+        fail(f"{checked.path} would be refused: {errors} checks failed.", findings)
         return
     if findings:
         show(findings_table(findings))
-    say(f"{clean(body['path'])} passes for {clean(body['base_model'])}.")
-    show(facts([(name.replace("_", " "), value) for name, value in body["facts"].items()]))
+    say(f"{clean(checked.path)} passes for {clean(checked.base_model)}.")
+    show(facts([(name.replace("_", " "), value) for name, value in checked.facts.items()]))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # imported where a request is sent, to keep help texts fast
     import httpx2
 
     from gateway.schemas.base import Answer
+    from gateway.schemas.progress import ProgressLine
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -132,14 +133,15 @@ class Api:
     def work(
         self,
         path: str,
+        answer: type[A],
         *,
         body: Json | None = None,
         params: Json | None = None,
         content: Iterator[bytes] | None = None,
         size: int = 0,
-        told: Callable[[Json], None],
-    ) -> Json:
-        """POST a long-running operation: `told` receives each progress line. `content` is sent unchanged,
+        show: Callable[[ProgressLine], None] = lambda _: None,
+    ) -> A:
+        """POST a long-running operation: `show` receives each progress line. `content` is sent unchanged,
         `size` bytes of it."""
         from httpx2 import TransportError
 
@@ -150,13 +152,13 @@ class Api:
             self._client() as client,
             client.stream(
                 "POST", self._base + path, params=_given(params), json=body, content=content, headers=headers
-            ) as answer,
+            ) as response,
         ):
-            if not answer.headers.get("content-type", "").startswith("application/x-ndjson"):
-                answer.read()
-                return _read(answer, self.url)
+            if not response.headers.get("content-type", "").startswith("application/x-ndjson"):
+                response.read()
+                return self._read(answer, _read(response, self.url))
             try:
-                return _outcome(answer, self.url, told)
+                return self._read(answer, _outcome(response, self.url, show))
             except TransportError as error:
                 raise _broken_off(self.url) from error
 
@@ -267,19 +269,21 @@ def _given(params: Json | None) -> Json:
     return {name: value for name, value in (params or {}).items() if value is not None}
 
 
-def _outcome(answer: httpx2.Response, url: str, told: Callable[[Json], None]) -> Json:
+def _outcome(response: httpx2.Response, url: str, show: Callable[[ProgressLine], None]) -> Json:
     """The result at the end of a progress stream. Raises ApiError, UnreachableError."""
-    for line in answer.iter_lines():
+    from gateway.schemas.progress import ProgressLine
+
+    for line in response.iter_lines():
         try:
-            said = json.loads(line)
+            progress = json.loads(line)
         except ValueError:
             break
-        if "result" in said:
-            result: Json = said["result"]
+        if "result" in progress:
+            result: Json = progress["result"]
             return result
-        if "error" in said:
-            raise _refusal(answer.status_code, said["error"], url)
-        told(said)
+        if "error" in progress:
+            raise _refusal(response.status_code, progress["error"], url)
+        show(read(ProgressLine, progress, url))
     raise _broken_off(url)
 
 

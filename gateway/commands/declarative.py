@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,10 @@ from rich.text import Text
 
 from gateway.commands import fleet_file
 from gateway.commands.client import Json, UsageError
-from gateway.commands.output import clean, console, note, show
+from gateway.commands.output import clean, console, note, print_json, show
 from gateway.commands.session import REFUSED, Session, command, confirm, unconfirmed
+from gateway.schemas.declarative import Action, Applied, FieldChange, Verb
+from gateway.schemas.progress import ProgressLine
 
 app = typer.Typer()
 
@@ -30,7 +33,7 @@ _DIGEST = len("sha256:") + 12
 _LONGEST = 120
 _FEW = 6
 """Fields of a new base model's config that are listed individually."""
-_DONE = {"create": "created", "change": "changed", "remove": "removed"}
+_DONE: dict[Verb, str] = {"create": "created", "change": "changed", "remove": "removed"}
 
 
 @command(app, "apply")
@@ -65,27 +68,26 @@ def apply(
     body = fleet_file.read(file)
     params: Json = {"prune": prune} | ({"confirm": True} if yes else {})
     if dry_run or prune:
-        plan = session.api.work(_PATH, body=body, params=params | {"dry_run": True}, told=_ignore)
+        plan = session.api.work(_PATH, Applied, body=body, params=params | {"dry_run": True})
         if dry_run:
             session.result(plan, _show)
-            pending = PENDING if plan["actions"] else 0
-            raise typer.Exit(REFUSED if plan["failed"] else pending)
+            pending = PENDING if plan.actions else 0
+            raise typer.Exit(REFUSED if plan.failed else pending)
         if _prices_confirmed(session, plan):
             params["confirm"] = True
-            plan = session.api.work(_PATH, body=body, params=params | {"dry_run": True}, told=_ignore)
-        removals = plan["counts"]["remove"]
-        if removals:
+            plan = session.api.work(_PATH, Applied, body=body, params=params | {"dry_run": True})
+        if removals := plan.counts.remove:
             if not yes and not session.json:
                 _show(plan)
             confirm(f"Remove {_objects(removals)}?", yes=yes, unattended=False)
-        params["plan"] = plan["plan"]  # exactly what was confirmed
-    with _bars() as told:
-        done = session.api.work(_PATH, body=body, params=params, told=told)
-    session.result(done, _show)
-    if not prune and _prices_confirmed(session, done):
-        done = session.api.work(_PATH, body=body, params=params | {"confirm": True}, told=_ignore)
-        _show(done)
-    if done["failed"]:
+        params["plan"] = plan.plan  # exactly what was confirmed
+    with _bars() as show_progress:
+        applied = session.api.work(_PATH, Applied, body=body, params=params, show=show_progress)
+    session.result(applied, _show)
+    if not prune and _prices_confirmed(session, applied):
+        applied = session.api.work(_PATH, Applied, body=body, params=params | {"confirm": True})
+        _show(applied)
+    if applied.failed:
         raise typer.Exit(REFUSED)
 
 
@@ -103,7 +105,7 @@ def export(
     """
     document = session.api.get("/admin/v1/export")
     if session.json:
-        session.result(document, _ignore)
+        print_json(document)
         return
     text = fleet_file.write(document)
     if output is None:
@@ -114,11 +116,11 @@ def export(
     note(f"{output}: {counts}.")
 
 
-def _prices_confirmed(session: Session, result: Json) -> bool:
+def _prices_confirmed(session: Session, result: Applied) -> bool:
     """Whether there were prices that may be slips, and somebody said that they are right. Raises
     typer.Abort."""
-    errors = [error for action in result["actions"] if (error := action.get("error"))]
-    doubtful = [error["message"] for error in errors if unconfirmed(error["code"])]
+    errors = [action.error for action in result.actions if action.error]
+    doubtful = [error.message for error in errors if unconfirmed(error.code)]
     if session.json or not doubtful:
         return False
     for message in doubtful:
@@ -141,49 +143,45 @@ def _replace(path: Path, text: str) -> None:
         raise UsageError(f"--output: cannot write {path} ({error.strerror or error}).") from error
 
 
-def _show(result: Json) -> None:
+def _show(result: Applied) -> None:
     """The diff, the failures and a summary."""
-    actions = result["actions"]
-    for action in actions:
+    for action in result.actions:
         show(_diff(action))
     show(Text(_sum(result), "bold"))
-    failed = [a for a in actions if a["outcome"] in {"failed", "skipped"}]
-    if failed and not result["dry_run"]:
-        note(f"{_objects(len(failed))} failed: fix the errors above and apply again.")
+    if result.failed and not result.dry_run:
+        note(f"{_objects(result.failed)} failed: fix the errors above and apply again.")
 
 
-def _diff(action: Json) -> Text:
-    sign, colour = _SIGNS[action["action"]]
-    text = Text(f"{sign} {clean(action['kind'])} {clean(action['id'])}", colour)
-    for field in _collapsed(action.get("fields") or [], new=action["action"] == "create"):
-        name, old, new = clean(field["field"]), field["old"], field["new"]
+def _diff(action: Action) -> Text:
+    sign, colour = _SIGNS[action.action]
+    text = Text(f"{sign} {clean(action.kind)} {clean(action.id)}", colour)
+    for change in _collapsed(action.fields, new=action.action == "create"):
+        name, old, new = clean(change.field), change.old, change.new
         if old is None:
             text.append(f"\n  + {name}: {_value(new)}", "green")
         elif new is None:
             text.append(f"\n  - {name}: {_value(old)}", "red")
         else:
             text.append(f"\n  ~ {name}: {_value(old)} → {_value(new)}", "yellow")
-    error = action.get("error")
-    if error:
-        text.append(f"\n    {'skipped' if action['outcome'] == 'skipped' else 'refused'}: ", "bold red")
-        text.append(clean(error["message"]))
-        findings = error.get("findings") or ()
-        for finding in findings if len(findings) > 1 else ():
-            text.append(f"\n      {clean(finding['code'])}: {clean(finding['message'])}")
+    if error := action.error:
+        text.append(f"\n    {'skipped' if action.outcome == 'skipped' else 'refused'}: ", "bold red")
+        text.append(clean(error.message))
+        for finding in error.findings if len(error.findings) > 1 else ():
+            text.append(f"\n      {clean(finding.code)}: {clean(finding.message)}")
     return text
 
 
-def _collapsed(fields: Sequence[Json], *, new: bool) -> Iterator[Json]:
+def _collapsed(fields: Sequence[FieldChange], *, new: bool) -> Iterator[FieldChange]:
     """Omits empty fields of a new object, and shows a base model's config in one line."""
     if not new:
         yield from fields
         return
-    config = [f for f in fields if f["field"].startswith("config.")]
+    config = [f for f in fields if f.field.startswith("config.")]
     if len(config) > _FEW:
-        yield {"field": "config", "old": None, "new": f"{len(config)} fields"}
+        yield FieldChange(field="config", old=None, new=f"{len(config)} fields")
     else:
         config = []
-    yield from (f for f in fields if f not in config and f["new"] != "")
+    yield from (f for f in fields if f not in config and f.new != "")
 
 
 def _value(value: Any) -> str:
@@ -193,22 +191,15 @@ def _value(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _sum(result: Json) -> str:
-    counts: dict[str, int] = dict.fromkeys(_DONE, 0)
-    for action in result["actions"]:
-        if action["outcome"] in {"planned", "done"}:
-            counts[action["action"]] += 1
-    if not result["actions"]:
-        return f"Nothing to do: {_objects(_unchanged(result))} up to date."
-    words = {verb: f"to {verb}" for verb in _DONE} if result["dry_run"] else _DONE
+def _sum(result: Applied) -> str:
+    unchanged = result.counts.unchanged
+    if not result.actions:
+        return f"Nothing to do: {_objects(unchanged)} up to date."
+    counts = Counter(action.action for action in result.actions if action.outcome in {"planned", "done"})
+    words = {verb: f"to {verb}" for verb in _DONE} if result.dry_run else _DONE
     parts = [f"{counts[verb]} {words[verb]}" for verb in _DONE]
-    parts += [f"{result['failed']} failed"] if result["failed"] else []
-    return f"{', '.join(parts)}, {_unchanged(result)} unchanged."
-
-
-def _unchanged(result: Json) -> int:
-    unchanged: int = result["counts"]["unchanged"]
-    return unchanged
+    parts += [f"{result.failed} failed"] if result.failed else []
+    return f"{', '.join(parts)}, {unchanged} unchanged."
 
 
 def _objects(count: int) -> str:
@@ -216,28 +207,23 @@ def _objects(count: int) -> str:
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[[Json], None]]:
+def _bars() -> Iterator[Callable[[ProgressLine], None]]:
     """Progress on stderr if it is a terminal: one bar overall, one for each version in progress."""
     err = console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
-        whole = progress.add_task("applying", total=None)
+        overall = progress.add_task("applying", total=None)
         versions: dict[str, TaskID] = {}
 
-        def told(line: Json) -> None:
-            step, done, total = str(line.get("step", "")), line.get("done") or 0, line.get("total")
-            version, colon, what = step.partition(": ")
-            if not colon:
-                progress.update(whole, description=clean(step), completed=done, total=total)
-                return
-            if version not in versions:
+        def show_progress(line: ProgressLine) -> None:
+            version, colon, what = line.step.partition(": ")
+            if colon and version not in versions:
                 versions[version] = progress.add_task(clean(version), total=None)
             progress.update(
-                versions[version], description=clean(f"{version} {what}"), completed=done, total=total
+                versions[version] if colon else overall,
+                description=clean(f"{version} {what}".rstrip()),
+                completed=line.done,
+                total=line.total,
             )
 
-        yield told
-
-
-def _ignore(line: Json) -> None:
-    del line
+        yield show_progress

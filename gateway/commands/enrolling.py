@@ -21,6 +21,9 @@ from adapters.security.secret_files import KeyFileError, read_key, read_private,
 from gateway.commands.client import Api, ApiError, UsageError, segment
 from gateway.commands.output import note, say
 from gateway.commands.session import HostKeyFile, Session, command
+from gateway.schemas.base import Named
+from gateway.schemas.enrolment import Enrolment
+from gateway.schemas.keys import Key
 
 app = typer.Typer()
 
@@ -126,7 +129,8 @@ def exchange(url: str, name: str, token: str, path: Path) -> None:
 def _offer(url: str, name: str, token: str, key: str, *, begun: bool) -> None:
     """`begun`: the key may already have been accepted, and the response lost."""
     try:
-        Api.to(url, token).post("/admin/v1/enrol", {"engine": name, "secret": f"sha256:{_sha256(key)}"})
+        enrolment = Enrolment(engine=name, secret=f"sha256:{_sha256(key)}")
+        Api.to(url, token).post("/admin/v1/enrol", enrolment.model_dump(), Key)
     except ApiError as error:
         if begun and error.code == "revoked_api_key" and _accepted(url, name, key):
             return
@@ -135,7 +139,7 @@ def _offer(url: str, name: str, token: str, key: str, *, begun: bool) -> None:
 
 def _accepted(url: str, name: str, key: str) -> bool:
     try:
-        Api.to(url, key).get(f"/admin/v1/engines/{segment(name)}")
+        Api.to(url, key).get(f"/admin/v1/engines/{segment(name)}", Named)
     except ApiError as error:
         return error.status == 404  # the key is known, the engine not yet
     return True

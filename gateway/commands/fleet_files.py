@@ -7,15 +7,37 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commands import fleet_file
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import clean, note, print_json, say
 from gateway.commands.session import REFUSED, Session, command
 from gateway.operations.declarative.sections import SECTIONS
+from gateway.schemas.base import Answer
 
 if TYPE_CHECKING:
     from gateway.operations.declarative.document import Document, Mistake
 
 app = typer.Typer()
+
+
+class FleetFileMistake(Answer):
+    line: int
+    lines: tuple[int, ...]
+    path: str
+    message: str
+    expected: str
+
+
+class Refusal(Answer):
+    kind: str
+    id: str
+    reason: str
+
+
+class CheckedFile(Answer):
+    valid: bool
+    findings: tuple[FleetFileMistake, ...]
+    objects: dict[str, int]
+    refused_by_an_empty_installation: tuple[Refusal, ...]
 
 
 @command(app, "check", local=True)
@@ -31,9 +53,9 @@ def check(
     Example: florin fleet-file check fleet.yaml
     """
     source = fleet_file.parsed(file)
-    body = _checked(source)
-    session.result(body, lambda result: _people(file, result))
-    if not body["valid"]:
+    checked = _checked(source)
+    session.result(checked, lambda result: _people(file, result))
+    if not checked.valid:
         raise typer.Exit(REFUSED)
 
 
@@ -50,49 +72,44 @@ def schema(session: Session) -> None:
     print_json(fleet_file_schema())
 
 
-def _checked(source: fleet_file.FleetFile) -> Json:
+def _checked(source: fleet_file.FleetFile) -> CheckedFile:
     from gateway.operations.declarative.document import read
 
-    findings: list[Json] = []
+    findings: list[FleetFileMistake] = []
     for key_id, key in source.secrets():
         path = f"keys.{key_id}.secret"
         try:
             key["secret"] = fleet_file.placeholder(path, key["secret"])
         except UsageError as error:
             message = str(error).removeprefix(f"{path} ")
-            findings.append(_finding(source.line(("keys", key_id, "secret")), path, message))
+            line = source.line(("keys", key_id, "secret"))
+            findings.append(
+                FleetFileMistake(line=line, lines=(line,), path=path, message=message, expected="-")
+            )
             key["secret"] = fleet_file.placeholder(path, {"env": path})  # one mistake, named once
     document, mistakes = read(source.document)
     findings += (_mistake(source, mistake) for mistake in mistakes)
-    return {
-        "valid": not findings,
-        "findings": sorted(findings, key=lambda finding: finding["line"]),
-        "objects": {
+    return CheckedFile(
+        valid=not findings,
+        findings=tuple(sorted(findings, key=lambda finding: finding.line)),
+        objects={
             section: len(source.document[section] or ())
             for section in SECTIONS
             if isinstance(source.document.get(section), dict | list)
         },
-        "refused_by_an_empty_installation": [] if document is None else _needs(document),
-    }
-
-
-def _mistake(source: fleet_file.FleetFile, mistake: Mistake) -> Json:
-    finding = mistake.finding
-    path, _, message = finding.message.partition(": ")
-    return _finding(
-        source.line(mistake.places[0]),
-        path,
-        message,
-        finding.expected,
-        [source.line(p) for p in mistake.places],
+        refused_by_an_empty_installation=() if document is None else _needs(document),
     )
 
 
-def _finding(line: int, path: str, message: str, expected: str = "-", lines: list[int] | None = None) -> Json:
-    return {"line": line, "lines": lines or [line], "path": path, "message": message, "expected": expected}
+def _mistake(source: fleet_file.FleetFile, mistake: Mistake) -> FleetFileMistake:
+    path, _, message = mistake.finding.message.partition(": ")
+    lines = tuple(map(source.line, mistake.places))
+    return FleetFileMistake(
+        line=lines[0], lines=lines, path=path, message=message, expected=mistake.finding.expected
+    )
 
 
-def _needs(document: Document) -> list[Json]:
+def _needs(document: Document) -> tuple[Refusal, ...]:
     """What the file needs of an installation beyond itself, or contradicts itself in."""
     import time
 
@@ -103,23 +120,21 @@ def _needs(document: Document) -> list[Json]:
 
     empty = read(Snapshot.take(Catalog(), Directory()), ())
     actions = plan(empty, document, clock=time.time_ns() // 1000).actions
-    refused = (action for action in actions if action.verb == "refuse")
-    return [{"kind": action.kind, "id": action.id, "reason": action.reason} for action in refused]
+    return tuple(Refusal.of(action) for action in actions if action.verb == "refuse")
 
 
-def _people(name: str, body: Json) -> None:
-    for finding in body["findings"]:
-        say(f"{clean(name)}:{finding['line']}: {clean(finding['path'])}: {clean(finding['message'])}")
-        if finding["expected"] != "-":
-            say(f"    expected: {clean(finding['expected'])}")
-    for refusal in body["refused_by_an_empty_installation"]:
+def _people(name: str, checked: CheckedFile) -> None:
+    for finding in checked.findings:
+        say(f"{clean(name)}:{finding.line}: {clean(finding.path)}: {clean(finding.message)}")
+        if finding.expected != "-":
+            say(f"    expected: {clean(finding.expected)}")
+    for refusal in checked.refused_by_an_empty_installation:
         note(
-            f"An empty installation would refuse {refusal['kind']} {clean(refusal['id'])}: "
-            f"{clean(refusal['reason'])}"
+            f"An empty installation would refuse {refusal.kind} {clean(refusal.id)}: {clean(refusal.reason)}"
         )
-    if body["valid"]:
-        counts = ", ".join(f"{count:,} {section}" for section, count in body["objects"].items())
+    if checked.valid:
+        counts = ", ".join(f"{count:,} {section}" for section, count in checked.objects.items())
         say(f"{clean(name)} is valid: {counts or 'no sections'}.")
     else:
-        many = len(body["findings"])
+        many = len(checked.findings)
         note(f"{clean(name)} is not valid: {many} mistake{'' if many == 1 else 's'}.")

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import Field
 
 from adapters.checks.adapter_folder import directory_of
 from adapters.checks.base_models import read_base
@@ -19,7 +22,8 @@ from adapters.sources import archive
 from gateway.commands.client import Json, UsageError
 from gateway.commands.session import Session
 from gateway.config import Settings
-from gateway.schemas.base import Listed
+from gateway.schemas import adapters as schemas
+from gateway.schemas.base import Answer, Listed
 from gateway.schemas.engines import ServedBase
 
 _HIGHEST_RANK = 512
@@ -31,7 +35,15 @@ _MAX_BYTES: int = Settings.model_fields["max_adapter_bytes"].default
 class Against:
     base: BaseModel
     ranks: tuple[int, ...]
-    """Of the engines; empty if no gateway was asked."""
+    """Highest ranks of the engines; empty if no gateway was asked."""
+
+
+class CheckedAdapter(Answer):
+    path: str
+    base_model: str
+    passed: bool
+    findings: tuple[schemas.Finding, ...]
+    facts: dict[str, Any] | None = Field(description="null unless it passed.")
 
 
 def check(
@@ -42,14 +54,14 @@ def check(
     max_bytes: int | None,
     assume_base: bool,
     unverified_shapes: bool = False,
-) -> Json:
-    """The findings, as `--json` prints them. Raises UsageError if `path` cannot be read."""
+) -> CheckedAdapter:
+    """Raises UsageError if `path` cannot be read."""
     findings: tuple[Finding, ...]
     facts: Json | None = None
     limit = max_bytes or _MAX_BYTES
     try:
         with _directory(path, limit) as (directory, before):
-            found = validate(
+            checked = validate(
                 directory,
                 base=against.base,
                 max_rank=max_rank or max(against.ranks, default=_HIGHEST_RANK),
@@ -59,18 +71,18 @@ def check(
                 adapter=str(path),
                 fleet_ranks=() if max_rank else against.ranks,
             )
-            facts = {"digest": f"sha256:{digest_of(directory)}", **asdict(found)}
+            facts = {"digest": f"sha256:{digest_of(directory)}", **asdict(checked)}
             del facts["warnings"]
-        findings = (*found.warnings, *before)
+        findings = (*checked.warnings, *before)
     except RejectedError as refusal:
         findings = refusal.findings
-    return {
-        "path": str(path),
-        "base_model": against.base.name,
-        "passed": facts is not None,
-        "findings": [asdict(finding) for finding in findings],
-        "facts": facts,
-    }
+    return CheckedAdapter(
+        path=str(path),
+        base_model=against.base.name,
+        passed=facts is not None,
+        findings=tuple(map(schemas.Finding.model_validate, findings)),
+        facts=facts,
+    )
 
 
 def against(session: Session, base: str | None) -> Against:
@@ -106,11 +118,11 @@ def _directory(path: Path, max_bytes: int) -> Iterator[tuple[Path, tuple[Finding
     if path.is_dir():
         yield directory_of(path), ()
         return
-    with tempfile.TemporaryDirectory(prefix="florin-check-") as made:
+    with tempfile.TemporaryDirectory(prefix="florin-check-") as unpacked:
         findings = Findings()
         try:
-            archive.unpack(path, Path(made), max_bytes=max_bytes, findings=findings)
+            archive.unpack(path, Path(unpacked), max_bytes=max_bytes, findings=findings)
         except OSError as error:
             raise UsageError(f"Cannot read {path} ({error}).") from error
         findings.refuse_if_any(str(path))
-        yield Path(made), findings.warnings
+        yield Path(unpacked), findings.warnings

@@ -24,14 +24,14 @@ REFERENCED: Final = frozenset({Metric.EXACT, Metric.PERPLEXITY})
 """Metrics that need each case's expected answer."""
 
 
-class Status(StrEnum):
+class EvaluationStatus(StrEnum):
     ANSWERING = "answering"
     JUDGING = "judging"
     COMPLETED = "completed"
     FAILED = "failed"
 
 
-OPEN: Final = (Status.ANSWERING, Status.JUDGING)
+OPEN: Final = (EvaluationStatus.ANSWERING, EvaluationStatus.JUDGING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sqlalchemy import insert as plain_insert
 
 from gateway.batches.documents import Batch
 from gateway.errors import FlorinError
-from gateway.evaluations.documents import OPEN, Evaluation, Status
+from gateway.evaluations.documents import OPEN, Evaluation, EvaluationStatus
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import batch_results, batches, evaluations
@@ -136,8 +136,10 @@ class EvaluationStore:
     def judge(self, evaluation: Evaluation, batch: Batch) -> bool:
         """The cases are answered: the judge's batch begins. Returns False if another worker was faster."""
         table = evaluations.c
-        values = {"status": Status.JUDGING.value, "judge_batch": batch.id, "lease_until": 0}
-        put = update(evaluations).where(table.id == evaluation.id, table.status == Status.ANSWERING.value)
+        values = {"status": EvaluationStatus.JUDGING.value, "judge_batch": batch.id, "lease_until": 0}
+        put = update(evaluations).where(
+            table.id == evaluation.id, table.status == EvaluationStatus.ANSWERING.value
+        )
         with self._ledger.write() as connection:
             if not connection.execute(put.values(values)).rowcount:
                 return False
@@ -147,7 +149,7 @@ class EvaluationStore:
     def end(
         self,
         evaluation: Evaluation,
-        status: Status,
+        status: EvaluationStatus,
         summary: dict[str, Any],
         *,
         passed: bool | None,

@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.batches.documents import SECOND, Batch
-from gateway.batches.documents import Status as BatchStatus
+from gateway.batches.documents import SECOND, Batch, BatchStatus
 from gateway.batches.runner import BatchRunner
 from gateway.batches.threads import Threads
 from gateway.evaluations.answers import judged, scored, texts
 from gateway.evaluations.batch_files import write_batch
 from gateway.evaluations.cases import Case, read_cases
-from gateway.evaluations.documents import REFERENCED, Evaluation, Metric, Plan, Status
+from gateway.evaluations.documents import REFERENCED, Evaluation, EvaluationStatus, Metric, Plan
 from gateway.evaluations.evaluation_store import EvaluationStore, Ready
 from gateway.evaluations.requests import CANDIDATE, CHAT, judge_line
 from gateway.evaluations.summary import summarize
@@ -82,7 +81,7 @@ class EvaluationRunner:
             return False
         evaluation, batch = ready.evaluation, ready.batch
         if batch.status != BatchStatus.COMPLETED:
-            self._end(evaluation, Status.FAILED, {"error": _why(batch)})
+            self._end(evaluation, EvaluationStatus.FAILED, {"error": _why(batch)})
             return True
         try:
             self._score(ready)
@@ -91,7 +90,9 @@ class EvaluationRunner:
         except Exception:  # a defect; without an end, it would be tried for ever
             log.exception("Evaluation %s failed", evaluation.id)
             self._end(
-                evaluation, Status.FAILED, {"error": "Internal error in Florin: see the gateway's log."}
+                evaluation,
+                EvaluationStatus.FAILED,
+                {"error": "Internal error in Florin: see the gateway's log."},
             )
         return True
 
@@ -99,7 +100,7 @@ class EvaluationRunner:
         evaluation, plan = ready.evaluation, ready.evaluation.read_plan()
         found = read_cases(ready.data, references=plan.metric in REFERENCED, limit=plan.limit)
         cases = {case.line: case for case in found}
-        if plan.metric is Metric.JUDGE and evaluation.status == Status.ANSWERING:
+        if plan.metric is Metric.JUDGE and evaluation.status == EvaluationStatus.ANSWERING:
             lines = self._judge_lines(evaluation, plan, cases)
             first = next(lines, None)
             if first is not None:
@@ -112,10 +113,10 @@ class EvaluationRunner:
         if not any(not answer.error for answer in own):
             codes = ", ".join(sorted({answer.error for answer in own}))
             why = f"No case was answered by {evaluation.label}: {codes or 'its answers were deleted'}."
-            self._end(evaluation, Status.FAILED, {"error": why})
+            self._end(evaluation, EvaluationStatus.FAILED, {"error": why})
             return
         summary, passed = summarize(plan, found, answers, compared=bool(evaluation.against))
-        self._end(evaluation, Status.COMPLETED, summary, passed=passed)
+        self._end(evaluation, EvaluationStatus.COMPLETED, summary, passed=passed)
 
     def _judge_lines(self, evaluation: Evaluation, plan: Plan, cases: dict[int, Case]) -> Iterator[bytes]:
         for place, text in texts(self.store.results(evaluation.batch)):
@@ -139,9 +140,14 @@ class EvaluationRunner:
         )
 
     def _end(
-        self, evaluation: Evaluation, status: Status, summary: dict[str, Any], *, passed: bool | None = None
+        self,
+        evaluation: Evaluation,
+        status: EvaluationStatus,
+        summary: dict[str, Any],
+        *,
+        passed: bool | None = None,
     ) -> None:
-        if status is Status.FAILED and evaluation.read_plan().decides:
+        if status is EvaluationStatus.FAILED and evaluation.read_plan().decides:
             passed = False
         if self.store.end(evaluation, status, summary, passed=passed, actor=ACTOR, now=self._clock()):
             log.info(

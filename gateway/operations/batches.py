@@ -8,31 +8,31 @@ from gateway.errors import FlorinError
 from gateway.operations.state import State
 
 
-async def list_batches(state: State, wanted: Page, *, tenant: str, status: str) -> tuple[list[Batch], bool]:
+async def list_batches(state: State, page: Page, *, tenant: str, status: str) -> tuple[list[Batch], bool]:
     """A page, newest first, and whether more follow. Raises FlorinError, LedgerUnavailableError."""
     runner = state.batches
     try:
-        return await runner.in_thread(runner.batches.list, None, wanted, tenant=tenant, status=status)
+        return await runner.in_thread(runner.batches.list, None, page, tenant=tenant, status=status)
     except UnknownCursorError:
         raise FlorinError("invalid_value", "after: no batch has this id.", param="after") from None
 
 
 async def find(state: State, batch_id: str) -> Batch:
     """Raises FlorinError, LedgerUnavailableError."""
-    found = await state.batches.in_thread(state.batches.batches.find, batch_id)
-    if found is None:
+    batch = await state.batches.in_thread(state.batches.batches.find, batch_id)
+    if batch is None:
         raise _absent(batch_id)
-    return found
+    return batch
 
 
 async def cancel(state: State, batch_id: str, *, actor: str) -> Batch:
     """The worker that runs it notices within seconds. Raises FlorinError, LedgerUnavailableError."""
     runner = state.batches
-    found = await runner.in_thread(runner.batches.cancel, None, batch_id, actor=actor, now=runner.now())
-    if found is None:
+    batch = await runner.in_thread(runner.batches.cancel, None, batch_id, actor=actor, now=runner.now())
+    if batch is None:
         raise _absent(batch_id)
     runner.look()
-    return found
+    return batch
 
 
 def _absent(batch_id: str) -> FlorinError:

@@ -40,8 +40,8 @@ class Compared:
     judgement: Judgement | None
     """None: the canary has no guard."""
 
-    def answer(self) -> schemas.Comparison:
-        return schemas.Comparison(
+    def answer(self) -> schemas.CanaryComparison:
+        return schemas.CanaryComparison(
             canary=_figures(self.canary),
             live=_figures(self.live),
             verdict=self.judgement.verdict if self.judgement else None,
@@ -81,7 +81,7 @@ async def compared(state: State, adapter: Adapter, evaluation: Evaluation = "non
     return judged(adapter, version, counts, state.clock.now(), evaluation)
 
 
-async def comparison(state: State, adapter: Adapter) -> schemas.Comparison | None:
+async def comparison(state: State, adapter: Adapter) -> schemas.CanaryComparison | None:
     """None: there is no canary, or its figures cannot be read now."""
     evaluation: Evaluation = "none" if adapter.guard is None else await evaluation_of(state, adapter)
     try:

@@ -18,7 +18,14 @@ from gateway.batches.documents import Batch
 from gateway.errors import FlorinError
 from gateway.evaluations.batch_files import write_batch
 from gateway.evaluations.cases import BadDataError, Case, read_cases
-from gateway.evaluations.documents import REFERENCED, Evaluation, Metric, Plan, Status, new_evaluation_id
+from gateway.evaluations.documents import (
+    REFERENCED,
+    Evaluation,
+    EvaluationStatus,
+    Metric,
+    Plan,
+    new_evaluation_id,
+)
 from gateway.evaluations.judging import MOST_PROMPT
 from gateway.evaluations.requests import AGAINST, CANDIDATE, CHAT, answer_lines, endpoint_of
 from gateway.evaluations.scoring import BadPlanError, check_of
@@ -75,7 +82,7 @@ async def start(
         plan=orjson.dumps(asdict(plan)).decode(),
         data_sha256=digest,
         cases=len(cases),
-        status=Status.ANSWERING.value,
+        status=EvaluationStatus.ANSWERING.value,
         batch="",
         judge_batch="",
         key_id=key.id,

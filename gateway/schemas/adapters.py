@@ -155,7 +155,7 @@ class ArmFigures(Answer):
     per_token: Latency
 
 
-class Comparison(Answer):
+class CanaryComparison(Answer):
     """The canary beside the live version, in the last window."""
 
     canary: ArmFigures
@@ -238,7 +238,9 @@ class ReleasedVersion(AdapterVersion):
 
 class AdapterDetails(Adapter):
     version_details: tuple[VersionDetails, ...]
-    comparison: Comparison | None = Field(description="null without a canary, or while Redis is unavailable.")
+    comparison: CanaryComparison | None = Field(
+        description="null without a canary, or while Redis is unavailable."
+    )
 
 
 class PromotedAdapter(Adapter):

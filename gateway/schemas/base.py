@@ -80,8 +80,9 @@ class Answer(BaseModel):
 
     @property
     def body(self) -> Json:
-        """As it was sent, with fields that this version does not know."""
-        return self._body
+        """As it was sent, with fields that this version does not know; of one that was made here, its
+        fields."""
+        return self._body or self.model_dump(mode="json")
 
 
 class Listed(Answer, Generic[T]):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from gateway.evaluations.documents import Metric, Status
+from gateway.evaluations.documents import EvaluationStatus, Metric
 from gateway.schemas.base import Answer, StrictBody
+from gateway.schemas.batches import BatchUsage, RequestCounts
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["9f86d081884c7d65" * 4])]
 
@@ -87,7 +88,7 @@ class LastEvaluation(Answer):
     metric: Metric
     against: str | None
     data_sha256: str
-    status: Status
+    status: EvaluationStatus
     passed: bool | None = Field(description="null: it has not ended, or has nothing to pass.")
     ended: int | None = Field(description="Unix microseconds, UTC.")
     by: str
@@ -115,7 +116,7 @@ class ListedEvaluation(Answer):
     limit: int | None
     data_sha256: str
     cases: int
-    status: Status
+    status: EvaluationStatus
     passed: bool | None = Field(description="null: it has not ended, or has nothing to pass.")
     created: int = Field(description="Unix microseconds, UTC.")
     ended: int | None = Field(description="Unix microseconds, UTC.")
@@ -136,13 +137,10 @@ class Example(Answer):
     against_score: float | None
 
 
-class Progress(Answer):
-    """Of the batch that runs, or ran last."""
+class Progress(RequestCounts):
+    """Progress of the batch that runs, or ran last."""
 
-    total: int
-    completed: int
-    failed: int
-    usage: dict[str, Any]
+    usage: BatchUsage
 
 
 class Evaluation(ListedEvaluation):

@@ -1,4 +1,4 @@
-"""The installation: its gateways, their settings, the state of the registry, and what is wrong with it."""
+"""The installation: whether it serves, its gateways, settings and registry, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gateway.schemas.base import Answer, StrictBody
+
+
+class Liveness(Answer):
+    status: Literal["ok"]
+
+
+class Serving(Answer):
+    status: Literal["ok", "unavailable"]
+
+
+class Readiness(Answer):
+    status: Literal["ok", "degraded", "unavailable"]
+    redis: bool = Field(description="The worker is connected to Redis.")
+    conditions: tuple[str, ...] = Field(description="Codes of what is wrong: see the page Conditions.")
+
+
+class Release(Answer):
+    version: str
 
 
 class WorkerDeath(Answer):

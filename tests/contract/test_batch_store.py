@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from gateway.batches.batch_store import BatchQuotas, BatchStore, LeaseLostError
-from gateway.batches.documents import Batch, File, Owner, Status
+from gateway.batches.documents import Batch, BatchStatus, File, Owner
 from gateway.batches.file_store import FileStore
 from gateway.batches.lines import LineError
 from gateway.batches.results import Result
@@ -179,7 +179,7 @@ def test_workers_that_stop_responding_are_counted_until_a_line_is_answered(
     lost = store.claim("w2", 41 * T, 50 * T, most_of_tenant=9)
     assert lost.lapses == 2
     why = LineError("workers_lost", "Two workers stopped.")
-    ended = store.end("w2", lost, Status.FAILED, 42 * T, keep=T, errors=[why])
+    ended = store.end("w2", lost, BatchStatus.FAILED, 42 * T, keep=T, errors=[why])
     assert store.get(ACME, "batch_1").document()["errors"]["data"] == [why.document()]
     assert ended.output_file  # of the line that was answered
 
@@ -221,7 +221,7 @@ def test_results_and_their_records_are_stored_together(
     assert billed(ledger) == ["r1"]
     found = store.finalize("w", "batch_1", 5 * T)
     assert (found.completed, found.failed, found.prompt_tokens) == (1, 1, results[0].record.prompt_tokens)
-    ended = store.end("w", found, Status.COMPLETED, 6 * T, keep=10 * T)
+    ended = store.end("w", found, BatchStatus.COMPLETED, 6 * T, keep=10 * T)
     output, errors = (file_store.get(ACME, f) for f in (ended.output_file, ended.error_file))
     assert (output.lines, output.bytes, output.expires_at) == (1, len(results[0].body), 16 * T)
     assert b"".join(file_store.parts(output)) == results[0].body
@@ -284,9 +284,9 @@ def test_a_worker_that_was_taken_for_dead(ledger: Ledger, file_store: FileStore,
     }
 
 
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.EXPIRED, Status.CANCELLED])
+@pytest.mark.parametrize("status", [BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED])
 def test_nothing_changes_after_the_end(
-    ledger: Ledger, file_store: FileStore, store: BatchStore, status: Status
+    ledger: Ledger, file_store: FileStore, store: BatchStore, status: BatchStatus
 ):
     batch = begin(file_store, store)
     store.store("w", "batch_1", [answer(1)], 4 * T)
@@ -295,7 +295,7 @@ def test_nothing_changes_after_the_end(
     assert store.store("w", "batch_1", [answer(2)], 7 * T).delivered == set()
     assert billed(ledger) == ["r1"]
     with pytest.raises(LeaseLostError):
-        store.end("w", batch, Status.COMPLETED, 8 * T, keep=10 * T)
+        store.end("w", batch, BatchStatus.COMPLETED, 8 * T, keep=10 * T)
     with pytest.raises(FlorinError, match=status.value):
         store.cancel(ACME, "batch_1", actor="key:k1", now=9 * T)
 

@@ -16,6 +16,7 @@ from gateway.commands.client import Api, ApiError
 from gateway.commands.packing import PIECE
 from gateway.composition.build import UPLOADS
 from gateway.operations.progress import OperationProgress
+from gateway.schemas.adapters import RegisteredVersion
 from tests.integration.uploading import Wire, adapter_files, path_of, staged, tar_of, zip_of
 from tests.support.harness import OPERATOR_KEY, running_gateway
 from tests.support.lora import LLAMA
@@ -216,7 +217,12 @@ async def test_the_command_is_told_why_though_it_is_still_sending(tmp_path, valk
         params = {"adapter": "acme/support"}
         with pytest.raises(ApiError) as refused:
             await asyncio.to_thread(
-                api.work, "/admin/v1/adapters/upload", params=params, content=pieces, size=size, told=print
+                api.work,
+                "/admin/v1/adapters/upload",
+                RegisteredVersion,
+                params=params,
+                content=pieces,
+                size=size,
             )
         assert (refused.value.status, refused.value.code) == (413, "body_too_large")
 

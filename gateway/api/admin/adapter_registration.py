@@ -8,7 +8,7 @@ from adapters.model import AdapterName
 from adapters.registry.changes.versions import Registered
 from gateway.api.admin.adapter_answers import label
 from gateway.api.admin.common import Managed
-from gateway.api.admin.progress import answer
+from gateway.api.admin.progress import answer, in_openapi
 from gateway.api.dependencies import Manager, StateDep
 from gateway.operations import adapters
 from gateway.operations.progress import OperationProgress
@@ -17,7 +17,7 @@ from gateway.schemas.adapters import Finding, NewAdapter, RegisteredVersion
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 
 
-@router.post("", status_code=201, response_model=RegisteredVersion)
+@router.post("", status_code=201, response_model=RegisteredVersion, responses=in_openapi(RegisteredVersion))
 async def add_adapter(body: NewAdapter, request: Request, state: StateDep, authority: Manager) -> Response:
     """Register an adapter or a new version (201). If a version with the same content exists, returns it
     (200). The first version is live at once. With `accept: application/x-ndjson`, the response is a line per

@@ -12,7 +12,11 @@ from gateway.operations import artifacts
 router = APIRouter(prefix="/artifacts", tags=["engines"], dependencies=[Host])
 
 
-@router.get("/{digest}/{file}", response_class=FileResponse)
+@router.get(
+    "/{digest}/{file}",
+    response_class=FileResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
 async def get_artifact(
     digest: str, file: str, state: StateDep, key: HostKey, request: Request
 ) -> FileResponse:

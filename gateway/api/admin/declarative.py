@@ -8,15 +8,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from gateway.api.admin.common import Operator, as_it_is
-from gateway.api.admin.progress import answer
+from gateway.api.admin.progress import answer, in_openapi
 from gateway.api.dependencies import Actor, Confirm, StateDep
 from gateway.operations.declarative import execute
 from gateway.operations.declarative.apply import export_registry, plan_apply
 from gateway.operations.declarative.document import Document, parse
 from gateway.operations.progress import OperationProgress
-from gateway.operations.transaction import Json
+from gateway.schemas.declarative import Applied
 
 router = APIRouter(tags=["declarative"], dependencies=[Operator])
+
+_DOCUMENT = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Document"}}},
+    }
+}
 
 
 @router.get("/export", response_model=None, responses={200: {"model": Document}})
@@ -26,7 +33,7 @@ async def export(state: StateDep) -> Response:
     return as_it_is(await export_registry(state))
 
 
-@router.post("/apply", response_model=None, openapi_extra={"requestBody": {"required": True}})
+@router.post("/apply", response_model=Applied, responses=in_openapi(Applied), openapi_extra=_DOCUMENT)
 async def apply(
     *,
     body: Annotated[dict[str, Any], Body(description="A document as returned by `export`.")],
@@ -50,20 +57,20 @@ async def apply(
     """Change the registry to match the document. Returns 200 even if some actions failed: `failed` is their
     number, and each of `actions` has its `outcome`. With `accept: application/x-ndjson`, the response is a
     line per step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}."""
-    wanted = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
-    made = await plan_apply(state, wanted, prune=prune, agreed=agreed, actor=actor, confirmed=confirm)
+    document = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
+    plan = await plan_apply(state, document, prune=prune, agreed=agreed, actor=actor, confirmed=confirm)
 
-    async def work(progress: OperationProgress) -> tuple[int, Json]:
+    async def work(progress: OperationProgress) -> tuple[int, Applied]:
         if dry_run:
-            outcomes = execute.planned(made)
+            outcomes = execute.planned(plan)
         else:
-            outcomes = await execute.execute(state, made, wanted, actor=actor, report=progress)
-        return 200, {
-            "dry_run": dry_run,
-            "plan": made.digest,
-            "counts": made.counts(),
-            "failed": sum(o.state in {"failed", "skipped"} for o in outcomes),
-            "actions": [o.json() for o in outcomes],
-        }
+            outcomes = await execute.execute(state, plan, document, actor=actor, report=progress)
+        return 200, Applied(
+            dry_run=dry_run,
+            plan=plan.digest,
+            counts=plan.counts(),
+            failed=sum(outcome.state in {"failed", "skipped"} for outcome in outcomes),
+            actions=tuple(outcome.answer() for outcome in outcomes),
+        )
 
     return await answer(request, work)

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-import orjson
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
@@ -22,6 +21,7 @@ from gateway.errors import FlorinError
 from gateway.operations.authorization import Authority, worded
 from gateway.operations.progress import AbandonedError, OperationProgress
 from gateway.schemas.base import Answer, Json, json_of
+from gateway.schemas.progress import ProgressLine
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +31,19 @@ _LOOK_SECONDS = 0.1
 """Seconds between two polls of the progress, and so between two lines."""
 _ALIVE_SECONDS = 5.0
 """Seconds without progress after which the last line is repeated, so that no client or proxy times out."""
-_WAITING = b'{"step":"wait","done":0,"total":null}\n'
+_WAITING = ProgressLine(step="wait", done=0, total=None)
 """Sent while the work is queued."""
 
-Work = Callable[["OperationProgress"], Awaitable[tuple[int, Answer | Json]]]
+Work = Callable[[OperationProgress], Awaitable[tuple[int, Answer]]]
 """Does the work; returns the status and body of the response."""
 
 _running: set[asyncio.Task[Any]] = set()
 """Mutable. Keeps tasks alive after their callers have disconnected, since event loops hold them weakly."""
+
+
+def in_openapi(result: type[Answer]) -> dict[int | str, Json]:
+    """The `responses` of a route that answers so, with 200 or in lines."""
+    return {200: {"model": result, "content": {NDJSON: {"schema": ProgressLine.model_json_schema()}}}}
 
 
 async def answer(request: Request, work: Work, authority: Authority | None = None) -> Response:
@@ -85,17 +90,21 @@ async def _outcome(
 async def _lines(
     task: asyncio.Future[tuple[int, bytes, dict[str, str]]], progress: OperationProgress
 ) -> AsyncGenerator[bytes, None]:
-    last, at = _WAITING, time.monotonic()
+    last, sent_at = _as_line(_WAITING), time.monotonic()
     try:
         while not task.done():
             await asyncio.wait([task], timeout=_LOOK_SECONDS)
             for line in progress.take():
-                last, at = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE), time.monotonic()
+                last, sent_at = _as_line(line), time.monotonic()
                 yield last
-            if time.monotonic() - at >= _ALIVE_SECONDS:
-                at = time.monotonic()
+            if time.monotonic() - sent_at >= _ALIVE_SECONDS:
+                sent_at = time.monotonic()
                 yield last
         status, body, _ = task.result()
         yield b'{"result":' + body + b"}\n" if status < 300 else body + b"\n"
     finally:
         progress.abandon()
+
+
+def _as_line(progress: ProgressLine) -> bytes:
+    return json_of(progress) + b"\n"

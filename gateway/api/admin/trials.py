@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
-
-import orjson
 from fastapi import APIRouter, Response
-from pydantic import Field, model_validator
 
 from adapters.model import AdapterName
 from gateway.api.admin.common import Operator
@@ -17,34 +13,16 @@ from gateway.dataplane.request import CHAT, COMPLETIONS
 from gateway.operations import trials
 from gateway.operations.state import State
 from gateway.schemas.adapters import VersionName
-from gateway.schemas.base import StrictBody
+from gateway.schemas.trials import Completion, Trial
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
 
 
-class Trial(StrictBody):
-    messages: list[dict[str, Any]] | None = Field(None, min_length=1, description="Of a chat.")
-    prompt: str | None = Field(None, min_length=1, description="Instead: a text to be continued.")
-    max_tokens: int = Field(512, ge=1, le=16_384)
-    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
-    seed: int | None = None
-    stream: bool = True
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.messages is None) == (self.prompt is None):
-            raise ValueError("send either messages or prompt")
-        return self
-
-    def body(self, model: str) -> bytes:
-        """Of the request to `model`."""
-        body = self.model_dump(exclude_none=True) | {"model": model}
-        if self.stream:
-            body["stream_options"] = {"include_usage": True}
-        return orjson.dumps(body)
-
-
-@router.post("/{tenant}/{name}/versions/{version}/try", response_model=None)
+@router.post(
+    "/{tenant}/{name}/versions/{version}/try",
+    response_model=None,
+    responses={200: {"model": Completion, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
 async def try_version(
     tenant: str, name: str, version: VersionName, body: Trial, state: StateDep, actor: Actor
 ) -> Response:
@@ -52,10 +30,10 @@ async def try_version(
     like POST /v1/completions. The request is the tenant's, like those of an operator's evaluation: it counts
     in its limits, its usage and its bill."""
     full_name = AdapterName.parse(f"{tenant}/{name}")
-    return _Called(state, full_name, int(version[1:]), body, actor)
+    return _Call(state, full_name, int(version[1:]), body, actor)
 
 
-class _Called(Response):
+class _Call(Response):
     """The data plane's answer, as it comes. A disconnect of the client reaches the engine."""
 
     def __init__(self, state: State, name: AdapterName, number: int, trial: Trial, actor: str) -> None:

@@ -12,7 +12,7 @@ from adapters.model import AdapterName
 from adapters.registry.ingest import Upload
 from gateway.api.admin.adapter_registration import registered
 from gateway.api.admin.common import Managed
-from gateway.api.admin.progress import answer
+from gateway.api.admin.progress import answer, in_openapi
 from gateway.api.admin.upload_stream import receive
 from gateway.api.dependencies import Manager, StateDep
 from gateway.errors import FlorinError
@@ -46,7 +46,13 @@ _BODY = {
 }
 
 
-@router.post("/upload", status_code=201, response_model=RegisteredVersion, openapi_extra=_BODY)
+@router.post(
+    "/upload",
+    status_code=201,
+    response_model=RegisteredVersion,
+    responses=in_openapi(RegisteredVersion),
+    openapi_extra=_BODY,
+)
 async def upload(
     *,
     request: Request,

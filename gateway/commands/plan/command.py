@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,6 +17,7 @@ from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show, table
 from gateway.commands.plan.offers import REFERENCE, Offer, current_offers, speed_of
 from gateway.commands.session import Session, command
+from gateway.schemas.base import Answer
 
 if TYPE_CHECKING:  # the simulator is loaded only when it is needed: help comes without it
     from gateway.commands.plan.month_of_use import MonthOfUse
@@ -43,6 +44,33 @@ class Candidate:
     speed: float
     kv_tokens: int | None
     slots: int
+
+
+class PlanOption(Answer):
+    """One kind of engine at one price. Without `engines`, no number of them meets the objectives."""
+
+    gpu_type: str
+    purchase: str
+    region: str
+    speed: float
+    kv_tokens: int | None
+    slots: int
+    engines: int | None
+    attainment: float | None
+    ttft_p50: float | None
+    ttft_p99: float | None
+    rate_per_gpu_hour: str
+    cost_per_hour: str | None
+    cost_per_million_tokens: str | None
+    currency: str
+
+
+class Plan(Answer):
+    objectives: dict[str, float]
+    traffic: dict[str, Any]
+    approximations: tuple[str, ...]
+    options: tuple[PlanOption, ...]
+    unknown_speed: tuple[str, ...]
 
 
 @command(app, "plan")
@@ -171,15 +199,15 @@ def plan(
         for each in candidates
         if (each.gpu_type, each.speed) == (offer.gpu_type, factor)
     ]
-    options.sort(key=lambda o: (o["engines"] is None, Decimal(o["cost_per_hour"] or 0), o["slots"]))
-    body: Json = {
-        "objectives": asdict(goal),
-        "traffic": _described(traffic, used),
-        "approximations": _approximations(used, tokens, candidates),
-        "options": options,
-        "unknown_speed": left_out,
-    }
-    session.result(body, _people)
+    options.sort(key=lambda o: (o.engines is None, Decimal(o.cost_per_hour or 0), o.slots))
+    sized = Plan(
+        objectives=asdict(goal),
+        traffic=_described(traffic, used),
+        approximations=tuple(_approximations(used, tokens, candidates)),
+        options=tuple(options),
+        unknown_speed=tuple(left_out),
+    )
+    session.result(sized, _people)
 
 
 def _offers(
@@ -214,25 +242,22 @@ def _offers(
     return known, unknown
 
 
-def _option(offer: Offer, each: Candidate, fleet: Size | None, tokens_per_hour: Decimal) -> Json:
+def _option(offer: Offer, each: Candidate, fleet: Size | None, tokens_per_hour: Decimal) -> PlanOption:
     hourly = None if fleet is None else offer.rate * fleet.engines
     million = None if hourly is None else hourly * _MILLION / tokens_per_hour
-    return {
-        "gpu_type": offer.gpu_type,
-        "purchase": offer.purchase,
-        "region": offer.region,
-        "speed": each.speed,
-        "kv_tokens": each.kv_tokens,
-        "slots": each.slots,
-        "engines": None if fleet is None else fleet.engines,
-        "attainment": None if fleet is None else round(fleet.attainment, 4),
-        "ttft_p50": None if fleet is None else round(fleet.ttft_p50, 4),
-        "ttft_p99": None if fleet is None else round(fleet.ttft_p99, 4),
-        "rate_per_gpu_hour": f"{offer.rate:f}",
-        "cost_per_hour": None if hourly is None else f"{hourly:f}",
-        "cost_per_million_tokens": None if million is None else f"{million:.4f}",
-        "currency": offer.currency,
-    }
+    return PlanOption.of(
+        offer,
+        speed=each.speed,
+        kv_tokens=each.kv_tokens,
+        slots=each.slots,
+        engines=None if fleet is None else fleet.engines,
+        attainment=None if fleet is None else round(fleet.attainment, 4),
+        ttft_p50=None if fleet is None else round(fleet.ttft_p50, 4),
+        ttft_p99=None if fleet is None else round(fleet.ttft_p99, 4),
+        rate_per_gpu_hour=f"{offer.rate:f}",
+        cost_per_hour=None if hourly is None else f"{hourly:f}",
+        cost_per_million_tokens=None if million is None else f"{million:.4f}",
+    )
 
 
 def _described(traffic: Stated | Used, used: MonthOfUse | None) -> Json:
@@ -271,31 +296,31 @@ def _approximations(
     return notes
 
 
-def _people(body: Json) -> None:
+def _people(sized: Plan) -> None:
     columns = ("gpu", "slots", "engines", "met", "ttft p99", "per hour", "per 1M tokens", "")
     rows = []
-    for number, option in enumerate(body["options"]):
-        where = f" in {option['region']}" if option["region"] else ""
-        gpu = f"{option['gpu_type']} {option['purchase'].replace('_', ' ')}{where}"
-        if option["engines"] is None:
-            rows.append((gpu, option["slots"], "none", *[Text("")] * 4, "misses the objectives"))
+    for number, option in enumerate(sized.options):
+        region = f" in {option.region}" if option.region else ""
+        gpu = f"{option.gpu_type} {option.purchase.replace('_', ' ')}{region}"
+        if option.engines is None:
+            rows.append((gpu, option.slots, "none", *[Text("")] * 4, "misses the objectives"))
             continue
         rows.append(
             (
                 gpu,
-                option["slots"],
-                option["engines"],
-                f"{option['attainment']:.1%}",
-                f"{option['ttft_p99']:.2f} s",
-                f"{Decimal(option['cost_per_hour']):,.2f} {option['currency']}",
-                f"{Decimal(option['cost_per_million_tokens']):,.4f} {option['currency']}",
+                option.slots,
+                option.engines,
+                f"{option.attainment:.1%}",
+                f"{option.ttft_p99:.2f} s",
+                f"{Decimal(option.cost_per_hour or 0):,.2f} {option.currency}",
+                f"{Decimal(option.cost_per_million_tokens or 0):,.4f} {option.currency}",
                 Text("cheapest" if number == 0 else "", "bold"),
             )
         )
     show(table(columns, rows, right=columns[1:7]))
-    for text in body["approximations"]:
+    for text in sized.approximations:
         note(text)
-    for name in body["unknown_speed"]:
+    for name in sized.unknown_speed:
         note(f"{clean(name)} is left out, since its speed is unknown: --speed {clean(name)}=FACTOR.")
 
 

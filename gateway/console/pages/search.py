@@ -13,7 +13,9 @@ from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
+from gateway.schemas.account import Account
 from gateway.schemas.adapters import Adapter
+from gateway.schemas.audit import RequestAttempts
 from gateway.schemas.base import Answer, Listed, Named
 from gateway.schemas.engines import Engine
 from gateway.schemas.keys import Key
@@ -117,10 +119,11 @@ async def _request(visit: Visit, text: str) -> list[Hit]:
     if visit.role is Role.OPERATOR:
         if await _known(visit, f"/admin/v1/explain/{path}"):  # it may be running
             return [Hit(text, page, "request", exact=True)]
-        refused = (await visit.api.get(f"/admin/v1/audit/requests/{path}"))["error"] is not None
+        attempts = await visit.api.get(f"/admin/v1/audit/requests/{path}", RequestAttempts)
+        refused = attempts.error is not None
     elif visit.tenant is not None:
-        errors = (await visit.api.get("/admin/v1/account"))["errors"]
-        refused = any(error["request_id"] == text for error in errors)
+        errors = (await visit.api.get("/admin/v1/account", Account)).errors
+        refused = any(error.request_id == text for error in errors)
     else:
         refused = False
     return [Hit(text, page, "refused request", exact=True)] if refused else []

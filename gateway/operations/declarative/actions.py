@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import orjson
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpec, VersionSpec
 from gateway.operations.rate_cards import NewAssignment
+from gateway.schemas.declarative import FieldChange, Kind, PlanCounts, Verb
 
-Kind = Literal[
-    "base", "engine", "tenant", "key", "adapter", "price", "rate_card", "rate_card_assignment", "removed"
-]
-Verb = Literal["create", "change", "remove", "refuse"]
 Ref = tuple[Kind, str]
-
-
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    field: str
-    old: Any
-    """None: there was none."""
-    new: Any
-
-    def json(self) -> dict[str, Any]:
-        return {"field": self.field, "old": self.old, "new": self.new}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +28,13 @@ class PlannedAction:
     reason: str = ""
     """Why it is refused."""
     code: str = "conflict"
-    """Of that error."""
+    """The error's code."""
     needs: frozenset[Ref] = frozenset()
     """What must not have failed before."""
 
     @property
     def ref(self) -> Ref:
         return self.kind, self.id
-
-    def json(self) -> dict[str, Any]:
-        said = {"action": self.verb, "kind": self.kind, "id": self.id}
-        fields = [f.json() for f in self.fields]
-        return said | ({"reason": self.reason} if self.reason else {"fields": fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +46,18 @@ class ApplyPlan:
     @property
     def digest(self) -> str:
         """The same for the same plan: whoever agreed to it agreed to no other."""
-        return hashlib.sha256(orjson.dumps([a.json() for a in self.actions])).hexdigest()
+        actions = [(a.verb, a.kind, a.id, a.fields, a.reason) for a in self.actions]
+        return hashlib.sha256(to_json(actions)).hexdigest()
 
-    def counts(self) -> dict[str, int]:
-        verbs = [a.verb for a in self.actions]
-        counted = {verb: verbs.count(verb) for verb in ("create", "change", "remove", "refuse")}
-        return counted | {"unchanged": self.unchanged}
+    def counts(self) -> PlanCounts:
+        verbs = Counter(action.verb for action in self.actions)
+        return PlanCounts(
+            create=verbs["create"],
+            change=verbs["change"],
+            remove=verbs["remove"],
+            refuse=verbs["refuse"],
+            unchanged=self.unchanged,
+        )
 
 
 def compare(kind: Kind, id_: str, old: BaseModel | None, new: BaseModel) -> PlannedAction | None:
@@ -77,7 +65,7 @@ def compare(kind: Kind, id_: str, old: BaseModel | None, new: BaseModel) -> Plan
     before, after = _facts(old) if old else {}, _facts(new)
     names = dict.fromkeys((*after, *before))
     fields = tuple(
-        FieldChange(name, before.get(name), after.get(name))
+        FieldChange(field=name, old=before.get(name), new=after.get(name))
         for name in names
         if before.get(name) != after.get(name)
     )

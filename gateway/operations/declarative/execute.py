@@ -7,7 +7,6 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
 
 import orjson
 
@@ -23,6 +22,7 @@ from gateway.operations.declarative.resolve import DocumentRefusedError
 from gateway.operations.declarative.splits import Report
 from gateway.operations.progress import AbandonedError
 from gateway.operations.state import State
+from gateway.schemas.declarative import Action, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +33,12 @@ _AT_ONCE = {"engine": 16, "adapter": 4}
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
     action: PlannedAction
-    state: Literal["planned", "done", "failed", "skipped"]
+    state: Outcome
     error: FlorinError | None = None
 
-    def json(self) -> dict[str, Any]:
-        said = self.action.json() | {"outcome": self.state}
-        if self.error is not None:
-            said["error"] = orjson.loads(self.error.body())["error"]
-        return said
+    def answer(self) -> Action:
+        error = self.error and orjson.loads(self.error.body())["error"]
+        return Action.of(self.action, action=self.action.verb, outcome=self.state, error=error)
 
 
 def planned(plan: ApplyPlan) -> list[ActionOutcome]:

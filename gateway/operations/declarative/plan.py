@@ -14,13 +14,14 @@ from gateway.costs.periods import PeriodError
 from gateway.costs.prices.book import PriceError
 from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.operations.declarative import resolve
-from gateway.operations.declarative.actions import ApplyPlan, Kind, PlannedAction, compare
+from gateway.operations.declarative.actions import ApplyPlan, PlannedAction, compare
 from gateway.operations.declarative.current import Current
 from gateway.operations.declarative.document import Document
 from gateway.operations.declarative.pruning import PRUNED, Gone, engines_moved, left_out, removals
 from gateway.operations.declarative.resolve import DocumentRefusedError
 from gateway.operations.declarative.selling import plan_selling
 from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpec, RemovedSpec
+from gateway.schemas.declarative import Kind
 
 
 def plan(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.operations.declarative.actions import FieldChange, Kind, PlannedAction
+from gateway.operations.declarative.actions import PlannedAction
 from gateway.operations.declarative.document import Document
 from gateway.operations.declarative.specs import AdapterSpec
+from gateway.schemas.declarative import FieldChange, Kind
 
 PRUNED = ("adapters", "keys", "tenants", "engines", "bases")
 """Prices, rate cards and the version numbers of removed adapters stay: costs are computed from them."""
@@ -75,7 +76,7 @@ def _versions_gone(name: str, now: Document, wanted: Document) -> list[PlannedAc
     extra = [v for v in there.versions if v.version not in kept]
     if not extra:
         return []
-    fields = tuple(FieldChange(f"versions.{v.version}", v.source, None) for v in extra)
+    fields = tuple(FieldChange(field=f"versions.{v.version}", old=v.source, new=None) for v in extra)
     goal = there.model_copy(update={"versions": tuple(extra)})
     return [PlannedAction("remove", "adapter", name, fields, goal, needs=frozenset({("adapter", name)}))]
 

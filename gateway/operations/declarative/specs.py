@@ -14,6 +14,7 @@ from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
 from gateway.operations.terms import check_terms
+from gateway.schemas.adapters import VersionName
 from gateway.schemas.base import (
     Address,
     Count,
@@ -30,7 +31,6 @@ from gateway.schemas.keys import KeyRole
 from gateway.schemas.terms import CostCentre, KeyTerms, TenantTerms
 from gateway.tenants.directory import TENANT_ROLES, Role
 
-VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 

@@ -3,8 +3,10 @@ roles that may call it."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 from gateway.api.access_rules import access_rules, rule_for
@@ -19,8 +21,21 @@ Json = dict[str, Any]
 _INTRO = """
 All routes except the health checks require `Authorization: Bearer KEY`; each operation lists the roles that
 may call it. Requests and responses are JSON in UTF-8 unless noted otherwise. [Errors](errors.md) lists the
-error codes. With `FLORIN_API_DOCS=true`, a gateway serves the OpenAPI description at `/openapi.json` and
-`/docs`.
+error codes.
+
+## OpenAPI
+
+[openapi.json](openapi.json) describes these routes, with the type of every answer, for programs that generate
+clients. With `FLORIN_API_DOCS=true`, a gateway serves that of its own release at `/openapi.json`, and a page
+to try it at `/docs`. For example, a Python client with [openapi-python-client](
+https://github.com/openapi-generators/openapi-python-client):
+
+```
+uvx openapi-python-client generate --path docs/reference/openapi.json
+```
+
+Ignore fields that a client does not know: a newer gateway may answer more. A route that answers
+`application/x-ndjson`, an event stream or a file is better called without the generated client.
 """
 
 _DATA_PLANE = """
@@ -76,6 +91,11 @@ def page() -> str:
     )
 
 
+def openapi_file() -> str:
+    return json.dumps(openapi(), indent=1) + "\n"
+
+
+@cache
 def openapi() -> Json:
     """With default settings, whatever the environment."""
     return Florin(Settings.model_construct(api_docs=True)).api.openapi()

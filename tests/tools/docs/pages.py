@@ -19,6 +19,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "fleet-file.md": fleet_file.page,
     "fleet-file.schema.json": fleet_file.schema,
     "http-api.md": http_api.page,
+    "openapi.json": http_api.openapi_file,
     "roles.md": roles.page,
     "parameters.md": parameters.page,
     "errors.md": tables.errors,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.pages.requests.attempts import Cost, DecidedAttempts, attempts, cost
-from gateway.console.pages.requests.recent import explained
+from gateway.console.pages.requests.recent import ShownError, last_errors
 from gateway.console.visit import ALL, Route, Visit
+from gateway.schemas.base import Answer
 from gateway.tenants.directory import Role
+
+A = TypeVar("A", bound=Answer)
 
 _LONGEST: Final = 200
 _PATIENCE: Final = 20.0
@@ -21,12 +24,20 @@ _PATIENCE: Final = 20.0
 _LIMITED: Final = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "budget_exhausted"})
 
 
+class EndedRequest(Answer):
+    """What the audit says of a request, of which only that is read."""
+
+    error: ShownError | None = None
+
+
 async def request(visit: Visit) -> Response:
     request_id = visit.params["request_id"][:_LONGEST]
     path = quote(request_id, safe="")
     usage, decided = await asyncio.gather(
         known(visit, f"/finance/v1/usage/{path}"),
-        _decisions(visit, path) if visit.role is Role.OPERATOR else _nothing(),
+        known(visit, f"/admin/v1/explain/{path}", DecidedAttempts)
+        if visit.role is Role.OPERATOR
+        else _nothing(),
     )
     records = usage["data"] if usage else []
     decisions = decided.by_attempt if decided else {}
@@ -52,20 +63,14 @@ async def request(visit: Visit) -> Response:
     )
 
 
-async def known(visit: Visit, path: str) -> Any:
+@overload
+async def known(visit: Visit, path: str, answer: type[A]) -> A | None: ...
+@overload
+async def known(visit: Visit, path: str) -> Any: ...
+async def known(visit: Visit, path: str, answer: type[A] | None = None) -> Any:
     """What the API says; None: it knows nothing of it. Raises ApiError."""
     try:
-        return await visit.api.get(path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return None
-
-
-async def _decisions(visit: Visit, path: str) -> DecidedAttempts | None:
-    """None: no longer known."""
-    try:
-        return await visit.api.get(f"/admin/v1/explain/{path}", DecidedAttempts)
+        return await visit.api.get(path, answer) if answer else await visit.api.get(path)
     except ApiError as error:
         if error.status != 404:
             raise
@@ -94,34 +99,34 @@ async def _cost(visit: Visit) -> Cost:
         return Cost("Cost", None, "", error.message)
 
 
-async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> dict[str, Any] | None:
+async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> ShownError | None:
     """The error that its client got, if it is among its tenant's last. One that was refused before it reached
     an engine has nothing else."""
-    if visit.tenant is not None:
-        errors = (await visit.api.get("/admin/v1/account"))["errors"]
-        found = next((e for e in errors if e["request_id"] == request_id), None)
-    elif visit.role is not Role.OPERATOR:
-        found = None
-    elif records:
-        tenant = await known(visit, f"/admin/v1/tenants/{quote(records[-1]['tenant'], safe='')}")
-        errors = tenant["errors"] if tenant else ()
-        found = next((e for e in errors if e["request_id"] == request_id), None)
-        found = found and {"tenant": records[-1]["tenant"], **found}
-    else:
-        found = (await visit.api.get(f"/admin/v1/audit/requests/{quote(request_id, safe='')}"))["error"]
-    return found and explained(found)
+    if visit.tenant is None and visit.role is not Role.OPERATOR:
+        return None
+    if visit.tenant is None and not records:
+        path = f"/admin/v1/audit/requests/{quote(request_id, safe='')}"
+        return (await visit.api.get(path, EndedRequest)).error
+    tenant = "" if visit.tenant else records[-1]["tenant"]
+    try:
+        errors = await last_errors(visit, tenant)
+    except ApiError as error:
+        if error.status != 404:  # the tenant was removed
+            raise
+        return None
+    own = (error for error in errors if error.request_id == request_id)
+    return next((error.model_copy(update={"tenant": tenant}) for error in own), None)
 
 
-def next_step(error: dict[str, Any], tenant: str | None) -> tuple[str, str] | None:
+def next_step(error: ShownError, tenant: str | None) -> tuple[str, str] | None:
     """Text and address of the page on which an error's cause can be seen or changed; None: there is none.
     `tenant`: the visitor's own; None: an operator."""
-    named = error.get("tenant", "")
-    if error["code"] in _LIMITED:
-        own, other = ("Your limits and budgets", "/console/account"), f"/console/tenants/{named}"
-        return own if tenant else (f"Limits and budgets of {named}", other)
-    if error["code"] == "model_not_found":
-        own, other = ("Your adapters", "/console/adapters"), f"/console/adapters?tenant={named}"
-        return own if tenant else (f"Adapters of {named}", other)
+    if error.code in _LIMITED:
+        own, other = ("Your limits and budgets", "/console/account"), f"/console/tenants/{error.tenant}"
+        return own if tenant else (f"Limits and budgets of {error.tenant}", other)
+    if error.code == "model_not_found":
+        own, other = ("Your adapters", "/console/adapters"), f"/console/adapters?tenant={error.tenant}"
+        return own if tenant else (f"Adapters of {error.tenant}", other)
     return None
 
 

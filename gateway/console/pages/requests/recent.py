@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -14,6 +15,8 @@ from gateway.console.pages.requests.attempts import FAILED, OUTCOMES
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import ALL, Route, Visit
 from gateway.errors import CODES
+from gateway.schemas.base import Answer
+from gateway.schemas.tenants import RequestError
 from gateway.tenants.directory import Role
 from gateway.units import HOUR
 
@@ -45,6 +48,25 @@ def _outcome(r: dict[str, Any]) -> Cell:
 
 def _first(r: dict[str, Any]) -> float | None:
     return None if r["first_token"] is None else (r["first_token"] - r["dispatched"]) / 1e6
+
+
+class ShownError(RequestError):
+    tenant: str = ""
+    """Empty in a tenant's own list."""
+
+    @property
+    def cause(self) -> str:
+        return CODES[self.code].cause if self.code in CODES else ""
+
+    @property
+    def remedy(self) -> str:
+        return CODES[self.code].remedy if self.code in CODES else ""
+
+
+class LastErrors(Answer):
+    """A tenant, of which only that is read."""
+
+    errors: tuple[ShownError, ...]
 
 
 _COLUMNS = [
@@ -117,26 +139,21 @@ def _older(visit: Visit, after: str | None) -> str:
     return f"/console/requests?{urlencode(kept | {'after': after})}"
 
 
-async def _errors(visit: Visit) -> list[dict[str, Any]] | None:
+async def _errors(visit: Visit) -> Sequence[ShownError] | None:
     """The last errors of one tenant's requests, refused ones included; None: nobody asked, or may."""
     tenant = visit.query.get("tenant", "").strip()
-    if visit.tenant is not None:
-        path = "/admin/v1/account"
-    elif visit.role is Role.OPERATOR and tenant:
-        path = f"/admin/v1/tenants/{quote(tenant, safe='')}"
-    else:
+    if visit.tenant is None and not (visit.role is Role.OPERATOR and tenant):
         return None
     try:
-        found = (await visit.api.get(path))["errors"]
+        return (await last_errors(visit, tenant))[:_ERRORS]
     except ApiError:
         return None
-    return [explained(error) for error in found[:_ERRORS]]
 
 
-def explained(error: dict[str, Any]) -> dict[str, Any]:
-    """An error of a tenant's list with what its code means, and what to do."""
-    code = CODES.get(error["code"])
-    return error | {"cause": code.cause if code else "", "remedy": code.remedy if code else ""}
+async def last_errors(visit: Visit, tenant: str) -> Sequence[ShownError]:
+    """Those of the visitor's own tenant, or as an operator of `tenant`. Raises ApiError."""
+    path = "/admin/v1/account" if visit.tenant else f"/admin/v1/tenants/{quote(tenant, safe='')}"
+    return (await visit.api.get(path, LastErrors)).errors
 
 
 ROUTES = (Route("/requests", recent, ALL),)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.commands import adapter_eval
+from gateway.schemas.evaluations import Progress
+from tests.support.samples import sample
 
 PATH = "/admin/v1/adapters/acme/support"
 RUNNING: dict[str, Any] = {
@@ -17,7 +19,7 @@ RUNNING: dict[str, Any] = {
     "judge_prompt": None, "threshold": None, "no_worse_than": 0.02, "max_tokens": 256, "limit": None,
     "data_sha256": "ab" * 32, "cases": 40, "status": "answering", "passed": None, "created": 1_800_000_000_000_000,
     "ended": None, "by": "bootstrap", "result": None, "examples": [], "batch": "batch_1",
-    "progress": {"total": 80, "completed": 12, "failed": 1, "usage": {}},
+    "progress": sample(Progress, total=80, completed=12, failed=1),
 }  # fmt: skip
 RESULT: dict[str, Any] = {
     "scored": 40, "left_out": 0, "unanswered": 1, "errors": {"engine_failed": 1}, "level": 0.95, "score": 0.9,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 
-BATCH = {
-    "id": "batch_1", "object": "batch", "endpoint": "/v1/chat/completions", "model": "support", "errors": None,
-    "input_file_id": "file-1", "completion_window": "24h", "status": "in_progress", "output_file_id": None,
-    "error_file_id": None, "created_at": 1_800_000_000, "expires_at": 1_800_086_400,
-    "request_counts": {"total": 1000, "completed": 412, "failed": 3},
-    "usage": {"input_tokens": 9000, "output_tokens": 4100, "total_tokens": 13_100},
-    "tenant": "acme", "key": "k1", "worker": "w1", "progress_at": "2027-01-15T08:00:00Z", "metadata": None,
-}  # fmt: skip
+from gateway.batches.documents import BatchStatus
+from gateway.schemas.batches import Batch
+from tests.support.samples import sample
+
+BATCH = sample(
+    Batch,
+    id="batch_1",
+    tenant="acme",
+    status=BatchStatus.IN_PROGRESS,
+    request_counts={"total": 1000, "completed": 412, "failed": 3},
+)
 FAILED = BATCH | {
     "status": "failed",
     "errors": {

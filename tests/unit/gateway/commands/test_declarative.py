@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from gateway.commands import fleet_file
 from gateway.commands.tree import tree
+from gateway.schemas.adapters import Finding
+from gateway.schemas.declarative import Action, ActionError, Applied
+from tests.support.samples import sample
 
 from .conftest import KEY
 
@@ -21,14 +24,18 @@ BODY = {"florin": 1, "tenants": {"acme": {}}}
 
 
 def action(verb="create", kind="tenant", id_="acme", outcome="done", fields=(), **more):
-    return {"action": verb, "kind": kind, "id": id_, "outcome": outcome, "fields": list(fields)} | more
+    return sample(Action, action=verb, kind=kind, id=id_, outcome=outcome, fields=list(fields), **more)
+
+
+def error(message, code="conflict", *findings):
+    return sample(ActionError, message=message, code=code, findings=findings)
 
 
 def result(*actions, dry_run=False, unchanged=0):
     verbs = [a["action"] for a in actions]
     counts = {v: verbs.count(v) for v in ("create", "change", "remove", "refuse")} | {"unchanged": unchanged}
     failed = sum(a["outcome"] in {"failed", "skipped"} for a in actions)
-    return {"dry_run": dry_run, "plan": "p1", "counts": counts, "failed": failed, "actions": list(actions)}
+    return sample(Applied, dry_run=dry_run, plan="p1", counts=counts, failed=failed, actions=actions)
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def test_a_file_is_applied_and_said_to_be(fake, fleet):
         ((), 0, "Nothing to do: 7 objects up to date."),
         ((action(outcome="planned"),), 4, "1 to create, 0 to change, 0 to remove, 7 unchanged."),
         (
-            (action("refuse", outcome="failed", error={"message": "No.", "findings": []}),),
+            (action("refuse", outcome="failed", error=error("No.")),),
             1,
             "    refused: No.",
         ),
@@ -119,9 +126,9 @@ def test_pruning_needs_a_yes_and_does_what_was_agreed_to(fake, fleet):
 
 def test_what_failed_is_named_with_its_reason(fake, fleet):
     codes = ("rank_too_high", "bias")
-    findings = [{"code": code, "message": "Bad."} for code in codes]
-    refused = {"message": "acme/x was refused.", "code": "adapter_rejected", "findings": findings}
-    skipped = {"message": "It needs tenant acme, which failed.", "code": "conflict"}
+    findings = [sample(Finding, code=code, message="Bad.") for code in codes]
+    refused = error("acme/x was refused.", "adapter_rejected", *findings)
+    skipped = error("It needs tenant acme, which failed.")
     answer = result(
         action(kind="adapter", id_="acme/x", outcome="failed", error=refused),
         action(kind="key", id_="k1", outcome="skipped", error=skipped),
@@ -142,8 +149,8 @@ def test_what_failed_is_named_with_its_reason(fake, fleet):
 
 
 def test_a_gateway_that_refuses_the_file_says_where(fake, fleet):
-    error = {"message": "tenants.A: no.", "code": "invalid_value", "findings": []}
-    fake.answer("POST", "/admin/v1/apply?prune=false", {"error": error}, 400)
+    refusal = {"error": error("tenants.A: no.", "invalid_value")}
+    fake.answer("POST", "/admin/v1/apply?prune=false", refusal, 400)
     done = fake.florin("apply", "-f", fleet)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "tenants.A: no." in done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.commands import session
+from gateway.schemas.declarative import Action, Applied
+from tests.support.samples import sample
 
 PATH = "/admin/v1/prices"
 DOUBT = "A GPU-hour of H100 would be 25.00 instead of 2.50."
@@ -16,25 +18,11 @@ ADDED = {
     "currency": "USD",
     "valid_from": "2026-01-01T00:00:00Z",
 }
-FAILED = {
-    "action": "refuse",
-    "kind": "price",
-    "id": "H100",
-    "reason": DOUBT,
-    "outcome": "failed",
-    "error": ERROR,
-}
+FAILED = sample(Action, action="refuse", kind="price", outcome="failed", error=ERROR)
 
 
-def applied(*actions: dict, dry_run: bool = False) -> dict:
-    counts = dict.fromkeys(("create", "change", "remove", "refuse", "unchanged"), 0)
-    return {
-        "dry_run": dry_run,
-        "plan": "p",
-        "counts": counts,
-        "failed": len(actions),
-        "actions": list(actions),
-    }
+def applied(*actions: dict) -> dict:
+    return sample(Applied, failed=len(actions), actions=actions)
 
 
 @pytest.fixture

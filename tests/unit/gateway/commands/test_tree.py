@@ -116,7 +116,6 @@ def test_help_of_a_command_loads_its_group_alone():
         for name in (
             "client",
             "keys",
-            "labels",
             "lazy_groups",
             "options",
             "output",

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.console.pages.requests.attempts import Decided, DecidedAttempts, attempts, cost
 from gateway.console.pages.requests.one import next_step
+from gateway.console.pages.requests.recent import ShownError
 from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
 from gateway.schemas.adapters import Adapter
 from gateway.schemas.keys import Key
@@ -135,8 +136,8 @@ def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():
     ],
 )
 def test_an_error_leads_to_where_its_cause_is(code: str, tenant: str | None, href: str):
-    error = {"code": code} | ({} if tenant else {"tenant": "acme"})
-    found = next_step(error, tenant)
-    assert found
-    assert found[1] == href
-    assert next_step({"code": "engine_failed", "tenant": "acme"}, tenant) is None
+    error = ShownError.read(sample(ShownError, code=code, tenant="" if tenant else "acme"))
+    step = next_step(error, tenant)
+    assert step
+    assert step[1] == href
+    assert next_step(error.model_copy(update={"code": "engine_failed"}), tenant) is None

@@ -12,7 +12,7 @@ from gateway.batches.documents import Batch, Owner
 from gateway.batches.file_store import FileStore
 from gateway.errors import FlorinError
 from gateway.evaluations.batch_files import write_batch
-from gateway.evaluations.documents import Evaluation, Metric, Plan, Status, new_evaluation_id
+from gateway.evaluations.documents import Evaluation, EvaluationStatus, Metric, Plan, new_evaluation_id
 from gateway.evaluations.evaluation_store import MOST_OPEN, EvaluationStore
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import batches, evaluations
@@ -24,7 +24,7 @@ def evaluation(**fields: object) -> Evaluation:
     made = Evaluation(
         id=new_evaluation_id(), tenant="acme", tenant_since=1, adapter="acme/support", version=2,
         digest="sha256:00", against="", against_digest="", plan=orjson.dumps(asdict(Plan(Metric.EXACT))).decode(),
-        data_sha256="ab" * 32, cases=1, status=Status.ANSWERING.value, batch="", judge_batch="", key_id="k",
+        data_sha256="ab" * 32, cases=1, status=EvaluationStatus.ANSWERING.value, batch="", judge_batch="", key_id="k",
         actor="bootstrap", created_at=NOW, ended_at=None, passed=None, summary="", lease_until=0,
     )  # fmt: skip
     return replace(made, **fields)
@@ -82,7 +82,9 @@ def test_a_step_is_taken_once(ledger: Ledger):
         judges[0].id,
     )
     ends = [
-        store.end(made, Status.COMPLETED, {"score": score}, passed=score > 0, actor="florin", now=NOW + 5)
+        store.end(
+            made, EvaluationStatus.COMPLETED, {"score": score}, passed=score > 0, actor="florin", now=NOW + 5
+        )
         for score in (1.0, 0.0)
     ]
     assert ends == [True, False]
@@ -99,7 +101,7 @@ def test_a_tenant_has_a_limit_of_its_own(ledger: Ledger):
     with pytest.raises(FlorinError, match="are running"):
         created(ledger)
     created(ledger, tenant="bolt", adapter="bolt/support")
-    EvaluationStore(ledger).end(made[0], Status.FAILED, {}, passed=None, actor="florin", now=NOW)
+    EvaluationStore(ledger).end(made[0], EvaluationStatus.FAILED, {}, passed=None, actor="florin", now=NOW)
     created(ledger)
 
 
@@ -108,7 +110,7 @@ def test_what_decides_is_the_last_of_these_files_and_data(ledger: Ledger):
 
     def run(at: int, passed: bool | None, **fields: object) -> Evaluation:
         made = created(ledger, created_at=NOW + at, **fields)
-        store.end(made, Status.COMPLETED, {}, passed=passed, actor="florin", now=NOW + 100)
+        store.end(made, EvaluationStatus.COMPLETED, {}, passed=passed, actor="florin", now=NOW + 100)
         return made
 
     def decides(**fields: object) -> str | None:
