@@ -50,7 +50,7 @@ BALANCED_SECONDS = 60.0
 
 
 def _sender(head: RequestHead, connection: ClientConnection) -> Sender:
-    """Who sends a request to an overloaded worker."""
+    """The sender of a request to an overloaded worker."""
     credentials = tuple(value for name, value in head.headers if name in _CREDENTIALS)
     return Sender(network_of(connection.client(head.headers)), hash(credentials), connection.refused)
 
@@ -74,7 +74,7 @@ class Florin:
         self.data_plane: DataPlane | None = None
         self.connections = Connections(connection_limits(settings))
         self.admin = AdminPort(self) if settings.admin_port is not None else None
-        # Mutable: what the server has told it.
+        # Mutable, set by the server.
         self._stopping = False
         self._refused = ""
         self._running: ReloadTargets | None = None
@@ -110,8 +110,8 @@ class Florin:
     @property
     def balanced(self) -> bool:
         """Whether a load balancer checks its readiness."""
-        asked = self._running.state.readiness_asked if self._running else None
-        return asked is not None and time.monotonic() - asked < BALANCED_SECONDS
+        queried_at = self._running.state.readiness_queried_at if self._running else None
+        return queried_at is not None and time.monotonic() - queried_at < BALANCED_SECONDS
 
     def apply(self, reload: Reload) -> None:
         """Apply reloaded settings. Call it from any thread."""
@@ -269,7 +269,8 @@ def _build_routes(api: FastAPI) -> None:
 
 
 def _of_console(scope: Scope) -> bool:
-    """`/` is, for browsers: who has only the gateway's address comes to the console."""
+    """Whether the path is the console's. `/` is, for browsers, so that the gateway's address leads to the
+    console."""
     path: str = scope.get("path", "")
     if scope["type"] != "http":
         return False

@@ -21,7 +21,7 @@ from gateway.tenants.directory import Directory, Key, Tenant
 from gateway.tenants.scopes import covers
 
 _MOST = 10_000
-"""Plans that are kept; all are forgotten then."""
+"""Plans that are cached; beyond that, all are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class CallPlan:
     """The key's class in the fair queue."""
     group: Group
     what: str
-    """With the group and the payload: how to recognise the request if engines die of it."""
+    """With the group and the payload: how to recognize the request if engines die of it."""
     canary: CallPlan | None = None
     """That of the calls that get the canary."""
 

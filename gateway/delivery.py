@@ -214,7 +214,7 @@ class Delivery:
             free=call.endpoint.free,
             labels=request.labels,
             service_tier=BATCH if batch else "",
-            held=cast("HeldFinals", batch.finals) if batch else None,
+            held_finals=cast("HeldFinals", batch.finals) if batch else None,
         )
         if call.choices and not call.stream:
             record.reports_at_end(state.answer_speed, most=call.most_output)

@@ -62,7 +62,7 @@ _release = cache(lambda: version("florin-gateway"))
 
 def _conditions(state: State, response: Response) -> tuple[list[Condition], bool]:
     """The worker's conditions, and whether it serves requests in spite of them."""
-    state.readiness_asked = time.monotonic()
+    state.readiness_queried_at = time.monotonic()
     conditions = state.conditions.now()
     serves = all(condition.meaning.serves for condition in conditions)
     if not serves:

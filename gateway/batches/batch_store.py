@@ -43,9 +43,9 @@ class BatchQuotas:
     """What a tenant may have at a time."""
 
     batches: int
-    """That have not ended."""
+    """Batches that have not ended."""
     lines: int
-    """Of these, without a result."""
+    """Lines of these batches that have no result."""
 
 
 class LeaseLostError(Exception):
@@ -78,16 +78,16 @@ class BatchStore:
                     f"The file has {file.lines:,} lines, and {waiting:,} of this tenant's are waiting: more "
                     f"than its limit of {quotas.lines:,} together.",
                 )
-            made = replace(batch, total=file.lines)
-            connection.execute(plain_insert(batches), [asdict(made)])
-            return made
+            created = replace(batch, total=file.lines)
+            connection.execute(plain_insert(batches), [asdict(created)])
+            return created
 
     def get(self, owner: Owner, batch_id: str) -> Batch | None:
         with self._ledger.read() as connection:
             return one(connection, Batch, owner, batch_id)
 
     def list(
-        self, owner: Owner | None, wanted: Page, *, tenant: str = "", status: str = ""
+        self, owner: Owner | None, paging: Page, *, tenant: str = "", status: str = ""
     ) -> tuple[list[Batch], bool]:
         """See `rows.page`. `owner` None: an operator's list."""
         where: list[ColumnElement[bool]] = []
@@ -96,7 +96,7 @@ class BatchStore:
         if status:
             where.append(batches.c.status == status)
         with self._ledger.read() as connection:
-            return page(connection, Batch, owner, wanted, *where)
+            return page(connection, Batch, owner, paging, *where)
 
     def find(self, batch_id: str) -> Batch | None:
         """For operators."""
@@ -108,17 +108,17 @@ class BatchStore:
         `owner` None: for operators."""
         with self._ledger.write() as connection:
             if owner is not None:
-                found = one(connection, Batch, owner, batch_id, lock=True)
+                batch = one(connection, Batch, owner, batch_id, lock=True)
             else:
-                found = _find(connection, batch_id, lock=True)
-            if found is None or found.status == BatchStatus.CANCELLING:
-                return found
-            if found.status not in CANCELLABLE:
-                raise FlorinError("conflict", f"{batch_id} cannot be cancelled: it is {found.status}.")
+                batch = _find(connection, batch_id, lock=True)
+            if batch is None or batch.status == BatchStatus.CANCELLING:
+                return batch
+            if batch.status not in CANCELLABLE:
+                raise FlorinError("conflict", f"{batch_id} cannot be cancelled: it is {batch.status}.")
             changed = {"status": BatchStatus.CANCELLING.value, "cancelling_at": now, "progress_at": now}
             connection.execute(update(batches).where(batches.c.id == batch_id).values(changed))
-            record(connection, actor, "batch.cancel", batch_id, {"tenant": found.tenant}, now)
-            return replace(found, status=BatchStatus.CANCELLING, cancelling_at=now, progress_at=now)
+            record(connection, actor, "batch.cancel", batch_id, {"tenant": batch.tenant}, now)
+            return replace(batch, status=BatchStatus.CANCELLING, cancelling_at=now, progress_at=now)
 
     # -- leases
 
@@ -133,12 +133,12 @@ class BatchStore:
             table = batches.c
             query = select(*columns(Batch)).where(table.status.in_(OPEN), table.lease_until <= now)
             query = query.order_by(table.created_at, table.id).limit(_CANDIDATES)
-            found = read(Batch, query.with_for_update(skip_locked=True), connection)
-            if not found:
+            waiting = read(Batch, query.with_for_update(skip_locked=True), connection)
+            if not waiting:
                 return None
             running = _running(connection, now)
             own = {tenant: count for (tenant, who), count in running.items() if who == worker}
-            able = [batch for batch in found if own.get(batch.tenant, 0) < most_of_tenant]
+            able = [batch for batch in waiting if own.get(batch.tenant, 0) < most_of_tenant]
             if not able:
                 return None
             everyone: dict[str, int] = {}
@@ -153,15 +153,17 @@ class BatchStore:
     def renew(self, worker: str, ids: Sequence[str], until: int) -> dict[str, Batch]:
         """Renew leases. Returns the batches that are still this worker's, as they are now."""
         with self._ledger.write() as connection:
-            held = and_(batches.c.id.in_(ids), batches.c.owner == worker)
-            connection.execute(update(batches).where(held).values(lease_until=until))
-            return {batch.id: batch for batch in read(Batch, select(*columns(Batch)).where(held), connection)}
+            leased = and_(batches.c.id.in_(ids), batches.c.owner == worker)
+            connection.execute(update(batches).where(leased).values(lease_until=until))
+            return {
+                batch.id: batch for batch in read(Batch, select(*columns(Batch)).where(leased), connection)
+            }
 
     def release(self, worker: str, ids: Iterable[str]) -> None:
         """Give leases back, so that other workers need not wait until they lapse."""
         with self._ledger.write() as connection:
-            held = and_(batches.c.id.in_(list(ids)), batches.c.owner == worker)
-            connection.execute(update(batches).where(held).values(owner="", lease_until=0))
+            leased = and_(batches.c.id.in_(list(ids)), batches.c.owner == worker)
+            connection.execute(update(batches).where(leased).values(owner="", lease_until=0))
 
     # -- for the worker that holds the lease; these raise LeaseLostError
 
@@ -185,10 +187,10 @@ class BatchStore:
         }
         return self._advance(worker, batch_id, (BatchStatus.VALIDATING,), values, now)
 
-    def store(self, worker: str, batch_id: str, found: Sequence[Result], now: int) -> Stored:
+    def store(self, worker: str, batch_id: str, line_results: Sequence[Result], now: int) -> Stored:
         """See `results.store`."""
         with self._ledger.write() as connection:
-            return results.store(connection, batch_id, worker, found, now)
+            return results.store(connection, batch_id, worker, line_results, now)
 
     def done_lines(self, batch_id: str) -> set[int]:
         with self._ledger.read() as connection:
@@ -213,12 +215,14 @@ class BatchStore:
         `keep`: microseconds, where the batch does not say how long. `errors`: why it failed."""
         until = now + (batch.output_keep or keep)
         with self._ledger.write() as connection:
-            found = _owned(connection, worker, batch.id, OPEN)
-            made = {failed: _output(found, failed, new_file_id(), now, until) for failed in (False, True)}
+            current = _owned(connection, worker, batch.id, OPEN)
+            outputs = {
+                failed: _output(current, failed, new_file_id(), now, until) for failed in (False, True)
+            }
             sizes = results.sizes(connection, batch.id)
             rows = [
                 replace(file, lines=sizes[failed][0], bytes=sizes[failed][1])
-                for failed, file in made.items()
+                for failed, file in outputs.items()
                 if failed in sizes
             ]
             if rows:
@@ -227,14 +231,14 @@ class BatchStore:
                 "status": status.value,
                 "ended_at": now,
                 "progress_at": now,
-                "output_file": made[False].id if False in sizes else "",
-                "error_file": made[True].id if True in sizes else "",
+                "output_file": outputs[False].id if False in sizes else "",
+                "error_file": outputs[True].id if True in sizes else "",
                 "owner": "",
                 "lease_until": 0,
                 "errors": _dumped(errors),
             }
             connection.execute(update(batches).where(batches.c.id == batch.id).values(values))
-            return replace(found, **values)  # type: ignore[arg-type]  # the fields' types
+            return replace(current, **values)  # type: ignore[arg-type]  # the fields' types
 
     # -- upkeep
 
@@ -256,9 +260,9 @@ class BatchStore:
     ) -> Batch:
         values = {**values, "progress_at": now, "lapses": 0}
         with self._ledger.write() as connection:
-            found = _owned(connection, worker, batch_id, before)
+            batch = _owned(connection, worker, batch_id, before)
             connection.execute(update(batches).where(batches.c.id == batch_id).values(values))
-            return replace(found, **values)
+            return replace(batch, **values)
 
 
 def _dumped(errors: Sequence[LineError]) -> str:
@@ -267,15 +271,15 @@ def _dumped(errors: Sequence[LineError]) -> str:
 
 def _find(connection: Connection, batch_id: str, *, lock: bool = False) -> Batch | None:
     query = select(*columns(Batch)).where(batches.c.id == batch_id)
-    found = read(Batch, query.with_for_update() if lock else query, connection)
-    return found[0] if found else None
+    rows = read(Batch, query.with_for_update() if lock else query, connection)
+    return rows[0] if rows else None
 
 
 def _owned(connection: Connection, worker: str, batch_id: str, before: Sequence[str]) -> Batch:
-    found = _find(connection, batch_id, lock=True)
-    if found is None or found.owner != worker or found.status not in before:
+    batch = _find(connection, batch_id, lock=True)
+    if batch is None or batch.owner != worker or batch.status not in before:
         raise LeaseLostError
-    return found
+    return batch
 
 
 def _open(connection: Connection, batch: Batch) -> tuple[int, int]:

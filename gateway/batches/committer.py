@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 MOST: Final = 64
 """Results in one transaction."""
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""From which on no more are added."""
+"""Bytes from which on no more results are added to a transaction."""
 _PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds between attempts while the database is away; the last repeats."""
 

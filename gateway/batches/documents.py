@@ -197,8 +197,8 @@ def new_batch(
     )
 
 
-def _seconds(at: int | None) -> int | None:
-    return None if at is None else at // SECOND
+def _seconds(microseconds: int | None) -> int | None:
+    return None if microseconds is None else microseconds // SECOND
 
 
 def new_file_id() -> str:

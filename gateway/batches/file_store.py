@@ -82,25 +82,25 @@ class FileStore:
         with self._ledger.read() as connection:
             return one(connection, File, owner, file_id)
 
-    def list(self, owner: Owner, wanted: Page, purpose: str = "") -> tuple[list[File], bool]:
+    def list(self, owner: Owner, paging: Page, purpose: str = "") -> tuple[list[File], bool]:
         """See `rows.page`."""
         where = [files.c.purpose == purpose] if purpose else []
         with self._ledger.read() as connection:
-            return page(connection, File, owner, wanted, *where)
+            return page(connection, File, owner, paging, *where)
 
     def delete(self, owner: Owner, file_id: str, *, actor: str, now: int) -> bool:
         """Delete a file. Returns False if the owner has none of this id. Raises FlorinError if a batch still
         needs it."""
         with self._ledger.write() as connection:
-            found = one(connection, File, owner, file_id, lock=True)
-            if found is None:
+            file = one(connection, File, owner, file_id, lock=True)
+            if file is None:
                 return False
             needed = select(batches.c.id).where(batches.c.input_file == file_id, batches.c.status.in_(OPEN))
             batch = connection.execute(needed.limit(1)).scalar()
             if batch is not None:
                 raise FlorinError("in_use", f"{file_id} is being used by {batch}. Cancel it first.")
             connection.execute(update(files).where(files.c.id == file_id).values(status=DELETED))
-            details = {"tenant": found.tenant, "purpose": found.purpose, "bytes": found.bytes}
+            details = {"tenant": file.tenant, "purpose": file.purpose, "bytes": file.bytes}
             record(connection, actor, "file.delete", file_id, details, now)
         self._remove(file_id)
         return True
@@ -108,20 +108,20 @@ class FileStore:
     def parts(self, file: File) -> Iterator[bytes]:
         """The content. Each part is read in a transaction of its own, so that a slow reader holds none. Stops
         early if the file is deleted meanwhile."""
-        at = 0
+        position = 0
         while True:
             with self._ledger.read() as connection:
                 if file.batch:
-                    rows = connection.execute(_results(file, at)).all()
-                    found = b"".join(bytes(row.body) for row in rows)
-                    at = rows[-1].line if rows else at
+                    rows = connection.execute(_results(file, position)).all()
+                    content = b"".join(bytes(row.body) for row in rows)
+                    position = rows[-1].line if rows else position
                 else:
-                    rows = connection.execute(_chunk(file, at)).all()
-                    found = b"".join(bytes(row.data) for row in rows)
-                    at += 1
+                    rows = connection.execute(_chunk(file, position)).all()
+                    content = b"".join(bytes(row.data) for row in rows)
+                    position += 1
             if not rows:
                 return
-            yield found
+            yield content
 
     # -- upkeep
 
@@ -142,10 +142,10 @@ class FileStore:
         """Remove a deleted file's content, and then the file."""
         with self._ledger.read() as connection:
             query = select(*columns(File)).where(files.c.id == file_id, files.c.status == DELETED)
-            found = read(File, query, connection)
-        if not found:
+            deleted = read(File, query, connection)
+        if not deleted:
             return
-        file = found[0]
+        file = deleted[0]
         removed = True
         while removed:
             with self._ledger.write() as connection:

@@ -84,7 +84,7 @@ class LineRun:
         """Line → its request."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
-        """Of the lines in flight."""
+        """Bytes of the lines in flight."""
         self._wake = asyncio.Event()
         self._stopped = False
         self._resume_at = 0.0

@@ -101,21 +101,21 @@ def read_line(number: int, raw: bytes, endpoint: str) -> Line:
         return BadLineError(LineError(code, message, number, param))
 
     try:
-        found = orjson.loads(raw)
+        request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise bad("invalid_json_line", f"The line is not valid JSON in UTF-8: {error}.") from None
-    if type(found) is not dict:
+    if type(request) is not dict:
         raise bad("invalid_json_line", "The line must be a JSON object.")
-    custom_id = found.get("custom_id")
+    custom_id = request.get("custom_id")
     if type(custom_id) is not str or not 0 < len(custom_id) <= MOST_ID:
         raise bad(
             "invalid_custom_id", f"`custom_id` must be a text of 1 to {MOST_ID} characters.", "custom_id"
         )
-    if found.get("method") != METHOD:
+    if request.get("method") != METHOD:
         raise bad("invalid_method", f"`method` must be {METHOD}.", "method")
-    if found.get("url") != endpoint:
+    if request.get("url") != endpoint:
         raise bad("invalid_url", f"`url` must be the batch's endpoint, {endpoint}.", "url")
-    body = found.get("body")
+    body = request.get("body")
     if type(body) is not dict:
         raise bad("invalid_body", "`body` must be a JSON object.", "body")
     if type(body.get("model")) is not str or not body["model"]:

@@ -43,7 +43,7 @@ class Result:
     body: bytes
     """The line of the output or error file."""
     record: UsageRecord | None = None
-    """Of the attempt that answered it; None: nothing is billed."""
+    """Usage of the attempt that answered it; None: nothing is billed."""
 
     @property
     def record_id(self) -> str:
@@ -63,13 +63,13 @@ class Stored:
 def store(connection: Connection, batch_id: str, worker: str, results: Sequence[Result], now: int) -> Stored:
     """In a write transaction: store what is new of these results of different lines, and count it."""
     query = select(*columns(Batch)).where(batches.c.id == batch_id).with_for_update()
-    found = read(Batch, query, connection)
-    held = _held(connection, batch_id, [result.line for result in results])
-    done = {r.line for r in results if held.get(r.line) == r.record_id}
-    owned = bool(found) and found[0].owner == worker and found[0].status in _STORING
+    batch_rows = read(Batch, query, connection)
+    stored_records = _held(connection, batch_id, [result.line for result in results])
+    done = {r.line for r in results if stored_records.get(r.line) == r.record_id}
+    owned = bool(batch_rows) and batch_rows[0].owner == worker and batch_rows[0].status in _STORING
     if not owned:
-        return Stored(frozenset(done), frozenset(held), owned)
-    new = [result for result in results if result.line not in held]
+        return Stored(frozenset(done), frozenset(stored_records), owned)
+    new = [result for result in results if result.line not in stored_records]
     recorded = put_new(connection, [result.record for result in new if result.record is not None])
     new = [result for result in new if result.record is None or result.record_id in recorded]
     if new:
@@ -86,7 +86,7 @@ def store(connection: Connection, batch_id: str, worker: str, results: Sequence[
         connection.execute(plain_insert(batch_results), rows)
         _count(connection, batch_id, new, now)
     lines = {result.line for result in new}
-    return Stored(frozenset(done | lines), frozenset(held.keys() | lines), owned)
+    return Stored(frozenset(done | lines), frozenset(stored_records.keys() | lines), owned)
 
 
 def done_lines(connection: Connection, batch_id: str) -> set[int]:
@@ -105,12 +105,12 @@ def sizes(connection: Connection, batch_id: str) -> dict[bool, tuple[int, int]]:
 
 def _held(connection: Connection, batch_id: str, lines: Sequence[int]) -> dict[int, str]:
     """Line → the id of its result's usage record, or nothing: then the result is as good as any other."""
-    found: dict[int, str] = {}
+    records: dict[int, str] = {}
     table = batch_results.c
     for some in portions(lines):
         query = select(table.line, table.record).where(table.batch == batch_id, table.line.in_(some))
-        found |= {row.line: row.record for row in connection.execute(query)}
-    return found
+        records |= {row.line: row.record for row in connection.execute(query)}
+    return records
 
 
 def _count(connection: Connection, batch_id: str, new: Sequence[Result], now: int) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a line after an attempt to answer it. Pure."""
+"""Decides what happens to a line after an attempt to answer it. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ MOST_FAILURES: Final = 3
 """Times that a line may fail for no reason that waiting would cure, such as engines that die of it."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
-"""For a refusal that does not say when to retry; one that does is obeyed up to LONGEST_WAIT."""
+"""Seconds after a refusal that does not say when to retry; one that does is obeyed, up to LONGEST_WAIT."""
 LONGEST_WAIT: Final = 300.0
 NO_ROOM: Final = frozenset({503, 529})
-"""Statuses of refusals for want of room; Anthropic's API has one of its own."""
+"""Statuses that mean overload; Anthropic's API has one of its own."""
 WAITS: Final = NO_ROOM | {402, 429}
-"""And of limits and budgets; 402 is a budget's in Anthropic's API."""
+"""Statuses of exceeded limits and budgets; 402 is a budget's in Anthropic's API."""
 _TRANSIENT: Final = frozenset({"tenant_suspended", "adapter_suspended", "version_quarantined"})
 """Refusals that an operator lifts, whatever their status."""
 

@@ -42,46 +42,48 @@ def columns(kind: type[T]) -> list[ColumnElement[Any]]:
 
 
 def mine(kind: type[T], owner: Owner) -> list[ColumnElement[bool]]:
-    """What somebody else's objects fail: they are as absent as those that never were."""
+    """Conditions that only the owner's objects meet: to anybody else, they do not exist."""
     table = _TABLES[kind].c
-    found = [table.tenant == owner.tenant, table.tenant_since == owner.since]
+    conditions = [table.tenant == owner.tenant, table.tenant_since == owner.since]
     if owner.key_id:
-        found.append(table.key_id == owner.key_id)
+        conditions.append(table.key_id == owner.key_id)
     if kind is File:
-        found.append(table.status == PROCESSED)
-    return found
+        conditions.append(table.status == PROCESSED)
+    return conditions
 
 
 def read(kind: type[T], query: Select[Any], connection: Connection) -> list[T]:
     return [kind(**row) for row in connection.execute(query).mappings()]
 
 
-def one(connection: Connection, kind: type[T], owner: Owner, wanted: str, *, lock: bool = False) -> T | None:
+def one(
+    connection: Connection, kind: type[T], owner: Owner, object_id: str, *, lock: bool = False
+) -> T | None:
     """`lock`: until the end of the write transaction."""
     table = _TABLES[kind]
-    query = select(*columns(kind)).where(table.c.id == wanted, *mine(kind, owner))
-    found = read(kind, query.with_for_update() if lock else query, connection)
-    return found[0] if found else None
+    query = select(*columns(kind)).where(table.c.id == object_id, *mine(kind, owner))
+    rows = read(kind, query.with_for_update() if lock else query, connection)
+    return rows[0] if rows else None
 
 
 def page(
-    connection: Connection, kind: type[T], owner: Owner | None, wanted: Page, *where: ColumnElement[bool]
+    connection: Connection, kind: type[T], owner: Owner | None, paging: Page, *where: ColumnElement[bool]
 ) -> tuple[list[T], bool]:
     """A page, and whether more follow. `owner` None: of all tenants. Raises UnknownCursorError."""
     table = _TABLES[kind]
     query = select(*columns(kind)).where(*where, *(mine(kind, owner) if owner else ()))
     order = table.c.created_at, table.c.id
-    if wanted.after:
-        known = select(*order).where(table.c.id == wanted.after, *(mine(kind, owner) if owner else ()))
+    if paging.after:
+        known = select(*order).where(table.c.id == paging.after, *(mine(kind, owner) if owner else ()))
         last = connection.execute(known).one_or_none()
         if last is None:
             raise UnknownCursorError
         place = tuple_(*order)
-        query = query.where(place > tuple(last) if wanted.ascending else place < tuple(last))
-    query = query.order_by(*(c.asc() if wanted.ascending else c.desc() for c in order))
-    found = read(kind, query.limit(wanted.limit + 1), connection)
-    return found[: wanted.limit], len(found) > wanted.limit
+        query = query.where(place > tuple(last) if paging.ascending else place < tuple(last))
+    query = query.order_by(*(c.asc() if paging.ascending else c.desc() for c in order))
+    rows = read(kind, query.limit(paging.limit + 1), connection)
+    return rows[: paging.limit], len(rows) > paging.limit
 
 
 def portions(ids: Sequence[V]) -> list[Sequence[V]]:
-    return [ids[at : at + _MANY] for at in range(0, len(ids), _MANY)]
+    return [ids[start : start + _MANY] for start in range(0, len(ids), _MANY)]

@@ -135,13 +135,13 @@ class BatchRun:
         """Read the batch again: something has changed, or may have been written."""
         await asyncio.sleep(_AGAIN)
         try:
-            found = await self.context.in_thread(self.context.batches.find, self.batch.id)
+            batch = await self.context.in_thread(self.context.batches.find, self.batch.id)
         except LedgerUnavailableError:
             return
-        if found is None or found.owner != self.context.worker:
+        if batch is None or batch.owner != self.context.worker:
             self.stop()
         else:
-            self.batch = found
+            self.batch = batch
 
     # -- validating
 
@@ -201,10 +201,10 @@ class BatchRun:
         splitter = LineSplitter(context.settings().max_body_bytes + _AROUND_BODY)
         parts = context.files.parts(file)
         while (part := await self.context.in_thread(next, parts, None)) is not None:
-            for found in splitter.feed(part):
-                yield found
-        for found in splitter.end():
-            yield found
+            for line in splitter.feed(part):
+                yield line
+        for line in splitter.end():
+            yield line
 
     # -- the lines
 
@@ -218,24 +218,24 @@ class BatchRun:
         """Store for each line without a result that it was not run."""
         code = _CODES[verdict]
         done: set[int] = await self.context.in_thread(self.context.batches.done_lines, self.batch.id)
-        found: list[Result] = []
+        unrun: list[Result] = []
         async for number, raw in self._lines():
             if number in done:
                 continue
             line = read_line(number, raw, self.batch.endpoint)
-            found.append(Result(number, True, not_run(self.batch.id, line, code)))  # failed
-            if len(found) == _NOT_RUN:
-                await self._store_unrun(found)
-                found = []
-        await self._store_unrun(found)
+            unrun.append(Result(number, True, not_run(self.batch.id, line, code)))  # failed
+            if len(unrun) == _NOT_RUN:
+                await self._store_unrun(unrun)
+                unrun = []
+        await self._store_unrun(unrun)
 
-    async def _store_unrun(self, found: list[Result]) -> None:
-        if found and not (await self.context.in_thread(self._store, found)).owned:
+    async def _store_unrun(self, unrun: list[Result]) -> None:
+        if unrun and not (await self.context.in_thread(self._store, unrun)).owned:
             raise LeaseLostError
 
-    def _store(self, found: Sequence[Result]) -> Stored:
+    def _store(self, line_results: Sequence[Result]) -> Stored:
         context = self.context
-        return context.batches.store(context.worker, self.batch.id, found, context.clock())
+        return context.batches.store(context.worker, self.batch.id, line_results, context.clock())
 
     def _end_early(self, verdict: BatchStatus) -> None:
         if self._verdict is None and self.batch.status != BatchStatus.FINALIZING:

@@ -128,8 +128,8 @@ class BatchRunner:
         return self._clock()
 
     async def soon(self, work: Callable[[str], None], subject: str) -> None:
-        """Do something in the database, even if the request that asks for it is being cancelled. What fails
-        is left to the next upkeep."""
+        """Do something in the database, even if the request that asks for it is being cancelled. A failure is
+        left to the next upkeep."""
 
         async def errand() -> None:
             with contextlib.suppress(LedgerUnavailableError):
@@ -186,9 +186,9 @@ class BatchRunner:
         running = [batch_id for batch_id, (_, task) in self._runs.items() if not task.done()]
         if not running:
             return
-        held = await self._threads(self.batches.renew, self._context.worker, running, self._until())
+        leased = await self._threads(self.batches.renew, self._context.worker, running, self._until())
         for batch_id in running:
-            self._runs[batch_id][0].heard(held.get(batch_id))
+            self._runs[batch_id][0].heard(leased.get(batch_id))
 
     async def _keep_up(self) -> None:
         now = self._clock()
@@ -203,9 +203,9 @@ class BatchRunner:
         return max(1, self.settings.batch_concurrency // max(1, running))
 
     def pressed(self, base_model: str, requests: int) -> None:
-        """So many requests wait for engines of a base model: give up as many lines, the latest first, on
+        """That many requests wait for engines of a base model: abort as many lines, the latest first, on
         engines that have no room. They run again later."""
-        found: list[tuple[int, Running]] = []
+        candidates: list[tuple[int, Running]] = []
         for run, _ in self._runs.values():
             for running in run.lines.running.values():
                 attempt = running.exchange.context.attempt
@@ -217,7 +217,7 @@ class BatchRunner:
                 if running.transport.left:
                     requests -= 1  # its seat is about to be free
                 elif state.view.full:
-                    found.append((attempt.start, running))
-        found.sort(key=lambda one: -one[0])
-        for _, running in found[: max(0, requests)]:
+                    candidates.append((attempt.start, running))
+        candidates.sort(key=lambda candidate: -candidate[0])
+        for _, running in candidates[: max(0, requests)]:
             running.transport.leave()

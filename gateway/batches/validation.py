@@ -9,11 +9,11 @@ from gateway.batches.lines import BadLineError, LineError, read_line
 from gateway.errors import FlorinError
 
 MOST_ERRORS = 20
-"""That are reported; the rest of the file is not looked at then."""
+"""Errors that are reported; after that many, the rest of the file is not read."""
 
 
 class Validation:
-    """Of one batch. Mutable: what was found so far."""
+    """Validates one batch. Mutable: the errors so far."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Validation:
 
     @property
     def model(self) -> str:
-        """Of the first line."""
+        """The model of the first line."""
         return next(iter(self._models), "")
 
     @property

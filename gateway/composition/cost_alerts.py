@@ -32,11 +32,11 @@ LONGEST_PAUSE: Final = 900.0
 _POST_SECONDS: Final = 10.0
 
 
-def signed(alert: Alert, secret: str, at: int) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a post. `secret`: as in the setting; `at`: Unix seconds. Pure."""
+def signed(alert: Alert, secret: str, sent_at: int) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a post. `secret`: as in the setting; `sent_at`: Unix seconds. Pure."""
     body = orjson.dumps(alert.json())
     headers = {"content-type": "application/json", "user-agent": "florin"}
-    return headers | signature(alert.id, at, body, secret), body
+    return headers | signature(alert.id, sent_at, body, secret), body
 
 
 @dataclass(slots=True)

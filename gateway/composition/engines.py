@@ -50,14 +50,14 @@ from gateway.transport.engine_get import DatedConnection, EngineGetter
 from gateway.transport.engine_pool import IDLE_SECONDS, EnginePool
 
 TYPICAL_RANK = 16
-"""Of the adapters whose loads the planner paces."""
+"""Rank of the adapters whose loads the planner paces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
     """What routes requests to engines, and what looks after the engines."""
 
-    control: EngineClient
+    engine_client: EngineClient
     pool: Pool
     leases: Leases
     fleets: Fleets
@@ -65,7 +65,7 @@ class Engines:
     hangs: HangDetector
     retries: Retries
     router: Router
-    warmer: Prewarmer
+    prewarmer: Prewarmer
     upstream: Upstream
     prober: Prober
     engine_time: EngineTime
@@ -85,7 +85,7 @@ async def open_engines(
     connections = EnginePool(access.ssl if access.ssl is not True else None)
     stack.callback(connections.close)
     control_session = await stack.enter_async_context(_session(access))
-    control = EngineClient(control_session, timeout=settings.load_timeout, agent_secret=agent_secret)
+    engine_client = EngineClient(control_session, timeout=settings.load_timeout, agent_secret=agent_secret)
     write_seconds = min(WRITE_SECONDS, settings.ledger_maintenance_interval)
 
     catalog, deaths, hang_reports = registry.catalog, registry.deaths, registry.hang_reports
@@ -95,12 +95,12 @@ async def open_engines(
     leases = Leases(pool, registry.store, context.name, turns=turns)
     probe_log = ProbeLog(metering.ledger, write_seconds, clock.now)
     stack.push_async_callback(probe_log.close)
-    loader = _loader(context, registry, control, pool, leases, probe_log)
+    loader = _loader(context, registry, engine_client, pool, leases, probe_log)
     stack.push_async_callback(loader.close)
 
     hangs = HangDetector(
         pool,
-        control,
+        engine_client,
         metrics,
         hang_reports,
         rules=Rules(settings.hang_timeout, settings.ejection_time),
@@ -135,8 +135,8 @@ async def open_engines(
         hangs=hangs,
         changed=registry.changed,
     )
-    warmer = Prewarmer(catalog, fleets, router, loader, timeout=settings.placement_timeout)
-    stack.push_async_callback(warmer.close)
+    prewarmer = Prewarmer(catalog, fleets, router, loader, timeout=settings.placement_timeout)
+    stack.push_async_callback(prewarmer.close)
 
     engine_time = EngineTime(metering.ledger, context.name, write_seconds, clock)
     stack.push_async_callback(engine_time.close)
@@ -155,7 +155,7 @@ async def open_engines(
     )
     stack.push_async_callback(prober.final_probe)
     return Engines(
-        control=control,
+        engine_client=engine_client,
         pool=pool,
         leases=leases,
         fleets=fleets,
@@ -163,7 +163,7 @@ async def open_engines(
         hangs=hangs,
         retries=retries,
         router=router,
-        warmer=warmer,
+        prewarmer=prewarmer,
         upstream=Upstream(
             connections, connect_timeout=settings.connect_timeout, authorization=access.authorization
         ),
@@ -206,12 +206,12 @@ def build_reconciler(
 ) -> Reconciler:
     settings = context.settings
     store, catalog, residency = registry.store, registry.catalog, registry.residency
-    control, loader, follower = engines.control, engines.loader, registry.follower
+    engine_client, loader, follower = engines.engine_client, engines.loader, registry.follower
     return Reconciler(
         store=store,
         catalog=catalog,
         residency=residency,
-        control=control,
+        control=engine_client,
         loader=loader,
         owner=context.name,
         interval=settings.probe_interval,
@@ -221,7 +221,7 @@ def build_reconciler(
             store,
             catalog,
             residency,
-            control,
+            engine_client,
             remover,
             grace=settings.artifact_grace * 3600,
             probe_timeout=settings.probe_timeout,
@@ -230,13 +230,13 @@ def build_reconciler(
         load_retries=LoadRetries(store, catalog, residency, loader),
         stopped=StoppedEngines(store, catalog, settings.stopped_engine_hours),
         evacuation=Evacuation(
-            store, catalog, residency, control, loader, settings.reload_interval, context.clock.now
+            store, catalog, residency, engine_client, loader, settings.reload_interval, context.clock.now
         ),
         rebalancer=Rebalancer(
             store,
             catalog,
             residency,
-            control,
+            engine_client,
             loader,
             partial(_status, engines),
             context.metrics,
@@ -253,7 +253,7 @@ def build_reconciler(
 def _loader(
     context: WorkerContext,
     registry: Registry,
-    control: EngineClient,
+    engine_client: EngineClient,
     pool: Pool,
     leases: Leases,
     probe_log: ProbeLog,
@@ -262,7 +262,7 @@ def _loader(
         store=registry.store,
         catalog=registry.catalog,
         residency=registry.residency,
-        control=control,
+        control=engine_client,
         observer=LoadObservers(context.metrics, context.tracing),
         owner=context.name,
         usable=pool.usable,
@@ -275,7 +275,7 @@ def _loader(
         store=registry.store,
         catalog=registry.catalog,
         residency=registry.residency,
-        control=control,
+        control=engine_client,
         serving_statuses=loader.serving_statuses,
         observer=context.metrics,
         process=pool.process,

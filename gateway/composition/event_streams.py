@@ -30,13 +30,13 @@ class Destination:
 
 
 def destinations(settings: Settings) -> dict[StreamName, Destination]:
-    """Of the streams that have one."""
+    """The destination of each stream that has one."""
     audit, usage = settings.audit_events_to, settings.usage_events_to
-    found: dict[StreamName, Destination] = {
+    by_stream: dict[StreamName, Destination] = {
         "audit": Destination(audit, settings.events_secret, settings.audit_events_token),
         "usage": Destination(usage, settings.events_secret, settings.usage_events_token),
     }
-    return {stream: destination for stream, destination in found.items() if destination.url}
+    return {stream: destination for stream, destination in by_stream.items() if destination.url}
 
 
 class EventStreams:
@@ -46,23 +46,23 @@ class EventStreams:
         self._jobs = jobs
         self._context = context = jobs.context
         self._ledger = ledger
-        self._wanted = destinations(context.settings)
+        self._destinations = destinations(context.settings)
         self._changed: dict[StreamName, asyncio.Event] = {stream: asyncio.Event() for stream in STREAMS}
-        self.watch = EventWatch([*self._wanted], ledger, context.clock.now, context.metrics)
+        self.watch = EventWatch([*self._destinations], ledger, context.clock.now, context.metrics)
 
     def reconfigure(self, settings: Settings) -> None:
         """A stream without a receiver waits where it is, and goes on from there with its next one."""
-        before, self._wanted = self._wanted, destinations(settings)
-        self.watch.streams = [*self._wanted]
+        before, self._destinations = self._destinations, destinations(settings)
+        self.watch.streams = [*self._destinations]
         for stream, changed in self._changed.items():
-            if before.get(stream) != self._wanted.get(stream):
+            if before.get(stream) != self._destinations.get(stream):
                 changed.set()
-            if stream in before and stream not in self._wanted:
+            if stream in before and stream not in self._destinations:
                 self._context.metrics.event_lag(stream, 0.0)
 
     async def begin(self) -> None:
         """The streams begin now, unless the ledger is away: then with the first delivery."""
-        for stream in self._wanted:
+        for stream in self._destinations:
             with contextlib.suppress(LedgerUnavailableError):
                 await asyncio.to_thread(begin, self._ledger, stream, self._context.clock.now())
 
@@ -71,7 +71,7 @@ class EventStreams:
         changed = self._changed[stream]
         while True:
             changed.clear()
-            destination = self._wanted.get(stream)
+            destination = self._destinations.get(stream)
             if destination is None:
                 await changed.wait()
                 continue

@@ -38,7 +38,7 @@ from gateway.units import HOUR
 
 @dataclass(slots=True)
 class LeaderJobs:
-    """Of one worker. Mutable: grows while the worker is built."""
+    """The leader jobs of one worker. Mutable: grows while the worker is built."""
 
     context: WorkerContext
     store: Store

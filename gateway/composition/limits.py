@@ -74,7 +74,7 @@ class LimitParts:
         }
 
     async def post(self, body: dict[str, Any]) -> bool:
-        """Send a budget's warning, if a webhook is configured. Whether nothing is left to do."""
+        """Send a budget's warning, if a webhook is configured. Returns whether nothing is left to do."""
         text = self.settings.budget_webhook
         if not text:
             return True
@@ -111,12 +111,12 @@ def build_limits(
     parts = LimitParts(context.settings, directory, ledger)
 
     async def used_now(subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
-        found = {}
+        used = {}
         for flow in flows:
             assert RATES <= flow < FLOWS
             start, end = period_of(flow, now())
-            found[flow] = (await parts.used(subject, start, end))[flow]
-        return found
+            used[flow] = (await parts.used(subject, start, end))[flow]
+        return used
 
     limiter = Limiter(store, context.name, directory, context.settings, metrics, used=used_now, now=now)
     watch = BudgetWatch(store, directory, metrics, used=parts.used, post=parts.post, now=now)

@@ -45,10 +45,10 @@ class ReloadTargets:
         self.limits.settings = self.cost_alerts.settings = settings
         engines.upstream.reconfigure(connect_timeout=settings.connect_timeout)
         engines.leases.turns.limits = queue_limits(settings)
-        engines.retries.timeout = engines.warmer.timeout = settings.placement_timeout
+        engines.retries.timeout = engines.prewarmer.timeout = settings.placement_timeout
         engines.retries.ttft_deadline = settings.ttft_deadline
         engines.retries.budget.reconfigure(settings.retry_budget)
-        engines.control.reconfigure(timeout=settings.load_timeout)
+        engines.engine_client.reconfigure(timeout=settings.load_timeout)
         engines.fleets.slow_start = settings.slow_start
         engines.hangs.reconfigure(
             rules=Rules(settings.hang_timeout, settings.ejection_time),

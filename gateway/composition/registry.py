@@ -27,7 +27,7 @@ class Registry:
     store: RedisStore
     directory: Directory
     bootstrap_key: BootstrapKeyFile | None
-    """None: it is no file's."""
+    """None: the key does not come from a file."""
     catalog: Catalog
     residency: Residency
     placement_log: PlacementLog
@@ -38,7 +38,7 @@ class Registry:
     """The snapshot that an earlier process wrote to disk."""
 
     async def changed(self, seconds: float) -> None:
-        """Wait for the next event of the change feed, for so many seconds at most."""
+        """Wait for the next event of the change feed, at most this many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.follower.changed()

@@ -18,7 +18,7 @@ async def open_tracing(
 ) -> Tracing | None:
     if not settings.traces_to:
         return None
-    # The SDK and its exporter take half a second to import and 20 MiB, so only who uses them pays.
+    # The SDK and its exporter take half a second to import and 20 MiB, so they are imported only if used.
     from gateway.observability.span_export import SpanExport  # noqa: PLC0415
 
     resource = {

@@ -1,4 +1,4 @@
-"""Settings of the way to engines: credentials, timeouts, probes, retries."""
+"""Settings of connections to engines: credentials, timeouts, probes, retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of who is who: people who sign in with an OpenID Connect issuer, and tenants' cached prompts."""
+"""Settings of people who sign in with an OpenID Connect issuer, and of tenants' cached prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adapters.security.ip_addresses import is_loopback, parse_address
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
 PERSON_ROLES: Final = ("operator", "finance", "tenant-admin", "tenant")
-"""Roles that a person can have, from the one that goes before all others to the last."""
+"""Roles that a person can have, highest precedence first."""
 LEAST_CACHE_SECRET: Final = 32
 _OF_TENANTS: Final = frozenset({"tenant-admin", "tenant"})
 
@@ -44,7 +44,7 @@ class IdentitySettings(BaseModel):
     )
     oidc_scopes: str = Field(
         "openid profile email offline_access",
-        description="Scopes that a sign-in asks for, separated by spaces. `offline_access` is left out if "
+        description="Scopes that a sign-in requests, separated by spaces. `offline_access` is left out if "
         "the issuer does not list it.",
     )
     oidc_cli_prompt: str = Field(
@@ -143,7 +143,7 @@ class IdentitySettings(BaseModel):
 
 def role_entries(text: str) -> list[tuple[str, str, str]]:
     """(value of the claim, role, tenant or "") of each entry. Raises ValueError."""
-    found = []
+    entries = []
     for entry in listed(text):
         value, _, given = entry.rpartition("=")
         role, _, tenant = given.partition(":")
@@ -153,12 +153,12 @@ def role_entries(text: str) -> list[tuple[str, str, str]]:
         if tenant and role not in _OF_TENANTS:
             msg = f"{entry!r} names a tenant, but role {role} belongs to none"
             raise ValueError(msg)
-        found.append((value, role, tenant))
-    return found
+        entries.append((value, role, tenant))
+    return entries
 
 
 def safe_url(text: str) -> bool:
-    """Whether nobody between here and there can change what this URL answers."""
+    """Whether the connection to this URL cannot be tampered with on the way."""
     try:
         url = urlsplit(text)
         host, _ = url.hostname or "", url.port

@@ -28,7 +28,7 @@ OTHERS: Final = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("HF_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS"),
 )
-"""Variables of libraries that Florin uses, for which the same works at start."""
+"""Variables of libraries that Florin uses, which files can provide, too, at start."""
 _SUFFIX: Final = "_file"
 _MOST: Final = 64 * 1024
 
@@ -44,15 +44,15 @@ def variable(name: str) -> str:
 def in_environment(environ: Mapping[str, str]) -> dict[str, Path]:
     """Setting → its file, of those that the environment names. Raises SecretFileError if it also has the
     value."""
-    found = {}
+    paths = {}
     for name in sorted(SECRETS):
         if path := environ.get(variable(name)):
             if environ.get(f"FLORIN_{name.upper()}"):
                 raise SecretFileError(
                     f"{variable(name)}: FLORIN_{name.upper()} is also set; set only one of them"
                 )
-            found[name] = Path(path)
-    return found
+            paths[name] = Path(path)
+    return paths
 
 
 def export_others(environ: MutableMapping[str, str]) -> None:
@@ -116,20 +116,20 @@ class YamlWithFiles(YamlConfigSettingsSource):
 
     def files(self) -> dict[str, Path]:
         """Setting → its file. Raises SecretFileError if the value is there, too."""
-        whole, found = super().__call__(), {}
+        document, paths = super().__call__(), {}
         for name in sorted(SECRETS):
-            if path := whole.get(name + _SUFFIX):
-                if whole.get(name):
+            if path := document.get(name + _SUFFIX):
+                if document.get(name):
                     raise SecretFileError(
                         f"florin.yaml: {name}{_SUFFIX}: {name} is also set; set only one of them"
                     )
-                found[name] = Path(str(path))
-        return found
+                paths[name] = Path(str(path))
+        return paths
 
     def __call__(self) -> dict[str, Any]:
         names = {name + _SUFFIX for name in SECRETS}
-        whole = {name: value for name, value in super().__call__().items() if name not in names}
-        return whole | {
+        document = {name: value for name, value in super().__call__().items() if name not in names}
+        return document | {
             name: read(path, f"florin.yaml: {name}{_SUFFIX}") for name, path in self.files().items()
         }
 

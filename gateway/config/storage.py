@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
 
 from pydantic import (
     BaseModel,
@@ -20,9 +23,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from adapters.sources.url_policy import Allowed
 from adapters.store.redis.discovery import Seeds
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
-from gateway.config.ledger_url import sqlalchemy_url
 
-TENANT_SOURCES = frozenset({"https", "http", "hf", "private", "s3", "file"})
+TENANT_SOURCES: Final = frozenset({"https", "http", "hf", "private", "s3", "file"})
+_HOST: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/,\[\]]+)(?::(?P<port>[0-9]{1,5}))?\Z")
+_WRITABLE: Final = ("target_session_attrs", "read-write")
+"""libpq's option to connect to whichever of several servers accepts writes."""
 
 
 class StorageSettings(BaseModel):
@@ -48,7 +53,7 @@ class StorageSettings(BaseModel):
     )
     separate_ledgers: bool = Field(
         False,
-        description="Whether this gateway starts though another one on the same Redis has another ledger. "
+        description="Start even if another gateway on the same Redis uses another ledger. "
         "Each ledger then has only a part of the records; `florin doctor` and reports say so.",
     )
     usage_kept_seconds: NonNegativeFloat = Field(
@@ -194,3 +199,36 @@ class StorageSettings(BaseModel):
     @property
     def ledger(self) -> str:
         return self.ledger_url or f"sqlite:///{self.state_dir / 'ledger.db'}"
+
+
+def sqlalchemy_url(url: str) -> str:
+    """`postgresql+psycopg://USER@HOST:PORT,HOST:PORT/DB` as SQLAlchemy writes it; other URLs unchanged. Among
+    several servers, it chooses the one that accepts writes. Raises ValueError, and SQLAlchemy's errors."""
+    scheme, separator, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    netloc, _, database = rest.partition("/")
+    login, at_sign, hosts = netloc.rpartition("@")
+    options = parse_qsl(query, keep_blank_values=True)
+    if not scheme.startswith("postgresql") or ("," not in hosts and not _several(options)):
+        make_url(url)
+        return url
+    if "," in hosts:
+        matches = [_HOST.match(host) for host in hosts.split(",")]
+        if not all(matches) or any(name in {"host", "port"} for name, _ in options):
+            msg = "with several servers, must be postgresql+psycopg://USER@HOST:PORT,HOST:PORT/DATABASE"
+            raise ValueError(msg)
+        options = [
+            ("host", ",".join(match["host"].strip("[]") for match in matches if match)),
+            ("port", ",".join(match["port"] or "" for match in matches if match)),
+            *options,
+        ]
+    if _WRITABLE[0] not in dict(options):
+        options.append(_WRITABLE)
+    written = f"{scheme}{separator}{login}{at_sign}/{database}?{urlencode(options)}"
+    make_url(written)
+    return written
+
+
+def _several(options: list[tuple[str, str]]) -> bool:
+    hosts = [value for name, value in options if name == "host"]
+    return len(hosts) > 1 or any("," in host for host in hosts)

@@ -1,4 +1,4 @@
-"""Who the client is if a proxy passes its requests on. Pure.
+"""Finds the client behind trusted proxies. Pure.
 
 Only what a trusted proxy says counts. Each proxy appends the address that it was called from, so the entries
 are read from the right: the first address that is no trusted proxy's is the client's. What stands further
@@ -23,7 +23,8 @@ _MOST_HOPS: Final = 32
 _MOST_CHARACTERS: Final = 4096
 """Likewise of one header."""
 _ELEMENT: Final = re.compile(r'(?:[^,"]|"(?:[^"]|"\\(?:\\\\)*+(?!\\))*+")*+')
-"""Of a header that is read backwards, where an odd number of backslashes *follows* an escaped quote."""
+"""An element of a header that is read backwards, where an odd number of backslashes *follows* an escaped
+quote."""
 _PAIR: Final = re.compile(r'\s*+([A-Za-z]++)=(?:"((?:[^"\\]|\\.)*+)"|([^\s;,"]*+))\s*+(?:;|$)')
 
 Headers = list[tuple[bytes, bytes]]
@@ -34,14 +35,14 @@ HeaderName = Literal["x-forwarded-for", "forwarded"]
 class ForwardedClient:
     address: str
     scheme: str
-    """`http`, `https`, or empty: not said."""
+    """`http`, `https`, or empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
     networks: tuple[Network, ...]
     unix: bool
-    """Whether who connects over the Unix socket is one."""
+    """Whether peers on the Unix socket are trusted."""
     header: HeaderName = "x-forwarded-for"
 
     @classmethod
@@ -50,32 +51,32 @@ class TrustedProxies:
         names = list(entries)
         networks = tuple(ip_network(name) for name in names if name != UNIX)
         if any(network.prefixlen == 0 for network in networks):
-            raise ValueError("a network of all addresses would let every client say who it is")
+            raise ValueError("a network of all addresses would let every client forge its address")
         return cls(networks, UNIX in names, header)
 
     def trusts(self, address: str) -> bool:
         """`address`: of a peer; empty for a Unix socket."""
         if not address:
             return self.unix
-        found = _address(address)
-        return found is not None and self._trusts(found)
+        ip = _address(address)
+        return ip is not None and self._trusts(ip)
 
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self.networks)
 
     def client(self, peer: str, headers: Headers) -> ForwardedClient:
-        """The client of a request that came from the trusted `peer`. An entry that is no address ends the
-        search: who passed it on is the last one known."""
+        """The client of a request that came from the trusted `peer`. An entry that is not an address ends the
+        search: the client is then the hop that passed it on."""
         address, scheme = peer, ""
         hops = _forwarded(headers) if self.header == "forwarded" else _x_forwarded(headers)
         for index, (hop, proto) in enumerate(hops):
             if index == 0:
                 scheme = proto  # as the proxy next to us was called
-            found = _address(hop)
-            if found is None or index >= _MOST_HOPS:
+            ip = _address(hop)
+            if ip is None or index >= _MOST_HOPS:
                 break
-            address = str(found)
-            if not self._trusts(found):
+            address = str(ip)
+            if not self._trusts(ip):
                 break
         return ForwardedClient(address, scheme)
 
@@ -127,8 +128,8 @@ def _pairs(element: str) -> dict[str, str]:
     return pairs
 
 
-def _last(headers: Headers, wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in reversed(headers) if name == wanted), "")
+def _last(headers: Headers, header_name: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in reversed(headers) if name == header_name), "")
 
 
 def _address(text: str) -> Address | None:

@@ -1,4 +1,4 @@
-"""What a caller is told when `adapters` raises: one code for each of its exceptions."""
+"""The error that a caller gets when `adapters` raises: one code for each of its exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came back of an evaluation's requests, reduced to what is needed. Pure."""
+"""The answers to an evaluation's requests, reduced to what is needed. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 import orjson
 
 from gateway.evaluations.cases import Case
-from gateway.evaluations.documents import Metric, Plan
+from gateway.evaluations.documents import EvaluationPlan, Metric
 from gateway.evaluations.judging import read_verdict
-from gateway.evaluations.requests import Place, place_of
+from gateway.evaluations.requests import AnswerKey, answer_key
 from gateway.evaluations.scoring import answer_text, check_of, log_likelihood
 
 MOST_TEXT: Final = 400
@@ -28,58 +28,60 @@ class Answer:
     """Why there is no answer; empty: there is one."""
 
 
-def read_results(lines: Iterable[bytes]) -> Iterator[tuple[Place, Any, str]]:
+def read_results(lines: Iterable[bytes]) -> Iterator[tuple[AnswerKey, Any, str]]:
     """The bodies of the answers of a batch's output and error lines, and the error's code, if it is one."""
     for line in lines:
-        found = orjson.loads(line)
-        place, response = place_of(found["custom_id"]), found["response"]
+        entry = orjson.loads(line)
+        key, response = answer_key(entry["custom_id"]), entry["response"]
         if response is None:
-            yield place, None, found["error"]["code"]
+            yield key, None, entry["error"]["code"]
             continue
         body = response["body"]
         if response["status_code"] < 300:
-            yield place, body, ""
+            yield key, body, ""
         else:
             error = body.get("error") if type(body) is dict else None
             code = error.get("code") if type(error) is dict else None
-            yield place, None, str(code or f"status_{response['status_code']}")
+            yield key, None, str(code or f"status_{response['status_code']}")
 
 
-def scored(lines: Iterable[bytes], cases: Mapping[int, Case], plan: Plan) -> dict[Place, Answer]:
-    """The answers, by place. With a judge, without scores: see `judged`."""
+def scored(
+    lines: Iterable[bytes], cases: Mapping[int, Case], plan: EvaluationPlan
+) -> dict[AnswerKey, Answer]:
+    """The answers, by key. With a judge, without scores: see `judged`."""
     score = _scorer(plan)
-    found: dict[Place, Answer] = {}
-    for place, body, error in read_results(lines):
+    answers: dict[AnswerKey, Answer] = {}
+    for key, body, error in read_results(lines):
         if error:
-            found[place] = Answer(None, error=error)
+            answers[key] = Answer(None, error=error)
             continue
-        case = cases[place[0]]
+        case = cases[key[0]]
         text = case.expected if plan.metric is Metric.PERPLEXITY else answer_text(body)
         if text is None:
-            found[place] = Answer(None, error="no_text")
+            answers[key] = Answer(None, error="no_text")
         else:
-            found[place] = Answer(score(body, text, case), _clipped(text))
-    return found
+            answers[key] = Answer(score(body, text, case), _clipped(text))
+    return answers
 
 
-def texts(lines: Iterable[bytes]) -> Iterator[tuple[Place, str]]:
+def texts(lines: Iterable[bytes]) -> Iterator[tuple[AnswerKey, str]]:
     """The whole texts of answers, for the judge."""
-    for place, body, error in read_results(lines):
+    for key, body, error in read_results(lines):
         text = None if error else answer_text(body)
         if text is not None:
-            yield place, text
+            yield key, text
 
 
-def judged(answers: Mapping[Place, Answer], lines: Iterable[bytes]) -> dict[Place, Answer]:
+def judged(answers: Mapping[AnswerKey, Answer], lines: Iterable[bytes]) -> dict[AnswerKey, Answer]:
     """The answers with the judge's scores."""
-    found = dict(answers)
-    for place, text in texts(lines):
-        if place in found and not found[place].error:
-            found[place] = Answer(read_verdict(text), found[place].text)
-    return found
+    scored_answers = dict(answers)
+    for key, text in texts(lines):
+        if key in scored_answers and not scored_answers[key].error:
+            scored_answers[key] = Answer(read_verdict(text), scored_answers[key].text)
+    return scored_answers
 
 
-def _scorer(plan: Plan) -> Callable[[Any, str, Case], float | None]:
+def _scorer(plan: EvaluationPlan) -> Callable[[Any, str, Case], float | None]:
     check = check_of(plan)
 
     def score(body: Any, text: str, case: Case) -> float | None:

@@ -18,10 +18,10 @@ from typing import Any, Final
 import orjson
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of a set."""
+"""Size limit of a set."""
 MOST_CASES: Final = 10_000
 MOST_ERRORS: Final = 5
-"""That are reported."""
+"""Bad lines that are reported."""
 _FORMATS: Final = {"messages": "messages", "prompt": "completion", "input": "expected"}
 """The field that tells a format → the field of its expected answer."""
 
@@ -33,7 +33,7 @@ class BadDataError(Exception):
 @dataclass(frozen=True, slots=True)
 class Case:
     line: int
-    """Of the set, from 1."""
+    """Line number in the set, from 1."""
     request: dict[str, Any]
     """What is sent, besides the model and parameters: `messages` (and `tools`), or `prompt`."""
     expected: str | None
@@ -44,13 +44,13 @@ class Case:
 
     @property
     def question(self) -> str:
-        """For people, and for the judge."""
+        """The question, as people and the judge see it."""
         if not self.chat:
             return str(self.request["prompt"])
-        found = self.request["messages"]
-        if len(found) == 1 and type(found[0].get("content")) is str:
-            return str(found[0]["content"])
-        return orjson.dumps(found).decode()
+        messages = self.request["messages"]
+        if len(messages) == 1 and type(messages[0].get("content")) is str:
+            return str(messages[0]["content"])
+        return orjson.dumps(messages).decode()
 
 
 @dataclass(slots=True)
@@ -89,12 +89,12 @@ def read_cases(data: bytes, *, references: bool, limit: int | None = None) -> li
 
 def _case(number: int, line: bytes, reading: _Reading, *, references: bool) -> Case:
     try:
-        found = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
+        row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
         raise BadDataError(f"not valid JSON in UTF-8 ({error})") from None
-    if type(found) is not dict:
+    if type(row) is not dict:
         raise BadDataError("not a JSON object")
-    formats = [name for name in _FORMATS if name in found]
+    formats = [name for name in _FORMATS if name in row]
     if len(formats) != 1:
         raise BadDataError(f"needs exactly one of {', '.join(f'`{name}`' for name in _FORMATS)}")
     kind = formats[0]
@@ -102,19 +102,19 @@ def _case(number: int, line: bytes, reading: _Reading, *, references: bool) -> C
     if kind != reading.format:
         raise BadDataError(f"has `{kind}`, and earlier lines `{reading.format}`: use one format")
     if kind == "messages":
-        request, expected = _chat(found)
+        request, expected = _chat(row)
     else:
-        text = _text(found, kind)
+        text = _text(row, kind)
         request = {"prompt": text} if kind == "prompt" else {"messages": [{"role": "user", "content": text}]}
-        wanted = _FORMATS[kind]
-        expected = _text(found, wanted, empty=True) if found.get(wanted) is not None else None
+        reference = _FORMATS[kind]
+        expected = _text(row, reference, empty=True) if row.get(reference) is not None else None
     if references and not expected:
         raise BadDataError("has no expected answer, which this metric needs")
     return Case(number, request, expected)
 
 
-def _chat(found: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    messages = found["messages"]
+def _chat(row: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    messages = row["messages"]
     if type(messages) is not list or not messages or not all(type(m) is dict for m in messages):
         raise BadDataError("`messages` must be a list of messages")
     for message in messages:
@@ -128,11 +128,11 @@ def _chat(found: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
         messages = messages[:-1]
         if not messages:
             raise BadDataError("there is no message before the expected answer")
-    return {name: found[name] for name in ("tools",) if name in found} | {"messages": messages}, expected
+    return {name: row[name] for name in ("tools",) if name in row} | {"messages": messages}, expected
 
 
-def _text(found: dict[str, Any], name: str, *, empty: bool = False) -> str:
-    value = found[name]
+def _text(row: dict[str, Any], name: str, *, empty: bool = False) -> str:
+    value = row[name]
     if type(value) is not str or not (value or empty):
         raise BadDataError(f"`{name}` must be text")
     return value

@@ -35,16 +35,16 @@ OPEN: Final = (EvaluationStatus.ANSWERING, EvaluationStatus.JUDGING)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EvaluationPlan:
     """What is asked and measured. Everything that the result depends on, besides data and weights."""
 
     metric: Metric
     pattern: str = ""
-    """Of metric `regex`."""
+    """For metric `regex`."""
     json_schema: str = ""
-    """Of metric `json-schema`: JSON."""
+    """For metric `json-schema`: the schema, as JSON."""
     judge: str = ""
-    """Of metric `judge`: the version that judges, `acme/judge@v1`."""
+    """For metric `judge`: the version that judges, `acme/judge@v1`."""
     judge_prompt: str = ""
     threshold: float | None = None
     """The least score, or with `perplexity` the most, that passes."""
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def decides(self) -> bool:
-        """Whether it has something to pass."""
+        """Whether it has a criterion to pass."""
         return self.threshold is not None or self.no_worse_than is not None
 
 
@@ -74,7 +74,7 @@ class Evaluation:
     against_digest: str
     """Empty for the base model."""
     plan: str
-    """JSON of a Plan."""
+    """JSON of an EvaluationPlan."""
     data_sha256: str
     cases: int
     status: str
@@ -86,7 +86,7 @@ class Evaluation:
     created_at: int
     ended_at: int | None
     passed: bool | None
-    """None: it has not ended, or has nothing to pass."""
+    """None: it has not ended, or has no criterion."""
     summary: str
     """JSON, once it has ended; see `summary`. Empty before."""
     lease_until: int
@@ -95,9 +95,9 @@ class Evaluation:
     def label(self) -> str:
         return f"{self.adapter}@v{self.version}"
 
-    def read_plan(self) -> Plan:
-        found = orjson.loads(self.plan)
-        return Plan(**{**found, "metric": Metric(found["metric"])})
+    def read_plan(self) -> EvaluationPlan:
+        plan = orjson.loads(self.plan)
+        return EvaluationPlan(**{**plan, "metric": Metric(plan["metric"])})
 
     def document(self) -> dict[str, Any]:
         """Without the examples, which have prompts and answers."""
@@ -123,20 +123,20 @@ class Evaluation:
 
     def brief(self) -> dict[str, Any]:
         """What a version's page shows of its last evaluation."""
-        whole = self.document()
-        result = whole["result"] or {}
+        document = self.document()
+        result = document["result"] or {}
         names = ("id", "metric", "against", "data_sha256", "status", "passed", "ended", "by")
         return {
-            **{name: whole[name] for name in names},
+            **{name: document[name] for name in names},
             **{name: result.get(name) for name in ("scored", "score", "interval", "difference")},
         }
 
     def examples(self) -> list[dict[str, Any]]:
-        found = orjson.loads(self.summary) if self.summary else {}
-        return list(found.get("examples", ()))
+        summary = orjson.loads(self.summary) if self.summary else {}
+        return list(summary.get("examples", ()))
 
 
-def _shown(plan: Plan) -> dict[str, Any]:
+def _shown(plan: EvaluationPlan) -> dict[str, Any]:
     return {name: value if value != "" else None for name, value in asdict(plan).items()}
 
 

@@ -23,9 +23,9 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import batch_results, batches, evaluations
 
 MOST_OPEN: Final = 4
-"""Of a tenant, at a time."""
+"""Evaluations that a tenant may run at a time."""
 _RESULTS: Final = 64
-"""Read at a time."""
+"""Results that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class EvaluationStore:
         """With the batch that runs, or ran last. None: the adapter has none of this id."""
         query = _select().where(*_of(adapter, since), evaluations.c.id == evaluation_id)
         with self._ledger.read() as connection:
-            found = _read(connection, query)
-            return (found[0], _batch(connection, found[0])) if found else None
+            rows = _read(connection, query)
+            return (rows[0], _batch(connection, rows[0])) if rows else None
 
     def list(self, adapter: str, since: int, limit: int) -> list[Evaluation]:
         """Newest first."""
@@ -81,8 +81,8 @@ class EvaluationStore:
             where.append(table.data_sha256 == data_sha256)
         order = table.created_at.desc(), table.id.desc()
         with self._ledger.read() as connection:
-            found = _read(connection, _select().where(*where).order_by(*order).limit(1))
-        return found[0] if found else None
+            rows = _read(connection, _select().where(*where).order_by(*order).limit(1))
+        return rows[0] if rows else None
 
     def latest(self, adapter: str, since: int) -> dict[int, Evaluation]:
         """Version → its last evaluation that has ended."""
@@ -92,7 +92,7 @@ class EvaluationStore:
         last = select(table.version, newest.label("at")).where(*ended).group_by(table.version).subquery()
         query = _select().join(last, (table.version == last.c.version) & (table.created_at == last.c.at))
         with self._ledger.read() as connection:
-            return {found.version: found for found in _read(connection, query.where(*ended))}
+            return {evaluation.version: evaluation for evaluation in _read(connection, query.where(*ended))}
 
     # -- for the worker
 
@@ -123,15 +123,15 @@ class EvaluationStore:
 
     def results(self, batch_id: str) -> Iterator[bytes]:
         """The output and error lines, each part read in a transaction of its own."""
-        table, at = batch_results.c, 0
+        table, last_line = batch_results.c, 0
         while True:
-            query = select(table.line, table.body).where(table.batch == batch_id, table.line > at)
+            query = select(table.line, table.body).where(table.batch == batch_id, table.line > last_line)
             with self._ledger.read() as connection:
                 rows = connection.execute(query.order_by(table.line).limit(_RESULTS)).all()
             if not rows:
                 return
             yield from (bytes(row.body) for row in rows)
-            at = rows[-1].line
+            last_line = rows[-1].line
 
     def judge(self, evaluation: Evaluation, batch: Batch) -> bool:
         """The cases are answered: the judge's batch begins. Returns False if another worker was faster."""
@@ -210,7 +210,7 @@ def _current() -> ColumnElement[str]:
 
 
 def _batch(connection: Connection, evaluation: Evaluation) -> Batch | None:
-    wanted = evaluation.judge_batch or evaluation.batch
-    query = select(*(batches.c[field.name] for field in fields(Batch))).where(batches.c.id == wanted)
+    batch_id = evaluation.judge_batch or evaluation.batch
+    query = select(*(batches.c[field.name] for field in fields(Batch))).where(batches.c.id == batch_id)
     rows = [Batch(**row) for row in connection.execute(query).mappings()]
     return rows[0] if rows else None

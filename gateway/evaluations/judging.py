@@ -1,9 +1,8 @@
 """Asking a judge for a score, and reading it. Pure.
 
-What is judged comes from models, and may try to be the judge. So it is sent as one JSON document, out of
-whose strings no text can break, and the judge's answer counts only if it is a score and nothing else: a judge
-that repeats what it judged has given no score.
-"""
+What is judged comes from models, and may try to be the judge. So it is sent as one JSON document, whose
+strings no text can break out of, and the judge's answer counts only if it is a score and nothing else: a
+judge that repeats what it judged has given no score."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ def judge_messages(
 
 def read_verdict(text: str) -> float | None:
     """The score from 0 to 1; None: the judge has not given one."""
-    found = _SCORE.fullmatch(text.strip())
-    if found is None:
+    match = _SCORE.fullmatch(text.strip())
+    if match is None:
         return None
-    score = int(found[1] or found[2])
+    score = int(match[1] or match[2])
     return score / MOST_SCORE if score <= MOST_SCORE else None

@@ -20,7 +20,7 @@ from gateway.batches.threads import Threads
 from gateway.evaluations.answers import judged, scored, texts
 from gateway.evaluations.batch_files import write_batch
 from gateway.evaluations.cases import Case, read_cases
-from gateway.evaluations.documents import REFERENCED, Evaluation, EvaluationStatus, Metric, Plan
+from gateway.evaluations.documents import REFERENCED, Evaluation, EvaluationPlan, EvaluationStatus, Metric
 from gateway.evaluations.evaluation_store import EvaluationStore, Ready
 from gateway.evaluations.requests import CANDIDATE, CHAT, judge_line
 from gateway.evaluations.summary import summarize
@@ -87,7 +87,7 @@ class EvaluationRunner:
             self._score(ready)
         except LedgerUnavailableError:
             raise
-        except Exception:  # a defect; without an end, it would be tried for ever
+        except Exception:  # a defect; without an end, it would be retried forever
             log.exception("Evaluation %s failed", evaluation.id)
             self._end(
                 evaluation,
@@ -98,29 +98,31 @@ class EvaluationRunner:
 
     def _score(self, ready: Ready) -> None:
         evaluation, plan = ready.evaluation, ready.evaluation.read_plan()
-        found = read_cases(ready.data, references=plan.metric in REFERENCED, limit=plan.limit)
-        cases = {case.line: case for case in found}
+        cases = read_cases(ready.data, references=plan.metric in REFERENCED, limit=plan.limit)
+        by_line = {case.line: case for case in cases}
         if plan.metric is Metric.JUDGE and evaluation.status == EvaluationStatus.ANSWERING:
-            lines = self._judge_lines(evaluation, plan, cases)
+            lines = self._judge_lines(evaluation, plan, by_line)
             first = next(lines, None)
             if first is not None:
                 self.store.judge(evaluation, self._judge_batch(evaluation, first, lines))
                 return
-        answers = scored(self.store.results(evaluation.batch), cases, plan)
+        answers = scored(self.store.results(evaluation.batch), by_line, plan)
         if evaluation.judge_batch:
             answers = judged(answers, self.store.results(evaluation.judge_batch))
-        own = [answer for place, answer in answers.items() if place[1] == CANDIDATE]
+        own = [answer for key, answer in answers.items() if key[1] == CANDIDATE]
         if not any(not answer.error for answer in own):
             codes = ", ".join(sorted({answer.error for answer in own}))
-            why = f"No case was answered by {evaluation.label}: {codes or 'its answers were deleted'}."
-            self._end(evaluation, EvaluationStatus.FAILED, {"error": why})
+            reason = f"No case was answered by {evaluation.label}: {codes or 'its answers were deleted'}."
+            self._end(evaluation, EvaluationStatus.FAILED, {"error": reason})
             return
-        summary, passed = summarize(plan, found, answers, compared=bool(evaluation.against))
+        summary, passed = summarize(plan, cases, answers, compared=bool(evaluation.against))
         self._end(evaluation, EvaluationStatus.COMPLETED, summary, passed=passed)
 
-    def _judge_lines(self, evaluation: Evaluation, plan: Plan, cases: dict[int, Case]) -> Iterator[bytes]:
-        for place, text in texts(self.store.results(evaluation.batch)):
-            yield judge_line(place, cases[place[0]], text, plan)
+    def _judge_lines(
+        self, evaluation: Evaluation, plan: EvaluationPlan, cases: dict[int, Case]
+    ) -> Iterator[bytes]:
+        for key, text in texts(self.store.results(evaluation.batch)):
+            yield judge_line(key, cases[key[0]], text, plan)
 
     def _judge_batch(self, evaluation: Evaluation, first: bytes, rest: Iterator[bytes]) -> Batch:
         def lines() -> Iterator[bytes]:

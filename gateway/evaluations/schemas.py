@@ -1,4 +1,4 @@
-"""How much work a JSON Schema can be. Pure.
+"""Bounds the work that a JSON Schema can cause. Pure.
 
 `allOf` of two references to a schema that does the same is twice the work at each level: thirty lines of
 schema keep a validator busy for years. So a schema is refused if it refers to itself, or is too large once
@@ -32,7 +32,7 @@ class BadSchemaError(Exception):
 
 
 class Size(NamedTuple):
-    """Of a schema, references written out."""
+    """The size of a schema with its references expanded."""
 
     parts: int
     expressions: int
@@ -88,8 +88,8 @@ class _Sizes:
                 raise BadSchemaError(f"it refers to itself ({text[:100]})")
             return known
         self._known[text] = None
-        found = self._known[text] = self.of(self._target(text))
-        return found
+        size = self._known[text] = self.of(self._target(text))
+        return size
 
     def _target(self, text: str) -> Any:
         pointer = unquote(text)

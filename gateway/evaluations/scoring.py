@@ -14,7 +14,7 @@ from typing import Any, Final
 import jsonschema_rs
 import orjson
 
-from gateway.evaluations.documents import Metric, Plan
+from gateway.evaluations.documents import EvaluationPlan, Metric
 from gateway.evaluations.schemas import BadSchemaError, size_of
 
 MOST_PATTERN: Final = 1000
@@ -22,7 +22,7 @@ MOST_PATTERN: Final = 1000
 MOST_SCHEMA: Final = 64 * 1024
 """Bytes."""
 _REGEX_BYTES: Final = 2 * 1024 * 1024
-"""Of all compiled expressions of a plan together: compiling takes 8 ms for a megabyte."""
+"""Limit on all compiled expressions of a plan together: compiling takes 8 ms for a megabyte."""
 
 Check = Callable[[str, str | None], float]
 """Score of an answer, given what was expected."""
@@ -36,7 +36,7 @@ class BadPlanError(Exception):
         self.param = param
 
 
-def check_of(plan: Plan) -> Check | None:
+def check_of(plan: EvaluationPlan) -> Check | None:
     """None: the metric does not look at the answer's text alone. Raises BadPlanError."""
     if plan.metric is Metric.EXACT:
         return exact
@@ -79,15 +79,15 @@ def json_schema(text: str) -> Check:
     except BadSchemaError as error:
         raise BadPlanError("json_schema", f"`json_schema` cannot be used: {error}.") from None
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        why = str(error).strip().splitlines()[0]
-        raise BadPlanError("json_schema", f"`json_schema` cannot be used: {why[:300]}") from None
+        reason = str(error).strip().splitlines()[0]
+        raise BadPlanError("json_schema", f"`json_schema` cannot be used: {reason[:300]}") from None
 
     def check(answer: str, _: str | None) -> float:
         try:
-            found = orjson.loads(answer)
+            parsed = orjson.loads(answer)
         except orjson.JSONDecodeError:
             return 0.0
-        return float(validator.is_valid(found))
+        return float(validator.is_valid(parsed))
 
     return check
 

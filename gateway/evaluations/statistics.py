@@ -40,9 +40,9 @@ def wilson(successes: int, count: int) -> Interval:
     share, z2 = successes / count, _Z * _Z
     centre = share + z2 / (2 * count)
     spread = _Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
-    whole = 1 + z2 / count
-    low = 0.0 if successes == 0 else (centre - spread) / whole
-    high = 1.0 if successes == count else (centre + spread) / whole
+    denominator = 1 + z2 / count
+    low = 0.0 if successes == 0 else (centre - spread) / denominator
+    high = 1.0 if successes == count else (centre + spread) / denominator
     return Interval(low, high)
 
 
@@ -65,13 +65,13 @@ def bootstrap(values: Sequence[float], *, seed: int = SEED) -> Interval:
 
     if not values:
         return Interval(-math.inf, math.inf)
-    found = np.asarray(values, dtype=np.float64)
+    sample = np.asarray(values, dtype=np.float64)
     means: list[NDArray[np.float64]] = []
-    random, count = np.random.default_rng(seed), len(found)
+    random, count = np.random.default_rng(seed), len(sample)
     each = max(1, _AT_A_TIME // count)
     for begin in range(0, RESAMPLES, each):
         drawn = random.integers(0, count, size=(min(each, RESAMPLES - begin), count))
-        means.append(found[drawn].mean(axis=1))
+        means.append(sample[drawn].mean(axis=1))
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(np.concatenate(means), [tail, 100 - tail])
     return Interval(float(low), float(high))

@@ -1,8 +1,7 @@
 """What an evaluation found, and whether it passed. Pure.
 
-No answer of the candidate is a wrong one: it scores 0. No answer of the other model is nobody's merit: the
-case is left out, as is one for which a judge gave no score. If that leaves out too many, nothing passes.
-"""
+If the candidate does not answer, the case scores 0. If the other model does not answer, the case is left out,
+as is one for which a judge gave no score. If too many are left out, nothing passes."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from typing import Any, Final
 
 from gateway.evaluations.answers import Answer
 from gateway.evaluations.cases import Case
-from gateway.evaluations.documents import BINARY, Metric, Plan
-from gateway.evaluations.requests import AGAINST, CANDIDATE, Place
+from gateway.evaluations.documents import BINARY, EvaluationPlan, Metric
+from gateway.evaluations.requests import AGAINST, CANDIDATE, AnswerKey
 from gateway.evaluations.statistics import LEVEL, Interval, bootstrap, mcnemar, paired_proportions, wilson
 
 MOST_EXAMPLES: Final = 10
@@ -37,14 +36,14 @@ class Scored:
 
 
 def summarize(
-    plan: Plan, cases: Sequence[Case], answers: Mapping[Place, Answer], *, compared: bool
+    plan: EvaluationPlan, cases: Sequence[Case], answers: Mapping[AnswerKey, Answer], *, compared: bool
 ) -> tuple[dict[str, Any], bool | None]:
     """The summary, and whether the candidate passed; None: there was nothing to pass."""
-    found = [s for case in cases if (s := _scored(plan, case, answers, compared=compared)) is not None]
-    scores = [s.candidate for s in found]
+    scored_cases = [s for case in cases if (s := _scored(plan, case, answers, compared=compared)) is not None]
+    scores = [s.candidate for s in scored_cases]
     summary: dict[str, Any] = {
-        "scored": len(found),
-        "left_out": len(cases) - len(found),
+        "scored": len(scored_cases),
+        "left_out": len(cases) - len(scored_cases),
         "unanswered": _missing(cases, answers, CANDIDATE),
         "errors": _errors(answers, CANDIDATE),
         "level": LEVEL,
@@ -52,7 +51,7 @@ def summarize(
     }
     difference = None
     if compared:
-        others = [s.against for s in found if s.against is not None]
+        others = [s.against for s in scored_cases if s.against is not None]
         pairs = [a - b for a, b in zip(scores, others, strict=True)]
         better, worse = sum(d > 0 for d in pairs), sum(d < 0 for d in pairs)
         if pairs and plan.metric in BINARY:
@@ -72,11 +71,13 @@ def summarize(
             "p_value": mcnemar(better, worse) if plan.metric in BINARY else None,
         }
     reasons = _objections(plan, len(cases), scores, difference)
-    summary |= {"reasons": reasons, "examples": _examples(plan, found, answers)}
+    summary |= {"reasons": reasons, "examples": _examples(plan, scored_cases, answers)}
     return summary, not reasons if plan.decides else None
 
 
-def _scored(plan: Plan, case: Case, answers: Mapping[Place, Answer], *, compared: bool) -> Scored | None:
+def _scored(
+    plan: EvaluationPlan, case: Case, answers: Mapping[AnswerKey, Answer], *, compared: bool
+) -> Scored | None:
     own = answers.get((case.line, CANDIDATE), _UNASKED)
     score = 0.0 if own.error and plan.metric is not Metric.PERPLEXITY else own.score
     other = answers.get((case.line, AGAINST), _UNASKED).score if compared else None
@@ -85,7 +86,7 @@ def _scored(plan: Plan, case: Case, answers: Mapping[Place, Answer], *, compared
     return Scored(case, score, other)
 
 
-def _score(plan: Plan, scores: Sequence[float]) -> dict[str, Any]:
+def _score(plan: EvaluationPlan, scores: Sequence[float]) -> dict[str, Any]:
     if not scores:
         return {"score": None, "interval": None, "perplexity": None}
     mean = math.fsum(scores) / len(scores)
@@ -99,43 +100,47 @@ def _score(plan: Plan, scores: Sequence[float]) -> dict[str, Any]:
 
 
 def _perplexity(score: float) -> float:
-    """Of the mean log-likelihood of a token."""
+    """The perplexity for a mean log-likelihood of a token."""
     return math.exp(min(700.0, -score))
 
 
-def _objections(plan: Plan, count: int, scores: Sequence[float], difference: Interval | None) -> list[str]:
+def _objections(
+    plan: EvaluationPlan, count: int, scores: Sequence[float], difference: Interval | None
+) -> list[str]:
     """Why it does not pass."""
     if not plan.decides:
         return []
     if not scores:
         return ["No case has a score."]
-    found = []
+    objections = []
     left_out = count - len(scores)
     if left_out > MOST_LEFT_OUT * count:
-        found.append(f"{left_out:,} of {count:,} cases have no score: more than {MOST_LEFT_OUT:.0%}.")
+        objections.append(f"{left_out:,} of {count:,} cases have no score: more than {MOST_LEFT_OUT:.0%}.")
     mean = math.fsum(scores) / len(scores)
     if plan.threshold is not None:
         if plan.metric is Metric.PERPLEXITY and _perplexity(mean) > plan.threshold:
-            found.append(f"The perplexity, {_perplexity(mean):.3f}, is above {plan.threshold:g}.")
+            objections.append(f"The perplexity, {_perplexity(mean):.3f}, is above {plan.threshold:g}.")
         elif plan.metric is not Metric.PERPLEXITY and mean < plan.threshold:
-            found.append(f"The score, {mean:.3f}, is below {plan.threshold:g}.")
+            objections.append(f"The score, {mean:.3f}, is below {plan.threshold:g}.")
     if plan.no_worse_than is not None and difference is not None and difference.low < -plan.no_worse_than:
-        found.append(
+        objections.append(
             f"It may be worse by {-difference.low:.3f} ({LEVEL:.0%} interval), which is more than "
             f"{plan.no_worse_than:g}."
         )
-    return found
+    return objections
 
 
-def _examples(plan: Plan, found: Sequence[Scored], answers: Mapping[Place, Answer]) -> list[dict[str, Any]]:
+def _examples(
+    plan: EvaluationPlan, scored_cases: Sequence[Scored], answers: Mapping[AnswerKey, Answer]
+) -> list[dict[str, Any]]:
     """The cases that got worse, the worst first; without another model, the worst ones."""
     best = math.inf if plan.metric is Metric.PERPLEXITY else 1.0
-    worse = [s for s in found if s.candidate < (best if s.against is None else s.against)]
+    worse = [s for s in scored_cases if s.candidate < (best if s.against is None else s.against)]
     worse.sort(key=lambda s: (s.candidate - (s.against or 0.0), s.case.line))
     return [_example(s, answers) for s in worse[:MOST_EXAMPLES]]
 
 
-def _example(s: Scored, answers: Mapping[Place, Answer]) -> dict[str, Any]:
+def _example(s: Scored, answers: Mapping[AnswerKey, Answer]) -> dict[str, Any]:
     own, other = (answers.get((s.case.line, which), _UNASKED) for which in (CANDIDATE, AGAINST))
     compared = s.against is not None
     return {
@@ -150,13 +155,13 @@ def _example(s: Scored, answers: Mapping[Place, Answer]) -> dict[str, Any]:
     }
 
 
-def _missing(cases: Sequence[Case], answers: Mapping[Place, Answer], which: str) -> int:
+def _missing(cases: Sequence[Case], answers: Mapping[AnswerKey, Answer], which: str) -> int:
     return sum(bool(answers.get((case.line, which), _UNASKED).error) for case in cases)
 
 
-def _errors(answers: Mapping[Place, Answer], which: str) -> dict[str, int]:
-    found = Counter(a.error for place, a in answers.items() if place[1] == which and a.error)
-    return dict(sorted(found.items()))
+def _errors(answers: Mapping[AnswerKey, Answer], which: str) -> dict[str, int]:
+    counts = Counter(a.error for key, a in answers.items() if key[1] == which and a.error)
+    return dict(sorted(counts.items()))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -20,7 +20,7 @@ LONGEST_PAUSE: Final = 300.0
 
 
 class Counters(Protocol):
-    """Of the worker's metrics."""
+    """The worker's metrics, as far as delivery needs them."""
 
     def event_post(self, stream: str, result: str, events: int) -> None:
         """`result`: `delivered`, `failed`."""
@@ -76,7 +76,7 @@ class EventDelivery:
         raise PassFailedError(refusal.reason, at_least=refusal.retry_after)
 
     async def report(self, failure: str) -> None:
-        """Of a pass, for `florin doctor`. Raises LedgerUnavailableError."""
+        """Record how a pass ended, for `florin doctor`. Raises LedgerUnavailableError."""
         if failure:
             await asyncio.to_thread(note_failure, self.ledger, self.stream, failure)
 

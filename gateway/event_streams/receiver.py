@@ -63,10 +63,10 @@ class Receiver:
         if self._session is not None:
             await self._session.close()
 
-    async def post(self, events: Sequence[dict[str, Any]], at: int) -> Refusal | None:
-        """Post the events, once; None: the receiver has taken them. `at`: Unix seconds."""
+    async def post(self, events: Sequence[dict[str, Any]], sent_at: int) -> Refusal | None:
+        """Post the events, once; None: the receiver has taken them. `sent_at`: Unix seconds."""
         assert self._session is not None
-        headers, body = self.made(events, at)
+        headers, body = self.message(events, sent_at)
         try:
             async with self._session.post(
                 self._url, data=body, headers=headers, allow_redirects=False
@@ -81,24 +81,24 @@ class Receiver:
         except (aiohttp.ClientError, OSError) as error:
             return Refusal(f"the connection failed ({type(error).__name__})")
 
-    def made(self, events: Sequence[dict[str, Any]], at: int) -> tuple[dict[str, str], bytes]:
+    def message(self, events: Sequence[dict[str, Any]], sent_at: int) -> tuple[dict[str, str], bytes]:
         """Headers and body. The message's id is the same whenever the same events are posted. Pure."""
         body = orjson.dumps(list(events))
         ids = "\n".join(event["id"] for event in events)
         headers = {"content-type": CONTENT_TYPE, "user-agent": "florin", "accept-encoding": "identity"}
         if self._secrets:
-            message = f"msg_{hashlib.sha256(ids.encode()).hexdigest()[:32]}"
-            headers |= signature(message, at, body, self._secrets)
+            message_id = f"msg_{hashlib.sha256(ids.encode()).hexdigest()[:32]}"
+            headers |= signature(message_id, sent_at, body, self._secrets)
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
         return headers, body
 
 
 async def _refusal(answer: aiohttp.ClientResponse) -> Refusal:
-    said = (await answer.content.read(_ANSWER)).decode("utf-8", "replace").strip()
+    text = (await answer.content.read(_ANSWER)).decode("utf-8", "replace").strip()
     wait = answer.headers.get("retry-after", "")
     return Refusal(
-        f"status {answer.status}" + (f": {json.dumps(said)}" if said else ""),
+        f"status {answer.status}" + (f": {json.dumps(text)}" if text else ""),
         retry_after=min(float(wait), LONGEST_WAIT) if wait.isascii() and wait.isdigit() else 0.0,
         too_large=answer.status == 413,
     )

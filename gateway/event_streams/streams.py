@@ -25,7 +25,7 @@ StreamName = Literal["audit", "usage"]
 STREAMS: Final[tuple[StreamName, ...]] = get_args(StreamName)
 
 PAGE_BYTES: Final = 256 * 1024
-"""Of the audit events of one post; a larger event is alone in its own."""
+"""Bytes of the audit events in one post; a larger event gets a post of its own."""
 COUNTED: Final = 10_000
 """Waiting events are counted up to here."""
 _STREAM: Final = event_streams.c
@@ -44,14 +44,14 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
     begun_at: int | None
-    """None: no gateway was ever told where to send it."""
+    """None: no gateway has ever had a receiver for it."""
     waiting: int
     """Audit entries, or usage records; COUNTED: that or more."""
     oldest: int | None
     """When the oldest of them was made."""
     advanced_at: int | None
     failure: str
-    """Of the last attempt; empty if it succeeded."""
+    """Why the last attempt failed; empty if it succeeded."""
 
     def lag(self, now: int) -> float:
         """Seconds since the oldest waiting event was made."""
@@ -169,23 +169,23 @@ def _audit_page(ledger: Ledger, source: str, limit: int) -> Page | None:
         .limit(limit + 1)
     )
     with ledger.read() as connection:
-        found = [entry_of(row) for row in connection.execute(query).mappings()]
-    if not found:
+        entries = [entry_of(row) for row in connection.execute(query).mappings()]
+    if not entries:
         return None
     events: list[dict[str, Any]] = []
     size = 0
-    for entry in found[:limit]:
+    for entry in entries[:limit]:
         event = audit_event(entry, source)
         size += len(orjson.dumps(event))
         if events and size > PAGE_BYTES:
             break
         events.append(event)
-    keys = [(entry.id, entry.digest) for entry in found[: len(events)]]
+    keys = [(entry.id, entry.digest) for entry in entries[: len(events)]]
 
     def advance(connection: Connection) -> None:
         connection.execute(delete(audit_outbox).where(tuple_(waits.id, waits.digest).in_(keys)))
 
-    return Page(events, advance, more=len(found) > len(events))
+    return Page(events, advance, more=len(entries) > len(events))
 
 
 def _usage_page(ledger: Ledger, source: str, limit: int) -> Page | None:

@@ -57,6 +57,6 @@ class EventWatch:
 def _late(stream: StreamName, status: StreamStatus, now: int) -> Iterator[Condition]:
     stuck = status.stuck(now)
     if stuck > LATE_SECONDS:
-        why = f": {status.failure}" if status.failure else ""
-        message = f"Events of {stream} have waited for {stuck / 60:.0f} minutes{why}."
+        detail = f": {status.failure}" if status.failure else ""
+        message = f"Events of {stream} have waited for {stuck / 60:.0f} minutes{detail}."
         yield Condition("events_late", stream, message)

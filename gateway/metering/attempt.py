@@ -118,11 +118,11 @@ class AttemptMeter:
         self._wall = wall
         self._era = meter.clock.era
         self._start = monotonic_ns()
-        at = wall // 1000
-        self._next_hour = at - at % HOUR + HOUR
+        dispatched = wall // 1000
+        self._next_hour = dispatched - dispatched % HOUR + HOUR
         self._head = (
             f'{{"id":"{record_id(request_id, attempt)}","request_id":{_text(request_id)},'
-            f'"attempt":{attempt},{_named(names)},"dispatched":{at},'
+            f'"attempt":{attempt},{_named(names)},"dispatched":{dispatched},'
         )
         self._labels = _labelled(labels, service_tier) if labels != NO_LABELS or service_tier else _UNLABELLED
         self._prompt = 0
@@ -239,8 +239,8 @@ class AttemptMeter:
         self._guessed = True
 
     def reports_at_end(self, speed: AnswerSpeed, *, most: int | None) -> None:
-        """The engine will report no counts before the end of its answer. If it does not come to that, the
-        output is estimated: see `output_estimate`. `most`: output tokens of each choice; None: no bound."""
+        """The engine will report no counts before the end of its answer. If the answer is cut off, the output
+        is estimated: see `output_estimate`. `most`: output tokens of each choice; None: no bound."""
         self._speed = speed
         self._most = MAX_TOKENS_PER_CHOICE if most is None else min(most, MAX_TOKENS_PER_CHOICE)
 
@@ -337,24 +337,24 @@ class AttemptMeter:
 
     def _line(self, seq: int, when: int) -> bytes:
         """The line, as UsageRecord.line() would write it."""
-        at = self.at(when) if when != self._start else self._wall // 1000
+        seen = self.at(when) if when != self._start else self._wall // 1000
         marks: tuple[Mark, ...] = self._marks
-        if at >= self._next_hour:
-            marks = self._marks_until(at)
+        if seen >= self._next_hour:
+            marks = self._marks_until(seen)
         final = seq == FINAL
         prompt, cached, completion = self.tokens
         if not (self.ended or self._prompt or self._completion):  # in case that this line becomes the last
             completion = self._output_until(when)
         return (
             f'{self._head}"first_token":{self.at(self.first) if self.first else "null"},'
-            f'"ended":{at if final else "null"},"prompt_tokens":{prompt},'
+            f'"ended":{seen if final else "null"},"prompt_tokens":{prompt},'
             f'"cached_tokens":{"null" if cached is None else cached},'
             f'"completion_tokens":{completion},"reasoning_tokens":{self._reasoning},"n":{self._n},'
             f'"usage_source":"{self._source()}",'
             f'"outcome":"{self.outcome if final and self.outcome else ""}",'
             f'"billable":{"true" if final and self._billable else "false"},"adapter_loads":{self._loads},'
             f'"hour_marks":{_marked(marks, prompt, completion) if marks else "null"},'
-            f'{self._labels}"seq":{seq},"seen":{at}}}\n'
+            f'{self._labels}"seq":{seq},"seen":{seen}}}\n'
         ).encode()
 
 
@@ -384,8 +384,8 @@ def _marked(marks: tuple[Mark, ...], prompt: int, completion: int) -> str:
     """JSON within a JSON string; digits, brackets and `null` need no escaping. Makes marks ascend to the
     final counts, even if the engine counted backwards."""
     rows: list[Mark] = []
-    for at, p, cached, done in reversed(marks):
+    for hour, p, cached, done in reversed(marks):
         prompt, completion = min(p, prompt), min(done, completion)
-        rows.append((at, prompt, cached if cached is None else min(cached, prompt), completion))
+        rows.append((hour, prompt, cached if cached is None else min(cached, prompt), completion))
     rows.reverse()
     return f'"{orjson.dumps(rows).decode()}"'

@@ -1,4 +1,4 @@
-"""The metrics of a worker's attempts, updated in the thread of its write-ahead log."""
+"""The metrics of a worker's attempts, updated in the thread of its usage log."""
 
 from __future__ import annotations
 

@@ -29,18 +29,18 @@ async def watch(clock: Clock, store: CoordinationStore, ledger: Ledger, metrics:
 
 async def _ask(clock: Clock, store: CoordinationStore, ledger: Ledger) -> dict[str, int]:
     """Offsets of the other clocks from ours, for those that answer quickly."""
-    found = {"system": system_time() - clock.now()}
+    offsets = {"system": system_time() - clock.now()}
 
-    def note(name: str, before: int, said: int) -> None:
+    def note(name: str, before: int, their_time: int) -> None:
         after = clock.now()
         if after - before <= _SLOW:
-            found[name] = said - (before + after) // 2
+            offsets[name] = their_time - (before + after) // 2
 
     with suppress(StoreUnavailableError):
         note("redis", clock.now(), await store.time())
     with suppress(LedgerUnavailableError):
         before = clock.now()
-        said = await asyncio.to_thread(ledger.time)
-        if said is not None:
-            note("ledger", before, said)
-    return found
+        their_time = await asyncio.to_thread(ledger.time)
+        if their_time is not None:
+            note("ledger", before, their_time)
+    return offsets

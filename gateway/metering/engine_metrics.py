@@ -88,7 +88,7 @@ class _Reading:
         self.cached = names.cached_tokens.encode()
         times, loads = {self.started, self.ready}, {self.running, self.waiting}
         self.least = times
-        """Of several ranks, the earliest counts."""
+        """Metrics of which the earliest of several ranks counts."""
         self.most: dict[bytes, float] = dict.fromkeys(times, _LAST) | dict.fromkeys(loads, float(MOST_LOAD))
         counters = {self.prompt, self.completion, self.cached}
         any_of = b"|".join(re.escape(name) for name in sorted(times | loads | counters) if name)
@@ -126,15 +126,15 @@ def relevant_lines(text: bytes, *, names: Metrics = _VLLM) -> bytes:
     return b"\n".join([*lines, b""])
 
 
-def read_metrics(text: bytes, at: int, *, skew: int = 0, names: Metrics = _VLLM) -> EngineMetrics:
+def read_metrics(text: bytes, read_at: int, *, skew: int = 0, names: Metrics = _VLLM) -> EngineMetrics:
     """Parse the text of an engine's metrics; data-parallel ranks are summed. `skew`: see `EngineSample`.
     `names`: of its kind of engine. Raises BadSampleError."""
     reading = _reading(names)
-    found = _numbers(text, reading)
+    numbers = _numbers(text, reading)
     return EngineMetrics(
-        running=int(found.get(reading.running, 0)),
-        waiting=int(found.get(reading.waiting, 0)),
-        sample=_sample(found, at, skew, reading),
+        running=int(numbers.get(reading.running, 0)),
+        waiting=int(numbers.get(reading.waiting, 0)),
+        sample=_sample(numbers, read_at, skew, reading),
     )
 
 
@@ -147,37 +147,37 @@ def mark(text: bytes, *, names: Metrics = _VLLM) -> int | None:
 
 
 def kv_usage(text: bytes, *, names: Metrics = _VLLM) -> float | None:
-    """Part of its KV cache that is in use, 0 to 1, of the fullest rank. None: it does not tell, or tells
-    nonsense, which nothing but a picture depends on."""
+    """Part of its KV cache that is in use, 0 to 1, of the fullest rank. None: not reported, or nonsense,
+    which affects nothing but a chart."""
     if not names.kv_usage:
         return None
-    found = _reading(names).kv_usage.findall(b"\n" + text)
+    usages = _reading(names).kv_usage.findall(b"\n" + text)
     try:
-        most = max(map(float, found[:MOST_LINES]), default=-1.0)
+        most = max(map(float, usages[:MOST_LINES]), default=-1.0)
     except ValueError:
         return None
     return most if 0 <= most <= 1 else None
 
 
-def read_sample(text: bytes, at: int) -> EngineSample | None:
+def read_sample(text: bytes, read_at: int) -> EngineSample | None:
     """VLLM's counters. None: it reports no tokens. Raises BadSampleError."""
-    return read_metrics(text, at).sample
+    return read_metrics(text, read_at).sample
 
 
 def _numbers(text: bytes, reading: _Reading) -> dict[bytes, float]:
     if len(text) > MOST_BYTES:
         raise BadSampleError(f"its metrics have more than {MOST_BYTES:,} bytes")
-    found: dict[bytes, float] = {}
+    numbers: dict[bytes, float] = {}
     for count, match in enumerate(reading.lines.finditer(b"\n" + text)):
         if count >= MOST_LINES:
             raise BadSampleError(f"more than {MOST_LINES:,} lines that should be one for each rank")
         name, most = match[1], reading.most.get(match[1], MOST_COUNTED)
         number = _number(name, match[2], most)
-        old = found.get(name)
+        old = numbers.get(name)
         if old is not None:
             number = min(old, number) if name in reading.least else old + number
-        found[name] = _bounded(name, number, most)
-    return found
+        numbers[name] = _bounded(name, number, most)
+    return numbers
 
 
 def _number(name: bytes, text: bytes, most: float) -> float:
@@ -190,20 +190,20 @@ def _number(name: bytes, text: bytes, most: float) -> float:
 
 def _bounded(name: bytes, number: float, most: float, text: bytes = b"") -> float:
     if not 0 <= number <= most:  # also false for NaN
-        said = text[:40].decode("ascii", "replace") if text else f"{number:g}"
-        raise BadSampleError(f"{name.decode()} cannot be {said}")
+        shown = text[:40].decode("ascii", "replace") if text else f"{number:g}"
+        raise BadSampleError(f"{name.decode()} cannot be {shown}")
     return number
 
 
-def _sample(found: dict[bytes, float], at: int, skew: int, reading: _Reading) -> EngineSample | None:
-    prompt, completion = found.get(reading.prompt), found.get(reading.completion)
+def _sample(numbers: dict[bytes, float], read_at: int, skew: int, reading: _Reading) -> EngineSample | None:
+    prompt, completion = numbers.get(reading.prompt), numbers.get(reading.completion)
     if prompt is None or completion is None:
         return None
-    cached = found.get(reading.cached)
+    cached = numbers.get(reading.cached)
     return EngineSample(
-        at=at,
-        epoch=_micros(found.get(reading.started)),
-        ready=_micros(found.get(reading.ready)),
+        at=read_at,
+        epoch=_micros(numbers.get(reading.started)),
+        ready=_micros(numbers.get(reading.ready)),
         prompt_tokens=int(prompt),
         cached_tokens=None if cached is None else int(cached),
         completion_tokens=int(completion),

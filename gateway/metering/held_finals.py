@@ -14,7 +14,8 @@ from gateway.metering.records import Outcome, UsageRecord, parse_line
 
 
 class HeldFinals:
-    """Of one request. The attempts of the request that are not billable are logged as usual.
+    """The final record of one request that is held back. Its attempts that are not billable are logged as
+    usual.
 
     Mutable: `release` must be called once the request is over; it is idempotent. On the worker's event loop
     only."""

@@ -62,7 +62,7 @@ BATCH = "batch"
 
 
 class Labels(NamedTuple):
-    """Whose a request is within its tenant, for reports; None: not said. See `gateway.dataplane.labels`."""
+    """Whose a request is within its tenant, for reports; None: not given. See `gateway.dataplane.labels`."""
 
     end_user: str | None = None
     tag: str | None = None
@@ -288,17 +288,17 @@ def _marked(r: UsageRecord, text: str) -> bool:
     try:
         marks = orjson.loads(text)
         before, least = r.dispatched, (0, 0)
-        for at, prompt, cached, completion in marks:
+        for hour, prompt, cached, completion in marks:
             if not (
-                type(at) is int
-                and before < at <= _end(r)
-                and at % HOUR == 0
+                type(hour) is int
+                and before < hour <= _end(r)
+                and hour % HOUR == 0
                 and plausible(prompt, completion, cached, 0, prompts=MAX_CHOICES, choices=MAX_CHOICES)
                 and least[0] <= prompt <= r.prompt_tokens
                 and least[1] <= completion <= r.completion_tokens
             ):
                 return False
-            before, least = at, (prompt, completion)
+            before, least = hour, (prompt, completion)
     except (ValueError, TypeError):
         return False
     return bool(marks)

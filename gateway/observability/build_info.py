@@ -26,8 +26,8 @@ def version() -> str:
 def commit() -> str:
     """Empty if it is not known. A forked process has that of its parent, whatever is checked out now."""
     packed = _ROOT / COMMIT_FILE
-    found = packed.read_text().strip() if packed.is_file() else checked_out(_ROOT)
-    return found[:_SHOWN]
+    revision = packed.read_text().strip() if packed.is_file() else checked_out(_ROOT)
+    return revision[:_SHOWN]
 
 
 def build() -> str:

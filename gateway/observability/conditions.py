@@ -59,7 +59,7 @@ CONDITIONS: Final[dict[str, Meaning]] = {
     "engine_lacks_flag": Meaning(
         "warning",
         "An engine refuses requests that need a flag with which it was not started.",
-        "Restart the engine with it, if customers are to have what it switches on. The gateway's log names "
+        "To offer what the flag enables, restart the engine with it. The gateway's log names "
         "the engine and the flags. This ends an hour after the last such request.",
     ),
     "clock_off": Meaning(
@@ -191,10 +191,10 @@ class Conditions:
 
     def now(self) -> list[Condition]:
         """Current conditions, the worst first. A check that fails is logged and skipped."""
-        found: list[Condition] = []
+        current: list[Condition] = []
         for check in self._checks:
             try:
-                found += check()
+                current += check()
             except Exception:  # a defect in one check must not hide the others
                 log.exception("Condition check failed")
-        return sorted(found, key=lambda c: (c.meaning.serves, c.meaning.severity != "problem", c.code))
+        return sorted(current, key=lambda c: (c.meaning.serves, c.meaning.severity != "problem", c.code))

@@ -88,12 +88,12 @@ def worker_name() -> str:
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """The fields of an event; its own override those of the current request."""
     context = CURRENT.get()
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in FIELDS:
         value = getattr(record, name, None) or (getattr(context, name) if context is not None else None)
         if value:
-            found[name] = value
-    return found | getattr(record, "fields", {})
+            fields[name] = value
+    return fields | getattr(record, "fields", {})
 
 
 class OneLine(logging.Formatter):
@@ -127,7 +127,7 @@ class JsonLines(logging.Formatter):
         self._worker = worker_name()
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        event: dict[str, Any] = {
             "time": rfc3339(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -136,8 +136,8 @@ class JsonLines(logging.Formatter):
             **fields_of(record),
         }
         if record.exc_info:
-            said["exception"] = cut(self.formatException(record.exc_info), _LONGEST_TRACEBACK)
-        return json.dumps(said, separators=(",", ":"), default=str)
+            event["exception"] = cut(self.formatException(record.exc_info), _LONGEST_TRACEBACK)
+        return json.dumps(event, separators=(",", ":"), default=str)
 
 
 class _Stderr(logging.Handler):
@@ -184,16 +184,18 @@ class _Stderr(logging.Handler):
             return self.format(_record(record.name, logging.ERROR, message))
 
     def _write(self) -> None:
-        said = 0  # dropped lines that were reported
+        reported = 0  # dropped lines that were reported
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
                 item.set()
                 continue
             lines = [item if isinstance(item, str) else self._line(item)]
-            if self._dropped > said and self._queue.qsize() < self._most // 2:  # once the reader catches up
-                dropped = self._dropped - said
-                said += dropped
+            if (
+                self._dropped > reported and self._queue.qsize() < self._most // 2
+            ):  # once the reader catches up
+                dropped = self._dropped - reported
+                reported += dropped
                 message = f"Dropped {dropped} log lines: stderr is read too slowly"
                 lines.append(self.format(_record(__name__, logging.WARNING, message)))
             with contextlib.suppress(OSError, ValueError):  # stderr is closed
@@ -221,8 +223,9 @@ def _record(name: str, level: int, message: str) -> logging.LogRecord:
 
 def rfc3339(seconds: float) -> str:
     """`2026-11-22T04:55:51.042Z` from Unix seconds."""
-    whole = int(seconds)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
+    second = int(seconds)
+    milliseconds = int((seconds - second) * 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{milliseconds:03d}Z"
 
 
 def one_line(text: str) -> str:

@@ -384,7 +384,7 @@ class Metrics:
             self._events_sent.labels(stream).inc(events)
 
     def leader_pass(self, role: str, result: str) -> None:
-        """Of a job that one worker does for all. `result`: `ok`, `failed`."""
+        """Count a pass of a job that one worker does for all. `result`: `ok`, `failed`."""
         self._leader_passes.labels(role, result).inc()
 
     def event_lag(self, stream: str, seconds: float) -> None:

@@ -49,10 +49,10 @@ class CombinedRegistry(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        found: dict[Name, list[float]] = defaultdict(list)
+        by_name: dict[Name, list[float]] = defaultdict(list)
         for name, value in self._values.read():
-            found[name].append(value)
-        for name, values in sorted(found.items(), key=lambda item: _order(item[0])):
+            by_name[name].append(value)
+        for name, values in sorted(by_name.items(), key=lambda item: _order(item[0])):
             family = families.get(name.family)
             if family is None:
                 help_text = self._helps.get(name.family, self._helps.get(f"{name.family}_total", ""))

@@ -50,7 +50,7 @@ class Counted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpanIds:
-    """What a `traceparent` says."""
+    """The content of a `traceparent` header."""
 
     trace: int
     span: int
@@ -117,7 +117,7 @@ class RequestContext:
 
     @property
     def span_id(self) -> str:
-        """Of the request's span or, if no spans are made, of the client's."""
+        """The id of the request's span or, if no spans are made, of the client's."""
         parent = self.trace.get("traceparent")
         return parent.split("-")[2] if parent else ""
 
@@ -130,18 +130,18 @@ class RequestContext:
 
     def read(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Read ids and trace context from the client's headers. Malformed ones are ignored."""
-        asked = [(name, value) for name, value in headers if name in READ_HEADERS]
-        if not asked:
+        relevant = [(name, value) for name, value in headers if name in READ_HEADERS]
+        if not relevant:
             return
-        for name, value in asked:
+        for name, value in relevant:
             if name in _CLIENT_IDS and CLIENT_ID.fullmatch(value):
                 self.client_request_id = value.decode()
                 break
-        parents = [value.strip() for name, value in asked if name == b"traceparent"]
+        parents = [value.strip() for name, value in relevant if name == b"traceparent"]
         parent = traceparent(parents[0]) if len(parents) == 1 else ""
         if parent:
             self.trace["traceparent"] = parent
-            state = b",".join(value for name, value in asked if name == b"tracestate").strip()
+            state = b",".join(value for name, value in relevant if name == b"tracestate").strip()
             if state and len(state) <= _LONGEST_STATE and _TRACESTATE.fullmatch(state):
                 self.trace["tracestate"] = state.decode()
 

@@ -121,9 +121,9 @@ class SharedValues:
             with tempfile.TemporaryFile() as named:
                 file = os.dup(named.fileno())
         os.ftruncate(file, (1 + segments) * _SEGMENT_BYTES)
-        made = cls(file)
-        made._segments[PARENT].header[_ALIVE] = 1
-        return made
+        memory = cls(file)
+        memory._segments[PARENT].header[_ALIVE] = 1
+        return memory
 
     def close(self) -> None:
         """Close the file; the memory remains while any process has it mapped."""
@@ -138,11 +138,11 @@ class SharedValues:
         """Record that the segment's process has that many client connections; None: it accepts none."""
         self._segments[index].header[_CONNECTIONS] = 0 if connections is None else 1 + connections
 
-    def died(self, at: float, code: int) -> None:
+    def died(self, died_at: float, code: int) -> None:
         """Record that a worker died: when by the monotonic clock, and its exit code. Only for the parent."""
         header = self._segments[PARENT].header
         place = _DEATHS + 1 + 2 * (header[_DEATHS] % DEATHS_KEPT)
-        header[place], header[place + 1] = int(at * 1e6), code + _CODE_OFFSET
+        header[place], header[place + 1] = int(died_at * 1e6), code + _CODE_OFFSET
         header[_DEATHS] += 1  # makes it visible
 
     @property
@@ -173,13 +173,13 @@ class SharedValues:
 
     def read(self) -> list[tuple[Name, float]]:
         """All numbers of all processes; gauges only of living processes."""
-        found: list[tuple[Name, float]] = []
+        numbers: list[tuple[Name, float]] = []
         for segment in self._segments:
             names, alive = segment.names(), segment.header[_ALIVE]
             for name, value in zip(names, segment.doubles[: len(names)].tolist(), strict=True):
                 if not math.isnan(value) and (alive or name.kind != "gauge"):
-                    found.append((name, value))
-        return found
+                    numbers.append((name, value))
+        return numbers
 
 
 class Writer:

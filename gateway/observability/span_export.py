@@ -29,18 +29,18 @@ QUEUE: Final = 8_192
 """Spans that may wait for the collector: about 8 MiB."""
 BATCH: Final = 512
 BATCH_SECONDS: Final = 1.0
-"""A batch is sent when it is full, or so old."""
+"""A batch is sent when it is full or this old."""
 SEND_SECONDS: Final = 10.0
-"""For one batch, retries included."""
+"""Seconds that sending one batch may take, retries included."""
 CLOSE_SECONDS: Final = 2.0
-"""For what is left when the worker stops."""
+"""Seconds to send what is left when the worker stops."""
 
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 _UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 _SCOPE: Final = InstrumentationScope("florin")
 
 Count = Callable[[str, int], None]
-"""Counts spans by what became of them: `exported`, `failed` (the collector did not take them), `dropped`."""
+"""Counts spans by result: `exported`, `failed` (the collector did not take them), `dropped`."""
 
 
 class SpanExport:
@@ -67,7 +67,7 @@ class SpanExport:
             self._count("dropped", 1)
             return
         self._accepted += 1
-        self._processor.on_end(self._made(span))
+        self._processor.on_end(self._readable(span))
 
     def close(self) -> None:
         """Send what is left, for CLOSE_SECONDS at most. Blocks."""
@@ -77,7 +77,7 @@ class SpanExport:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # ends its retries
         threading.Thread(target=self._processor.shutdown, name="end of spans", daemon=True).start()
 
-    def _made(self, span: Span) -> ReadableSpan:
+    def _readable(self, span: Span) -> ReadableSpan:
         parent, link = span.parent, span.link
         return ReadableSpan(
             span.name,

@@ -33,7 +33,7 @@ _OPERATIONS: Final = {
 }
 """gen_ai.operation.name; of other routes, the last part of the path."""
 _SAMPLED_BITS: Final = 64
-"""Of a trace id, its lowest: what the ratio is compared with."""
+"""The lowest bits of a trace id, which the ratio is compared with."""
 _SOUND: Final = frozenset({"ok", "resumed", "client_abort", "rejected"})
 """Outcomes of attempts that are no failures of Florin or an engine."""
 
@@ -143,7 +143,7 @@ class RequestSpans:
     tracing: Tracing
     context: RequestContext
     ids: SpanIds
-    """Of the request's span."""
+    """The ids of the request's span."""
     parent: SpanIds | None
     client: SpanIds | None
     """The client's span, which is the parent only if clients are trusted."""
@@ -218,7 +218,7 @@ class RequestSpans:
             "florin.batch": self.batch,
             **self._whose(),
         }
-        found: dict[str, Value] = {
+        optional: dict[str, Value] = {
             "http.response.status_code": context.status,
             "error.type": context.error,
             "gen_ai.request.model": context.model,
@@ -226,7 +226,7 @@ class RequestSpans:
             "florin.client_request_id": context.client_request_id,
             "florin.engine": context.engine,
         }
-        attributes.update((name, value) for name, value in found.items() if value)
+        attributes.update((name, value) for name, value in optional.items() if value)
         if context.attempt is not None:
             attributes["florin.outcome"] = str(context.attempt.outcome)
         self.tracing.export(
@@ -279,7 +279,7 @@ def _address(url: str) -> tuple[str, int]:
 def _reason(error: BaseException) -> str:
     """A short word: of a retry its reason, of an error its code."""
     for name in ("reason", "code"):
-        said = getattr(error, name, "")
-        if said and isinstance(said, str):
-            return said
+        word = getattr(error, name, "")
+        if word and isinstance(word, str):
+            return word
     return type(error).__qualname__

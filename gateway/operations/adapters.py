@@ -156,7 +156,7 @@ async def promote(
         version = state.registrar.loadable_version(name, number)
         live = state.catalog.versions.get(f"{name}@v{find(state, name, authority).live}")
         try:
-            warmed = await state.warmer.warm(version, like=live, share=weight)
+            warmed = await state.prewarmer.warm(version, like=live, share=weight)
         except NoEngineError as error:
             if authority.tenant is None:
                 reason, remedy = str(error), "make room for it there"
@@ -179,7 +179,7 @@ async def rollback(state: State, name: AdapterName, *, authority: Authority) -> 
     await catch_up(state)
     live = state.catalog.versions.get(f"{name}@v{adapter.live}")
     if live:
-        state.warmer.warm_later(live, like=state.catalog.versions.get(f"{name}@v{before.live}"))
+        state.prewarmer.warm_later(live, like=state.catalog.versions.get(f"{name}@v{before.live}"))
     return adapter
 
 
@@ -241,13 +241,13 @@ async def release(state: State, name: AdapterName, version: str, *, actor: str) 
     NotFoundError."""
 
     def plan(reading: RegistryReading) -> Proposal[tuple[Version, bool]]:
-        found = reading.catalog.versions.get(f"{name}@{version}")
-        if found is None:
+        stored_version = reading.catalog.versions.get(f"{name}@{version}")
+        if stored_version is None:
             raise NotFoundError(f"There is no version {version} of adapter {str(name)!r}.")
-        status = reading.catalog.serving_statuses.get(found.engine_name)
+        status = reading.catalog.serving_statuses.get(stored_version.engine_name)
         if status is None:
-            return Proposal([], (found, False))
-        released, changes = _release(reading, found, status)
+            return Proposal([], (stored_version, False))
+        released, changes = _release(reading, stored_version, status)
         details = {"state": status.state, "code": status.code, "reason": status.reason}
         note = AuditNote(actor, "adapter.release", str(name), version, details)
         return Proposal(changes, (released, True), note)
@@ -278,7 +278,7 @@ def find(state: State, name: AdapterName, authority: Authority) -> Adapter:
 
 
 def disk_failure(what: str, error: OSError, authority: Authority) -> FlorinError:
-    """Without the path, which is logged; how much room there is and must be is the operator's business."""
+    """Without the path, which is logged; the sizes are only for operators."""
     log.error("Artifact store: %s", error)
     reason = error.strerror if authority.tenant is None or error.errno is None else os.strerror(error.errno)
     return FlorinError("artifacts_unavailable", f"{what} cannot be stored: {reason or 'disk error'}.")
@@ -310,5 +310,5 @@ async def _unload(state: State, version: Version, engine_name: str) -> None:
     if engine is not None:
         with suppress(TimeoutError, EngineError):
             async with asyncio.timeout(_UNLOAD_SECONDS):
-                await state.control.unload(engine, version.engine_name)
+                await state.engine_client.unload(engine, version.engine_name)
     await state.store.unplace(engine_name, version.engine_name)

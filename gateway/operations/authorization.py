@@ -65,7 +65,8 @@ class Authority:
             raise NotFoundError(f"There is no tenant {tenant[:80]!r}.")
 
     def check_vouching(self, *, unverified_shapes: bool) -> None:
-        """Raises FlorinError for what only an operator's word stands for: his engines have to serve it."""
+        """Raises FlorinError for what only an operator may vouch for, because the operator's engines have to
+        serve it."""
         if unverified_shapes and self.tenant is not None:
             raise FlorinError(
                 "insufficient_role",
@@ -108,7 +109,8 @@ def no_adapter(name: AdapterName) -> NotFoundError:
 def check_role(key: Key, *roles: Role) -> Key:
     if key.role not in roles:
         raise FlorinError(
-            "insufficient_role", f"This needs a key of role {' or '.join(roles)}; this one's is {key.role}."
+            "insufficient_role",
+            f"This needs a key of role {' or '.join(roles)}; this key has role {key.role}.",
         )
     return key
 

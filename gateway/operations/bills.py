@@ -32,7 +32,9 @@ async def add(
             actor=actor,
         )
     except BillRefusedError as error:
-        findings = tuple(Finding("bill_line", one.reason, one.where, "") for one in error.mistakes)
+        findings = tuple(
+            Finding("bill_line", mistake.reason, mistake.where, "") for mistake in error.mistakes
+        )
         raise FlorinError("bill_rejected", error.message, findings=findings) from error
     except BillConflictError as error:
         raise FlorinError("conflict", str(error)) from error

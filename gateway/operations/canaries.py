@@ -1,4 +1,4 @@
-"""Canaries beside their live versions: what was counted of both, and what a guard makes of it."""
+"""Canaries beside their live versions: the counts of both, and the guard's judgement."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def judged(
     """Pure. `counts`: as stored for `Comparison.of`. `now`: Unix microseconds."""
     comparison = Comparison.of(adapter, canary.engine_name)
     slices = in_window(comparison, counts, now)
-    found = None
+    judgement = None
     if adapter.guard is not None:
         age = (now - adapter.canary_since) / 1e6
-        found = judge(adapter.guard, adapter.weight, slices, age=age, evaluation=evaluation)
+        judgement = judge(adapter.guard, adapter.weight, slices, age=age, evaluation=evaluation)
         if adapter.held and adapter.outcome is not None:
-            found = Judgement("hold", adapter.outcome.reason)
-    return Compared(together(s.canary for s in slices), together(s.live for s in slices), found)
+            judgement = Judgement("hold", adapter.outcome.reason)
+    return Compared(together(s.canary for s in slices), together(s.live for s in slices), judgement)
 
 
 async def evaluation_of(state: State, adapter: Adapter) -> Evaluation:
@@ -108,7 +108,7 @@ async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> boo
     if verdict == "promote":
         await evaluations.check_promotion(state, name, adapter.canary)
         version = state.registrar.loadable_version(name, adapter.canary)
-        await state.warmer.warm(version, like=live, share=judgement.weight)
+        await state.prewarmer.warm(version, like=live, share=judgement.weight)
     outcome = CanaryOutcome(verdict, adapter.canary, judgement.reason, state.clock.now())
     done = await state.registrar.change(
         name, ACTOR, lambda r: plan_verdict(r, name, adapter.canary_since, outcome, judgement.weight)
@@ -121,14 +121,14 @@ async def carry_out(state: State, adapter: Adapter, judgement: Judgement) -> boo
     log.log(level, "Canary %s@v%d: %s. %s", name, adapter.canary, _WORDS[verdict], judgement.reason)
     await catch_up(state)
     if verdict == "rollback" and live is not None:
-        state.warmer.warm_later(live, like=live)
+        state.prewarmer.warm_later(live, like=live)
     return True
 
 
 _WORDS: Final = {
     "hold": "held by its guard",
     "rollback": "rolled back by its guard",
-    "promote": "given the next weight by its guard",
+    "promote": "raised to the next weight by its guard",
 }
 
 

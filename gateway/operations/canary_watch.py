@@ -29,7 +29,7 @@ LOOK_SECONDS: Final = 1.0
 EVALUATION_SECONDS: Final = 5.0
 """Pause between reads of canaries' evaluations."""
 RETRY_SECONDS: Final = 30.0
-"""Pause after a canary could not be given its next weight."""
+"""Pause after the weight of a canary could not be raised."""
 SHOWN_SECONDS: Final = 86_400
 """How long `florin doctor` tells of a rollback, unless someone promotes or rolls back the adapter before."""
 
@@ -40,14 +40,14 @@ class CanaryWatch:
     decided."""
 
     state: State
-    # Mutable: canaries that are being given their next weight, by adapter.
+    # Mutable: canaries whose weight is being raised, by adapter.
     _raising: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     # Mutable: the evaluation of a canary as last read, by the comparison's adapter and beginning.
     _evaluations: dict[tuple[str, int], Evaluation] = field(default_factory=dict)
     _reading: asyncio.Task[None] | None = None
 
     def ready(self) -> bool:
-        """Without a guarded canary, nobody need lead."""
+        """No leader is needed without a guarded canary."""
         return bool(self._guarded()) and self.state.follower.connected
 
     async def lost(self) -> None:
@@ -65,17 +65,17 @@ class CanaryWatch:
             await self._judge(adapter)
 
     def _guarded(self) -> list[Adapter]:
-        found = map(self.state.catalog.adapters.get, self.state.catalog.with_canary)
-        return [a for a in found if a is not None and a.guard is not None and not a.held]
+        adapters = map(self.state.catalog.adapters.get, self.state.catalog.with_canary)
+        return [a for a in adapters if a is not None and a.guard is not None and not a.held]
 
     async def _read_evaluations(self, guarded: list[Adapter]) -> None:
-        """Beside the looks, which must not wait for a slow ledger."""
-        found = {(a.name, a.canary_since): await canaries.evaluation_of(self.state, a) for a in guarded}
-        self._evaluations = found
+        """Read in a task of its own, because a leader's pass must not wait for a slow ledger."""
+        evaluations = {(a.name, a.canary_since): await canaries.evaluation_of(self.state, a) for a in guarded}
+        self._evaluations = evaluations
         await asyncio.sleep(EVALUATION_SECONDS)
 
     async def _judge(self, adapter: Adapter) -> None:
-        """Trouble with one canary is no other's. Raises StoreUnavailableError."""
+        """A failure with one canary does not affect the others. Raises StoreUnavailableError."""
         try:
             await self.judge(adapter)
         except StoreUnavailableError:
@@ -84,12 +84,12 @@ class CanaryWatch:
             _log_failure(adapter, error)
 
     async def judge(self, adapter: Adapter) -> None:
-        """Judge one canary, and stop it if it is to be. Its next weight is given beside the looks, since the
-        version is loaded first, and a canary that turns bad meanwhile is stopped all the same. Raises
+        """Judge one canary, and stop it if the guard says so. Its weight is raised in a task of its own,
+        because the version is loaded first: a canary that turns bad meanwhile is still stopped. Raises
         StoreUnavailableError."""
         evaluation = self._evaluations.get((adapter.name, adapter.canary_since), "none")
-        found = await canaries.compared(self.state, adapter, evaluation)
-        verdict = None if found is None else found.judgement
+        comparison = await canaries.compared(self.state, adapter, evaluation)
+        verdict = None if comparison is None else comparison.judgement
         if verdict is None or verdict.verdict in ("waiting", "keep"):
             return
         raising = self._raising.get(adapter.name)

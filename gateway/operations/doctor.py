@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from adapters.errors import EngineError, StoreUnavailableError
 from adapters.model import Engine
@@ -13,13 +13,15 @@ from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObse
 from adapters.reconcile.drift import of_engines
 from adapters.reconcile.registry_checks import of_registry
 from gateway.operations.exposure_checks import of_exposure
-from gateway.operations.gateway_checks import of_gateways
 from gateway.operations.installation_checks import missing_files, of_conditions, of_disk, of_ledger, of_store
 from gateway.operations.limits import without_prices
 from gateway.operations.state import State
 from gateway.operations.tenants import unmet
+from gateway.runtime.gateways import Announcement
 
-_SIGNED_IN = "Who has signed in before stays so for a day at most."
+_SIGNED_IN = "People who are signed in stay so for a day at most."
+_KILLED = -9
+_MINUTE = 60_000_000
 _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 
 
@@ -32,7 +34,7 @@ async def diagnose(state: State) -> list[Diagnosis]:
         of_exposure(state),
         look(state),
     )
-    found: list[Diagnosis] = [
+    diagnoses: list[Diagnosis] = [
         *of_conditions(state),
         *of_gateways(state.gateways.all, state.clock.now()),
         *store,
@@ -46,7 +48,7 @@ async def diagnose(state: State) -> list[Diagnosis]:
         *of_issuer(state),
         *exposed,
     ]
-    return sorted(found, key=lambda d: _ORDER[d.status])
+    return sorted(diagnoses, key=lambda d: _ORDER[d.status])
 
 
 def of_suspects(state: State) -> list[Diagnosis]:
@@ -108,13 +110,46 @@ def of_budgets(state: State) -> list[Diagnosis]:
     ]
 
 
+def of_gateways(gateways: Iterable[Announcement], now: int) -> Iterator[Diagnosis]:
+    """Which build each gateway runs, and whose workers died lately. `now`: Unix microseconds."""
+    for gateway in gateways:
+        workers = f"{gateway.workers} worker{'s' if gateway.workers > 1 else ''}"
+        build = f"Florin {gateway.version} (commit {gateway.commit or 'unknown'})"
+        yield Diagnosis(
+            "gateway", "ok", gateway.name, f"{build}, {workers}, up {_ago(now - gateway.started)}."
+        )
+        if gateway.deaths:
+            yield _deaths(gateway, now)
+
+
+def _deaths(gateway: Announcement, now: int) -> Diagnosis:
+    count, last = len(gateway.deaths), gateway.deaths[-1]
+    killed = ", killed, often for lack of memory" if last.code == _KILLED else ""
+    return Diagnosis(
+        "worker_restarts", "warning", gateway.name,
+        f"{'A worker' if count == 1 else f'{count} workers'} died within the last hour and had to be "
+        f"replaced, the last {_ago(now - last.at)} ago (exit code {last.code}{killed}).",
+        "See the gateway's log of that time, and the kernel's (dmesg). The requests that ran there were cut "
+        "off; their usage is recorded.",
+    )  # fmt: skip
+
+
+def _ago(micros: int) -> str:
+    """`4 min`"""
+    minutes = max(0, micros) // _MINUTE
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h" if hours < 48 else f"{hours // 24} d"
+
+
 async def look(state: State) -> FleetObservation:
     catalog = state.catalog
     placed = {name: state.residency.placed(name) for name in catalog.engines}  # before the engines are asked
     engines = list(catalog.engines.values())
     heard = await _heartbeats(state)
     looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
-    found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
+    by_engine = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
     now = state.clock.now()
     pending_deletions = plan(
         catalog.pending_deletions,
@@ -123,12 +158,12 @@ async def look(state: State) -> FleetObservation:
             engine.name: held(engine, look.listing, catalog) if look.listing else None
             for engine, look in zip(engines, looks, strict=True)
         },
-        {version for held in placed.values() for version in held},
+        {version for resident in placed.values() for version in resident},
         now=now,
         grace=int(state.settings.artifact_grace * 3600 * 1e6),
     )
     missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
-    return FleetObservation(catalog, found, placed, now, missing, pending_deletions)
+    return FleetObservation(catalog, by_engine, placed, now, missing, pending_deletions)
 
 
 async def _heartbeats(state: State) -> Mapping[str, str]:
@@ -142,11 +177,11 @@ async def _ask(state: State, engine: Engine, heard: Mapping[str, str]) -> Engine
     agent = engine.name in heard
     timeout = state.settings.probe_timeout
     try:
-        listing = await state.control.serving(engine, timeout=timeout)
+        listing = await state.engine_client.serving(engine, timeout=timeout)
     except EngineError as error:
         return EngineObservation(error=str(error), agent=agent)
     takes = None  # without an answer: the list has said enough
     with contextlib.suppress(EngineError, TimeoutError):
         async with asyncio.timeout(timeout):
-            takes = await state.control.takes_adapters(engine)
+            takes = await state.engine_client.takes_adapters(engine)
     return EngineObservation(listing, takes_adapters=takes, agent=agent)

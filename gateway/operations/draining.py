@@ -53,14 +53,14 @@ async def start(state: State, name: str, *, seconds: float, release: bool, actor
 async def status(state: State, name: str) -> DrainStatus:
     """Raises NotFoundError, StoreUnavailableError."""
     engine = _engine(state.catalog.engines, name)
-    snapshot = await survey(state.store, state.catalog, state.residency, state.warmer.loader, engine, {})
+    snapshot = await survey(state.store, state.catalog, state.residency, state.prewarmer.loader, engine, {})
     plan, running = drain_plan(snapshot), _in_flight(state, snapshot)
-    held = len(snapshot.leaving.held)
+    resident = len(snapshot.leaving.held)
     if engine.drain is not None and engine.drain.moved:  # what has not been moved is not moved any more
         late = tuple((move.version, "not loaded elsewhere in time") for move in plan.moves)
         plan = replace(plan, moves=(), stays=late + plan.stays)
     alone = not any(other.serves for other in snapshot.others)
-    return DrainStatus(engine, _phase(engine, running, held), plan, running, held, alone)
+    return DrainStatus(engine, _phase(engine, running, resident), plan, running, resident, alone)
 
 
 def _engine(engines: dict[str, Engine], name: str) -> Engine:
@@ -70,17 +70,17 @@ def _engine(engines: dict[str, Engine], name: str) -> Engine:
 
 
 def _in_flight(state: State, snapshot: DrainSnapshot) -> int:
-    leased = sum(held.in_flight for held in snapshot.leaving.held.values())
+    leased = sum(residency.in_flight for residency in snapshot.leaving.held.values())
     seen = state.pool.state(snapshot.leaving.engine.name)
     if seen is None or seen.healthy is False:
         return leased
     return max(leased, seen.view.in_flight + seen.view.others_in_flight, seen.running + seen.waiting)
 
 
-def _phase(engine: Engine, running: int, held: int) -> Phase:
+def _phase(engine: Engine, running: int, resident: int) -> Phase:
     if engine.moving:
         return "loading"
     if engine.takes_requests:
         return "serving"
     releases = engine.drain is not None and engine.drain.release
-    return "finishing" if running or (releases and held) else "drained"
+    return "finishing" if running or (releases and resident) else "drained"

@@ -30,7 +30,7 @@ async def _state(
     try:
         start = None if new.valid_from is None else instant("valid_from", new.valid_from)
         figures = {**new.model_dump(), "valid_from": start}
-        made, changed = await state.ledger_process.run(store, **figures, now=state.clock.now(), actor=actor)
+        stored, changed = await state.ledger_process.run(store, **figures, now=state.clock.now(), actor=actor)
     except (EnergyError, PeriodError) as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return made.document(), changed
+    return stored.document(), changed

@@ -92,19 +92,19 @@ async def check_agent(state: State, name: str, host: ProcessFields | None) -> No
     )
 
 
-async def lose_if_new(state: State, wanted: Engine) -> None:
+async def lose_if_new(state: State, engine: Engine) -> None:
     """Forget the placement of the engine's old epoch. Call it before a new epoch is committed: the old
     placement is wrong whether or not the commit succeeds."""
-    old = state.catalog.engines.get(wanted.name)
-    if old and wanted.epoch and old.epoch != wanted.epoch:
-        await state.store.mark_lost(wanted.name)
+    old = state.catalog.engines.get(engine.name)
+    if old and engine.epoch and old.epoch != engine.epoch:
+        await state.store.mark_lost(engine.name)
 
 
 async def greet(state: State, engine: Engine, host: ProcessFields) -> str:
     """Record the first heartbeat of a newly registered agent, and return the token by which it recognizes
     the gateway. An emptied Redis gets this worker's secret back, so that later workers use the same one."""
-    secret = await state.store.secret("agent", state.control.agent_secret.decode())
-    state.control.agent_secret = secret.encode()
+    secret = await state.store.secret("agent", state.engine_client.agent_secret.decode())
+    state.engine_client.agent_secret = secret.encode()
     report = Heartbeat(epoch=host.epoch, instance=host.instance, agent=engine.agent)
     await state.store.heartbeat(engine.name, report.model_dump_json(), ttl_ms=HEARTBEAT_TTL_MS)
-    return state.control.agent_token(engine.name, engine.key)
+    return state.engine_client.agent_token(engine.name, engine.key)

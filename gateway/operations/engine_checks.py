@@ -1,4 +1,4 @@
-"""What is checked of an engine before it is registered, and what is learnt of its base model."""
+"""Checks an engine before it is registered, and reads its base model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHAPE_FIELDS = (
 
 
 class BaseFields(Protocol):
-    """Of a registration, what concerns the base model."""
+    """The fields of a registration that concern the base model."""
 
     @property
     def base(self) -> str: ...
@@ -64,35 +64,35 @@ def _bad_url(url: str) -> FlorinError:
     return FlorinError("invalid_value", f"url {shown} must look like http://10.0.0.7:8000.", param="url")
 
 
-async def verify(control: EngineClient, engine: Engine) -> Listing:
+async def verify(engine_client: EngineClient, engine: Engine) -> Listing:
     """What the engine says it serves. Raises EngineError when that does not fit the registration."""
-    driver, at = driver_of(engine), f"{engine.name} at {engine.url}"
-    found = await control.recognize(engine)
-    if found is not None and found != engine.driver:
+    driver, where = driver_of(engine), f"{engine.name} at {engine.url}"
+    kind = await engine_client.recognize(engine)
+    if kind is not None and kind != engine.driver:
         raise EngineError(
-            f"{at} is {DRIVERS[found].title}, not {driver.title}: register it with --driver {found}."
+            f"{where} is {DRIVERS[kind].title}, not {driver.title}: register it with --driver {kind}."
         )
-    if found is None and engine.driver != "vllm":
-        raise EngineError(f"{at} does not answer as {driver.title} does.")
-    listing = await control.serving(engine)
+    if kind is None and engine.driver != "vllm":
+        raise EngineError(f"{where} does not answer as {driver.title} does.")
+    listing = await engine_client.serving(engine)
     if engine.base_model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
-        raise EngineError(f"{at} serves {serves}, not {engine.base_model}.")
-    takes = await control.takes_adapters(engine)
-    limits = await control.limits(engine) if takes else Limits(loras=False)
+        raise EngineError(f"{where} serves {serves}, not {engine.base_model}.")
+    takes = await engine_client.takes_adapters(engine)
+    limits = await engine_client.limits(engine) if takes else Limits(loras=False)
     if limits.loras is False:
-        raise EngineError(f"{at} cannot load adapters at run time: {driver.advice}.")
+        raise EngineError(f"{where} cannot load adapters at run time: {driver.advice}.")
     for task in engine.tasks if engine.driver == "vllm" else ():
-        if not await control.serves(engine, task):
-            raise EngineError(f"{at} does not {task}: register it with the --tasks that it is for.")
+        if not await engine_client.serves(engine, task):
+            raise EngineError(f"{where} does not {task}: register it with the --tasks that it supports.")
     if limits.slots is not None and limits.slots != engine.slots:
         raise EngineError(
-            f"{at} runs with {driver.slots_flag} {limits.slots}, not {engine.slots}: register it with as "
+            f"{where} runs with {driver.slots_flag} {limits.slots}, not {engine.slots}: register it with as "
             "many --slots."
         )
     if limits.max_rank is not None and limits.max_rank < engine.max_rank:
         raise EngineError(
-            f"{at} takes ranks up to {limits.max_rank}, not {engine.max_rank}: lower --max-rank."
+            f"{where} takes ranks up to {limits.max_rank}, not {engine.max_rank}: lower --max-rank."
         )
     return listing
 
@@ -111,19 +111,19 @@ async def read_base(body: BaseFields, listing: Listing | None, folders: Sequence
     return BaseModel(body.base, (*aliases, *body.base_aliases), config, template)
 
 
-def merge_base(known: BaseModel | None, told: BaseModel) -> BaseModel:
+def merge_base(known: BaseModel | None, claimed: BaseModel) -> BaseModel:
     """Complete what is known of a base model with what a registration says. Raises ConflictError if the two
     are different models."""
-    known = known or BaseModel(told.name)
-    if told.config is not None and known.config is not None:
-        check_same(told.name, known.config, told.config)
-    aliases = dict.fromkeys((*known.aliases, *told.aliases))
-    aliases.pop(told.name, None)
+    known = known or BaseModel(claimed.name)
+    if claimed.config is not None and known.config is not None:
+        check_same(claimed.name, known.config, claimed.config)
+    aliases = dict.fromkeys((*known.aliases, *claimed.aliases))
+    aliases.pop(claimed.name, None)
     return replace(
         known,
         aliases=tuple(aliases),
-        config=known.config or told.config,
-        chat_template=known.chat_template if told.chat_template is None else told.chat_template,
+        config=known.config or claimed.config,
+        chat_template=known.chat_template if claimed.chat_template is None else claimed.chat_template,
     )
 
 
@@ -140,10 +140,10 @@ async def _config(body: BaseFields, root: str) -> dict[str, Any] | None:
     return config
 
 
-def check_same(base: str, known: dict[str, Any], found: dict[str, Any]) -> None:
+def check_same(base: str, known: dict[str, Any], claimed: dict[str, Any]) -> None:
     """Raises ConflictError when two config.json are two models'."""
     for field in _SHAPE_FIELDS:
-        before, now = _value(known, field), _value(found, field)
+        before, now = _value(known, field), _value(claimed, field)
         if before != now:
             raise ConflictError(
                 f"Base model {base} is known with {field} {before!r}, but this engine's has "

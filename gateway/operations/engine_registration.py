@@ -46,27 +46,27 @@ async def register(
     EngineError."""
     if own is not None:
         _check_claims(own, body, peer)
-    wanted = replace(engine_from(body), key=own.id if own else "")
+    engine = replace(engine_from(body), key=own.id if own else "")
     now = state.clock.now()
-    await check_agent(state, wanted.name, body.process)
+    await check_agent(state, engine.name, body.process)
     listing = None
     if body.verify or own:
-        listing = await verify(state.control, wanted)
-        wanted = replace(wanted, max_model_len=listing.max_model_len or 0)
-        wanted = await learn(state.control, wanted, state.catalog.engines.values(), now)
-    told = await read_base(body, listing, state.settings.base_model_folders)
-    await lose_if_new(state, wanted)
+        listing = await verify(state.engine_client, engine)
+        engine = replace(engine, max_model_len=listing.max_model_len or 0)
+        engine = await learn(state.engine_client, engine, state.catalog.engines.values(), now)
+    claimed_base = await read_base(body, listing, state.settings.base_model_folders)
+    await lose_if_new(state, engine)
 
     def plan(reading: RegistryReading) -> Proposal[EngineRegistration]:
-        _check_url_free(reading, wanted)
-        _check_one_kind(reading, wanted)
-        old = reading.catalog.engines.get(wanted.name)
-        new = replace(wanted, registered=now)
+        _check_url_free(reading, engine)
+        _check_one_kind(reading, engine)
+        old = reading.catalog.engines.get(engine.name)
+        new = replace(engine, registered=now)
         if old:
-            drain = old.drain if old.state == "draining" or wanted.stopping else None
-            new = replace(wanted, registered=old.registered, state=old.state, drain=drain)
+            drain = old.drain if old.state == "draining" or engine.stopping else None
+            new = replace(engine, registered=old.registered, state=old.state, drain=drain)
         known = reading.catalog.bases.get(body.base)
-        base = merge_base(known, told)
+        base = merge_base(known, claimed_base)
         base = _modest(reading.catalog, known, base) if own else base
         changes = []
         if base != known:
@@ -86,7 +86,8 @@ async def register(
 
 
 def engine_from(body: NewEngine) -> Engine:
-    """What is registered for `body`, without what its process tells. Raises FlorinError, InvalidNameError."""
+    """What is registered for `body`, without what its process reports. Raises FlorinError,
+    InvalidNameError."""
     check_name("engine", body.name)
     same = body.model_dump(include={field.name for field in fields(Engine)})
     process = body.process
@@ -134,10 +135,10 @@ def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
 
 
 def _check_settled(own: Key, body: NewEngine) -> None:
-    if said := contradiction(own.pins, body.model_dump()):
+    if conflict := contradiction(own.pins, body.model_dump()):
         raise FlorinError(
             "engine_pinned",
-            f"Engine {own.engine} registers with {said}: to change that, enrol its host again "
+            f"Engine {own.engine} registers with {conflict}: to change that, enrol its host again "
             f"(`florin engine token create --name {own.engine}`).",
         )
 
@@ -155,13 +156,13 @@ def _settled(reading: RegistryReading, own: Key, body: NewEngine, *, changed: bo
     return [reading.proof("key", now.id, directory.dump(now))] if changed else []
 
 
-def _modest(catalog: Catalog, known: BaseModel | None, said: BaseModel) -> BaseModel:
+def _modest(catalog: Catalog, known: BaseModel | None, claimed: BaseModel) -> BaseModel:
     """The part of one host's claims about a base model that does not affect other engines or models."""
     if known is not None:
-        template = said.chat_template if known.chat_template is None else known.chat_template
-        return replace(known, config=known.config or said.config, chat_template=template)
+        template = claimed.chat_template if known.chat_template is None else known.chat_template
+        return replace(known, config=known.config or claimed.config, chat_template=template)
     others = {name for base in catalog.bases.values() for name in (base.name, *base.aliases)}
-    return replace(said, aliases=tuple(a for a in said.aliases if a not in others))
+    return replace(claimed, aliases=tuple(a for a in claimed.aliases if a not in others))
 
 
 def _note(actor: str, old: Engine | None, new: Engine) -> AuditNote:
@@ -171,21 +172,21 @@ def _note(actor: str, old: Engine | None, new: Engine) -> AuditNote:
     return AuditNote(actor, action, new.name, details=differences(old, new))
 
 
-def _check_one_kind(reading: RegistryReading, wanted: Engine) -> None:
+def _check_one_kind(reading: RegistryReading, engine: Engine) -> None:
     """A request must mean the same wherever it goes: the engines of a fleet are all of one kind."""
-    for other in reading.catalog.fleet(wanted.base_model):
-        if other.driver != wanted.driver and other.name != wanted.name:
+    for other in reading.catalog.fleet(engine.base_model):
+        if other.driver != engine.driver and other.name != engine.name:
             raise ConflictError(
-                f"{wanted.base_model} is served by {driver_of(other).title} ({other.name}), and not all "
-                f"fields of a request mean the same on {driver_of(wanted).title}: serve it there under "
+                f"{engine.base_model} is served by {driver_of(other).title} ({other.name}), and not all "
+                f"fields of a request mean the same on {driver_of(engine).title}: serve it there under "
                 "another name."
             )
 
 
-def _check_url_free(reading: RegistryReading, wanted: Engine) -> None:
+def _check_url_free(reading: RegistryReading, engine: Engine) -> None:
     for other in reading.catalog.engines.values():
-        if other.url == wanted.url and other.name != wanted.name:
+        if other.url == engine.url and other.name != engine.name:
             raise ConflictError(
-                f"Engine {other.name} is registered at {wanted.url} already: remove it first, "
+                f"Engine {other.name} is registered at {engine.url} already: remove it first, "
                 "or give the right URL."
             )

@@ -18,7 +18,7 @@ from gateway.operations.transaction import RegistryReading, change, differences
 
 
 async def set_state(
-    state: State, name: str, wanted: Literal["active", "cordoned", "draining"], *, actor: str
+    state: State, name: str, new_state: Literal["active", "cordoned", "draining"], *, actor: str
 ) -> Engine:
     """Idempotent. Ends a drain in progress. Raises NotFoundError."""
 
@@ -26,7 +26,7 @@ async def set_state(
         old = reading.catalog.engines.get(name)
         if old is None:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
-        new = replace(old, state=wanted, drain=None)
+        new = replace(old, state=new_state, drain=None)
         changes = [reading.change("engine", name, dump(new), dump(old))] if new != old else []
         return Proposal(changes, new, AuditNote(actor, "engine.state", name, details=differences(old, new)))
 
@@ -66,7 +66,7 @@ async def restart(state: State, name: str, *, actor: str) -> None:
             f"Engine {name} was not started by `florin engine run`, so Florin cannot restart it: restart it "
             "yourself.",
         )
-    await state.control.restart(engine)
+    await state.engine_client.restart(engine)
     await state.store.commit((), audit=AuditNote(actor, "engine.restart", name))
 
 
@@ -77,7 +77,7 @@ async def trust(state: State, name: str, *, actor: str) -> tuple[str, int]:
     if engine is None:
         raise NotFoundError(f"There is no engine {name!r}.")
     base = engine.base_model
-    answer = await state.control.probe(engine, None)
+    answer = await state.engine_client.probe(engine, None)
     first = fingerprint(answer, engine=name, gpu_type=engine.gpu_type, taken=state.clock.now())
     note = AuditNote(actor, "engine.trust", name, details={"base_model": base})
     return base, await change(state, lambda reading: _trust(reading, engine, first, note))

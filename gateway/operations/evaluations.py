@@ -21,9 +21,9 @@ from gateway.evaluations.cases import BadDataError, Case, read_cases
 from gateway.evaluations.documents import (
     REFERENCED,
     Evaluation,
+    EvaluationPlan,
     EvaluationStatus,
     Metric,
-    Plan,
     new_evaluation_id,
 )
 from gateway.evaluations.judging import MOST_PROMPT
@@ -44,26 +44,26 @@ _NEEDS: Final = {"pattern": Metric.REGEX, "json_schema": Metric.JSON_SCHEMA, "ju
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is asked for."""
+    """A request to start an evaluation."""
 
-    plan: Plan
+    plan: EvaluationPlan
     data: bytes
     against: str
     """`v1`, `live` or `base`; empty: nothing."""
 
 
 async def start(
-    state: State, name: AdapterName, number: int, asked: Start, *, authority: Authority
+    state: State, name: AdapterName, number: int, request: Start, *, authority: Authority
 ) -> Evaluation:
     """Start an evaluation; the gateway goes on with it by itself. Its requests are the tenant's: they run
     under its limits and are billed to it. Raises NotFoundError, FlorinError, LedgerUnavailableError."""
     adapter, tenant = _find(state, name, authority)
     version = _version(state, name, number)
     key = _key(state, authority, tenant)
-    asker = authority.key or key  # it may call nothing that who asks may not
-    against = _against(state, adapter, version, asked.against, asker)
-    plan = _checked(state, asked, against, asker)
-    cases, digest = await state.batches.in_thread(_read, asked.data, plan)
+    asker = authority.key or key  # the evaluation may call only what the requester may
+    against = _against(state, adapter, version, request.against, asker)
+    plan = _checked(state, request, against, asker)
+    cases, digest = await state.batches.in_thread(_read, request.data, plan)
     if plan.metric is Metric.PERPLEXITY:
         _check_scoring(state, cases, [Target(version, version.base_model), against])
     check_endpoint(asker, endpoint_of(cases))
@@ -94,9 +94,9 @@ async def start(
         lease_until=0,
     )
     models = [(CANDIDATE, version.id), *([(AGAINST, against.label)] if against else ())]
-    made = await state.batches.in_thread(_create, state, evaluation, asked.data, cases, models, plan)
+    stored = await state.batches.in_thread(_create, state, evaluation, request.data, cases, models, plan)
     state.evaluations.look()
-    return made
+    return stored
 
 
 async def listed(state: State, name: AdapterName, limit: int, *, authority: Authority) -> list[Evaluation]:
@@ -111,10 +111,10 @@ async def get(
     """With its batch that runs, or ran last. Raises NotFoundError, LedgerUnavailableError."""
     _, tenant = _find(state, name, authority)
     store = state.evaluations.store
-    found = await state.batches.in_thread(store.get, str(name), tenant.created, evaluation_id)
-    if found is None:
+    stored = await state.batches.in_thread(store.get, str(name), tenant.created, evaluation_id)
+    if stored is None:
         raise NotFoundError(f"{name} has no evaluation {evaluation_id[:80]!r}.")
-    return found
+    return stored
 
 
 async def latest(state: State, adapter: Adapter) -> dict[int, LastEvaluation]:
@@ -151,18 +151,18 @@ async def check_promotion(
     version = state.catalog.versions.get(f"{name}@v{number}")
     if adapter is None or version is None:
         return  # the promotion itself says so
-    wanted = {data_sha256} if required else set()
+    data_sets = {data_sha256} if required else set()
     if adapter.require_eval and number != adapter.live:
-        wanted.add(adapter.eval_data)
-    for data in sorted(wanted):
+        data_sets.add(adapter.eval_data)
+    for data in sorted(data_sets):
         await _check_passed(state, version, data)
 
 
 async def _check_passed(state: State, version: Version, data_sha256: str) -> None:
     tenant = state.directory.tenants.get(version.tenant)
-    found = None
+    evaluation = None
     if tenant is not None:
-        found = await state.batches.in_thread(
+        evaluation = await state.batches.in_thread(
             state.evaluations.store.deciding,
             version.adapter,
             tenant.created,
@@ -170,13 +170,17 @@ async def _check_passed(state: State, version: Version, data_sha256: str) -> Non
             digest=version.digest,
             data_sha256=data_sha256,
         )
-    if found is not None and found.passed:
+    if evaluation is not None and evaluation.passed:
         return
     which = f" on the data {data_sha256[:12]}…" if data_sha256 else ""
-    why = f"the last one{which}, {found.id}, did not" if found else f"there is none{which} with a criterion"
+    reason = (
+        f"the last one{which}, {evaluation.id}, did not"
+        if evaluation
+        else f"there is none{which} with a criterion"
+    )
     raise FlorinError(
         "evaluation_required",
-        f"{version.id} must pass an evaluation before it is promoted, and {why}. Nothing has changed.",
+        f"{version.id} must pass an evaluation before it is promoted, and {reason}. Nothing has changed.",
     )
 
 
@@ -192,10 +196,10 @@ def _find(state: State, name: AdapterName, authority: Authority) -> tuple[Adapte
 
 
 def _version(state: State, name: AdapterName, number: int | None) -> Version:
-    found = state.catalog.versions.get(f"{name}@v{number}")
-    if found is None or found.retired is not None:
+    version = state.catalog.versions.get(f"{name}@v{number}")
+    if version is None or version.retired is not None:
         raise NotFoundError(f"There is no callable version v{number} of adapter {str(name)!r}.")
-    return found
+    return version
 
 
 def _key(state: State, authority: Authority, tenant: Tenant) -> Key:
@@ -209,32 +213,32 @@ def _key(state: State, authority: Authority, tenant: Tenant) -> Key:
     return key
 
 
-def _against(state: State, adapter: Adapter, version: Version, wanted: str, key: Key) -> Target | None:
-    if not wanted:
+def _against(state: State, adapter: Adapter, version: Version, reference: str, key: Key) -> Target | None:
+    if not reference:
         return None
-    if wanted == "base":
+    if reference == "base":
         base = state.lifecycle.plans.resolve(key, version.base_model)
         if base.version is not None:
-            why = f"{base.version.adapter} has the base model's name, {version.base_model}, and hides it."
-            raise FlorinError("invalid_value", why, param="against")
+            message = f"{base.version.adapter} has the base model's name, {version.base_model}, and hides it."
+            raise FlorinError("invalid_value", message, param="against")
         return base
-    if wanted == "live" and adapter.live is None:
+    if reference == "live" and adapter.live is None:
         raise FlorinError("invalid_value", f"{adapter.name} has no live version.", param="against")
-    number = adapter.live if wanted == "live" else int(wanted[1:])
+    number = adapter.live if reference == "live" else int(reference[1:])
     other = _version(state, AdapterName.parse(adapter.name), number)
     if other.number == version.number:
         raise FlorinError("invalid_value", f"{version.id} cannot be compared with itself.", param="against")
     return Target(other, other.base_model)
 
 
-def _checked(state: State, asked: Start, against: Target | None, key: Key) -> Plan:
+def _checked(state: State, request: Start, against: Target | None, key: Key) -> EvaluationPlan:
     """The plan, with the judge's version. Raises FlorinError."""
-    plan = asked.plan
+    plan = request.plan
     if plan.no_worse_than is not None and against is None:
-        raise _wrong("no_worse_than", "`no_worse_than` compares: say with what, in `against`.")
+        raise _wrong("no_worse_than", "`no_worse_than` needs a model to compare with: set `against`.")
     for field, metric in _NEEDS.items():
         if bool(getattr(plan, field)) != (plan.metric is metric):
-            raise _wrong(field, f"`{field}` belongs to metric `{metric.value}`, and that needs it.")
+            raise _wrong(field, f"`{field}` belongs to metric `{metric.value}`, which requires it.")
     if plan.metric is not Metric.JUDGE:
         if plan.judge_prompt:
             raise _wrong("judge_prompt", "`judge_prompt` belongs to metric `judge`.")
@@ -248,7 +252,7 @@ def _checked(state: State, asked: Start, against: Target | None, key: Key) -> Pl
     return replace(plan, judge=state.lifecycle.plans.resolve(key, plan.judge).label)
 
 
-def _read(data: bytes, plan: Plan) -> tuple[list[Case], str]:
+def _read(data: bytes, plan: EvaluationPlan) -> tuple[list[Case], str]:
     try:
         cases = read_cases(data, references=plan.metric in REFERENCED, limit=plan.limit)
     except BadDataError as bad:
@@ -273,7 +277,7 @@ def _create(
     data: bytes,
     cases: list[Case],
     models: list[tuple[str, str]],
-    plan: Plan,
+    plan: EvaluationPlan,
 ) -> Evaluation:
     files = state.batches.files
     batch = write_batch(
@@ -287,13 +291,13 @@ def _create(
         now=evaluation.created_at,
         keep=state.settings.file_retention_days * DAY,
     )
-    made = replace(evaluation, batch=batch.id)
+    started = replace(evaluation, batch=batch.id)
     try:
-        state.evaluations.store.create(made, data, batch)
+        state.evaluations.store.create(started, data, batch)
     except FlorinError:
         files.discard(batch.input_file)
         raise
-    return made
+    return started
 
 
 def _wrong(param: str, message: str, *, code: str = "invalid_value") -> FlorinError:

@@ -1,4 +1,4 @@
-"""How far the events that Florin sends have come; send them again, or give up what waits."""
+"""The progress of the events that Florin sends; replay them, or drop those that wait."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from gateway.tenants.bootstrap_key import BootstrapKeyFile
 from gateway.tenants.directory import Key, Role, Tenant
 
 SHORT_KEY = 20
-"""Characters. Shorter than that, a bootstrap key may have been thought up, and can be guessed."""
+"""Characters. A shorter bootstrap key may have been made up by a person, and could be guessed."""
 
 
 async def of_exposure(state: State) -> list[Diagnosis]:
@@ -45,14 +45,14 @@ async def of_exposure(state: State) -> list[Diagnosis]:
 
 async def answering_anybody(engines: Iterable[Engine], timeout: float) -> set[str]:
     """Names of the engines that list their models to a stranger: without a key, without a certificate."""
-    wanted = list(engines)
-    # No verification: what is asked is who gets an answer, and nothing secret is sent.
+    checked = list(engines)
+    # No verification: the check is who gets an answer, and nothing secret is sent.
     connector = aiohttp.TCPConnector(ssl=False)
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=timeout), trust_env=False
     ) as stranger:
-        answers = await asyncio.gather(*(_answers(stranger, engine) for engine in wanted))
-    return {engine.name for engine, answered in zip(wanted, answers, strict=True) if answered}
+        answers = await asyncio.gather(*(_answers(stranger, engine) for engine in checked))
+    return {engine.name for engine, answered in zip(checked, answers, strict=True) if answered}
 
 
 async def _answers(stranger: aiohttp.ClientSession, engine: Engine) -> bool:
@@ -95,7 +95,7 @@ def of_keys(keys: Iterable[Key], bootstrap: int) -> Iterator[Diagnosis]:
     if 0 < bootstrap < SHORT_KEY:
         yield Diagnosis(
             check, "warning", "FLORIN_OPERATOR_KEY", f"The bootstrap key has {bootstrap} characters.",
-            "Take a random one: openssl rand -hex 24. It may do everything.",
+            "Use a random one: openssl rand -hex 24. This key may do everything.",
         )  # fmt: skip
     count = Counter(key.role for key in valid)
     listed = ", ".join(f"{count[role]} {role}" for role in Role if count[role]) or "none in the registry"

@@ -17,7 +17,8 @@ class NewPrice(StrictBody):
         str, Field(max_length=40, description="A decimal with at most six places.", examples=["2.50"])
     ]
     currency: Annotated[
-        str, Field(pattern="^[A-Z]{3}$", description="The installation's: all prices have the same.")
+        str,
+        Field(pattern="^[A-Z]{3}$", description="The installation's currency: all prices have the same one."),
     ] = "USD"
     purchase: Annotated[
         Literal["on_demand", "spot", "reserved"], Field(description="How the GPUs are paid for.")
@@ -66,9 +67,9 @@ class PriceCorrection(StrictBody):
     speedup: Annotated[str | None, Field(max_length=40)] = None
     speedup_reference: Annotated[str | None, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$")] = None
     speedup_source: Annotated[str | None, Field(min_length=1, max_length=300)] = None
-    withdraw: Annotated[bool, Field(description="It should not have been added: nothing replaces it.")] = (
-        False
-    )
+    withdraw: Annotated[
+        bool, Field(description="Withdraws the price, which should not have been added; nothing replaces it.")
+    ] = False
 
 
 class NewExchangeRate(StrictBody):
@@ -84,7 +85,7 @@ class NewExchangeRate(StrictBody):
     source: Annotated[str, Field(min_length=1, max_length=300, description="Who published it.")]
     reason: Annotated[
         str | None,
-        Field(min_length=1, max_length=300, description="Required to replace the rate of the same day: why."),
+        Field(min_length=1, max_length=300, description="Why; required to replace the rate of the same day."),
     ] = None
 
 

@@ -1,4 +1,4 @@
-"""What `florin doctor` asks of the installation itself: Redis, the ledger, the disks, the price book."""
+"""What `florin doctor` checks in the installation itself: Redis, the ledger, the disks, the price book."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gateway.observability.conditions import CONDITIONS
 from gateway.operations.state import State
 
 FULL = 0.9
-"""Of Redis's memory."""
+"""Share of Redis's memory above which it counts as full."""
 SPARE_VERSIONS = 2
-"""So many of the largest size allowed should still fit the disk."""
+"""Versions of the largest allowed size for which the disk should have room."""
 
 
 async def of_store(store: CoordinationStore, *, fails_over: bool) -> list[Diagnosis]:
@@ -43,22 +43,22 @@ async def of_store(store: CoordinationStore, *, fails_over: bool) -> list[Diagno
         )  # fmt: skip
         return [away]
     took = (time.monotonic() - started) * 1000
-    found = [Diagnosis("redis", "ok", "", f"{facts.server} answers in {took:.0f} ms.")]
-    found += [_persistence(facts), *_memory(facts)]
-    return [*found, _replicas(facts)] if fails_over else found
+    diagnoses = [Diagnosis("redis", "ok", "", f"{facts.server} answers in {took:.0f} ms.")]
+    diagnoses += [_persistence(facts), *_memory(facts)]
+    return [*diagnoses, _replicas(facts)] if fails_over else diagnoses
 
 
 def of_conditions(state: State) -> list[Diagnosis]:
     """What this worker finds wrong with itself, and what only others do."""
     own = state.conditions.now()
     codes = {condition.code for condition in own}
-    found = [(c.code, c.subject, c.message or c.meaning.summary, c.meaning) for c in own]
+    findings = [(c.code, c.subject, c.message or c.meaning.summary, c.meaning) for c in own]
     for code in sorted(state.metrics.all_conditions() - codes):
         meaning = CONDITIONS[code]
-        found.append((code, "", f"Another worker of this gateway: {meaning.summary}", meaning))
+        findings.append((code, "", f"Another worker of this gateway: {meaning.summary}", meaning))
     return [
         Diagnosis(code, meaning.severity, subject, message, meaning.remedy)
-        for code, subject, message, meaning in found
+        for code, subject, message, meaning in findings
     ] or [Diagnosis("conditions", "ok", "", "No worker of this gateway finds anything wrong with itself.")]
 
 
@@ -71,7 +71,10 @@ def _persistence(facts: ServerInfo) -> Diagnosis:
         )  # fmt: skip
     if facts.persistent is None:
         return Diagnosis(
-            check, "ok", "", "Not checked: it does not say whether it writes to disk; hosted ones usually do."
+            check,
+            "ok",
+            "",
+            "Not checked: Redis does not report whether it writes to disk; hosted ones usually do.",
         )
     if facts.persistent:
         return Diagnosis(check, "ok", "", "What it has acknowledged is written to disk.")
@@ -97,7 +100,7 @@ def _memory(facts: ServerInfo) -> Iterator[Diagnosis]:
     elif facts.policy is None:
         yield Diagnosis(
             check, "ok", "",
-            "Not checked: it does not tell its maxmemory-policy, which must be noeviction.",
+            "Not checked: Redis does not report its maxmemory-policy, which must be noeviction.",
         )  # fmt: skip
     else:
         yield Diagnosis(check, "ok", "", "It never drops what it holds.")
@@ -106,7 +109,7 @@ def _memory(facts: ServerInfo) -> Iterator[Diagnosis]:
 def _replicas(facts: ServerInfo) -> Diagnosis:
     check, count = "redis_replicas", facts.replicas
     if count is None:
-        return Diagnosis(check, "ok", "", "Not checked: it does not tell how many replicas it has.")
+        return Diagnosis(check, "ok", "", "Not checked: Redis does not report how many replicas it has.")
     if count:
         return Diagnosis(check, "ok", "", f"Replicas that could take over: {count}.")
     return Diagnosis(
@@ -117,13 +120,13 @@ def _replicas(facts: ServerInfo) -> Diagnosis:
 
 async def of_ledger(state: State) -> list[Diagnosis]:
     """Check the ledger, its maintenance, the usage log and prices."""
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     if await asyncio.to_thread((state.settings.state_dir / "usage" / REFUSED).exists):
         refused = Diagnosis(
             "usage_refused", "warning", "", "The ledger refused some usage records.",
             f"Inspect them, and move the file away: {state.settings.state_dir / 'usage' / REFUSED}",
         )  # fmt: skip
-        found.append(refused)
+        diagnoses.append(refused)
     try:
         prices = await asyncio.to_thread(list_prices, state.ledger)
         maintained = await asyncio.to_thread(
@@ -131,13 +134,13 @@ async def of_ledger(state: State) -> list[Diagnosis]:
         )
         exported = await asyncio.to_thread(read_status, state.ledger, state.clock.now())
     except LedgerUnavailableError as error:
-        return [*found, ledger_away(error)]
-    found.append(Diagnosis("ledger", "ok", "", "It answers."))
-    found += _maintenance(maintained)
+        return [*diagnoses, ledger_away(error)]
+    diagnoses.append(Diagnosis("ledger", "ok", "", "It answers."))
+    diagnoses += _maintenance(maintained)
     if state.settings.export_to:
-        found.append(of_exports(exported))
-    found += _prices(PriceBook(prices), state.catalog.engines.values())
-    return found
+        diagnoses.append(of_exports(exported))
+    diagnoses += _prices(PriceBook(prices), state.catalog.engines.values())
+    return diagnoses
 
 
 def ledger_away(error: LedgerUnavailableError) -> Diagnosis:
@@ -226,39 +229,39 @@ def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
             "Mount it, or give Florin's user the right to write there; FLORIN_ARTIFACT_DIR says where it is.",
         )  # fmt: skip
         return [bad]
-    found = []
+    diagnoses = []
     if others:
         shared = Diagnosis(
             "artifact_dir", "warning", "",
             f"{root} serves {len(others)} other installation(s) too, so files of removed and retired "
-            "versions stay there for ever.",
+            "versions are never deleted.",
             "Give each installation a FLORIN_ARTIFACT_DIR of its own. If the other is gone for good, remove "
             f"its mark: {', '.join(str(mark) for mark in others[:3])}.",
         )  # fmt: skip
-        found.append(shared)
-    said = f"{root} has {free / 2**30:.1f} GiB free"
+        diagnoses.append(shared)
+    space = f"{root} has {free / 2**30:.1f} GiB free"
     if free < SPARE_VERSIONS * largest:
         low = Diagnosis(
             "artifact_dir", "warning", "",
-            f"{said}: too little for {SPARE_VERSIONS} of the largest versions.",
+            f"{space}: too little for {SPARE_VERSIONS} of the largest versions.",
             "Make room: remove or retire unused versions, or move it to a larger disk.",
         )  # fmt: skip
-        found.append(low)
-    return found or [Diagnosis("artifact_dir", "ok", "", f"{said}.")]
+        diagnoses.append(low)
+    return diagnoses or [Diagnosis("artifact_dir", "ok", "", f"{space}.")]
 
 
 def missing_files(versions: Iterable[Version]) -> dict[str, str]:
     """Version id → what is wrong with its files, as this host sees them. Blocks."""
-    found = {}
+    problems = {}
     for version in versions:
         if version.retired is None and (wrong := _wrong(Path(version.path), version.size_bytes)):
-            found[version.id] = wrong
-    return found
+            problems[version.id] = wrong
+    return problems
 
 
 def _wrong(directory: Path, size: int) -> str:
     try:
-        found = sum((directory / name).stat().st_size for name in FILES)
+        total = sum((directory / name).stat().st_size for name in FILES)
     except OSError as error:
         return f"{error.filename or directory} cannot be read here: {error.strerror or error}"
-    return "" if found == size else f"{directory} holds {found} bytes instead of {size}"
+    return "" if total == size else f"{directory} holds {total} bytes instead of {size}"

@@ -172,7 +172,7 @@ def details(key: Key) -> dict[str, object]:
 
 
 def tenant_proof(reading: RegistryReading, tenant: str) -> list[Change]:
-    """That the tenant is there when the commit happens. Raises NotFoundError."""
+    """Require that the tenant exists at the time of the commit. Raises NotFoundError."""
     if not tenant:
         return []
     known = reading.directory.tenants.get(tenant)

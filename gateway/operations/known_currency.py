@@ -10,13 +10,13 @@ from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 
 PATIENCE: Final = 0.5
-"""Seconds that somebody waits for it."""
+"""Seconds that a page waits for it."""
 
 
 class KnownCurrency:
     """What this worker knows of it. A price book never changes its currency, so an answer is kept. Mutable:
-    that answer, and the question that is being asked: one for all who wait, so that a ledger that hangs holds
-    one thread, however often a page is loaded."""
+    that answer, and the query in progress, which all pages share, so that a ledger that hangs holds one
+    thread, however often a page is loaded."""
 
     def __init__(self) -> None:
         self._known = ""

@@ -28,7 +28,8 @@ async def require_tenant(state: State, name: str) -> None:
 
 
 async def used_before(state: State, name: str) -> bool | None:
-    """Whether an earlier tenant of a new one's name has usage in the ledger; None: it cannot be asked."""
+    """Whether an earlier tenant of a new one's name has usage in the ledger; None: the ledger is
+    unavailable."""
     try:
         await state.meter.flush()
         return await asyncio.to_thread(has_usage, state.ledger, name)

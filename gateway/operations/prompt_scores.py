@@ -1,11 +1,10 @@
 """Whether an engine survives requests that score their prompts (`prompt_logprobs`, `echo` with `logprobs`).
 
 In some builds of vLLM, such a request ends the engine if it shares a batch with another. What the operator
-says of an engine counts. Otherwise, known builds are recognized by their version, unless the engine has one
-seat, so that nothing shares a batch there. Any other is tried when a process registers: if the engine has no
-requests, it scores a prompt beside another request. An engine that dies of it is registered as unsafe, so
-that neither its next process nor another engine of that version and GPU type is tried.
-"""
+declares about an engine comes first. Otherwise, known builds are recognized by their version, unless the
+engine has one seat, so that nothing shares a batch there. Any other is tried when a process registers: if the
+engine has no requests, it scores a prompt beside another request. An engine that dies of it is registered as
+unsafe, so that neither its next process nor another engine of that version and GPU type is tried."""
 
 from __future__ import annotations
 
@@ -30,24 +29,24 @@ UNSAFE_VERSIONS: Final = ("0.32.",)
 others."""
 
 
-async def learn(control: EngineClient, wanted: Engine, known: Iterable[Engine], now: int) -> Engine:
-    """`wanted`, with its version and whether it scores prompts safely. `known`: the registered engines;
+async def learn(engine_client: EngineClient, engine: Engine, known: Iterable[Engine], now: int) -> Engine:
+    """`engine`, with its version and whether it scores prompts safely. `known`: the registered engines;
     `now`: Unix microseconds. Raises EngineError if the engine does not answer."""
-    metrics = await _metrics(control, wanted, now)
+    metrics = await _metrics(engine_client, engine, now)
     started = (metrics.sample.began if metrics.sample else 0) or 0
-    wanted = replace(wanted, version=await control.version(wanted), started=started)
-    if not driver_of(wanted).capabilities.prompt_scores:
-        return replace(wanted, prompt_scores="unsafe")
-    if "generate" not in wanted.tasks or wanted.declared_scores:
-        return wanted
-    old = next((e for e in known if e.name == wanted.name and not e.declared_scores), None)
-    if old is not None and _same_process(old, wanted) and old.prompt_scores != "unknown":
-        return replace(wanted, prompt_scores=old.prompt_scores)
-    if not wanted.version or is_unsafe(wanted, known):
-        return replace(wanted, prompt_scores="unsafe" if wanted.version else "unknown")
+    engine = replace(engine, version=await engine_client.version(engine), started=started)
+    if not driver_of(engine).capabilities.prompt_scores:
+        return replace(engine, prompt_scores="unsafe")
+    if "generate" not in engine.tasks or engine.declared_scores:
+        return engine
+    old = next((e for e in known if e.name == engine.name and not e.declared_scores), None)
+    if old is not None and _same_process(old, engine) and old.prompt_scores != "unknown":
+        return replace(engine, prompt_scores=old.prompt_scores)
+    if not engine.version or is_unsafe(engine, known):
+        return replace(engine, prompt_scores="unsafe" if engine.version else "unknown")
     if metrics.running or metrics.waiting:
-        return wanted
-    return replace(wanted, prompt_scores=await _try(control, wanted))
+        return engine
+    return replace(engine, prompt_scores=await _try(engine_client, engine))
 
 
 def is_unsafe(engine: Engine, known: Iterable[Engine]) -> bool:
@@ -71,9 +70,9 @@ def _same_process(old: Engine, new: Engine) -> bool:
     return process(old) == process(new) and bool(new.epoch or new.started)
 
 
-async def _metrics(control: EngineClient, engine: Engine, now: int) -> EngineMetrics:
+async def _metrics(engine_client: EngineClient, engine: Engine, now: int) -> EngineMetrics:
     try:
-        return read_metrics(await control.metrics(engine), now, names=driver_of(engine).metrics)
+        return read_metrics(await engine_client.metrics(engine), now, names=driver_of(engine).metrics)
     except BadSampleError:
         return EngineMetrics()
     except EngineError as error:
@@ -82,10 +81,10 @@ async def _metrics(control: EngineClient, engine: Engine, now: int) -> EngineMet
         return EngineMetrics()  # its metrics are optional
 
 
-async def _try(control: EngineClient, engine: Engine) -> Literal["safe", "unsafe", "unknown"]:
+async def _try(engine_client: EngineClient, engine: Engine) -> Literal["safe", "unsafe", "unknown"]:
     try:
         async with asyncio.timeout(TRIAL_SECONDS):
-            await control.score_prompts(engine)
+            await engine_client.score_prompts(engine)
     except TimeoutError:
         log.warning("Engine %s took too long to score a prompt; register it again to retry", engine.name)
         return "unknown"

@@ -18,7 +18,7 @@ _HEARD_SECONDS = 5.0
 class RegistryComparison:
     known: LocalSnapshot
     """What this gateway knows."""
-    found: Position
+    redis_position: Position
     """Where Redis stands."""
     lost: str
     """Why Redis must have lost part of the registry; empty if it has not."""
@@ -28,16 +28,16 @@ class RegistryComparison:
     @property
     def state_found(self) -> str:
         """Identifies the state of Redis; differs after any change."""
-        at = self.found
-        return f"{at.installation}:{at.epoch}:{at.seq}:{at.mark}"
+        position = self.redis_position
+        return f"{position.installation}:{position.epoch}:{position.seq}:{position.mark}"
 
 
 async def compare(state: State) -> RegistryComparison:
     """Raises StoreUnavailableError."""
-    known = await state.keeper.newest()
-    found, lost = await state.store.inspect(known.position)
+    known = await state.snapshot_writer.newest()
+    position, lost = await state.store.inspect(known.position)
     if not (lost or state.follower.lost):
-        return RegistryComparison(known, found, "", known.snapshot)
+        return RegistryComparison(known, position, "", known.snapshot)
     left = await state.store.snapshot_unchecked()
     return RegistryComparison(known, left.position, lost, left)
 
@@ -51,12 +51,12 @@ async def decide(
     if not now.lost:
         raise ConflictError("Redis holds the registry that this gateway knows: there is nothing to decide.")
     if now.state_found != agreed:
-        raise ConflictError("Redis holds another registry by now: florin registry show.")
+        raise ConflictError("Redis holds another registry now: florin registry show.")
     restoring = action == "registry.restore"
-    begun = next_epoch(now.known.position, now.found, restore=restoring)
+    begun = next_epoch(now.known.position, now.redis_position, restore=restoring)
     details = {"epoch": begun.epoch, "why": now.lost}
     note = AuditNote(actor, action, "registry", details=details)
-    await state.store.begin_epoch(now.found, begun, now.known.restored(entire=restoring), note=note)
+    await state.store.begin_epoch(now.redis_position, begun, now.known.restored(entire=restoring), note=note)
     if not await state.follower.wait_for_epoch(begun.epoch, _HEARD_SECONDS):
-        raise ConflictError("It is done, but this worker has not heard of it yet: florin registry show.")
+        raise ConflictError("Done, but this worker does not have the change yet: florin registry show.")
     return await compare(state)

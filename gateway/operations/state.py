@@ -39,7 +39,7 @@ from gateway.tenants.bootstrap_key import BootstrapKeyFile
 from gateway.tenants.directory import Directory
 from gateway.tenants.sessions import Sessions
 
-if TYPE_CHECKING:  # it imports cryptography: only who has an issuer pays
+if TYPE_CHECKING:  # it imports cryptography, which only installations with an issuer need
     from gateway.tenants.people.verification import People
 
 
@@ -48,11 +48,11 @@ class Intake:
     """Limits how many adapters this worker takes in at a time."""
 
     uploads: OwnerQueue
-    """Of operators."""
+    """Operators' uploads."""
     tenant_uploads: OwnerQueue
-    """Of tenants' own administrators."""
+    """Uploads of tenants' own administrators."""
     tenant_registrations: OwnerQueue
-    """Theirs again: fetching, checking and storing."""
+    """Their registrations: fetching, checking and storing."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class State:
     residency: Residency
     placement_log: PlacementLog
     follower: Follower
-    control: EngineClient
+    engine_client: EngineClient
     registrar: Registrar
     artifacts: ArtifactStore
     pool: Pool
@@ -76,7 +76,7 @@ class State:
     hangs: HangDetector
     router: Router
     deaths: DeathTracker
-    warmer: Prewarmer
+    prewarmer: Prewarmer
     meter: Meter
     ledger: Ledger
     batches: BatchRunner
@@ -88,11 +88,11 @@ class State:
     spool: Spool
     security: TransportSecurity
     conditions: Conditions
-    keeper: SnapshotWriter
+    snapshot_writer: SnapshotWriter
     clock: Clock
     sessions: Sessions
     people: People | None
     """None: nobody can sign in, only keys are accepted."""
-    readiness_asked: float | None = None
-    """When readiness was last asked for, monotonic seconds."""
+    readiness_queried_at: float | None = None
+    """When /readyz was last queried, monotonic seconds."""
     currency: KnownCurrency = field(default_factory=KnownCurrency)

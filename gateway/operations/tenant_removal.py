@@ -33,7 +33,7 @@ async def remove(state: State, name: str, *, actor: str) -> tuple[bool, list[Obs
 
 
 async def _clear(state: State, tenant: str, obstacle: Obstacle, authority: Authority) -> None:
-    """What is gone already is no mistake."""
+    """An object that is already gone is not an error."""
     try:
         if obstacle.kind == "key":
             await keys.revoke(state, obstacle.id, authority=authority)

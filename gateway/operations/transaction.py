@@ -68,10 +68,10 @@ def differences(old: Any, new: Any) -> Json:
 
 
 def _fields(instance: Any) -> Json:
-    found: Json = {}
+    flat: Json = {}
     for name, value in asdict(instance).items():
         if isinstance(value, dict) and is_dataclass(getattr(instance, name)):
-            found |= {f"{name}.{inner}": v for inner, v in value.items()}
+            flat |= {f"{name}.{inner}": v for inner, v in value.items()}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat

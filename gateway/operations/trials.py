@@ -1,4 +1,4 @@
-"""Try a version on an operator's word, who has no key that calls models.
+"""Try a version on behalf of an operator, whose key cannot call models.
 
 It runs as the requests of an operator's evaluation do: under the tenant's evaluation key, with the tenant's
 limits and budget, and in its usage and on its bill, where that key tells it from the tenant's own requests.
@@ -24,7 +24,7 @@ def trial_key(state: State, name: AdapterName, number: int) -> Key:
 
 
 async def record(state: State, name: AdapterName, number: int, request_id: str, *, actor: str) -> None:
-    """Before the request is made: one that the audit cannot tell of is not made. Raises
+    """Record the trial before its request is sent; without the audit entry, nothing is sent. Raises
     StoreUnavailableError."""
     note = AuditNote(actor, "adapter.try", str(name), f"v{number}", {"request_id": request_id})
     await state.store.commit((), audit=note)

@@ -1,4 +1,4 @@
-"""Which field was meant by one that does not exist, from the JSON Schema of what was expected. Pure."""
+"""Suggests the field that an unknown one was meant to be, from the JSON Schema of the document. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY: Final = "*"
 _DEPTH: Final = 3
 """How far below an object a field is looked for."""
 _TYPED: Final = 0.85
-"""A name so similar is the same one with a slip."""
+"""Similarity from which on a name counts as misspelled."""
 _SIMILAR: Final = 0.75
 
 

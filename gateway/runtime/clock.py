@@ -62,9 +62,9 @@ def boot_id() -> str:
 def agreed(offsets: Mapping[str, int]) -> int | None:
     """The offset on which two clocks agree, preferably the system's. None: no two agree, or they agree with
     Florin's clock."""
-    for one, other in combinations([offsets[name] for name in AGAINST if name in offsets], 2):
-        if abs(one - other) <= TOLERANCE:
-            return one if abs(one) > TOLERANCE else None
+    for offset, other in combinations([offsets[name] for name in AGAINST if name in offsets], 2):
+        if abs(offset - other) <= TOLERANCE:
+            return offset if abs(offset) > TOLERANCE else None
     return None
 
 
@@ -157,9 +157,9 @@ class Clock:
             return
         self._doubted = up if self._doubted is None else self._doubted
         if self._fresh or up - self._doubted >= self._settle:
-            at = up if self._fresh else up + AHEAD
+            begins = up if self._fresh else up + AHEAD
             log.warning("Setting Florin's clock by %.1f s, on which two other clocks agree", shift / 1e6)
-            self._eras = [*self._eras, (at, self._base(up) + shift)]
+            self._eras = [*self._eras, (begins, self._base(up) + shift)]
             self._fresh, self._doubted = False, None
             self._write()
 

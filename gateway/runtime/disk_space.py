@@ -33,8 +33,8 @@ def disk_usage(path: Path) -> DiskUsage:
     """Usage of a directory's file system; the directory need not exist yet. Blocks. Raises OSError."""
     while not path.exists() and path != path.parent:
         path = path.parent
-    found = os.statvfs(path)
-    return DiskUsage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    stat = os.statvfs(path)
+    return DiskUsage(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
 class DiskSpace:
@@ -44,10 +44,10 @@ class DiskSpace:
         """`directories`: by label, for example `state`."""
         self._directories = directories
         self._metrics = metrics
-        self._found: dict[str, DiskUsage] = {}
+        self._usage: dict[str, DiskUsage] = {}
 
     def __repr__(self) -> str:
-        return f"<DiskSpace {self._found}>"
+        return f"<DiskSpace {self._usage}>"
 
     async def run(self) -> None:
         while True:
@@ -57,15 +57,15 @@ class DiskSpace:
     async def look(self) -> None:
         for name, path in self._directories.items():
             try:
-                found = await asyncio.to_thread(disk_usage, path)
+                usage = await asyncio.to_thread(disk_usage, path)
             except OSError:  # an unavailable network disk is reported where it is used
-                self._found.pop(name, None)
+                self._usage.pop(name, None)
                 continue
-            self._found[name] = found
-            self._metrics.disk(name, free=found.free, size=found.size)
+            self._usage[name] = usage
+            self._metrics.disk(name, free=usage.free, size=usage.size)
 
     def conditions(self) -> Iterable[Condition]:
-        for name, found in self._found.items():
-            if found.low:
-                free = f"{found.free / (1 << 20):,.0f} MiB of {found.size / (1 << 20):,.0f} MiB"
+        for name, usage in self._usage.items():
+            if usage.low:
+                free = f"{usage.free / (1 << 20):,.0f} MiB of {usage.size / (1 << 20):,.0f} MiB"
                 yield Condition("disk_low", name, f"{free} free in {self._directories[name]}.")

@@ -21,16 +21,16 @@ def of_listeners(settings: Settings, addresses: Sequence[str] = ()) -> list[Diag
     """`addresses`: those bound, if known: the main port's, and the admin port's if there is one."""
     hosts = [settings.host, *([settings.admin_host] if settings.admin_port is not None else [])]
     parts = ["The gateway"] if len(hosts) == 1 else ["The data plane", "The admin and finance API"]
-    found = []
+    diagnoses = []
     for host, what in zip(addresses or hosts, parts, strict=True):
         if settings.uds and what != "The admin and finance API":
             text = f"{what} listens on a Unix socket only."
-            found.append(Diagnosis("listener", "ok", str(settings.uds), text))
+            diagnoses.append(Diagnosis("listener", "ok", str(settings.uds), text))
             continue
         tls = settings.tls_cert is not None
         proxy = settings.behind_proxy
-        found.append(exposure.of_listener(host, tls=tls, behind_proxy=proxy, what=what, remedy=REMEDY))
-    return found
+        diagnoses.append(exposure.of_listener(host, tls=tls, behind_proxy=proxy, what=what, remedy=REMEDY))
+    return diagnoses
 
 
 def exposure_of(

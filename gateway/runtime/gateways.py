@@ -33,9 +33,9 @@ _SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 """Between two looks whether a gateway with another ledger lives."""
 _IDENTIFY_SECONDS: Final = 60.0
-"""Between two looks at which ledger it is: a database may be replaced under its URL."""
+"""Between two checks of the ledger's identity: a database may be replaced under its URL."""
 _START_SECONDS: Final = 3.0
-"""How long a start waits for the ledger to say which one it is."""
+"""How long a start waits for the ledger's identity."""
 MISSING: Final = (
     "Not all records are here: another gateway of this installation keeps its own in another ledger."
 )
@@ -51,7 +51,8 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a gateway says of itself. What an older one does not say has its default."""
+    """What a gateway announces about itself. Fields that an older gateway does not send have their
+    defaults."""
 
     name: str
     at: int
@@ -67,9 +68,9 @@ class Announcement:
     ledger_url: str = ""
     redis_url: str = ""
     restarts: int = 0
-    """Of its workers, since it started."""
+    """Restarts of its workers since it started."""
     deaths: tuple[Death, ...] = ()
-    """Of its workers, within the last hour; oldest first."""
+    """Deaths of its workers within the last hour, oldest first."""
 
     @property
     def where(self) -> str:
@@ -102,16 +103,16 @@ class Gateways:
         self._reported = ""
 
     def __repr__(self) -> str:
-        return f"<Gateways {self.own.name}, others: {[one.name for one in self._others]}>"
+        return f"<Gateways {self.own.name}, others: {[gateway.name for gateway in self._others]}>"
 
     @property
     def own(self) -> Announcement:
         now, monotonic = self._clock(), time.monotonic()
         deaths = self._values.values.deaths() if self._values else []
         recent = tuple(
-            Death(now - int((monotonic - at) * 1e6), code)
-            for at, code in deaths
-            if (monotonic - at) * 1e6 < HOUR
+            Death(now - int((monotonic - died_at) * 1e6), code)
+            for died_at, code in deaths
+            if (monotonic - died_at) * 1e6 < HOUR
         )
         restarts = self._values.values.death_count if self._values else 0
         return replace(self._own, at=now, restarts=restarts, deaths=recent)
@@ -123,7 +124,7 @@ class Gateways:
 
     @property
     def missing(self) -> str:
-        """Why this ledger does not have all records, for whoever reads a report; empty if it has."""
+        """Why this ledger lacks records, as reports show it; empty if it has all of them."""
         return MISSING if self._elsewhere() else ""
 
     async def start(self, *, separate_ledgers: bool) -> None:
@@ -148,7 +149,7 @@ class Gateways:
             await asyncio.sleep(_SECONDS)
 
     async def identify(self) -> None:
-        """Look which ledger it is, until cancelled."""
+        """Check the identity of the ledger from time to time, until cancelled."""
         while True:
             await self._learn()
             await asyncio.sleep(_IDENTIFY_SECONDS if self._own.ledger else _SECONDS)
@@ -248,5 +249,5 @@ def _difference(own: Announcement, other: Announcement) -> str:
 def _read(text: str) -> Announcement | None:
     try:
         return _codec.validate_json(text)
-    except ValueError:  # of a newer Florin that says it otherwise
+    except ValueError:  # written by a newer Florin in another format
         return None

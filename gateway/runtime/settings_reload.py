@@ -59,12 +59,12 @@ class SecretWatch:
 
     def follow(self) -> None:
         """Watch the files that the settings name now."""
-        with contextlib.suppress(Exception):  # whatever is wrong with florin.yaml: the reload tells
+        with contextlib.suppress(Exception):  # the reload reports what is wrong with florin.yaml
             self._files = tuple(secret_files().values())
         self._seen = {path: _stamp(path) for path in self._files}
 
     def changed(self) -> bool:
-        """Whether one has changed since it last was asked. Looks every few seconds at most."""
+        """Whether one has changed since the last call. Looks every few seconds at most."""
         now = self._clock()
         if not self._files or now < self._due:
             return False
@@ -75,38 +75,40 @@ class SecretWatch:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def reread(current: Settings, *, only: Collection[str] = Settings.model_fields) -> Reload:
     """Read the settings and log what has changed of `only` since `current`. Blocks."""
     try:
-        found = load_settings()
+        loaded = load_settings()
     except SettingsError as error:
         log.error("Settings not reloaded: %s", error)
         return Reload(current, refused=str(error))
-    reload = compare(current, found, only)
+    reload = compare(current, loaded, only)
     for name in reload.changed:
         if name in SECRET:
             log.info("%s changed", variable(name))
         else:
-            log.info("%s changed from %r to %r", variable(name), getattr(current, name), getattr(found, name))
+            log.info(
+                "%s changed from %r to %r", variable(name), getattr(current, name), getattr(loaded, name)
+            )
     if reload.waiting:
         log.warning("Changed settings that need a restart: %s", ", ".join(map(variable, reload.waiting)))
     log.info("Settings reloaded: %d changed", len(reload.changed))
     return reload
 
 
-def compare(current: Settings, found: Settings, only: Collection[str] = Settings.model_fields) -> Reload:
-    differ = [name for name in only if getattr(current, name) != getattr(found, name)]
-    if not found.redis_url:  # `current` has the embedded server's URL
+def compare(current: Settings, loaded: Settings, only: Collection[str] = Settings.model_fields) -> Reload:
+    differ = [name for name in only if getattr(current, name) != getattr(loaded, name)]
+    if not loaded.redis_url:  # `current` has the embedded server's URL
         differ = [name for name in differ if name != "redis_url"]
     changed = tuple(name for name in differ if name in RELOADABLE)
     return Reload(
-        current.model_copy(update={name: getattr(found, name) for name in changed}),
+        current.model_copy(update={name: getattr(loaded, name) for name in changed}),
         changed,
         tuple(name for name in differ if name not in RELOADABLE),
     )

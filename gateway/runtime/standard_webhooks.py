@@ -9,13 +9,13 @@ import hmac
 from gateway.config.alerts import SECRET_PREFIX
 
 
-def signature(message_id: str, at: int, body: bytes, secrets: str) -> dict[str, str]:
-    """The headers of a post. `at`: Unix seconds. `secrets`: as in the settings; several, separated by spaces,
-    while one replaces another: the receiver accepts any of the signatures."""
-    content = b".".join((message_id.encode(), str(at).encode(), body))
+def signature(message_id: str, sent_at: int, body: bytes, secrets: str) -> dict[str, str]:
+    """The headers of a post. `sent_at`: Unix seconds. `secrets`: as in the settings, separated by spaces.
+    During a rotation there are several, and the receiver accepts any of the signatures."""
+    content = b".".join((message_id.encode(), str(sent_at).encode(), body))
     return {
         "webhook-id": message_id,
-        "webhook-timestamp": str(at),
+        "webhook-timestamp": str(sent_at),
         "webhook-signature": " ".join(_signed(content, secret) for secret in secrets.split()),
     }
 

@@ -61,8 +61,10 @@ class TransportSecurity:
         """Pick up renewed files and export certificate expiry, until cancelled."""
 
         def show() -> None:
-            for one in self._identities:
-                metrics.certificate(one.name, expiry=one.pair.not_after, failing=bool(one.trouble))
+            for identity in self._identities:
+                metrics.certificate(
+                    identity.name, expiry=identity.pair.not_after, failing=bool(identity.trouble)
+                )
 
         await watch_files(self._renewables, show)
 

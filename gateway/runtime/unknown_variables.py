@@ -36,15 +36,17 @@ _OTHERS = re.compile(
 
 def unknown(names: Iterable[str]) -> Iterator[str]:
     """A message for each of these variables that nothing reads."""
-    asked = [n for n in names if n.startswith("FLORIN_") and n not in CLIENTS and not _OTHERS.fullmatch(n)]
-    if not asked:
+    candidates = [
+        n for n in names if n.startswith("FLORIN_") and n not in CLIENTS and not _OTHERS.fullmatch(n)
+    ]
+    if not candidates:
         return
     from gateway.config import Settings  # noqa: PLC0415  # slow to import, and rarely needed
     from gateway.config.secret_files import SECRETS, variable  # noqa: PLC0415  # likewise
 
     known = CLIENTS.keys() | {f"FLORIN_{name.upper()}" for name in Settings.model_fields}
     known |= {variable(name) for name in SECRETS}
-    for name in sorted(asked):
+    for name in sorted(candidates):
         if name.upper() not in known:  # as pydantic-settings reads them, in any case
             close = difflib.get_close_matches(name, sorted(known - {"FLORIN_HANDED_OVER"}), n=1, cutoff=0.7)
             yield f"{name} is set, but there is no such setting." + (

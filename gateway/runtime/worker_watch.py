@@ -47,7 +47,7 @@ class WorkerWatch:
 
     def publish(self, now: float) -> None:
         """Tell the workers whether they are in a crash loop."""
-        recent = [at for at, _ in self.values.deaths() if now - at < WITHIN]
+        recent = [died_at for died_at, _ in self.values.deaths() if now - died_at < WITHIN]
         self._looping.set(len(recent) >= CRASHES)
 
     def close(self) -> None:

@@ -97,9 +97,9 @@ class Stop:
 
 
 HEADERS: Final = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
-"""Of all responses. They are rendered once a second, with the date."""
+"""Headers of all responses. They are rendered once a second, with the date."""
 TLS_HEADERS: Final = [*HEADERS, ("strict-transport-security", "max-age=31536000")]
-"""Where Florin terminates TLS itself; behind a proxy, that is the proxy's to say."""
+"""Where Florin terminates TLS itself; behind a proxy, the proxy decides."""
 
 
 class Side(Interface):

@@ -42,8 +42,8 @@ _LONGEST_PAUSE = 4.0
 
 
 def quiet_children(environ: MutableMapping[str, str]) -> None:
-    """Keep what is no log line out of the log: when a worker with a ledger process is killed, Python warns of
-    semaphores that it cleans up."""
+    """Suppress a warning that would not be a log line: when a worker with a ledger process is killed, Python
+    warns of the semaphores that it cleans up."""
     filters = (environ.get("PYTHONWARNINGS"), "ignore:resource_tracker")
     environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
 
@@ -174,9 +174,9 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
 def raise_file_limit() -> None:
     """Each stream uses two sockets, so the usual limit of 1,024 files would allow only about 500 streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 @contextmanager

@@ -22,11 +22,11 @@ from gateway.tenants.directory import PERSON
 
 REPORT_SECONDS: Final = 10.0
 MAX_PENDING: Final = 5_000
-"""Errors that wait for the next report. Further ones are forgotten."""
+"""Errors that wait for the next report. Further ones are dropped."""
 _TENANTS: Final = 100
-"""Whose errors are asked for at a time."""
+"""Tenants whose errors are read at a time."""
 _NOT_USED: Final = frozenset({"revoked_api_key", "expired_api_key", "tenant_suspended"})
-"""Errors of requests that their key did not get past authentication."""
+"""Errors of requests whose key authentication refused."""
 
 
 class Activity:
@@ -113,8 +113,8 @@ class Activity:
         with contextlib.suppress(StoreUnavailableError):
             await self.report()
             texts = dict.fromkeys(await self._store.last_errors(tenant))  # a report may have come twice
-            found = [orjson.loads(text) for text in texts]
-            return sorted(found, key=lambda error: error["at"], reverse=True)
+            errors = [orjson.loads(text) for text in texts]
+            return sorted(errors, key=lambda error: error["at"], reverse=True)
         return [orjson.loads(text) for text in reversed(self._errors.get(tenant, ()))]
 
     async def find_error(self, request_id: str, tenants: Sequence[str]) -> dict[str, Any] | None:
@@ -125,16 +125,16 @@ class Activity:
             for start in range(0, len(tenants), _TENANTS):
                 some = tenants[start : start + _TENANTS]
                 for tenant, texts in zip(some, await self._store.last_errors_of(some), strict=True):
-                    if found := _of_request(request_id, texts):
-                        return {"tenant": tenant, **found}
+                    if error := _of_request(request_id, texts):
+                        return {"tenant": tenant, **error}
             return None
         for tenant in tenants:
-            if found := _of_request(request_id, [text.decode() for text in self._errors.get(tenant, ())]):
-                return {"tenant": tenant, **found}
+            if error := _of_request(request_id, [text.decode() for text in self._errors.get(tenant, ())]):
+                return {"tenant": tenant, **error}
         return None
 
 
 def _of_request(request_id: str, texts: Iterable[str]) -> dict[str, Any] | None:
     """Only what holds the id at all is parsed."""
-    found = (orjson.loads(text) for text in texts if request_id in text)
-    return next((error for error in found if error["request_id"] == request_id), None)
+    errors = (orjson.loads(text) for text in texts if request_id in text)
+    return next((error for error in errors if error["request_id"] == request_id), None)

@@ -66,8 +66,8 @@ def check_tenant(directory: Directory, key: Key) -> None:
 
 
 def _either(exchange: Exchange) -> bytes:
-    """A key in either header. Two keys are refused: nobody could say whose request it is. Clients send two if
-    they find one of Anthropic's own in their environment."""
+    """A key in either header. Two different keys are refused, because it is unclear whose request it is.
+    Clients send two if they find one of Anthropic's own in their environment."""
     bearer, own = exchange.bearer(), exchange.api_key()
     if bearer and own and bearer != own:
         text = "`Authorization` and `x-api-key` hold different keys. Send only one of them."

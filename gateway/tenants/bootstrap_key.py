@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class BootstrapKeyFile:
-    """A `Renewable` that a directory has its bootstrap key from.
+    """A `Renewable` from which a directory gets its bootstrap key.
 
     Mutable: the stamp of the file last tried, and why it could not be used."""
 
@@ -53,6 +53,6 @@ class BootstrapKeyFile:
         return None if self._directory.is_operator_key(key) else key
 
     def use(self, new: str) -> None:
-        """Take the key into use; the one before, and who signed in with it, is refused from now on."""
+        """Use this key from now on; the previous one, and sessions that began with it, are refused."""
         self._directory.set_operator_key(new)
         log.info("Bootstrap operator key reloaded from %s; the one before is no longer valid", self._path)

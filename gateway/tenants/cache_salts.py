@@ -1,8 +1,7 @@
 """The salts that keep the engines' prefix caches of tenants apart, and the rotation of their secret.
 
 A new secret makes all cached prompts unreachable. So that they do not go cold all at once, each tenant takes
-up its new salt at a moment of its own within a while; until then it goes on with the previous one.
-"""
+up its new salt at its own time within a given period, and keeps the previous one until then."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class _Rotation:
     seconds: float
 
     def reached(self, owner: str, now: float) -> bool:
-        """Whether this owner's moment has come. The same on every worker."""
+        """Whether this owner has taken up the new secret. The same on every worker."""
         share = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:4]) / (1 << 32)
         return now >= self.began + share * self.seconds
 

@@ -73,17 +73,17 @@ def _scopes(by: Key, key: Key) -> Scopes:
     )
 
 
-def _at_most(what: str, most: T, wanted: T) -> T:
+def _at_most(what: str, most: T, requested: T) -> T:
     inherited = {}
     for field in fields(most):
-        bound, value = getattr(most, field.name), getattr(wanted, field.name)
+        bound, value = getattr(most, field.name), getattr(requested, field.name)
         if bound is None or field.name == "warn_percent":
             continue
         if value is None:
             inherited[field.name] = bound
         elif value > bound:
             raise _wider(f"{what}.{field.name}", str(bound))
-    return replace(wanted, **inherited)
+    return replace(requested, **inherited)
 
 
 def _wider(param: str, bound: str) -> FlorinError:

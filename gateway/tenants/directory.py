@@ -187,7 +187,7 @@ def mint(
 
 
 def evaluation_key_id(tenant: Tenant) -> str:
-    """With when the tenant was added: a later one of the same name is another."""
+    """Also identified by when the tenant was added: a later tenant of the same name is another one."""
     return f"{EVALUATION}{tenant.name}:{tenant.created}"
 
 
@@ -256,8 +256,8 @@ class Directory:
 
     def document(self, tenant: str) -> str | None:
         """The tenant as stored, for a commit that requires it to be unchanged."""
-        found = self.tenants.get(tenant)
-        return dump(found) if found else None
+        record = self.tenants.get(tenant)
+        return dump(record) if record else None
 
     def find(self, text: bytes) -> Key | None:
         """The key with this text, even if revoked or expired. The lookup is by hash, so its timing reveals
@@ -284,12 +284,12 @@ class Directory:
     def requires(self, caller: str, owner: str = "") -> Mapping[str, str]:
         """Labels that an engine must have to serve the caller's requests; with `owner`, requests to that
         tenant's adapter."""
-        found = self._requires(caller)
-        return found if owner in ("", caller) else combined(found, self._requires(owner))
+        labels = self._requires(caller)
+        return labels if owner in ("", caller) else combined(labels, self._requires(owner))
 
     def _requires(self, tenant: str) -> Mapping[str, str]:
-        found = self.tenants.get(tenant)
-        return found.requires if found else NO_LABELS
+        record = self.tenants.get(tenant)
+        return record.requires if record else NO_LABELS
 
     def cost_centre(self, key: Key, adapter: str) -> str | None:
         """The cost centre of a request: that of its key, else `adapter`, that of the tenant's own adapter,
@@ -300,8 +300,8 @@ class Directory:
         return (known.cost_centre or None) if known else None
 
     def suspended(self, tenant: str) -> bool:
-        found = self.tenants.get(tenant)
-        return found is not None and found.suspended is not None
+        record = self.tenants.get(tenant)
+        return record is not None and record.suspended is not None
 
     def expired(self, key: Key) -> bool:
         return key.expires is not None and key.expires <= self._clock()

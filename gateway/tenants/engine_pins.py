@@ -39,11 +39,11 @@ def may_claim(pins: Pins, url: str, peer: str | None) -> bool:
 
 
 def fetches_from(host: str, addresses: Iterable[str], peer: str | None) -> bool:
-    """Whether who connects from `peer` may have the files of the engine at `host`, a name or an address.
+    """Whether a client at `peer` may fetch the files of the engine at `host`, a name or an address.
     `addresses`: what the name resolves to."""
     return peer is not None and any(_same(address, peer) for address in (host, *addresses))
 
 
-def _same(one: str, other: str) -> bool:
-    first, second = parse_address(one), parse_address(other)
-    return one.lower() == other.lower() if first is None or second is None else first == second
+def _same(address: str, other: str) -> bool:
+    first, second = parse_address(address), parse_address(other)
+    return address.lower() == other.lower() if first is None or second is None else first == second

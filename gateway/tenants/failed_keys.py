@@ -1,4 +1,4 @@
-"""Slows down who guesses keys: an address that has sent too many unknown ones is told to wait.
+"""Slows down key guessing: an address that has sent too many unknown keys must wait.
 
 Only unknown keys count and are refused. A key that exists is looked up first, so nobody is locked out by what
 others behind the same address do, and valid requests cost nothing more. Each worker counts for itself.
@@ -17,11 +17,12 @@ from adapters.security.ip_addresses import parse_address
 MOST_ADDRESSES: Final = 10_000
 """Addresses that are remembered; then those that failed longest ago are forgotten."""
 _NETWORK_BITS: Final = 64
-"""Of an IPv6 address: the network that one client usually has to itself."""
+"""The part of an IPv6 address that names the network; a client usually has one to itself."""
 
 
 class FailedKeys:
-    """Of one worker, on its event loop. Mutable: the failures of each address in its present window."""
+    """The failed keys of one worker, on its event loop. Mutable: the failures of each address in its current
+    window."""
 
     def __init__(self, *, limit: int = 0, window: float = 60.0, clock: Callable[[], int]) -> None:
         """`limit`: failures of an address in `window` seconds; 0: any number. `clock`: Unix microseconds."""
@@ -55,7 +56,7 @@ class FailedKeys:
 
 
 def _client(address: str) -> str:
-    """The address, or the network of an IPv6 address, of which one client has as many as it likes."""
+    """The address or, for IPv6, its network: one client can have any number of addresses in it."""
     parsed = parse_address(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed.packed, _NETWORK_BITS), strict=False))

@@ -20,10 +20,10 @@ class RequestPolicies:
     def of(self, own: RequestPolicy) -> FieldPolicy:
         if own is DEFAULT_POLICY:  # the common case, without hashing
             return self._settings
-        found = self._joined.get(own)
-        if found is None:
-            found = self._joined[own] = joined(self._settings, own)
-        return found
+        policy = self._joined.get(own)
+        if policy is None:
+            policy = self._joined[own] = joined(self._settings, own)
+        return policy
 
 
 def joined(settings: FieldPolicy, own: RequestPolicy) -> FieldPolicy:

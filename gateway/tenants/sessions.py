@@ -38,7 +38,7 @@ stays in the store until it ends."""
 @dataclass(frozen=True, slots=True)
 class Session:
     digest: str
-    """Of its secret; the key of its document in the store."""
+    """The digest of its secret; the key of its document in the store."""
     key_id: str
     """The key that it acts as; empty if `person` is it."""
     csrf: str
@@ -47,8 +47,8 @@ class Session:
     person: Key | None = None
     """A key that is not in the registry: that of somebody whom an identity provider vouches for."""
     key_digest: str = ""
-    """Of the key that it acts as, since the bootstrap key keeps its id when it is replaced. Empty if an older
-    Florin began the session."""
+    """The digest of the key that it acts as, since the bootstrap key keeps its id when it is replaced. Empty
+    if an older Florin began the session."""
 
 
 class Sessions:
@@ -73,8 +73,8 @@ class Sessions:
         self._begun: dict[str, deque[float]] = {}
 
     async def begin(self, key: Key, *, expires: int | None = None) -> tuple[str, Session]:
-        """The secret for the cookie, and the session. `expires`: when an identity provider's word ends, Unix
-        microseconds. Raises FlorinError if its owner has begun too many, StoreUnavailableError."""
+        """The secret for the cookie, and the session. `expires`: when the identity provider's token expires,
+        Unix microseconds. Raises FlorinError if its owner has begun too many, StoreUnavailableError."""
         self._admit(key)
         seconds = self._lifetime
         now = self._clock()
@@ -101,8 +101,8 @@ class Sessions:
 
     async def still(self, session: Session) -> bool:
         """Whether it has not ended, nor its key. Raises StoreUnavailableError."""
-        found = await self._find(session.digest)
-        key = self.key_of(found) if found else None
+        stored = await self._find(session.digest)
+        key = self.key_of(stored) if stored else None
         return key is not None and key.revoked is None and not self._directory.expired(key)
 
     async def _find(self, digest: str) -> Session | None:
@@ -146,8 +146,8 @@ class Sessions:
         text = await self._store.take_session(_digest("link " + secret))
         if text is None:
             return None
-        found = orjson.loads(text)
-        return _key(found["person"]) or self._unchanged(found["key"], found.get("digest", ""))
+        link = orjson.loads(text)
+        return _key(link["person"]) or self._unchanged(link["key"], link.get("digest", ""))
 
     def _unchanged(self, key_id: str, key_digest: str) -> Key | None:
         key = self._directory.by_id(key_id)
@@ -193,12 +193,12 @@ def _dump(session: Session) -> str:
 
 
 def _load(digest: str, text: str) -> Session:
-    found = orjson.loads(text)
+    document = orjson.loads(text)
     return Session(
         digest,
-        found["key"],
-        found["csrf"],
-        found["expires"],
-        _key(found["person"]),
-        found.get("digest", ""),
+        document["key"],
+        document["csrf"],
+        document["expires"],
+        _key(document["person"]),
+        document.get("digest", ""),
     )

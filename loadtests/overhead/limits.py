@@ -53,13 +53,13 @@ def microseconds(limits: Limits, budget: Budget) -> list[float]:
         CHAT, body, "support", stream=False, n=1, prompts=1, include_usage=False, continuous_usage=False,
         user="", unknown=0, unknown_names=(), scored="", estimate=50, size=400,
     )  # fmt: skip
-    plan = limiter._plan(tenant, key)  # noqa: SLF001  # to give it a share
-    for account in plan.accounts:
+    applied = limiter._applied_limits(tenant, key)  # noqa: SLF001  # to give it a share
+    for account in applied.accounts:
         rates, budgets = (0, 0), (0, 0, 0, 0)
         share = Share(
             (10**14,) * 6, 10**5, (10**8, 10**8), rates, budgets, budgets, budgets, 0, 0, wanted=False, due=()
         )
-        account.hear(share, asked=math.inf, now=time.monotonic())
+        account.hear(share, asked_at=math.inf, now=time.monotonic())
     found = []
     for _ in range(ROUNDS):
         began = time.process_time_ns()

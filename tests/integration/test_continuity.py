@@ -191,7 +191,7 @@ async def test_lost_placements_need_no_decision(
         await until(lambda: gateway.state.follower.connected)
         assert codes(gateway) == []
         await ask(gateway)
-        await gateway.state.keeper.keep()
+        await gateway.state.snapshot_writer.keep()
     async with running_gateway(tmp_path / "state", valkey_url, prefix) as again:
         assert codes(again) == []
 

@@ -386,7 +386,7 @@ async def test_registration_asks_what_an_engine_is_for(gateway: Gateway, model: 
 
 async def test_an_engine_that_hangs_is_found_by_an_embedding(pooling: Deployment):
     engine = pooling.gateway.state.catalog.engines["a"]
-    control = pooling.gateway.state.control
+    control = pooling.gateway.state.engine_client
     cost = await control.one_token(engine, timeout=30)
     assert (cost.prompt_tokens, cost.completion_tokens) == (1, 0)
     pooling.a.stop_core()

@@ -16,7 +16,7 @@ from adapters.errors import NotFoundError
 from adapters.model import Adapter, AdapterName, dump
 from adapters.store.protocol.registry import Change
 from gateway.errors import FlorinError
-from gateway.evaluations.documents import Metric, Plan
+from gateway.evaluations.documents import EvaluationPlan, Metric
 from gateway.operations import evaluations
 from gateway.operations.authorization import Authority
 from gateway.tenants.directory import Key, Role
@@ -184,7 +184,11 @@ async def test_an_administrator_who_signed_in_starts_one_and_reaches_no_more_tha
 ):
     gateway = deployment.gateway
     jane = Key("oidc@acme:jane", "acme", Role.TENANT_ADMIN, "", 0, expires=1)  # long over when it ends
-    state, name, plan = gateway.state, AdapterName("acme", "support"), Plan(metric=Metric.EXACT, max_tokens=3)
+    state, name, plan = (
+        gateway.state,
+        AdapterName("acme", "support"),
+        EvaluationPlan(metric=Metric.EXACT, max_tokens=3),
+    )
     authority = Authority.of(jane)
     asked = evaluations.Start(plan, data("x", "y").encode(), "")
     made = await evaluations.start(state, name, 1, asked, authority=authority)
@@ -244,8 +248,8 @@ async def test_rubbish_is_refused_before_anything_runs(deployment: Deployment):
     bad: list[tuple[dict[str, Any], int, str, str]] = [
         ({"data": good + "{}\n"}, 400, "data", "line 2: needs exactly one of"),
         ({"data": good, "against": "v1"}, 400, "against", "with itself"),
-        ({"data": good, "no_worse_than": 0.1}, 400, "no_worse_than", "with what"),
-        ({"data": good, "metric": "regex"}, 400, "pattern", "needs it"),
+        ({"data": good, "no_worse_than": 0.1}, 400, "no_worse_than", "compare with"),
+        ({"data": good, "metric": "regex"}, 400, "pattern", "requires it"),
         ({"data": good, "pattern": "x"}, 400, "pattern", "belongs to metric `regex`"),
         ({"data": good, "metric": "json-schema", "json_schema": "{"}, 400, "json_schema", "cannot be used"),
         ({"data": data("x", kind="prompt"), "metric": "perplexity"}, 400, "metric", "can crash an engine"),

@@ -62,7 +62,7 @@ async def test_agent_server_accepts_only_its_gateway(gateway, run):
         for headers in ({}, rubbish, *wrong):
             answer = await http.post(f"{engine.agent}/stage", json={}, headers=headers)
             assert answer.status_code == 401
-        token = {"authorization": f"Bearer {gateway.state.control.agent_token('h1', engine.key)}"}
+        token = {"authorization": f"Bearer {gateway.state.engine_client.agent_token('h1', engine.key)}"}
         for body in (b"", b"[]", b'{"digest": 1}', b'{"digest": "sha256:../..", "size_bytes": "x"}'):
             answer = await http.post(f"{engine.agent}/stage", content=body, headers=token)
             assert answer.status_code == 400, body

@@ -289,7 +289,7 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
         timeout=1,
         agent_secret=(await store.secret("agent", "of a worker that starts now")).encode(),
     )
-    assert later.agent_token("h1") == gateway.state.control.agent_token("h1")
+    assert later.agent_token("h1") == gateway.state.engine_client.agent_token("h1")
 
 
 async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gateway, run):

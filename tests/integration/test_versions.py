@@ -199,7 +199,7 @@ async def test_a_version_is_resident_before_it_is_live(fleet: Fleet):
 
 
 async def test_it_is_resident_wherever_its_predecessor_is(fleet: Fleet):
-    warmer, catalog = fleet.first.state.warmer, fleet.first.state.catalog
+    warmer, catalog = fleet.first.state.prewarmer, fleet.first.state.catalog
     await fleet.ask()
     version = catalog.versions[LABELS[1]]
     (held,) = fleet.loads(LABELS[1])
@@ -301,7 +301,7 @@ async def test_a_rollback_reaches_every_worker_and_is_warmed_afterwards(fleet: F
     holder = fleet.loads(LABELS[1])[0]
     placed = fleet.voice(LABELS[1])
     engine = fleet.first.state.catalog.engines[holder]
-    await fleet.first.state.control.unload(engine, placed)  # it has been evicted meanwhile
+    await fleet.first.state.engine_client.unload(engine, placed)  # it has been evicted meanwhile
     await fleet.first.state.store.unplace(holder, placed)
     for name in fleet.engines:  # a load now would be slow: the rollback does not wait for it
         fleet.engines[name].faults.update({"load_delay": 0.3})
@@ -381,7 +381,7 @@ async def test_a_retired_version_is_unknown_and_off_the_engines(fleet: Fleet):
 async def test_a_load_that_came_too_late_is_taken_off_again(fleet: Fleet):
     """For a request that was on its way when its version was retired."""
     await fleet.admin("POST", "/versions/v2/retire")
-    catalog, loader = fleet.first.state.catalog, fleet.first.state.warmer.loader
+    catalog, loader = fleet.first.state.catalog, fleet.first.state.prewarmer.loader
     await loader.ensure_resident(
         catalog.versions[LABELS[2]],
         lambda failed: catalog.engines["a"],

@@ -11,7 +11,7 @@ from gateway.api.admin.common import Managed, Operator
 from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.batches.documents import Batch
 from gateway.evaluations import documents
-from gateway.evaluations.documents import Plan
+from gateway.evaluations.documents import EvaluationPlan
 from gateway.operations import evaluations
 from gateway.schemas.adapters import VersionName
 from gateway.schemas.base import Listed
@@ -37,7 +37,7 @@ async def start(
     """Evaluate a version: send it a held-out set at batch priority, and score its answers. It runs
     in the gateway; ask for the evaluation until `status` is `completed` or `failed`. The tokens are the
     tenant's."""
-    plan = Plan(
+    plan = EvaluationPlan(
         metric=body.metric,
         pattern=body.pattern,
         json_schema=body.json_schema,

@@ -75,8 +75,8 @@ class EngineLife:
     @property
     def due(self) -> bool:
         """Whether there is something to write, and its beginning is known or will remain unknown."""
-        told = self.begun or self.sample or self.ended or self.seen - self.first > _PATIENCE
-        return bool(told) and self.seen > self.written and not self.refused
+        settled = self.begun or self.sample or self.ended or self.seen - self.first > _PATIENCE
+        return bool(settled) and self.seen > self.written and not self.refused
 
     def restarted(self, sample: EngineSample | None) -> bool:
         """Whether `sample` is from another process of the engine."""

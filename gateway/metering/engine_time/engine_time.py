@@ -157,7 +157,7 @@ class EngineTime:
             log.error("Ledger unavailable for too long: dropping the oldest engine time.")
             lives = Counter(life.engine.name for life in self._ended)
             counters = Counter(key[0] for key in self._samples)
-            most = {name for of in (lives, counters) for name, _ in of.most_common(1)}
+            most = {name for counts in (lives, counters) for name, _ in counts.most_common(1)}
             old = [life for life in self._ended if life.engine.name in most][: _MOST // 10]
             forgotten = set(map(id, old))
             self._ended = [life for life in self._ended if id(life) not in forgotten]

@@ -43,7 +43,7 @@ def write_each(
             what = [*(life.engine for life, _ in lives), *samples.items()]
             log.error("Dropped engine time that the ledger cannot store: %s: %r", error, what)
             return [None] * len(lives)
-    begun = [begun for one in lives for begun in write_each(ledger, worker, [one], {}, since)]
+    begun = [begun for life in lives for begun in write_each(ledger, worker, [life], {}, since)]
     for key, sample in samples.items():
         write_each(ledger, worker, [], {key: sample}, since)
     return begun

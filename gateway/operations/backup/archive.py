@@ -74,7 +74,7 @@ def created(path: Path) -> Iterator[zipfile.ZipFile]:
     if path.exists():
         raise BackupError(f"{path} already exists: choose another name.")
     try:
-        handle, made = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     except OSError as error:
         raise BackupError(f"{path} cannot be written: {error.strerror}.") from error
     try:
@@ -84,7 +84,7 @@ def created(path: Path) -> Iterator[zipfile.ZipFile]:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(made, path)  # unlike a rename, it never replaces a file
+            os.link(temporary, path)  # unlike a rename, it never replaces a file
         except FileExistsError:
             raise BackupError(f"{path} already exists: choose another name.") from None
         _sync_directory(path.parent)
@@ -92,7 +92,7 @@ def created(path: Path) -> Iterator[zipfile.ZipFile]:
         raise BackupError(f"{path} cannot be written: {error.strerror or error}.") from error
     finally:
         with suppress(FileNotFoundError):
-            Path(made).unlink()
+            Path(temporary).unlink()
 
 
 @contextmanager

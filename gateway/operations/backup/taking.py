@@ -37,10 +37,10 @@ from gateway.operations.backup.source import ledger_engine, registry, registry_u
 
 def take(settings: Settings, out: Path, *, artifacts: bool = True, progress: Progress = silent) -> Manifest:
     """Write the installation to `out`. Blocking. `artifacts`: False leaves out the files of adapters, which
-    are then to be copied otherwise.
+    must then be copied separately.
 
     Raises BackupError, EmbeddedError, StoreUnavailableError, LedgerUnavailableError."""
-    at = time.time_ns() // 1000
+    taken_at = time.time_ns() // 1000
     if not settings.redis_url and not (settings.state_dir / "valkey").is_dir():
         raise BackupError(f"There is no installation in {settings.state_dir}: set FLORIN_STATE_DIR.")
     with created(out) as archive:
@@ -55,7 +55,7 @@ def take(settings: Settings, out: Path, *, artifacts: bool = True, progress: Pro
         manifest = Manifest(
             florin_backup=FORMAT,
             florin=build_info.version(),
-            at=at,
+            at=taken_at,
             installation=contents.position.installation,
             epoch=contents.position.epoch,
             seq=contents.position.seq,
@@ -90,28 +90,30 @@ def _artifacts(
     """Write the files of each version once. Returns what was written, and what could not be."""
     store = ArtifactStore(settings.artifacts)
     versions = [load(Version, text) for text in contents.documents["version"].values()]
-    wanted = [version for version in versions if version.retired is None]
-    total = sum({version.digest: version.size_bytes for version in wanted}.values())
+    unretired = [version for version in versions if version.retired is None]
+    total = sum({version.digest: version.size_bytes for version in unretired}.values())
     meter = ProgressMeter("adapters", progress, total)
     kept: dict[str, int] = {}
     missing: dict[str, str] = {}
-    for version in sorted(wanted, key=lambda version: version.id):
+    for version in sorted(unretired, key=lambda version: version.id):
         hexdigest = version.digest.removeprefix("sha256:")
         if hexdigest in kept:
             continue
-        found = store.find(version.digest)  # reads the files, and keeps them from being removed for an hour
-        if found is None:
+        artifact = store.find(
+            version.digest
+        )  # reads the files, and keeps them from being removed for an hour
+        if artifact is None:
             missing[version.id] = f"{store.root / hexdigest} is missing or damaged."
             continue
         for name in sorted(FILES):
             with (
-                (found.path / name).open("rb") as source,
+                (artifact.path / name).open("rb") as source,
                 member(archive, f"artifacts/{hexdigest}/{name}", members, compressed=False) as file,
             ):
                 while data := source.read(CHUNK):
                     file.write(data)
                     meter.add(len(data))
-        kept[hexdigest] = found.size_bytes
+        kept[hexdigest] = artifact.size_bytes
     meter.tell()
     return kept, missing
 

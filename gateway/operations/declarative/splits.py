@@ -89,7 +89,7 @@ async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Re
         if number not in (adapter.live, adapter.canary):
             await evaluations.check_promotion(state, name, number)
             report(f"{name}@v{number}: load", 0, None)
-            await state.warmer.warm(state.registrar.loadable_version(name, number), like=live, share=share)
+            await state.prewarmer.warm(state.registrar.loadable_version(name, number), like=live, share=share)
 
 
 async def _commit(

@@ -139,12 +139,12 @@ class BudgetWatch:
         seen: dict[str, Observation] = {}
         for start in range(0, len(subjects), BATCH):
             part = subjects[start : start + BATCH]
-            at = self.now()
-            periods = tuple(period_number(flow, at // 1000) for flow in range(FLOWS))
+            looked_at = self.now()
+            periods = tuple(period_number(flow, looked_at // 1000) for flow in range(FLOWS))
             for (subject, _), share in zip(part, await self.store.looks(part), strict=True):
-                seen[subject] = Observation(at, share, periods)
-                await self._show(subject, *budgets[subject], share, at)
-        lost = [s for s, found in seen.items() if s in self._last and fell(self._last[s], found)]
+                seen[subject] = Observation(looked_at, share, periods)
+                await self._show(subject, *budgets[subject], share, looked_at)
+        lost = [s for s, seen_now in seen.items() if s in self._last and fell(self._last[s], seen_now)]
         self._last = seen
         if lost or self._due is None:
             self._before, self._due = {}, self.clock() + QUIET_SECONDS
@@ -167,18 +167,18 @@ class BudgetWatch:
 
     def _budgets(self) -> dict[str, tuple[str, Budget, Amounts]]:
         """Subject → its tenant, budget, and limits."""
-        found: dict[str, tuple[str, Budget, Amounts]] = {}
+        budgets: dict[str, tuple[str, Budget, Amounts]] = {}
         for tenant in self.directory.tenants.values():
             if tenant.budget != NO_BUDGET:
                 limits = flow_limits(tenant.limits, tenant.budget)
-                found[f"tenant:{tenant.name}"] = tenant.name, tenant.budget, limits
+                budgets[f"tenant:{tenant.name}"] = tenant.name, tenant.budget, limits
         for key in self.directory.keys.values():
             if key.budget != NO_BUDGET and key.revoked is None:
-                found[f"key:{key.id}"] = key.tenant, key.budget, flow_limits(key.limits, key.budget)
-        return found
+                budgets[f"key:{key.id}"] = key.tenant, key.budget, flow_limits(key.limits, key.budget)
+        return budgets
 
     async def _show(
-        self, subject: str, tenant: str, budget: Budget, limits: Amounts, share: Share, at: int
+        self, subject: str, tenant: str, budget: Budget, limits: Amounts, share: Share, now: int
     ) -> None:
         for flow in _BUDGETS:
             used, limit = share.used[flow - RATES], limits[flow]
@@ -187,12 +187,12 @@ class BudgetWatch:
             if subject.startswith("tenant:"):
                 self.metrics.budget_used(tenant, NAMES[flow], used / limit if limit else 1.0)
             if used * 100 >= limit * budget.warn_percent:
-                await self._warn(subject, tenant, Flow(flow), used, limit, at)
+                await self._warn(subject, tenant, Flow(flow), used, limit, now)
 
     # -- the webhook
 
-    async def _warn(self, subject: str, tenant: str, flow: Flow, used: int, limit: int, at: int) -> None:
-        start, end = period_of(flow, at)
+    async def _warn(self, subject: str, tenant: str, flow: Flow, used: int, limit: int, now: int) -> None:
+        start, end = period_of(flow, now)
         name = f"budget:{subject}:{NAMES[flow]}:{start}"
         if name in self._posting or not await self.store.claim_once(name, CLAIM_MS):
             return
@@ -228,11 +228,11 @@ class BudgetWatch:
             most = (await self.used(subject, start, before.at + CLOCKS)).get(flow)
             if least is None or most is None:
                 continue
-            found = correction(before.share, flow - RATES, least=least, most=most)
-            if found is not None:
-                log.info("%s: %s corrected by %d by the ledger", subject, NAMES[flow], found.more)
+            adjustment = correction(before.share, flow - RATES, least=least, most=most)
+            if adjustment is not None:
+                log.info("%s: %s corrected by %d by the ledger", subject, NAMES[flow], adjustment.more)
                 await self.store.correct(
-                    subject, flow, before.periods[flow], found.more, settled=found.settled
+                    subject, flow, before.periods[flow], adjustment.more, settled=adjustment.settled
                 )
 
 

@@ -17,7 +17,7 @@ _LEAVE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AppliedLimits:
     """What applies to the requests of one key. Made again when the key or its tenant changes."""
 
     tenant: Tenant
@@ -33,21 +33,23 @@ class Grant:
     """One admitted request's reservation. `settle` ends it, exactly once; the lifecycle calls it by way of
     `Exchange.close`."""
 
-    __slots__ = ("_held", "_left", "_plan", "_reached", "_tokens", "headers")
+    __slots__ = ("_applied", "_held", "_left", "_reached", "_tokens", "headers")
 
-    def __init__(self, plan: Plan, held: list[tuple[Account, Amounts]], now: float) -> None:
-        self._plan = plan
+    def __init__(
+        self, applied: AppliedLimits, reservations: list[tuple[Account, Amounts]], now: float
+    ) -> None:
+        self._applied = applied
         # Mutable: None once settled. With the flows that were limited when it was reserved.
         self._held: list[tuple[Account, tuple[int, ...], Amounts]] | None = [
-            (account, account.flows, taken) for account, taken in held
+            (account, account.flows, taken) for account, taken in reservations
         ]
         self._tokens = (0, 0, 0)
         self._reached = self._left = False
-        found = rate_headers(plan.accounts, now)
-        warning = budget_warning(plan.accounts)
+        headers = rate_headers(applied.accounts, now)
+        warning = budget_warning(applied.accounts)
         if warning:
-            found["x-florin-budget-warning"] = warning
-        self.headers = [(name.encode(), value.encode()) for name, value in found.items()]
+            headers["x-florin-budget-warning"] = warning
+        self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def count(self, prompt: int, cached: int, completion: int, *, choices: int) -> None:
         """Add what an attempt used; zeros if it does not count."""
@@ -55,14 +57,14 @@ class Grant:
         self._tokens = before[0] + prompt, before[1] + cached, before[2] + completion
         self._reached = True
         if completion:
-            self._plan.history.learn(-(-completion // choices))
+            self._applied.history.learn(-(-completion // choices))
 
     async def leave(self) -> None:
         """Give the request's place among the concurrent ones back, before its answer ends: a client may send
         its next request at once, and to another worker. Idempotent."""
-        told = [task for task in self._leave() if task is not None]
-        if told:
-            await asyncio.wait(told, timeout=_LEAVE_SECONDS)
+        releases = [task for task in self._leave() if task is not None]
+        if releases:
+            await asyncio.wait(releases, timeout=_LEAVE_SECONDS)
 
     def _leave(self) -> list[asyncio.Task[None] | None]:
         if self._held is None or self._left:
@@ -74,14 +76,14 @@ class Grant:
         """Give back what was reserved, and count what was used. A request that no engine got counts as
         none. Idempotent."""
         self._leave()
-        held, self._held = self._held, None
-        if held is None:
+        reservations, self._held = self._held, None
+        if reservations is None:
             return
         prompt, cached, completion = self._tokens
-        tokens, price = prompt + completion, self._plan.price
+        tokens, price = prompt + completion, self._applied.price
         money = price.cost(prompt, cached, completion) if price else 0
         used = (int(self._reached), tokens, tokens, tokens, money, money)
-        for account, flows, taken in held:
+        for account, flows, taken in reservations:
             account.settle(flows, taken, used)
 
 
@@ -103,11 +105,11 @@ class Unlimited(Grant):
 UNLIMITED: Final = Unlimited()
 
 
-def reserve(plan: Plan, need: Need, now: float) -> Grant:
+def reserve(applied: AppliedLimits, need: Need, now: float) -> Grant:
     """Reserve what the request is expected to need, whether this worker's shares cover it or not."""
-    held = []
-    for account in plan.accounts:
+    reservations = []
+    for account in applied.accounts:
         taken = account.need(need.expected)
         account.reserve(taken)
-        held.append((account, taken))
-    return Grant(plan, held, now)
+        reservations.append((account, taken))
+    return Grant(applied, reservations, now)

@@ -24,7 +24,7 @@ from gateway.config import Settings
 from gateway.dataplane.request import Call
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Directory, Key, Tenant
-from gateway.tenants.limits.grant import UNLIMITED, Grant, Plan, reserve
+from gateway.tenants.limits.grant import UNLIMITED, AppliedLimits, Grant, reserve
 from gateway.tenants.limits.needs import BOUNDS, Need, OutputHistory, bounds, need_of, price_for
 from gateway.tenants.limits.shared_counters import SEED_SECONDS, SharedCounters, Used
 from gateway.tenants.limits.subject_account import REPORT_SECONDS, Account
@@ -33,9 +33,9 @@ from gateway.tenants.limits.wording import CONCURRENT, NAMES, rate_headers, refu
 log = logging.getLogger(__name__)
 
 SLOT_PAUSES: Final = (0.05, 0.1, 0.25)
-"""While another worker has a slot to spare, which it gives back with its next report."""
+"""Seconds between attempts while another worker has a free slot, which it gives back with its next report."""
 _RETRIED: Final = b"x-stainless-retry-count"
-"""OpenAI's clients send it with a request that they repeat."""
+"""OpenAI's clients send it when they retry a request."""
 
 
 class LimitMetrics(Protocol):
@@ -67,120 +67,122 @@ class Limiter:
         self._now = now
         self._clock = clock
         # Mutable: by key id, by tenant.
-        self._plans: dict[str, Plan] = {}
+        self._applied: dict[str, AppliedLimits] = {}
         self._histories: dict[str, OutputHistory] = {}
-        self.counters = SharedCounters(store, worker, used=used, told=self._note_store, clock=clock)
+        self.counters = SharedCounters(store, worker, used=used, notify=self._note_store, clock=clock)
 
     def __repr__(self) -> str:
         return f"<Limiter {self.counters!r}>"
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings
-        self._plans.clear()  # prices may have changed
+        self._applied.clear()  # prices may have changed
 
     # -- the way in
 
     def check_rate(self, key: Key) -> None:
         """Refuse a request of which only the headers are known, if the store refuses requests of its tenant
         or its key for their number, and was asked often. Raises FlorinError."""
-        plan = self._plans.get(key.id)
-        if plan is None:
+        applied = self._applied.get(key.id)
+        if applied is None:
             return
         now = self._clock()
-        for account in plan.accounts:
+        for account in applied.accounts:
             if account.refused is None or (account.share is not None and account.share.due):
                 continue  # a request whose booking is due is known by its body
             verdict, flow, until = account.refused
             by_number = verdict is Verdict.RATE and flow == Flow.REQUESTS
             if by_number and now < until and not account.may_call(now, take=False):
-                raise self._refusal(plan, account, verdict, flow, until - now)
+                raise self._refusal(applied, account, verdict, flow, until - now)
 
     def enter(self, tenant: Tenant, key: Key, call: Call) -> Grant | None:
         """Admit the request if this worker's shares suffice; None: `wait`."""
-        plan = self._plans.get(key.id)
-        if plan is None or plan.tenant is not tenant or plan.key is not key:
-            plan = self._plan(tenant, key)
-        if plan.bounds is not None:
-            self._bound(plan, call)
-        if not plan.accounts:
+        applied = self._applied.get(key.id)
+        if applied is None or applied.tenant is not tenant or applied.key is not key:
+            applied = self._applied_limits(tenant, key)
+        if applied.bounds is not None:
+            self._bound(applied, call)
+        if not applied.accounts:
             return UNLIMITED
-        return self._take(plan, need_of(call, plan.history, plan.price))
+        return self._take(applied, need_of(call, applied.history, applied.price))
 
     async def wait(self, key: Key, call: Call, headers: list[tuple[bytes, bytes]]) -> Grant:
         """Admit the request once the store has granted what it needs, or refuse it. Call it in a scope, right
         after `enter` returned None."""
-        plan = self._plans[key.id]
-        need = need_of(call, plan.history, plan.price)
+        applied = self._applied[key.id]
+        need = need_of(call, applied.history, applied.price)
         digest = blake2b(key.id.encode() + orjson.dumps(call.body), digest_size=8).hexdigest()
         again = any(name == _RETRIED and value != b"0" for name, value in headers)
         pauses = iter(SLOT_PAUSES)
         seeded = False
         while True:
             if self.counters.away_now:
-                return self._without_store(plan, need)
+                return self._without_store(applied, need)
             async with contextlib.AsyncExitStack() as stack:
-                for account in plan.accounts:
+                for account in applied.accounts:
                     await stack.enter_async_context(account.lock)
-                grant = self._take(plan, need)
+                grant = self._take(applied, need)
                 if grant is not None:
                     return grant
                 if self.counters.away_now:  # as another request has found meanwhile
-                    return self._without_store(plan, need)
-                self._spare_the_store(plan, digest)
+                    return self._without_store(applied, need)
+                self._spare_the_store(applied, digest)
                 try:
-                    answer = await self.counters.lease(plan.accounts, need, digest, again=again)
+                    answer = await self.counters.lease(applied.accounts, need, digest, again=again)
                 except StoreUnavailableError:
-                    return self._without_store(plan, need)
+                    return self._without_store(applied, need)
             if answer.verdict is Verdict.GRANTED:
-                return Grant(plan, list(zip(plan.accounts, answer.reserved, strict=True)), self._clock())
+                return Grant(
+                    applied, list(zip(applied.accounts, answer.reserved, strict=True)), self._clock()
+                )
             if answer.verdict is Verdict.STALE:
                 continue
-            account = plan.accounts[answer.subject]
+            account = applied.accounts[answer.subject]
             if answer.verdict is Verdict.UNSEEDED and not seeded:
                 seeded = True
                 await asyncio.wait([self.counters.seeding(account)], timeout=SEED_SECONDS)
                 continue
             if answer.verdict is Verdict.UNSEEDED:
-                return self._without_store(plan, need)
+                return self._without_store(applied, need)
             if answer.verdict is Verdict.SLOTS and answer.shares[answer.subject].idle_slots > 0:
                 pause = next(pauses, None)
                 if pause is not None:
                     await asyncio.sleep(pause)
                     continue
-            raise self._refuse(plan, account, answer)
+            raise self._refuse(applied, account, answer)
 
-    def _take(self, plan: Plan, need: Need) -> Grant | None:
+    def _take(self, applied: AppliedLimits, need: Need) -> Grant | None:
         now = self._clock()
-        for account in plan.accounts:
+        for account in applied.accounts:
             if not account.covers(need, now):
                 return None
-        return reserve(plan, need, now)
+        return reserve(applied, need, now)
 
-    def _bound(self, plan: Plan, call: Call) -> None:
-        assert plan.bounds is not None
+    def _bound(self, applied: AppliedLimits, call: Call) -> None:
+        assert applied.bounds is not None
         try:
-            plan.bounds.apply(call)
+            applied.bounds.apply(call)
         except FlorinError as error:
             limit = BOUNDS[error.code]
-            self._metrics.limit_refusal(plan.tenant.name, limit)
+            self._metrics.limit_refusal(applied.tenant.name, limit)
             raise
 
     # -- refusals
 
-    def _spare_the_store(self, plan: Plan, digest: str) -> None:
+    def _spare_the_store(self, applied: AppliedLimits, digest: str) -> None:
         """Refuse without a call, if the store refuses anyway and was asked often: but not a request whose
         booking is due. Raises FlorinError."""
         now = self._clock()
-        for account in plan.accounts:
+        for account in applied.accounts:
             if account.refused is None:
                 continue
             verdict, flow, until = account.refused
             if now >= until:
                 account.refused = None
             elif not (account.share and digest in account.share.due) and not account.may_call(now):
-                raise self._refusal(plan, account, verdict, flow, until - now)
+                raise self._refusal(applied, account, verdict, flow, until - now)
 
-    def _refuse(self, plan: Plan, account: Account, answer: Answer) -> FlorinError:
+    def _refuse(self, applied: AppliedLimits, account: Account, answer: Answer) -> FlorinError:
         now = self._clock()
         if answer.verdict is Verdict.RATE:
             seconds = answer.wait_ms / 1000
@@ -188,25 +190,25 @@ class Limiter:
         else:
             seconds = account.slot_seconds()
             account.refused = (answer.verdict, answer.flow, now + REPORT_SECONDS)
-        return self._refusal(plan, account, answer.verdict, answer.flow, seconds)
+        return self._refusal(applied, account, answer.verdict, answer.flow, seconds)
 
     def _refusal(
-        self, plan: Plan, account: Account, verdict: Verdict, flow: int, seconds: float
+        self, applied: AppliedLimits, account: Account, verdict: Verdict, flow: int, seconds: float
     ) -> FlorinError:
         limit = CONCURRENT if verdict is Verdict.SLOTS else NAMES[flow]
-        self._metrics.limit_refusal(plan.tenant.name, limit)
+        self._metrics.limit_refusal(applied.tenant.name, limit)
         if verdict is Verdict.SLOTS:
             seconds = account.slot_seconds()
-        headers = rate_headers(plan.accounts, self._clock())
+        headers = rate_headers(applied.accounts, self._clock())
         return refusal(account, verdict, flow, seconds, headers=headers, now_us=self._now())
 
-    def _without_store(self, plan: Plan, need: Need) -> Grant:
+    def _without_store(self, applied: AppliedLimits, need: Need) -> Grant:
         """As FLORIN_LIMITS_WHEN_STORE_AWAY says. What is used meanwhile is reported later."""
         if self._settings.limits_when_store_away == "closed":
             raise FlorinError(
                 "store_unavailable", "Your limits cannot be checked now. Try again soon.", retry_after=1
             )
-        return reserve(plan, need, self._clock())
+        return reserve(applied, need, self._clock())
 
     def _note_store(self, error: StoreUnavailableError | None) -> None:
         """The store does not answer any more; None: it answers again."""
@@ -224,8 +226,8 @@ class Limiter:
             await asyncio.sleep(REPORT_SECONDS)
             if not self.counters.away_now:
                 await self.counters.flush()
-            if len(self._plans) > 2 * len(self._directory.keys) + 100:
-                self._plans.clear()
+            if len(self._applied) > 2 * len(self._directory.keys) + 100:
+                self._applied.clear()
                 self._forget()
 
     async def close(self) -> None:
@@ -234,7 +236,7 @@ class Limiter:
 
     # -- who has which limits
 
-    def _plan(self, tenant: Tenant, key: Key) -> Plan:
+    def _applied_limits(self, tenant: Tenant, key: Key) -> AppliedLimits:
         pairs = (
             (f"key:{key.id}", key.limits, key.budget),
             (f"tenant:{tenant.name}", tenant.limits, tenant.budget),
@@ -245,7 +247,7 @@ class Limiter:
             if account is not None:
                 accounts.append(account)
         money = any(flow >= RATES + 2 for account in accounts for flow in account.budgets)
-        plan = Plan(
+        applied = AppliedLimits(
             tenant,
             key,
             tuple(accounts),
@@ -253,8 +255,8 @@ class Limiter:
             self._histories.setdefault(tenant.name, OutputHistory()),
             price_for(self._settings, tenant.name) if money else None,
         )
-        self._plans[key.id] = plan
-        return plan
+        self._applied[key.id] = applied
+        return applied
 
     def _forget(self) -> None:
         """Forget subjects that have left the directory, once they hold nothing."""

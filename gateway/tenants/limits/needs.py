@@ -101,29 +101,29 @@ class Bounds:
     def apply(self, call: Call) -> None:
         """Refuse a request that exceeds them, or bound its output. Raises FlorinError."""
         choices = call.choices
-        field, asked = output_bound(call.body)
+        field, requested = output_bound(call.body)
         name = call.endpoint.named(field)
         most = None if self.max_output is None or not choices else self.max_output // choices
-        if most is not None and (most < 1 or (asked or 0) > most):
+        if most is not None and (most < 1 or (requested or 0) > most):
             each = "" if choices == 1 else f" for {choices} answers together"
             raise FlorinError(
                 "max_output_exceeded",
                 f"Your limit is {self.max_output:,} output tokens per request{each}.",
-                param=name if asked else "n",
+                param=name if requested else "n",
             )
         if self.max_context is not None:
             room = self.max_context - call.estimate
-            if room < 1 or (asked or 0) > room:
+            if room < 1 or (requested or 0) > room:
                 raise FlorinError(
                     "context_length_exceeded",
                     f"Your limit is {self.max_context:,} tokens per request, prompt and output together. The "
                     f"prompt has about {call.estimate:,} (an estimate)"
-                    + (f", and `{name}` asks for {asked:,} more." if asked else "."),
+                    + (f", and `{name}` asks for {requested:,} more." if requested else "."),
                     param=call.endpoint.named(call.endpoint.required),
                 )
             most = room if most is None else min(most, room)
         default = None if call.endpoint.chat else COMPLETIONS_OUTPUT
-        if choices and asked is None and most is not None and (default is None or most < default):
+        if choices and requested is None and most is not None and (default is None or most < default):
             call.body[field] = most
 
 

@@ -46,15 +46,15 @@ class SharedCounters:
         worker: str,
         *,
         used: Used,
-        told: Callable[[StoreUnavailableError | None], None],
+        notify: Callable[[StoreUnavailableError | None], None],
         clock: Callable[[], float],
     ) -> None:
-        """`used`: for budgets of which the store knows nothing. `told`: called with the error when the store
-        stops answering, and with None when it answers again."""
+        """`used`: reads budgets that the store does not know from the ledger. `notify`: called with the error
+        when the store stops answering, and with None when it answers again."""
         self._store = store
         self._worker = worker
         self._used = used
-        self._told = told
+        self._notify = notify
         self._clock = clock
         # Mutable, by subject:
         self.accounts: dict[str, Account] = {}
@@ -94,7 +94,7 @@ class SharedCounters:
     async def lease(self, accounts: Sequence[Account], need: Need, digest: str, *, again: bool) -> Answer:
         """Ask the store for what a request needs, and reserve it if it is granted. The caller holds the
         accounts' locks. Raises StoreUnavailableError."""
-        asked = self._begin_attempt()
+        asked_at = self._begin_attempt()
         lacking = [account.slots >= 0 and account.held <= account.running for account in accounts]
         reports = []
         for account, lacks in zip(accounts, lacking, strict=True):
@@ -111,7 +111,7 @@ class SharedCounters:
             for account, lacks in zip(accounts, lacking, strict=True):
                 account.running -= not lacks
                 account.dirty = True
-        self._hear(accounts, answer, asked)
+        self._hear(accounts, answer, asked_at)
         if answer.verdict is Verdict.GRANTED:
             for account, taken in zip(accounts, answer.reserved, strict=True):
                 account.reserve(taken)
@@ -180,7 +180,7 @@ class SharedCounters:
                 account.tick()
             if self.away_now:
                 return
-            asked = self._begin_attempt()
+            asked_at = self._begin_attempt()
             reports = [account.report() for account in accounts]
             try:
                 answer = await self._store.lease(self._worker, reports, ttl_ms=LEASE_MS)
@@ -188,18 +188,18 @@ class SharedCounters:
                 for account in accounts:
                     account.dirty = True
                 raise
-            self._hear(accounts, answer, asked)
+            self._hear(accounts, answer, asked_at)
             for account in accounts if answer.shares else ():
                 if account.unknown:
                     self.seeding(account)
 
     # -- the store
 
-    def _hear(self, accounts: Sequence[Account], answer: Answer, asked: float) -> None:
+    def _hear(self, accounts: Sequence[Account], answer: Answer, asked_at: float) -> None:
         self._note_back()
         now = self._clock()
         for account, share in zip(accounts, answer.shares, strict=bool(answer.shares)):
-            account.hear(share, asked=asked, now=now)
+            account.hear(share, asked_at=asked_at, now=now)
 
     def _begin_attempt(self) -> float:
         """A store that hangs takes long to fail: if it is away, only one request or report waits for it."""
@@ -211,10 +211,10 @@ class SharedCounters:
     def _note_away(self, error: StoreUnavailableError) -> None:
         self._away_until = self._clock() + AWAY_SECONDS
         if not self.away:
-            self._told(error)
+            self._notify(error)
         self.away = True
 
     def _note_back(self) -> None:
         if self.away:
-            self._told(None)
+            self._notify(None)
         self.away, self._away_until = False, 0.0

@@ -46,7 +46,7 @@ def amounts(values: list[int]) -> Amounts:
 
 def flow_limits(limits: Limits, budget: Budget) -> Amounts:
     """The limit of each flow, UNLIMITED where there is none."""
-    found = (
+    ceilings = (
         limits.requests_per_minute,
         limits.tokens_per_minute,
         budget.tokens_per_day,
@@ -54,7 +54,7 @@ def flow_limits(limits: Limits, budget: Budget) -> Amounts:
         nano(budget.money_per_day),
         nano(budget.money_per_month),
     )
-    return amounts([UNLIMITED if limit is None else limit for limit in found])
+    return amounts([UNLIMITED if limit is None else limit for limit in ceilings])
 
 
 class Account:
@@ -103,7 +103,7 @@ class Account:
         self.unknown = False
         """Whether the store does not know how much of a budget was used."""
         self.worst: Amounts = NOTHING
-        """Of the last request that waited for the store."""
+        """The worst case of the last request that waited for the store."""
         self.demand = [0.0] * FLOWS
         """Taken per interval, smoothed; likewise the next two."""
         self.slot_demand = 0.0
@@ -258,15 +258,15 @@ class Account:
     def _limited(self, need: Amounts) -> Amounts:
         return amounts([need[flow] if self.limits[flow] >= 0 else 0 for flow in range(FLOWS)])
 
-    def hear(self, share: Share, *, asked: float, now: float) -> None:
-        """The store's answer to a report that was made at `asked`."""
+    def hear(self, share: Share, *, asked_at: float, now: float) -> None:
+        """The store's answer to a report that was made at `asked_at`."""
         self.heard = share.granted
         for flow in range(FLOWS):
             self.free[flow] = share.granted[flow] - self.spent[flow] - self.reserved[flow]
         self.held = share.held
         self.share, self.share_at = share, now
         self.unknown = any(share.used[flow - RATES] == UNKNOWN for flow in self.budgets)
-        self.expires, self.reported = asked + SHARE_SECONDS, now
+        self.expires, self.reported = asked_at + SHARE_SECONDS, now
 
     # -- while the store refuses
 

@@ -41,9 +41,9 @@ def rate_headers(accounts: tuple[Account, ...], now: float) -> dict[str, str]:
     """`x-ratelimit-*` of the tenant's or the key's limit, whichever has less left."""
     headers = {}
     for flow, name in _RATES:
-        found = [(a.remaining(flow, now), a.limits[flow]) for a in accounts if a.limits[flow] >= 0]
-        if found:
-            left, limit = min(found)
+        remaining = [(a.remaining(flow, now), a.limits[flow]) for a in accounts if a.limits[flow] >= 0]
+        if remaining:
+            left, limit = min(remaining)
             headers[f"x-ratelimit-limit-{name}"] = str(limit)
             headers[f"x-ratelimit-remaining-{name}"] = str(left)
             headers[f"x-ratelimit-reset-{name}"] = duration((limit - left) * 60 / limit if limit else 60)
@@ -52,13 +52,13 @@ def rate_headers(accounts: tuple[Account, ...], now: float) -> dict[str, str]:
 
 def budget_warning(accounts: tuple[Account, ...]) -> str:
     """`tokens_per_day=83%`; empty below the soft thresholds."""
-    found: dict[str, int] = {}
+    percents: dict[str, int] = {}
     for account in accounts:
         if account.budgets:
             for flow, used, limit in account.used_parts():
                 percent = used * 100 // limit if limit else 100
-                found[NAMES[flow]] = max(percent, found.get(NAMES[flow], 0))
-    return ", ".join(f"{name}={percent}%" for name, percent in found.items())
+                percents[NAMES[flow]] = max(percent, percents.get(NAMES[flow], 0))
+    return ", ".join(f"{name}={percent}%" for name, percent in percents.items())
 
 
 def refusal(

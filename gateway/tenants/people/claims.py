@@ -1,4 +1,4 @@
-"""Whose a verified token is, and which role its claims give. Pure: the clock is passed in."""
+"""Maps the claims of a verified token to a person and a role. Pure: the clock is passed in."""
 
 from __future__ import annotations
 
@@ -128,10 +128,10 @@ def _claim(claims: Claims, path: str) -> Any:
     themselves have dots, as URLs and some client ids do."""
     if path in claims:
         return claims[path]
-    for dot in (at for at, char in enumerate(path) if char == "."):
+    for dot in (index for index, char in enumerate(path) if char == "."):
         inner = claims.get(path[:dot])
-        if isinstance(inner, Mapping) and (found := _claim(inner, path[dot + 1 :])) is not None:
-            return found
+        if isinstance(inner, Mapping) and (claim := _claim(inner, path[dot + 1 :])) is not None:
+            return claim
     return None
 
 

@@ -1,9 +1,7 @@
-"""What is known of the issuer: its endpoints and its public keys, fetched when needed and kept.
+"""The issuer's endpoints and public keys, fetched when needed and cached.
 
-Keys that were fetched are used while the issuer does not answer, for a day. A token with a key that is not
-known makes the issuer be asked again, but not more often than every few seconds: anybody can send such
-tokens.
-"""
+Keys that were fetched are used while the issuer does not answer, for a day. A token with an unknown key
+causes another fetch, but at most one every few seconds: anybody can send such tokens."""
 
 from __future__ import annotations
 
@@ -36,12 +34,12 @@ _PATH: Final = "/.well-known/openid-configuration"
 
 
 class IssuerError(Exception):
-    """The issuer does not answer, or not as one should; the message is a sentence."""
+    """The issuer does not answer, or its answer is not valid; the message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Of the issuer's discovery document. Empty: it has none of the kind."""
+    """The endpoints in the issuer's discovery document; empty where it has none."""
 
     authorization: str
     token: str
@@ -85,14 +83,14 @@ class Issuer:
     async def key(self, header: Header) -> Jwk:
         """The public key of a token's signature. Raises FlorinError."""
         known = await self._current()
-        found = key_for(header, known.keys)
-        if found is None and await self.refresh():
-            found = key_for(header, (await self._current()).keys)
-        if found is None and self.trouble:  # it may be a new one
+        jwk = key_for(header, known.keys)
+        if jwk is None and await self.refresh():
+            jwk = key_for(header, (await self._current()).keys)
+        if jwk is None and self.trouble:  # it may be a new one
             raise _unavailable()
-        if found is None:
+        if jwk is None:
             raise FlorinError("invalid_token", "The token is not valid: its key is not one of the issuer's.")
-        return found
+        return jwk
 
     async def endpoints(self) -> Endpoints:
         """Raises FlorinError."""
@@ -193,21 +191,21 @@ def _unavailable() -> FlorinError:
 
 def endpoints_of(body: bytes, issuer: str) -> Endpoints:
     try:
-        found = orjson.loads(body)
+        document = orjson.loads(body)
     except ValueError as error:
         raise IssuerError(f"{issuer}{_PATH} is not JSON.") from error
-    if not isinstance(found, dict) or found.get("issuer") != issuer:
-        named = found.get("issuer") if isinstance(found, dict) else None
+    if not isinstance(document, dict) or document.get("issuer") != issuer:
+        named = document.get("issuer") if isinstance(document, dict) else None
         raise IssuerError(
             f"The issuer names itself {str(named)[:200]!r}, but FLORIN_OIDC_ISSUER is {issuer!r}: they must "
             "be equal."
         )
-    scopes = found.get("scopes_supported")
+    scopes = document.get("scopes_supported")
     listed = scopes if isinstance(scopes, list) else []
     return Endpoints(
-        _endpoint(found, "authorization_endpoint"),
-        _endpoint(found, "token_endpoint"),
-        _endpoint(found, "jwks_uri", required=True),
+        _endpoint(document, "authorization_endpoint"),
+        _endpoint(document, "token_endpoint"),
+        _endpoint(document, "jwks_uri", required=True),
         frozenset(scope for scope in listed if isinstance(scope, str)),
     )
 

@@ -1,5 +1,5 @@
-"""What a sign-in with a code begins with: what ties the issuer's answer to who asked (OpenID Connect Core
-3.1, and PKCE in RFC 7636)."""
+"""Begins a sign-in with a code: secrets that tie the issuer's answer to the client that asked (OpenID Connect
+Core 3.1, and PKCE in RFC 7636)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Request:
     nonce: str
     """Comes back in the ID token: the token was made for this request."""
     verifier: str
-    """Sent with the code: only who asked for it can use it."""
+    """Sent with the code, so that nobody else can use the code."""
 
     @classmethod
     def new(cls) -> Self:
@@ -37,8 +37,8 @@ class Request:
         audience: str = "",
         prompt: str = "",
     ) -> str:
-        """Where the browser goes. `audience`: that of the access token, for issuers that must be told.
-        `prompt`: what the issuer is to ask the person."""
+        """Where the browser goes. `audience`: that of the access token, for issuers that require it.
+        `prompt`: the parameter of that name in OpenID Connect."""
         query = {
             "response_type": "code",
             "client_id": client_id,
@@ -58,7 +58,7 @@ def challenge(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
-def scopes_for(wanted: Iterable[str], supported: Iterable[str]) -> list[str]:
-    """The scopes to ask for. Some issuers give refresh tokens without `offline_access`, and refuse it."""
+def scopes_for(scopes: Iterable[str], supported: Iterable[str]) -> list[str]:
+    """The scopes to request. Some issuers give refresh tokens without `offline_access`, and refuse it."""
     known = set(supported)
-    return [scope for scope in wanted if scope != "offline_access" or not known or scope in known]
+    return [scope for scope in scopes if scope != "offline_access" or not known or scope in known]

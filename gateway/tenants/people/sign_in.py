@@ -29,12 +29,12 @@ async def begin(people: People, redirect: str) -> tuple[str, Request]:
     if not endpoints.authorization:
         raise _failed("The issuer has no page to sign in at (authorization_endpoint).")
     request = Request.new()
-    wanted = [scope for scope in people.settings.oidc_scopes.split() if scope != "offline_access"]
+    scopes = [scope for scope in people.settings.oidc_scopes.split() if scope != "offline_access"]
     url = request.url(
         endpoints.authorization,
         client_id=people.settings.oidc_client_id,
         redirect=redirect,
-        scopes=scopes_for(wanted, endpoints.scopes),
+        scopes=scopes_for(scopes, endpoints.scopes),
         audience=people.settings.oidc_audience,
     )
     return url, request
@@ -48,8 +48,8 @@ async def finish(people: People, request: Request, answer: Mapping[str, str], re
     if answer.get("iss", people.issuer.url) != people.issuer.url:  # RFC 9207: another issuer's answer
         raise _failed("The answer came from another issuer.")
     if "code" not in answer:
-        said = answer.get("error_description") or answer.get("error") or "no code"
-        raise _failed(f"The issuer refused: {said[:300]}")
+        reason = answer.get("error_description") or answer.get("error") or "no code"
+        raise _failed(f"The issuer refused: {reason[:300]}")
     tokens = await _exchange(people, answer["code"], request, redirect)
     claims = await people.claims(_token(tokens, "id_token"), (people.settings.oidc_client_id,))
     if not hmac.compare_digest(str(claims.get("nonce")).encode(), request.nonce.encode()):
@@ -76,21 +76,21 @@ async def _exchange(people: People, code: str, request: Request, redirect: str) 
     try:
         async with people.issuer.session() as session:
             status, body = await ask(session, endpoints.token, form, headers)
-        found = orjson.loads(body)
+        answer = orjson.loads(body)
     except (IssuerError, ValueError) as error:
         raise FlorinError("issuer_unavailable", f"The sign-in failed: {error}", retry_after=5) from error
-    if status != 200 or not isinstance(found, dict):
-        said = found.get("error_description") or found.get("error") if isinstance(found, dict) else ""
-        raise _failed(f"The issuer refused: {str(said)[:300]}")
-    return found
+    if status != 200 or not isinstance(answer, dict):
+        reason = answer.get("error_description") or answer.get("error") if isinstance(answer, dict) else ""
+        raise _failed(f"The issuer refused: {str(reason)[:300]}")
+    return answer
 
 
 def _token(tokens: Mapping[str, object], name: str) -> str:
-    found = tokens.get(name)
-    if not isinstance(found, str):
+    token = tokens.get(name)
+    if not isinstance(token, str):
         raise _failed(f"The issuer sent no {name.replace('_', ' ')}.")
-    return found
+    return token
 
 
-def _failed(why: str) -> FlorinError:
-    return FlorinError("invalid_token", why)
+def _failed(reason: str) -> FlorinError:
+    return FlorinError("invalid_token", reason)

@@ -35,11 +35,11 @@ Jwk = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a token says of its signature, before anything of it is verified."""
+    """What a token claims about its signature; nothing is verified yet."""
 
     algorithm: str
     key_id: str
-    """Empty: not said."""
+    """Empty if the token names none."""
 
 
 def header_of(token: str) -> Header:
@@ -47,10 +47,10 @@ def header_of(token: str) -> Header:
     if len(token) > LONGEST:
         raise _invalid(f"it is longer than {LONGEST:,} bytes")
     try:
-        said = jwt.get_unverified_header(token)
+        header = jwt.get_unverified_header(token)
     except PyJWTError as error:
         raise _invalid("it is not a JWT") from error
-    algorithm, key_id, kind = said.get("alg"), said.get("kid", ""), said.get("typ", "")
+    algorithm, key_id, kind = header.get("alg"), header.get("kid", ""), header.get("typ", "")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise _invalid(f"its signature must be {', '.join(ALGORITHMS)}, not {str(algorithm)[:20]!r}")
     if not isinstance(kind, str) or kind.upper() not in _KINDS:
@@ -73,8 +73,8 @@ def usable(key: object) -> bool:
 
 def key_for(header: Header, keys: Sequence[Jwk]) -> Jwk | None:
     """The key that the token names; of a set of one, that one if it names none. None: it is not known."""
-    found = [key for key in keys if key.get("kid") == header.key_id] if header.key_id else list(keys)
-    return found[0] if len(found) == 1 else None
+    matching = [key for key in keys if key.get("kid") == header.key_id] if header.key_id else list(keys)
+    return matching[0] if len(matching) == 1 else None
 
 
 def verified(
@@ -113,14 +113,14 @@ def verified(
 
 def keys_of(document: bytes) -> tuple[Jwk, ...]:
     """The usable keys of a JWK set. Raises ValueError."""
-    found = orjson.loads(document)
-    if not isinstance(found, dict) or not isinstance(found.get("keys"), list):
+    key_set = orjson.loads(document)
+    if not isinstance(key_set, dict) or not isinstance(key_set.get("keys"), list):
         raise ValueError("it is not a JWK set")  # noqa: TRY004  # of what was read, like all others
-    keys = tuple(key for key in found["keys"] if usable(key))
+    keys = tuple(key for key in key_set["keys"] if usable(key))
     if not keys:
         raise ValueError("it has no key that verifies signatures")
     return keys
 
 
-def _invalid(why: str) -> FlorinError:
-    return FlorinError("invalid_token", f"The token is not valid: {why}.")
+def _invalid(reason: str) -> FlorinError:
+    return FlorinError("invalid_token", f"The token is not valid: {reason}.")

@@ -49,7 +49,7 @@ class People:
 
     @property
     def audience(self) -> tuple[str, ...]:
-        """Of the tokens that are accepted."""
+        """The audiences whose tokens are accepted."""
         return (self.settings.oidc_audience,) if self.settings.oidc_audience else self.clients
 
     async def identify(self, token: bytes) -> Key:
@@ -62,7 +62,7 @@ class People:
         return self.person(claims)
 
     def person(self, claims: dict[str, Any]) -> Key:
-        """Whose verified claims these are. Raises FlorinError."""
+        """The person with these verified claims. Raises FlorinError."""
         expires = check_times(claims, self._clock())
         key = person_of(claims, self._rules, self._directory.tenants, expires=expires)
         check_tenant(self._directory, key)

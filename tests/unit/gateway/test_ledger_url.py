@@ -2,7 +2,7 @@ import pytest
 from sqlalchemy import make_url
 
 from gateway.config import Settings
-from gateway.config.ledger_url import sqlalchemy_url
+from gateway.config.storage import sqlalchemy_url
 
 
 def connected(url):

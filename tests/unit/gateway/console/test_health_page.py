@@ -18,7 +18,7 @@ def finding(**fields: Any) -> Finding:
     ("remedy", "command"),
     [
         ("Run `florin cost set-aside` to list them.", "florin cost set-aside"),
-        ("Redis holds another registry by now: florin registry show.", "florin registry show"),
+        ("Redis holds another registry now: florin registry show.", "florin registry show"),
         ("Add the same files again: florin adapter add acme/x --source …; or mount it.", ""),
         ("Start its database.", ""),
     ],

@@ -12,7 +12,13 @@ from gateway.batches.documents import Batch, Owner
 from gateway.batches.file_store import FileStore
 from gateway.errors import FlorinError
 from gateway.evaluations.batch_files import write_batch
-from gateway.evaluations.documents import Evaluation, EvaluationStatus, Metric, Plan, new_evaluation_id
+from gateway.evaluations.documents import (
+    Evaluation,
+    EvaluationPlan,
+    EvaluationStatus,
+    Metric,
+    new_evaluation_id,
+)
 from gateway.evaluations.evaluation_store import MOST_OPEN, EvaluationStore
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import batches, evaluations
@@ -23,7 +29,7 @@ NOW = 1_800_000_000_000_000
 def evaluation(**fields: object) -> Evaluation:
     made = Evaluation(
         id=new_evaluation_id(), tenant="acme", tenant_since=1, adapter="acme/support", version=2,
-        digest="sha256:00", against="", against_digest="", plan=orjson.dumps(asdict(Plan(Metric.EXACT))).decode(),
+        digest="sha256:00", against="", against_digest="", plan=orjson.dumps(asdict(EvaluationPlan(Metric.EXACT))).decode(),
         data_sha256="ab" * 32, cases=1, status=EvaluationStatus.ANSWERING.value, batch="", judge_batch="", key_id="k",
         actor="bootstrap", created_at=NOW, ended_at=None, passed=None, summary="", lease_until=0,
     )  # fmt: skip

@@ -7,11 +7,11 @@ import pytest
 
 from gateway.evaluations.answers import Answer, judged, scored
 from gateway.evaluations.cases import Case
-from gateway.evaluations.documents import Metric, Plan
+from gateway.evaluations.documents import EvaluationPlan, Metric
 from gateway.evaluations.requests import AGAINST, CANDIDATE, answer_lines, judge_line
 from gateway.evaluations.summary import summarize
 
-EXACT = Plan(Metric.EXACT)
+EXACT = EvaluationPlan(Metric.EXACT)
 
 
 def cases(count: int) -> list[Case]:
@@ -32,7 +32,7 @@ NOTHING = Answer(None, error="engine_failed")
 
 
 def test_no_answer_is_a_wrong_answer():
-    plan = Plan(Metric.EXACT, threshold=0.9)
+    plan = EvaluationPlan(Metric.EXACT, threshold=0.9)
     summary, passed = summarize(plan, cases(4), found([1, 1, 1, NOTHING]), compared=False)
     assert (summary["score"], summary["scored"], summary["unanswered"], passed) == (0.75, 4, 1, False)
     assert summary["errors"] == {"engine_failed": 1}
@@ -41,7 +41,7 @@ def test_no_answer_is_a_wrong_answer():
 
 
 def test_silence_of_the_other_is_nobody_s_merit():
-    plan = Plan(Metric.EXACT, no_worse_than=0.1)
+    plan = EvaluationPlan(Metric.EXACT, no_worse_than=0.1)
     summary, passed = summarize(plan, cases(4), found([1, 0, 1, 1], [NOTHING, NOTHING, 1, 1]), compared=True)
     assert (summary["scored"], summary["left_out"], summary["difference"]) == (2, 2, 0.0)
     assert passed is False  # two of four are too many to leave out
@@ -54,7 +54,7 @@ def test_what_is_to_be_passed():
     both = found(own, other)
 
     def passes(**plan: Any) -> bool | None:
-        return summarize(Plan(Metric.EXACT, **plan), cases(100), both, compared=True)[1]
+        return summarize(EvaluationPlan(Metric.EXACT, **plan), cases(100), both, compared=True)[1]
 
     assert passes() is None
     assert passes(threshold=0.9) is True
@@ -69,7 +69,7 @@ def test_what_is_to_be_passed():
 
 
 def test_perplexity_is_better_when_lower():
-    plan = Plan(Metric.PERPLEXITY, threshold=3.0, no_worse_than=0.05)
+    plan = EvaluationPlan(Metric.PERPLEXITY, threshold=3.0, no_worse_than=0.05)
     summary, passed = summarize(plan, cases(3), found([-1.0] * 3, [-1.01] * 3), compared=True)
     assert (summary["perplexity"], passed) == (pytest.approx(2.71828, abs=1e-4), True)
     summary, passed = summarize(plan, cases(3), found([-1.2] * 3, [-1.0] * 3), compared=True)
@@ -79,7 +79,7 @@ def test_perplexity_is_better_when_lower():
 
 
 def test_nothing_scored_passes_nothing():
-    plan = Plan(Metric.JUDGE, threshold=0.0)
+    plan = EvaluationPlan(Metric.JUDGE, threshold=0.0)
     summary, passed = summarize(plan, cases(2), found([None, None]), compared=False)
     assert (summary["score"], summary["reasons"], passed) == (None, ["No case has a score."], False)
 
@@ -119,7 +119,7 @@ def test_a_judge_scores_what_was_answered_only():
 
 
 def test_the_requests():
-    plan = Plan(Metric.EXACT, max_tokens=9)
+    plan = EvaluationPlan(Metric.EXACT, max_tokens=9)
     asked = [
         json.loads(raw) for raw in answer_lines(cases(2), [(CANDIDATE, "a/b@v2"), (AGAINST, "base")], plan)
     ]
@@ -129,7 +129,9 @@ def test_the_requests():
         "metadata": {"tag": "evaluation"},
     }  # fmt: skip
     prompt = Case(1, {"prompt": "1+1="}, "2")
-    [scoring] = [json.loads(r) for r in answer_lines([prompt], [(CANDIDATE, "m")], Plan(Metric.PERPLEXITY))]
+    [scoring] = [
+        json.loads(r) for r in answer_lines([prompt], [(CANDIDATE, "m")], EvaluationPlan(Metric.PERPLEXITY))
+    ]
     body = scoring["body"]
     assert (scoring["url"], body["prompt"], body["echo"], body["max_tokens"]) == (
         "/v1/completions",
@@ -138,7 +140,9 @@ def test_the_requests():
         1,
     )
     judge = json.loads(
-        judge_line((1, AGAINST), prompt, "z" * 9000, Plan(Metric.JUDGE, judge="a/j@v1", judge_prompt="!"))
+        judge_line(
+            (1, AGAINST), prompt, "z" * 9000, EvaluationPlan(Metric.JUDGE, judge="a/j@v1", judge_prompt="!")
+        )
     )
     assert (judge["custom_id"], judge["body"]["model"]) == ("1/against", "a/j@v1")
     assert len(json.loads(judge["body"]["messages"][1]["content"])["answer"]) == 8000

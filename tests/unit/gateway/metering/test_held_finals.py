@@ -13,7 +13,7 @@ def logged(tmp_path):
 
 
 def attempt(meter, finals, number=1):  # noqa: F811  # the fixture's value
-    made = meter.begin(request_id="r", attempt=number, **NAMES, service_tier="batch", held=finals)
+    made = meter.begin(request_id="r", attempt=number, **NAMES, service_tier="batch", held_finals=finals)
     made.observe(10, 7, 4, 2)
     return made
 

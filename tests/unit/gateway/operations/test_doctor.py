@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.operations.gateway_checks import of_gateways
+from gateway.operations.doctor import of_gateways
 from gateway.runtime.gateways import Announcement, Death
 
 MINUTE = 60_000_000
