@@ -19,11 +19,11 @@ TOLERATED_LATE_TICKS: Final = 3
 MAX_TICKETS: Final = 32
 """Open tickets of an overloaded worker: enough to keep it busy, few enough to keep loop iterations short."""
 MOST_TICKETS: Final = 4 * MAX_TICKETS
-"""While senders that have less than their share come upon others that have more."""
+"""The same limit while senders with less than their share compete with others that have more."""
 _MOST_KNOWN: Final = 1000
 """Networks, and credentials of each, that are told apart."""
 _SHARES_TICKS: Final = 20
-"""Ticks after which who has not asked again has no share."""
+"""Ticks after which senders that have not asked again have no share."""
 MAX_REFUSED_SHARE: Final = 0.95
 """Caps the share of refused requests in `retry_after`, so that it never exceeds 20 seconds."""
 CALM_TICKS: Final = 20
@@ -68,7 +68,7 @@ class TicketShares:
         return self._held[network] < 2 * share and self._held[network, credential] < own
 
     def tick(self) -> None:
-        """Half a period is over: forget who has not asked since the last call."""
+        """Half a period is over: forget senders that have not asked since the last call."""
         self._asked, self._asking = self._asking, {}
 
     def take(self, sender: Sender) -> None:

@@ -63,7 +63,7 @@ def request(
 ) -> None:
     """Show which version on which engine answered a request, attempt by attempt, or why it was refused.
 
-    Example: florin audit request req-0f3c9a1b2d4e5f6071829304
+    Example: florin audit request req-01a1ff34133d0f3c9a1b2d4e5f60
     """
     path = f"/admin/v1/audit/requests/{segment(request_id)}"
     session.result(session.api.get(path, RequestAttempts), _attempts)

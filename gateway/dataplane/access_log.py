@@ -62,7 +62,7 @@ def _log(method: str, path: str, client: str, status: int, seconds: float, detai
 
 
 def _details(context: RequestContext) -> dict[str, Any]:
-    """Values that the request did not get far enough to have are null."""
+    """Values that were not known yet when the request ended are null."""
     attempt = context.attempt
     prompt, _, completion = attempt.tokens if attempt else (None, None, None)
     first = (attempt.first - attempt.start) / 1e9 if attempt and attempt.first else None

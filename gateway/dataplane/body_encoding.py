@@ -1,6 +1,6 @@
 """Decodes compressed request bodies, in steps and within bounds.
 
-A body costs what it is once decoded, so that is what the limits on bodies count. Deflate can expand a
+What a body costs depends on its decoded size, so the limits on bodies count that. Deflate can expand a
 thousandfold: decoding stops as soon as the body exceeds its limit, or expands more than any text that a
 client has reason to send.
 """
@@ -17,12 +17,12 @@ ACCEPTED: Final = "gzip, deflate"
 STEP: Final = 256 * 1024
 """Bytes that are decoded at once: about 1 ms of the event loop."""
 EXPANSION: Final = 100
-"""How many times its compressed size a body may have. Chats compress to a third or a tenth of their size;
-what exceeds this repeats itself for more than a megabyte."""
+"""Maximum ratio of a body's size to its compressed size. Chats compress to between a third and a tenth of
+their size; a body with a higher ratio repeats itself for more than a megabyte."""
 FREE: Final = 1024 * 1024
-"""Bytes that a body may have whatever it expands from: that few cost nothing."""
+"""Bytes that a body may have at any ratio: so few cost nothing."""
 _READ: Final = 64 * 1024
-"""Compressed bytes that are given to zlib at once, which copies what it has not read at each step."""
+"""Compressed bytes that zlib gets at once: at each step, it copies those that it has not read."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _AS_IT_IS: Final = frozenset({b"", b"identity"})
 _KINDS: Final = {b"gzip": "gzip", b"x-gzip": "gzip", b"deflate": "deflate"}
@@ -33,7 +33,7 @@ class BodyDecoder:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        # Mutable: bytes that have arrived, and that came of them.
+        # Mutable: bytes that have arrived, and bytes decoded from them.
         self._arrived = self.decoded = 0
         self._zlib: zlib._Decompress | None = None
         """None: nothing has arrived."""
@@ -76,8 +76,8 @@ class BodyDecoder:
 
 
 def _deflate(first: int) -> int:
-    """The format of a body by its first byte: zlib's, as HTTP defines `deflate`, or what is within it, as
-    some clients understand the word."""
+    """The format of a body by its first byte: zlib's, as HTTP defines `deflate`, or the raw data
+    within it, which some clients send."""
     return zlib.MAX_WBITS if first & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
 
 

@@ -1,4 +1,4 @@
-"""How an API words what is not an answer: errors, headers of its own, and what keeps streams alive."""
+"""What an API sends besides answers: errors, headers of its own, and keep-alives of streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _openai_error(error: FlorinError, request_id: str) -> bytes:  # noqa: ARG001
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """OpenAI's, unless told otherwise."""
+    """OpenAI's by default."""
 
     error_body: Callable[[FlorinError, str], bytes] = _openai_error
     """An error response's body, for an error and the request's id."""

@@ -58,7 +58,7 @@ class RequestTransport(Protocol):
         """Whether the client has disconnected, even before the event loop has noticed."""
 
     def watch(self, on_disconnect: Callable[[], object] | None) -> None:
-        """Call this function when the client disconnects; None: no longer."""
+        """Call this function when the client disconnects; None: call nothing any more."""
 
     async def wait_for_disconnect(self) -> None:
         """Wait until the server has noticed the disconnect, too."""
@@ -76,7 +76,7 @@ class RequestTransport(Protocol):
         """Send a part. Waits while the client reads more slowly."""
 
     def write_now(self, data: bytes) -> bool:
-        """Send a part if that takes no waiting. Returns whether it did."""
+        """Send a part if that is possible without waiting. Returns whether it was sent."""
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part."""
@@ -84,7 +84,7 @@ class RequestTransport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """A request that nobody is connected for: a line of a batch."""
+    """A request without a client connection: a line of a batch."""
 
     key_id: str
     """The key that created the batch, under which the line runs."""
@@ -120,7 +120,7 @@ class Exchange:
         self.batch = batch
         self.session_key = session_key
         self.write_now = transport.write_now
-        """Sends part of the stream if the client has room for it. Returns whether it did."""
+        """Sends part of the stream if the client has room for it. Returns whether it was sent."""
         self._headers = transport.headers
         self._first = dict(reversed(transport.headers))
         """The first header of each name."""
@@ -131,7 +131,7 @@ class Exchange:
         self.started = False
         """The response has started: its status can no longer change."""
         self.answering = False
-        """It is the answer that has started, and not only what keeps the connection alive meanwhile."""
+        """The answer itself has started, and not just keep-alives before it."""
         self.streaming = False
         self.finished = False
         self.scope = CancelScope()
@@ -363,7 +363,7 @@ def new_request_id() -> str:
     at each call of the operating system."""
     if not _random:
         data = os.urandom(8 * 256)
-        _random.extend(data[at : at + 8].hex() for at in range(0, len(data), 8))
+        _random.extend(data[start : start + 8].hex() for start in range(0, len(data), 8))
     return f"req-{time.time_ns() // 1_000_000:012x}{_random.pop()}"
 
 

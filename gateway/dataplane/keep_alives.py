@@ -17,22 +17,22 @@ from gateway.dataplane.dialect import Headers
 from gateway.dataplane.exchange import Exchange
 
 _LOOK_SECONDS = 1.0
-"""Maximum time between two looks at the streams. There are at least four within the interval."""
+"""Maximum time between two checks of the streams. There are at least four within the interval."""
 
 
 @dataclass(slots=True)
 class _Stream:
     headers: Headers
     sent: int
-    """As of the last look, which `since` is from if anything was sent before it."""
+    """As of the last check, whose time `since` is if anything was sent before it."""
     since: float
 
 
 class KeepAlives:
-    """Looks after the streams of one worker. Mutable: when each has last sent something.
+    """Watches the streams of one worker. Mutable: when each has last sent something.
 
-    On the event loop. It reads the transports' counters at each look, since a clock for each event would cost
-    more than all else that is done here."""
+    On the event loop. It reads the transports' counters at each check: a timestamp for each event would cost
+    more than everything else here."""
 
     def __init__(self, interval: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`interval`: seconds; 0: never."""
@@ -44,7 +44,7 @@ class KeepAlives:
         return f"<KeepAlives of {len(self._streams)} streams>"
 
     def watch(self, exchange: Exchange, headers: Headers) -> None:
-        """Look after a stream until `forget`. `headers`: of a response that begins before its answer."""
+        """Watch a stream until `forget`. `headers`: of a response that begins before its answer."""
         sent = exchange.transport.sent
         if self.interval and sent is not None:
             self._streams[exchange] = _Stream(headers, sent, self._clock())
@@ -54,7 +54,7 @@ class KeepAlives:
         self._streams.pop(exchange, None)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await asyncio.sleep(min(_LOOK_SECONDS, self.interval / 4 or _LOOK_SECONDS))
             await self.look()

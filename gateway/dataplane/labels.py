@@ -10,7 +10,7 @@ LONGEST = 64
 OTHER = "__other__"
 """Stands in roll-ups for labels beyond the cap."""
 _DIGITS = 40
-"""Of the hash: 160 bits."""
+"""Hexadecimal digits of the hash: 160 bits."""
 
 
 def label_of(value: object) -> str | None:

@@ -67,7 +67,7 @@ class AnswerKind(StrEnum):
 
 
 FREE = frozenset({AnswerKind.TOKENS, AnswerKind.TEXT})
-"""Answers that take an engine's tokenizer only: no tokens are processed, counted or billed."""
+"""Answers that need only an engine's tokenizer: no tokens are processed, counted or billed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class Endpoint:
     def named(self, field: str) -> str:
         """The client's name of an engine's field, or of a part of it."""
         for theirs, ours in self.names.items():
-            found = re.match(re.escape(theirs).replace(r"\[\]", r"(\[\d+\])") + r"(?!\w)", field)
-            if found is not None:
-                rest = field[found.end() :]
+            match = re.match(re.escape(theirs).replace(r"\[\]", r"(\[\d+\])") + r"(?!\w)", field)
+            if match is not None:
+                rest = field[match.end() :]
                 if rest.startswith("["):  # an index of the engine's list, which is not the client's
                     return ours
-                return ours.replace("[]", found[1]) + rest if found.groups() else ours + rest
+                return ours.replace("[]", match[1]) + rest if match.groups() else ours + rest
         return field
 
     def rename(self, error: FlorinError) -> None:

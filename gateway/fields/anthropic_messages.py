@@ -1,4 +1,4 @@
-"""The fields of Anthropic's Messages API. What they become is checked again, as a chat's fields."""
+"""The fields of Anthropic's Messages API. Once translated, they are checked again as a chat's fields."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HINT = "a hint for Anthropic's service, without effect here"
 
 
 def _any(value: Any, _: FieldReading) -> Any:
-    """For what is checked where it is translated."""
+    """For fields that are checked where they are translated."""
     return value
 
 

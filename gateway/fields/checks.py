@@ -37,7 +37,7 @@ def that(accepts: Callable[[Any], bool], must: str) -> Check:
 
 
 def integral(value: Any) -> Any:
-    """An integral float as an integer, as languages write it that have one kind of number: `5.0`."""
+    """An integral float as an integer: languages with one kind of number write `5.0`."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
@@ -149,14 +149,14 @@ def an_object(table: Table) -> Check:
     return check
 
 
-def a_list(item: Check, most: int, of: str) -> Check:
+def a_list(item: Check, most: int, noun: str) -> Check:
     def check(value: Any, reading: FieldReading) -> Any:
         if type(value) is not list or len(value) > most:
-            raise WrongError(f"list at most {most:,} {of}")
+            raise WrongError(f"list at most {most:,} {noun}")
         sent = []
-        for i, one in enumerate(value):
+        for i, element in enumerate(value):
             try:
-                sent.append(item(one, reading))
+                sent.append(item(element, reading))
             except WrongError as error:
                 raise error.under(f"[{i}]") from None
         return sent

@@ -111,7 +111,7 @@ def _choices(value: Any, _: FieldReading) -> Any:
     if (
         type(value) is not list
         or not 0 < len(value) <= MAX_CHOICES
-        or not all(type(one) is str for one in value)
+        or not all(type(choice) is str for choice in value)
         or sum(map(len, value)) > MAX_CHOICE_CHARACTERS
     ):
         raise WrongError(

@@ -50,17 +50,17 @@ def media_url(value: object, reading: FieldReading) -> str:
 
 def _data(url: str) -> str:
     head, comma, content = url.partition(",")
-    found = _DATA.fullmatch(head) if len(head) < 200 else None
-    if found is None or not comma:
+    match = _DATA.fullmatch(head) if len(head) < 200 else None
+    if match is None or not comma:
         raise WrongError("be of the form `data:TYPE/SUBTYPE;base64,…`")
-    return f"data:{found[1].lower()};base64,{content}"
+    return f"data:{match[1].lower()};base64,{content}"
 
 
 def _fetched(url: str, allowed: frozenset[str]) -> str:
-    found = _URL.fullmatch(url) if len(url) <= MAX_URL and _BACKSLASH not in url else None
-    if found is None:
+    match = _URL.fullmatch(url) if len(url) <= MAX_URL and _BACKSLASH not in url else None
+    if match is None:
         raise WrongError("be a `data:` URL, or a plain http(s) URL of a host that the operator has allowed")
-    scheme, host, port, path = found[1].lower(), found[2].lower(), found[3], found[4] or "/"
+    scheme, host, port, path = match[1].lower(), match[2].lower(), match[3], match[4] or "/"
     default = port is None or port == _DEFAULT_PORT[scheme]
     if (host if default else f"{host}:{port}") not in allowed:
         shown = host if len(host) <= 100 else host[:100] + "…"

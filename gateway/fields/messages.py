@@ -172,10 +172,12 @@ def messages(value: Any, reading: FieldReading) -> Any:
             sent.append(message)  # the common case: role and text
             continue
         try:
-            one = read(MESSAGE, message, reading)
+            checked = read(MESSAGE, message, reading)
         except WrongError as error:
             raise error.under(f"[{i}]") from None
         if "content" in message and message["content"] is None:
-            one["content"] = None  # an assistant's message with tool calls only; templates may test for it
-        sent.append(one)
+            checked["content"] = (
+                None  # an assistant's message with tool calls only; templates may test for it
+            )
+        sent.append(checked)
     return sent

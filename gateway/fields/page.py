@@ -120,7 +120,7 @@ def page() -> str:
         _TOKENIZATION,
         *(f"### /v1/{name}\n\n" + _table(table) for name, table in TOKENIZATION.items()),
         _responses(),
-        _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
+        _GRAMMARS.format(schemas=", ".join(f"{most:,} {noun}" for most, noun in BOUNDS.values())),
         _ANTHROPIC + "\n" + _table(anthropic_messages.MESSAGES),
         "### Parts of these fields\n\n" + _table(_flat(anthropic_messages.PARTS)),
         "### Blocks of a message's content\n\n" + _table(_flat(anthropic_messages.BLOCKS)),
@@ -154,16 +154,16 @@ def _joined(tables: Mapping[str, Table]) -> Table:
     }
 
 
-def _refused(whys: Mapping[str, str]) -> str:
+def _refused(reasons: Mapping[str, str]) -> str:
     """Types by the reason why they are refused."""
     kinds: dict[str, list[str]] = {}
-    for kind, why in whys.items():
-        kinds.setdefault(why, []).append(f"`{kind}`")
-    return "; ".join(f"{', '.join(names)} ({why})" for why, names in kinds.items())
+    for kind, reason in reasons.items():
+        kinds.setdefault(reason, []).append(f"`{kind}`")
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in kinds.items())
 
 
 def _flat(tables: Mapping[str, Table]) -> Table:
-    return {f"{of}.{name}": rule for of, table in tables.items() for name, rule in table.items()}
+    return {f"{parent}.{name}": rule for parent, table in tables.items() for name, rule in table.items()}
 
 
 def _without(table: Table, others: Table) -> Table:
@@ -179,9 +179,9 @@ def _table(table: Table) -> str:
 
 def _row(name: str, rule: Rule) -> str:
     harmless = " or ".join(f"`{_json(value)}`" for value in rule.harmless)
-    why = f"{rule.why}; {harmless} is dropped" if harmless else rule.why
+    reason = f"{rule.why}; {harmless} is dropped" if harmless else rule.why
     must = rule.check.must if isinstance(rule.check, That) else ""
-    return f"| `{name}` | {rule.action} | {must} | {why} |\n"
+    return f"| `{name}` | {rule.action} | {must} | {reason} |\n"
 
 
 def _json(value: object) -> str:

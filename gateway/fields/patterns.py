@@ -94,10 +94,10 @@ class _Sequence:
 
     def close_alternative(self) -> None:
         self.close_part()
-        whole = self.whole
-        whole.optional |= self.optional
-        whole.row = max(whole.row, self.row if self.optional else 1)
-        whole.lead, whole.tail = max(whole.lead, self.lead), max(whole.tail, self.row)
+        group = self.whole
+        group.optional |= self.optional
+        group.row = max(group.row, self.row if self.optional else 1)
+        group.lead, group.tail = max(group.lead, self.lead), max(group.tail, self.row)
         self.row = self.lead = 0
         self.optional = True
 

@@ -134,10 +134,10 @@ def scored(body: dict[str, Any]) -> int:
     given = [name for name in (*_ONE, *_OTHER) if name in body]
     if tuple(given) not in PAIRS:
         raise WrongError("be given with `documents`, and nothing else instead", path=(given or _ONE)[0])
-    one, other = (body[name] for name in given)
-    if type(one) is list and len(one) != 1 and len(one) != _count(other):
+    queries, documents = (body[name] for name in given)
+    if type(queries) is list and len(queries) != 1 and len(queries) != _count(documents):
         raise WrongError(f"be one text, or as many as `{given[1]}`", path=given[0])
-    return _count(other)
+    return _count(documents)
 
 
 def _count(texts: Any) -> int:

@@ -1,6 +1,6 @@
 """The items of a request to /v1/responses, and the parts of their content.
 
-Checks return what a chat has in their place.
+Checks return the corresponding values of a chat.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _texts(value: Any, _: FieldReading) -> Any:
     """The texts of a reasoning item, as one string."""
     if type(value) is not list or not all(type(v) is dict and type(v.get("text")) is str for v in value):
         raise WrongError("be a list of objects with a `text`")
-    return "\n".join(one["text"] for one in value)
+    return "\n".join(part["text"] for part in value)
 
 
 # -- items
@@ -180,8 +180,8 @@ def item(value: Any, reading: FieldReading) -> tuple[str, dict[str, Any]]:
 
 
 def refusal(kind: Any, known: dict[str, str], types: str) -> WrongError:
-    """Of a `type` that no table has."""
-    why = known.get(kind) if type(kind) is str else None
-    if why is None:
+    """The refusal of a `type` that no table has."""
+    reason = known.get(kind) if type(kind) is str else None
+    if reason is None:
         return WrongError(f"be one of {types}", path="type")
-    return WrongError(f"`{kind}`: {why}", path="type", code="unsupported_parameter")
+    return WrongError(f"`{kind}`: {reason}", path="type", code="unsupported_parameter")

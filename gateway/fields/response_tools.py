@@ -112,7 +112,9 @@ def _tool(value: Any, reading: FieldReading) -> list[dict[str, Any]]:
     _, namespace = _read(TOOLS, value, reading)
     if "tools" not in namespace:
         raise WrongError("be given", path="tools")
-    return [one | {"name": sent_name(one["name"], namespace["name"])} for one in namespace["tools"]]
+    return [
+        function | {"name": sent_name(function["name"], namespace["name"])} for function in namespace["tools"]
+    ]
 
 
 _TOOLS = a_list(_tool, MAX_TOOLS, "tools")
@@ -123,8 +125,8 @@ def tools(value: Any, reading: FieldReading) -> list[dict[str, Any]]:
     functions = [function for given in _TOOLS(value, reading) for function in given]
     if len(functions) > MAX_TOOLS:
         raise WrongError(f"have at most {MAX_TOOLS:,} tools in all")
-    if any(one.get("type") == "namespace" for one in value):  # or calls could not be told apart
-        for name, count in Counter(one["name"] for one in functions).items():
+    if any(tool.get("type") == "namespace" for tool in value):  # or calls could not be told apart
+        for name, count in Counter(function["name"] for function in functions).items():
             if count > 1:
                 raise WrongError(f"not have two tools that are called `{name[:200]}`")
     return [{"type": "function", "function": function} for function in functions]
@@ -146,13 +148,13 @@ def sent_name(name: str, namespace: str | None) -> str:
 
 def names(given: Iterable[Mapping[str, Any]]) -> dict[str, ToolName]:
     """For checked tools: the name of a function in the chat → the client's."""
-    found = {}
-    for one in given:
-        namespace = one["name"] if one["type"] == "namespace" else ""
-        for tool in one["tools"] if namespace else (one,):
+    by_sent_name = {}
+    for entry in given:
+        namespace = entry["name"] if entry["type"] == "namespace" else ""
+        for tool in entry["tools"] if namespace else (entry,):
             name = ToolName(tool["name"], namespace, tool["type"] == "custom")
-            found[sent_name(tool["name"], namespace)] = name
-    return found
+            by_sent_name[sent_name(tool["name"], namespace)] = name
+    return by_sent_name
 
 
 def tool_choice(value: Any, _: FieldReading) -> Any:

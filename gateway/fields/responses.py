@@ -118,6 +118,6 @@ RESPONSES: dict[str, Rule] = {
     "enable_response_messages": refused("answers have no tokens and no rendered prompts", False),
     "previous_input_messages": refused(_STATELESS, []),
 }  # fmt: skip
-"""Of OpenAI's request, and of vLLM's own."""
+"""The fields of OpenAI's request, and vLLM's own."""
 COPIED = tuple(name for name, rule in RESPONSES.items() if CHAT.get(name) is rule and rule.sends)
 """Fields with the same name and meaning in a chat, whose row they have."""

@@ -107,25 +107,25 @@ class Rule:
 Table = Mapping[str, Rule]
 
 
-def passed(check: Check, why: str) -> Rule:
-    return Rule(FieldAction.PASS, why, check)
+def passed(check: Check, reason: str) -> Rule:
+    return Rule(FieldAction.PASS, reason, check)
 
 
-def bounded(check: Check, why: str) -> Rule:
-    return Rule(FieldAction.BOUND, why, check)
+def bounded(check: Check, reason: str) -> Rule:
+    return Rule(FieldAction.BOUND, reason, check)
 
 
-def dropped(why: str, check: Check | None = None) -> Rule:
+def dropped(reason: str, check: Check | None = None) -> Rule:
     """`check`: for a field that Florin reads itself."""
-    return Rule(FieldAction.DROP, why, check)
+    return Rule(FieldAction.DROP, reason, check)
 
 
-def replaced(why: str, check: Check | None = None) -> Rule:
-    return Rule(FieldAction.REPLACE, why, check)
+def replaced(reason: str, check: Check | None = None) -> Rule:
+    return Rule(FieldAction.REPLACE, reason, check)
 
 
-def refused(why: str, *harmless: Any) -> Rule:
-    return Rule(FieldAction.REFUSE, why, harmless=harmless)
+def refused(reason: str, *harmless: Any) -> Rule:
+    return Rule(FieldAction.REFUSE, reason, harmless=harmless)
 
 
 def read(

@@ -41,10 +41,10 @@ def schema(*, rendered: bool = False) -> Check:
     """Accepts a schema, also as a string, and returns it as an object."""
 
     def check(value: Any, reading: FieldReading) -> Any:
-        found = _Cost(reading, rendered=rendered)
+        cost = _Cost(reading, rendered=rendered)
         parsed = _parsed(value)
-        found.walk(parsed)
-        found.spend("bytes", len(orjson.dumps(parsed)))
+        cost.walk(parsed)
+        cost.spend("bytes", len(orjson.dumps(parsed)))
         return parsed
 
     return check
@@ -52,9 +52,9 @@ def schema(*, rendered: bool = False) -> Check:
 
 def compiled_tools(reading: FieldReading) -> str:
     """What prevents the request's tools from being compiled, as the end of '… must'; empty: nothing."""
-    for what, (most, of) in BOUNDS.items():
+    for what, (most, noun) in BOUNDS.items():
         if reading.spent.get(_TOOLS + what, 0) > most:
-            return f"have at most {most:,} {of} in total if a call is required (`tool_choice`) or `strict`"
+            return f"have at most {most:,} {noun} in total if a call is required (`tool_choice`) or `strict`"
     return reading.objection
 
 
@@ -77,11 +77,11 @@ class _Cost:
     def spend(self, what: str, amount: int) -> None:
         key = _TOOLS + what if self._rendered else what
         total = self._reading.spent[key] = self._reading.spent.get(key, 0) + amount
-        most, of = BOUNDS[what]
+        most, noun = BOUNDS[what]
         if self._rendered:
             most = RENDERED.get(what, total)
         if total > most:
-            raise WrongError(f"have at most {most:,} {of} in total")
+            raise WrongError(f"have at most {most:,} {noun} in total")
 
     def walk(self, value: dict[str, Any]) -> None:
         level: list[Any] = [value]
@@ -109,14 +109,14 @@ class _Cost:
         pattern, patterns, ref = node.get("pattern"), node.get("patternProperties"), node.get("$ref")
         if type(ref) is str and not ref.startswith("#"):
             self._object("use `$ref` only for its own parts (`#…`)")
-        for one in (pattern, *(patterns if type(patterns) is dict else ())):
-            if type(one) is str:
-                self.spend("expressions", len(one))
+        for expression in (pattern, *(patterns if type(patterns) is dict else ())):
+            if type(expression) is str:
+                self.spend("expressions", len(expression))
                 if not self._refused_anyway():
-                    self._object(objection(one))
+                    self._object(objection(expression))
 
     def _refused_anyway(self) -> bool:
-        """Whether another look at the request's tools would change nothing: they are not compiled."""
+        """Whether checking the request's tools further would change nothing: they are not compiled."""
         spent = self._reading.spent.get(_TOOLS + "expressions", 0)
         return self._rendered and (bool(self._reading.objection) or spent > BOUNDS["expressions"][0])
 

@@ -28,13 +28,14 @@ _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}", re.ASCII)
 def template_kwargs(value: Any, _: FieldReading) -> Any:
     if type(value) is not dict or len(value) > MAX_KWARGS:
         raise WrongError(f"be an object of at most {MAX_KWARGS} names")
-    for name, one in value.items():
+    for name, argument in value.items():
         if _NAME.fullmatch(name) is None:
             raise WrongError("have names that begin with a letter and contain only letters, digits and `_`")
         if name in RESERVED:
             raise WrongError(f"not contain `{name}`, which belongs to the engine or has its own field")
         if not (
-            _is_small(one) or (type(one) is list and len(one) <= MAX_KWARGS and all(map(_is_small, one)))
+            _is_small(argument)
+            or (type(argument) is list and len(argument) <= MAX_KWARGS and all(map(_is_small, argument)))
         ):
             raise WrongError(
                 f"hold true, false, null, numbers up to {MAX_NUMBER:,}, strings up to {MAX_TEXT:,} "

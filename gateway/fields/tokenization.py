@@ -10,7 +10,7 @@ from gateway.fields.sampling import SAMPLING
 from gateway.fields.tables import CHAT
 
 MAX_TOKENS = 1_000_000
-"""Of one request to /detokenize."""
+"""Token ids in one request to /detokenize."""
 TOKENIZED_MUST = "be a string, unless there are `messages`"
 TOKENS_MUST = f"list at most {MAX_TOKENS:,} token ids"
 

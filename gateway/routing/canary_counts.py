@@ -1,8 +1,8 @@
 """Counts how canaries and the live versions beside them answer, for the guard and for people who look.
 
 A request costs a few writes to a dict, and only if its adapter has a canary; one exchange with the store
-every quarter of a second reports them. Of a request that several engines tried, only the first attempt that
-tells something counts, because the others are no independent observations.
+every quarter of a second reports them. If several engines tried a request, only the first attempt that
+says something about the version counts: the others are not independent observations.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ REPORT_SECONDS: Final = 0.25
 KEPT_SECONDS: Final = 3600
 """How long a comparison's counts outlive its window after the last report."""
 LOSS_SECONDS: Final = 10
-"""An engine that dies loses many requests at once, which tells about the version only once: of one version on
-one engine, one loss within this time counts."""
+"""An engine that dies loses many requests at once, which is one observation of a version: for each version on
+each engine, one loss within this time counts."""
 _VERSIONS_FAULT: Final = frozenset({"status_5xx", "malformed"})
 _LOSSES: Final = frozenset({"died", "down", "hung", "first_byte", "idle"})
 """Reasons of `RetryElsewhere` and `Lease.abandoned`. The others say nothing about the version: the engine was
@@ -55,20 +55,20 @@ class CanaryCounts:
         return f"<CanaryCounts of {len(self._pending)} canaries>"
 
     def begin(self, target: Target, *, batch: bool) -> ComparedRequest | None:
-        """A request to `target`, for all its attempts; None: nothing is to be counted. Whoever asks for a
-        version by its number does not count, since nobody has drawn that request by lot."""
+        """A request to `target`, for all its attempts; None: nothing is to be counted. Requests for a
+        version by its number do not count, since they were not assigned at random."""
         comparison = target.comparison
         if comparison is None:
             return None
         return ComparedRequest(self, comparison, "canary" if target.canary is None else "live", batch=batch)
 
-    def add(self, comparison: Comparison, arm: ArmName, *what: str) -> None:
+    def add(self, comparison: Comparison, arm: ArmName, *names: str) -> None:
         counts = self._pending.get(comparison)
         if counts is None:
             counts = self._pending[comparison] = {}
         index = comparison.slice_at(self._clock())
-        for one in what:
-            key = (index, arm, one)
+        for name in names:
+            key = (index, arm, name)
             counts[key] = counts.get(key, 0) + 1
 
     def first_loss(self, version: str, engine: str) -> bool:
@@ -93,7 +93,7 @@ class CanaryCounts:
             return
         pending, self._pending = self._pending, {}
         oldest = self._clock() - LOSS_SECONDS * 1_000_000
-        self._losses = {key: at for key, at in self._losses.items() if at > oldest}
+        self._losses = {key: lost_at for key, lost_at in self._losses.items() if lost_at > oldest}
         await self._store.count_canaries(
             {
                 comparison.key: (
@@ -127,7 +127,7 @@ class ComparedRequest:
         if outcome == "ok":
             self._count(REQUESTS, *(_latencies(record, answers) if timed else ()))
         elif outcome == "client_abort":
-            # Its wait so far: whoever waits too long leaves, and would otherwise not be seen to have waited.
+            # Its wait so far: clients that wait too long leave, and their waits would otherwise go unseen.
             if timed and lease.streams and not record.first:
                 self._count(f"{FIRST_TOKEN}{bucket(record.ended - record.start)}")
         elif self._failed(lease):
@@ -138,10 +138,10 @@ class ComparedRequest:
         self._counts.add(self._comparison, self._arm, *what)
 
     def _failed(self, lease: Lease) -> bool:
-        why = lease.trouble or lease.abandoned
-        if why in _LOSSES:
+        reason = lease.trouble or lease.abandoned
+        if reason in _LOSSES:
             return self._counts.first_loss(lease.version, lease.state.engine.name)
-        return why in _VERSIONS_FAULT
+        return reason in _VERSIONS_FAULT
 
 
 def _latencies(record: AnsweredAttempt, answers: int) -> list[str]:
@@ -154,7 +154,7 @@ def _latencies(record: AnsweredAttempt, answers: int) -> list[str]:
         if answers > 1 or not tokens:
             return []
         return [f"{PER_TOKEN}{bucket((record.ended - record.start) // tokens)}"]
-    found = [f"{FIRST_TOKEN}{bucket(record.first - record.start)}"]
+    buckets = [f"{FIRST_TOKEN}{bucket(record.first - record.start)}"]
     if answers == 1 and tokens > 1:
-        found.append(f"{PER_TOKEN}{bucket((record.ended - record.first) // (tokens - 1))}")
-    return found
+        buckets.append(f"{PER_TOKEN}{bucket((record.ended - record.first) // (tokens - 1))}")
+    return buckets

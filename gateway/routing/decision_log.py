@@ -1,4 +1,4 @@
-"""The latest scheduling decisions, by request id: what `florin explain` tells about a past request.
+"""The latest scheduling decisions, by request id: what `florin explain` shows of a past request.
 
 Each worker has a file of fixed size in the state directory, and writes it in a circle through shared memory.
 So any worker of the host can read what another decided, and a crash loses nothing.
@@ -38,9 +38,9 @@ class Search(NamedTuple):
 
     whole: float
     queued: float
-    """Of it, waiting for the request's turn."""
+    """The part spent waiting for the request's turn."""
     loading: float
-    """Of it, waiting for an adapter load."""
+    """The part spent waiting for an adapter load."""
 
 
 AT_ONCE = Search(0.0, 0.0, 0.0)
@@ -60,7 +60,7 @@ class DecisionLog:
 
     def __init__(self, directory: Path, *, records: int = RECORDS) -> None:
         """Takes over the file of a worker that has ended, or creates one. Without room on the disk, decisions
-        are noted in vain."""
+        are not kept."""
         self._directory = directory
         self._records = records
         self._next = 0
@@ -104,22 +104,22 @@ class DecisionLog:
 
     def find(self, request_id: str) -> list[dict[str, Any]]:
         """The decisions of all attempts of a request, in any worker of this host, in order."""
-        wanted = orjson.dumps(request_id)
-        found = [
+        encoded_id = orjson.dumps(request_id)
+        decisions = [
             record
             for path in self._directory.glob(_PATTERN)
-            for row in _matching(path, wanted)
-            if (record := _told(row))["request_id"] == request_id
+            for row in _matching(path, encoded_id)
+            if (record := _decision(row))["request_id"] == request_id
         ]
-        return sorted(found, key=lambda record: record["attempt"])
+        return sorted(decisions, key=lambda record: record["attempt"])
 
 
 def _shortened(row: Row) -> bytes:
     """A row that is too long for the ring, with as many of the cheapest engines as there is room for."""
-    *told, decided = row
+    *head, decided = row
     considered = _cheapest(decided[4]) if decided else []
     while True:
-        line = orjson.dumps((*told, decided and (*decided[:4], considered)))
+        line = orjson.dumps((*head, decided and (*decided[:4], considered)))
         if len(line) <= RECORD_BYTES or not considered:
             return line[:RECORD_BYTES]
         considered.pop()
@@ -129,7 +129,7 @@ def _cheapest(considered: Iterable[tuple[str, Action, float]]) -> list[tuple[str
     return sorted(considered, key=lambda option: option[2])[:_MOST_SHOWN]
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _decision(row: Row) -> dict[str, Any]:
     """A decision as `florin explain` has it."""
     request_id, attempt, decided_at, adapter, engine, waits, decided = row
     record: dict[str, Any] = {
@@ -161,14 +161,14 @@ def _unused(directory: Path) -> int:
     raise AssertionError("count() ends")
 
 
-def _matching(path: Path, wanted: bytes) -> Iterator[Row]:
+def _matching(path: Path, encoded_id: bytes) -> Iterator[Row]:
     with contextlib.suppress(OSError):
         data = path.read_bytes()
-        at = data.find(wanted)
-        while at >= 0:
-            start = at - at % RECORD_BYTES
+        position = data.find(encoded_id)
+        while position >= 0:
+            start = position - position % RECORD_BYTES
             with contextlib.suppress(orjson.JSONDecodeError):  # half overwritten just now
                 row = orjson.loads(data[start : start + RECORD_BYTES].rstrip())
                 if type(row) is list:  # not that of an earlier release
                     yield tuple(row)
-            at = data.find(wanted, start + RECORD_BYTES)
+            position = data.find(encoded_id, start + RECORD_BYTES)

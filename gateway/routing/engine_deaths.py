@@ -172,14 +172,14 @@ class DeathTracker:
 
     def fresh(self) -> set[str]:
         """Engines that another worker reported recently."""
-        now, found = self._wall(), set[str]()
+        now, engines = self._wall(), set[str]()
         for id_, data in self._heard.items():
             engine, _, worker = id_.rpartition("/")
             if engine and worker != self._worker:
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # of another release
                     if now - orjson.loads(data)["at"] / 1e6 < FRESH_REPORT:
-                        found.add(engine)
-        return found
+                        engines.add(engine)
+        return engines
 
     # -- reports
 

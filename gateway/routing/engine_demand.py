@@ -1,4 +1,4 @@
-"""Samples what each fleet is asked for, and says how many engines an autoscaler should run."""
+"""Samples the load of each fleet, and computes how many engines an autoscaler should run."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class EngineDemand:
 
     def wanted(self) -> dict[tuple[str, str], int]:
         """(base model, GPU type) → engines."""
-        found = {}
+        required = {}
         for base, fleet in self._fleets().items():
             there = Counter(state.engine.gpu_type for state in fleet)
             load = self.loads.get(base)
             known = self._demand.knows_the_past and load is not None and load.engines > 0
             peak = self._demand.peak(base) if known else math.inf
             for gpu_type, count in engines_wanted(there, self._demand.mean(base), peak).items():
-                found[base, gpu_type] = count
-        return found
+                required[base, gpu_type] = count
+        return required
 
     def _fleets(self) -> dict[str, list[EngineState]]:
         """The engines that take requests, or would if they answered, since they come back."""

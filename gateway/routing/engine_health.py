@@ -135,7 +135,9 @@ class EngineHealth:
         state.deaths += 1
         there = [(lease.identity, lease.begun) for lease in state.leases]
         there += [
-            (identity, begun) for at, identity, begun in state.recent_failures if now - at < LOSS_SECONDS
+            (identity, begun)
+            for failed_at, identity, begun in state.recent_failures
+            if now - failed_at < LOSS_SECONDS
         ]
         state.recent_failures.clear()
         self._on_death(

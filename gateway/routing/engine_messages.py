@@ -84,21 +84,21 @@ def _context(text: str, param: str | None) -> Refusal | None:
     """For a request that exceeds the model's context."""
     above = _ABOVE.search(text)
     if above is not None:
-        name, wanted, most = above.groups()
-        message = f"`{name}` is {wanted}, but this model's maximum context length is {most} tokens."
+        name, requested, most = above.groups()
+        message = f"`{name}` is {requested}, but this model's maximum context length is {most} tokens."
         return Refusal(message, name, "context_length_exceeded")
     limit = _LIMIT.search(text)
     if limit is None:
         return None
-    asked = []
-    if found := _PROMPT.search(text):
-        asked.append(
-            f"the prompt has {found[1] or found[3]} {found[2] or 'tokens'}".replace("input tokens", "tokens")
+    demands = []
+    if match := _PROMPT.search(text):
+        demands.append(
+            f"the prompt has {match[1] or match[3]} {match[2] or 'tokens'}".replace("input tokens", "tokens")
         )
-    if found := _OUTPUT.search(text):
-        asked.append(f"{found[1] or found[2]} tokens were requested for the answer")
+    if match := _OUTPUT.search(text):
+        demands.append(f"{match[1] or match[2]} tokens were requested for the answer")
     message = f"This model's maximum context length is {limit[1]} tokens"
-    message += f", but {' and '.join(asked)}." if asked else "; the request exceeds it."
+    message += f", but {' and '.join(demands)}." if demands else "; the request exceeds it."
     return Refusal(message, None if param in _ENGINES_OWN else param, "context_length_exceeded")
 
 
@@ -121,10 +121,10 @@ def _plain(text: str, param: str | None) -> str:
     """The sentences that are for clients."""
     text = _REPR.sub("", _PREFIX.sub("", _SUFFIX.sub("", text.strip())))
     kept = [part for part in _SENTENCE.split(text) if part.strip() and not _INTERNAL.search(part)]
-    said = " ".join(" ".join(kept).split()).strip(" ,:;")
-    if not said:
+    message = " ".join(" ".join(kept).split()).strip(" ,:;")
+    if not message:
         return _unexplained(param)
-    return said if said[-1] in ".!?" else f"{said}."
+    return message if message[-1] in ".!?" else f"{message}."
 
 
 def _unexplained(param: str | None) -> str:

@@ -106,7 +106,7 @@ def _record_load(state: EngineState, reading: EngineMetrics, known: tuple[int, i
 def clock_skew(date: str, now: int) -> int:
     """Microseconds by which the clock of the host that sent this date is ahead; 0: too few to matter."""
     try:
-        told = int(parsedate_to_datetime(date).timestamp() * 1e6)
+        host_time = int(parsedate_to_datetime(date).timestamp() * 1e6)
     except (ValueError, OverflowError):
         return 0
-    return told - now if abs(told - now) > TOLERANCE else 0
+    return host_time - now if abs(host_time - now) > TOLERANCE else 0

@@ -186,13 +186,13 @@ class Lease:
             self.state.trials.discard(self)
             settle()
 
-    def abandon(self, why: Literal["down", "hung", "first_byte", "idle", "deadline"]) -> None:
+    def abandon(self, reason: Literal["down", "hung", "first_byte", "idle", "deadline"]) -> None:
         """End the attempt from outside, because the engine is dead, hung or too slow: its task retries,
         resumes, or ends its stream as soon as it waits for the engine, but completes what it is sending to
         the client."""
         if not self.abandoned:
-            self.abandoned = why
-            self.scope.cancel(EngineLostError(why))
+            self.abandoned = reason
+            self.scope.cancel(EngineLostError(reason))
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Switch:
     beginning: re.Pattern[str]
-    """How the engine's message begins. No client can make one begin like this."""
+    """How the engine's message begins. Clients cannot produce such a message."""
     flags: str
     param: str
     message: str

@@ -71,11 +71,11 @@ def learn(
     """
     choice = chunk["choices"][0]
     texts = choice["delta"] if "delta" in choice else {"text": choice["text"]}
-    said = [(name, value) for name, value in texts.items() if value is not None]
+    present = [(name, value) for name, value in texts.items() if value is not None]
     others = (value for name, value in choice.items() if name not in {"index", "delta", "text"})
-    if len(said) != 1 or any(value is not None for value in others):
+    if len(present) != 1 or any(value is not None for value in others):
         return None
-    name, text = said[0]
+    name, text = present[0]
     if type(text) is not str or not (text or name in _CONTENT):
         return None  # an empty text other than content does not decide yet whether the answer is resumable
     try:

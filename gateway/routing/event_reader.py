@@ -1,10 +1,10 @@
 """Finds the events of an event stream, as the HTML standard defines them (section 9.2).
 
 Lines end with CR LF, LF or CR, and a byte order mark may precede the first. A blank line ends an event, whose
-data is that of its `data` fields. Comments, and fields of other names, have none. Unlike browsers,
+data is that of its `data` fields. Comments, and fields of other names, have none. Unlike browsers, it
 
-- take the last event of a stream that has ended properly for complete, even without a blank line;
-- take what is no field at all for an error: a JSON object without `data:` would be lost in silence.
+- treats the last event of a stream that ended properly as complete, even without a blank line;
+- treats a line that is not a field as an error: a JSON object without `data:` would be lost silently.
 
 Pure. Input may be split anywhere, and costs time in proportion to its length.
 """
@@ -33,8 +33,8 @@ class EventReader:
         self.joinable = False
         """What follows need only be appended to `rest`: others may read both."""
         self._long = bytearray()
-        """It, if it is long. Joining the parts of such an event at each step would cost time in proportion to
-        the square of its length."""
+        """The parts of that beginning, if it is long: joining them at each step would take time in proportion
+        to the square of its length."""
         self._beginning: bytes | None = b""
         """What may become a byte order mark; None: the stream has begun."""
         self._after_cr = False

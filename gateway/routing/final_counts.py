@@ -27,7 +27,7 @@ class FinalCounts:
         self._prompt = max(1, prompt // prompts)
         self._n = n
         self._events = EventReader()
-        self._said: dict[int, int] = {}
+        self._generated: dict[int, int] = {}
         """Choice → its tokens so far, estimated."""
         self._counted: dict[int, Counts] = {}
         """Choice → the engine's counts."""
@@ -77,12 +77,12 @@ class FinalCounts:
                 self._counted[index] = counts
             self._head = {name: chunk[name] for name in ("id", "object", "created") if name in chunk}
         if choice.get("text") or any(v for k, v in choice.get("delta", {}).items() if k != "role"):
-            self._said[index] = self._said.get(index, 0) + 1
-        said = self._said.get(index, 0)
+            self._generated[index] = self._generated.get(index, 0) + 1
+        completion = self._generated.get(index, 0)
         chunk["usage"] = {
             "prompt_tokens": self._prompt,
-            "completion_tokens": said,
-            "total_tokens": self._prompt + said,
+            "completion_tokens": completion,
+            "total_tokens": self._prompt + completion,
         }
 
     def _end(self) -> bytes:
@@ -90,12 +90,12 @@ class FinalCounts:
         if self.final or not (self._counted or self._impossible):
             return b"data: [DONE]\n\n"
         self.final = True
-        prompt = sum({at // self._n: counts.prompt for at, counts in self._counted.items()}.values())
-        said = sum(counts.completion for counts in self._counted.values())
+        prompt = sum({index // self._n: counts.prompt for index, counts in self._counted.items()}.values())
+        completion = sum(counts.completion for counts in self._counted.values())
         usage = self._impossible or {
             "prompt_tokens": prompt,
-            "completion_tokens": said,
-            "total_tokens": prompt + said,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
             **self._cached(),
         }
         return _written({**self._head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n"

@@ -165,7 +165,7 @@ def pause(ejections: int, rules: Rules) -> float:
 
 
 def who_is_ejected(hanging: Mapping[str, float], engines: int) -> set[str]:
-    """Of the hung engines of one fleet (name → since when), the ones to eject: those that hung first.
+    """The hung engines of one fleet (name → since when) to eject: those that hung first.
     `engines`: number of engines that could serve, including hung ones."""
     room = int(engines * MOST_EJECTED)
     return set(sorted(hanging, key=lambda name: (hanging[name], name))[:room])

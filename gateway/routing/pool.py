@@ -13,8 +13,8 @@ from gateway.routing.outlier_ejection import EjectionState
 class Pool:
     """All registered engines, with what this worker knows about each.
 
-    There is one `EngineState` for each engine in the catalog, created when first asked for, and replaced by
-    none: an engine that leaves the registry is forgotten. `EngineHealth` and `HangDetector` write their
+    There is one `EngineState` for each engine in the catalog, created when first needed and never
+    replaced: an engine that leaves the registry is forgotten. `EngineHealth` and `HangDetector` write their
     health, `Leases` the requests in flight; `Fleets` shows them to the scheduler.
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 KEPT = 10_000
 CHARACTERS = 2_000
-"""Of the first message or the prompt: enough to tell system prompts and conversations apart."""
+"""Length of the beginning that is compared: enough to tell system prompts and conversations apart."""
 
 
 class PrefixMemory:

@@ -49,14 +49,14 @@ class Prewarmer:
         Raises NoEngineError, LoadFailedError or PlacementError (no slot in time) if it ends up on no engine;
         also QuarantinedError, StoreUnavailableError."""
         likes = self._holders(like) if like else []
-        wanted = max(1, -(-len(likes) * share // 100))
+        target = max(1, -(-len(likes) * share // 100))
         end = self.loader.clock() + TOTAL_SECONDS
         tried, loaded = set[str](), set[str]()
         trouble: PlacementError | None = None
         while True:
             have = loaded.union(self._holders(version))
             engines, reasons = self._open(version, likes, tried | have)
-            if len(have) >= wanted or not engines or self.loader.clock() > end:
+            if len(have) >= target or not engines or self.loader.clock() > end:
                 break
             tried.add(engines[0].name)
             try:
@@ -71,8 +71,8 @@ class Prewarmer:
         if not have:
             raise trouble or NoEngineError(f"No engine can hold {version.id}: {reasons}.")
         short = ""
-        if len(have) < wanted:
-            short = f"{version.id} is resident on {len(have)} of {wanted} engines: {trouble or reasons}"
+        if len(have) < target:
+            short = f"{version.id} is resident on {len(have)} of {target} engines: {trouble or reasons}"
         return Prewarmed(tuple(sorted(have)), short)
 
     def warm_later(self, version: Version, like: Version | None) -> None:

@@ -101,7 +101,7 @@ class _Group(_Record):
 
 
 @dataclass(slots=True)
-class _Found:
+class _EngineDeath:
     """The last death of one engine, merged from the reports of several workers."""
 
     at: float
@@ -125,7 +125,7 @@ class Suspects:
         self._groups: OrderedDict[Group, _Group] = OrderedDict()
         self._known: Counter[Group] = Counter()
         """Number of remembered requests of each group."""
-        self._found: dict[str, _Found] = {}
+        self._last_deaths: dict[str, _EngineDeath] = {}
         self.any = False
         """Whether there are any suspects. If not, callers can skip all queries."""
 
@@ -142,34 +142,34 @@ class Suspects:
         Reports about one engine by several reporters within SAME_DEATH seconds are one death."""
         now = self._clock()
         self._forget(now)
-        at = now - ago
-        found = self._found.get(engine)
-        if found is None or reporter in found.reporters or abs(at - found.at) > self._same:
-            found = self._found[engine] = _Found(at, set())
-        found.reporters.add(reporter)
+        died_at = now - ago
+        latest = self._last_deaths.get(engine)
+        if latest is None or reporter in latest.reporters or abs(died_at - latest.at) > self._same:
+            latest = self._last_deaths[engine] = _EngineDeath(died_at, set())
+        latest.reporters.add(reporter)
         everyone = list(requests)
-        alone = len({each.group for each in everyone} | found.groups.keys()) == 1
+        alone = len({each.group for each in everyone} | latest.groups.keys()) == 1
         counted = set[Group]()
         for each in everyone:
-            if each.fingerprint not in found.requests:
-                found.requests.add(each.fingerprint)
-                self._suspect(each, at)
+            if each.fingerprint not in latest.requests:
+                latest.requests.add(each.fingerprint)
+                self._suspect(each, died_at)
             if each.begun and not alone:
                 continue
-            if each.group not in found.groups:
+            if each.group not in latest.groups:
                 counted.add(each.group)
-                found.groups[each.group] = self._suspect_group(each.group, at)
-            found.groups[each.group].open.add(each.fingerprint)
+                latest.groups[each.group] = self._suspect_group(each.group, died_at)
+            latest.groups[each.group].open.add(each.fingerprint)
         for group in counted:
-            self._judge(group, at)
+            self._judge(group, died_at)
         self._note_any()
         return counted
 
     def answered(self, fingerprint: str, group: Group, *, ago: float = 0.0) -> bool:
         """Record that an engine has answered the request. Returns whether that cleared anything."""
-        at = self._clock() - ago
-        changed = self._clear(fingerprint, at)
-        changed = self._clear_group(fingerprint, group, at) or changed
+        answered_at = self._clock() - ago
+        changed = self._clear(fingerprint, answered_at)
+        changed = self._clear_group(fingerprint, group, answered_at) or changed
         self._note_any()
         return changed
 
@@ -207,24 +207,24 @@ class Suspects:
     def _note_any(self) -> None:
         self.any = bool(self._known) or bool(self._groups)
 
-    def _suspect(self, suspect: SuspectRequest, at: float) -> None:
+    def _suspect(self, suspect: SuspectRequest, died_at: float) -> None:
         request = self._requests.pop(suspect.fingerprint, None)
         if request is None:
-            request = _Request(at, group=suspect.group)
+            request = _Request(died_at, group=suspect.group)
             self._known[suspect.group] += 1
         self._requests[suspect.fingerprint] = request
-        request.last = max(request.last, at)
+        request.last = max(request.last, died_at)
         request.deaths += 1
         request.in_all += 1
         request.answers = 0
         if request.deaths >= self._most or request.in_all >= REQUEST_DEATHS_IN_ALL:
-            request.refuse(at, FIRST_REFUSAL)
+            request.refuse(died_at, FIRST_REFUSAL)
         if len(self._requests) > MOST:
             self._drop_request(next(iter(self._requests)))
 
-    def _clear(self, fingerprint: str, at: float) -> bool:
+    def _clear(self, fingerprint: str, answered_at: float) -> bool:
         request = self._requests.get(fingerprint)
-        if request is None or request.last > at:
+        if request is None or request.last > answered_at:
             return False
         changed, request.deaths = request.deaths > 0, 0
         request.answers += 1
@@ -234,16 +234,16 @@ class Suspects:
             request.until = -math.inf
         return changed
 
-    def _clear_group(self, fingerprint: str, group: Group, at: float) -> bool:
+    def _clear_group(self, fingerprint: str, group: Group, answered_at: float) -> bool:
         record, changed = self._groups.get(group), False
         if record is None:
             return False
         for death in record.deaths:
-            if fingerprint in death.open and death.at <= at:
+            if fingerprint in death.open and death.at <= answered_at:
                 death.open.discard(fingerprint)
                 changed = True
         record.deaths = [death for death in record.deaths if death.open]
-        if record.counted(at, WINDOW) < GROUP_DEATHS:
+        if record.counted(answered_at, WINDOW) < GROUP_DEATHS:
             record.until = -math.inf
         if not record.deaths and not record.refusals:
             del self._groups[group]
@@ -255,20 +255,20 @@ class Suspects:
         if not self._known[request.group]:
             del self._known[request.group]
 
-    def _suspect_group(self, group: Group, at: float) -> _Death:
-        record = self._groups.pop(group, None) or _Group(at)
+    def _suspect_group(self, group: Group, died_at: float) -> _Death:
+        record = self._groups.pop(group, None) or _Group(died_at)
         self._groups[group] = record
-        record.last = max(record.last, at)
-        death = _Death(at)
+        record.last = max(record.last, died_at)
+        death = _Death(died_at)
         record.deaths = [*record.deaths, death][-MOST_DEATHS:]
         if len(self._groups) > MOST:
             self._groups.popitem(last=False)
         return death
 
-    def _judge(self, group: Group, at: float) -> None:
+    def _judge(self, group: Group, died_at: float) -> None:
         record = self._groups.get(group)
-        if record is not None and record.counted(at, WINDOW) >= GROUP_DEATHS:
-            record.refuse(at, FIRST_GROUP_REFUSAL)
+        if record is not None and record.counted(died_at, WINDOW) >= GROUP_DEATHS:
+            record.refuse(died_at, FIRST_GROUP_REFUSAL)
 
     def _forget(self, now: float) -> None:
         """Delete expired records. The oldest come first."""
@@ -276,8 +276,8 @@ class Suspects:
             self._drop_request(next(iter(self._requests)))
         while self._groups and _over(next(iter(self._groups.values())), now):
             self._groups.popitem(last=False)
-        for engine in [e for e, found in self._found.items() if now - found.at > FORGET]:
-            del self._found[engine]
+        for engine in [e for e, death in self._last_deaths.items() if now - death.at > FORGET]:
+            del self._last_deaths[engine]
 
 
 def _over(record: _Record, now: float) -> bool:

@@ -33,7 +33,7 @@ class QueueTicket:
     """When its answer must have started."""
     had_turn: bool = False
     charge: Charge | None = None
-    """Of its turn, until that becomes a lease."""
+    """The charge for its turn, until that becomes a lease."""
     place: EngineView | None = None
     """The engine on which a place is kept for it."""
     waited: float = 0.0

@@ -43,7 +43,7 @@ MOST_HELD = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Relay:
-    """Relays one attempt's response. `Lifecycle.attempt` creates it and calls `stream` or `whole` once.
+    """Relays one attempt's response. `Delivery.attempt` creates it and calls `stream` or `whole` once.
 
     Before the client has received anything, a failure is raised as RetryElsewhere. After that, it is raised
     as RetryElsewhere if another engine can resume the stream (see `resume`), otherwise as FlorinError, which
@@ -113,16 +113,16 @@ class Relay:
             rewriter.estimated = True
             self.record.guess()
         try:
-            held = await self._pass_on(response, rewriter)
+            unsent = await self._pass_on(response, rewriter)
         except _FailedError as failed:
-            held = await self._save(rewriter, failed)
+            unsent = await self._save(rewriter, failed)
         finally:
             self._check(rewriter.usage)
         await self._begin(rewriter)
         self.record.end(Outcome.OK, billable=True, exact=rewriter.usage.exact)
         with self.lease.writing():
             await self.record.logged()
-            await self.exchange.end_stream(held)
+            await self.exchange.end_stream(unsent)
 
     def _rewriter(self) -> StreamRewriter:
         call, answer = self.call, self.answer
@@ -208,9 +208,9 @@ class Relay:
         return not self._held
 
     def _take(self) -> bytes:
-        """The events that were not sent yet, which are about to be."""
-        held, self._held = bytes(self._held), bytearray()
-        return held
+        """Take the events that were held back, in order to send them."""
+        unsent, self._held = bytes(self._held), bytearray()
+        return unsent
 
     def _end_input(self, rewriter: StreamRewriter) -> None:
         """All has arrived. The last event may lack its blank line, or be no event at all."""
@@ -304,17 +304,19 @@ class Relay:
 
 
 class _FailedError(Exception):
-    """The engine failed during the stream. `held`: events for the client that were not sent yet."""
+    """The engine failed during the stream. `unsent`: events for the client that were not sent yet."""
 
-    def __init__(self, trouble: RetryElsewhere | FlorinError, held: bytes) -> None:
+    def __init__(self, trouble: RetryElsewhere | FlorinError, unsent: bytes) -> None:
         super().__init__(str(trouble))
         self.trouble = trouble
-        self.held = held
+        self.held = unsent
 
 
-def interrupted(lease: Lease, why: str = "") -> FlorinError:
-    """The stream's last event. `why`: the reason why it was not resumed."""
-    log.warning("Engine %s: stream interrupted%s", lease.state.engine.name, why and f"; not resumed: {why}")
+def interrupted(lease: Lease, reason: str = "") -> FlorinError:
+    """The stream's last event. `reason`: why it was not resumed."""
+    log.warning(
+        "Engine %s: stream interrupted%s", lease.state.engine.name, reason and f"; not resumed: {reason}"
+    )
     return FlorinError("stream_interrupted", "The engine failed before the answer was complete.")
 
 

@@ -55,7 +55,7 @@ class RequestIdentity:
 
 def _tag(key: bytes, payload: bytes) -> bytes:
     """A keyed tag of the payload: GMAC takes 0.05 ns a byte, and BLAKE2 1.1. It must stay secret, since tags
-    of known payloads tell of its key."""
+    of known payloads reveal its key."""
     return _gmac(key).encrypt(bytes(12), b"", payload)
 
 

@@ -180,13 +180,13 @@ class ResumableStream:
         if not self.head:
             self.head = {name: chunk[name] for name in HEAD if name in chunk}
         choice = chunk["choices"][0]
-        said = choice.get("delta")
-        if said is None:
+        delta = choice.get("delta")
+        if delta is None:
             piece = choice["text"]
-        elif len(said) == 1 and "content" in said:
-            piece = said["content"]
+        elif len(delta) == 1 and "content" in delta:
+            piece = delta["content"]
         else:
-            piece = self._said(said)
+            piece = self._content_of(delta)
         if type(piece) is str:
             self.add_text(piece.encode(), completion)
         elif piece:
@@ -201,7 +201,7 @@ class ResumableStream:
             if len(text) > self._taken - len(self.payload):
                 self._grow(_STEP)
 
-    def _said(self, delta: Mapping[str, Any]) -> Any:
+    def _content_of(self, delta: Mapping[str, Any]) -> Any:
         for name, value in delta.items():
             if value and name not in ("role", "content"):
                 self.spoilt = name  # reasoning or tool calls: not text that can be continued

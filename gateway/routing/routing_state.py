@@ -1,4 +1,4 @@
-"""What a request has met on its way to an engine. Pure: no I/O, no clock."""
+"""What has happened to a request on its way to an engine. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 

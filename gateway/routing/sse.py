@@ -92,8 +92,8 @@ class StreamRewriter:
         self._n = n
         self._choices = choices
         self._ended: set[int] = set()
-        self._says = ""
-        self._said: type = dict
+        self._content_key = ""
+        self._content_type: type = dict
         """Key and type of the content in a plain event: `delta` and dict, or `text` and str. The key is empty
         until the first event with content."""
         self._per_choice: dict[int, tuple[int, int, int]] | None = {} if choices > 1 else None
@@ -134,15 +134,15 @@ class StreamRewriter:
             if events.joinable:
                 if events.rest:
                     data, events.rest = events.rest + data, b""
-                at = 0
+                position = 0
                 if self._plain is not None:
-                    at = self._plain_events(self._plain, data, out)
-                    if at == len(data):
+                    position = self._plain_events(self._plain, data, out)
+                    if position == len(data):
                         return b"".join(out)
-                at = self._simple_events(data, at, out)
-                if at == len(data):
+                position = self._simple_events(data, position, out)
+                if position == len(data):
                     return b"".join(out)
-                data = data[at:]
+                data = data[position:]
             for event in events.feed(data):
                 if (payload := data_of(event)) is not None:
                     out.append(self._event(payload))  # noqa: PERF401 - the part before an error is needed
@@ -154,18 +154,18 @@ class StreamRewriter:
             self.unsent = b"".join(out)
             raise
 
-    def _simple_events(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """Read the events from `at` on that are a `data: ` with JSON and nothing else, and add the output to
-        `out`. Returns how far it has read. Has the same effect as EventReader, which would cost twice as
-        much per event. (JSON has a CR nowhere but between tokens. There, it is no end of a line here.)"""
-        while data.startswith(b"data: ", at):
-            end = data.find(b"\n", at)
-            if end < 0 and data.find(b"\r", at) < 0:
-                self._events.keep(data[at:])
+    def _simple_events(self, data: bytes, position: int, out: list[bytes]) -> int:
+        """Read the events from `position` on that consist of one `data: ` field with JSON, and add the output
+        to `out`. Returns how far it has read. Has the same effect as EventReader, which would cost twice as
+        much per event. (JSON has a CR only between tokens. Here, it does not end a line.)"""
+        while data.startswith(b"data: ", position):
+            end = data.find(b"\n", position)
+            if end < 0 and data.find(b"\r", position) < 0:
+                self._events.keep(data[position:])
                 return len(data)
             if end < 0 or not data.startswith(b"\n", end + 1):
                 break
-            payload = data[at + 6 : end]
+            payload = data[position + 6 : end]
             if payload == _DONE:
                 out.append(self._end())
             else:
@@ -174,8 +174,8 @@ class StreamRewriter:
                 except orjson.JSONDecodeError:
                     break  # perhaps it has other ends of lines
                 out.append(self._chunk(chunk, payload))
-            at = end + 2
-        return at
+            position = end + 2
+        return position
 
     def ending(self) -> bytes:
         """The missing end of a response whose choices have all finished before the engine failed: the latest
@@ -202,9 +202,9 @@ class StreamRewriter:
     def _plain_events(self, shape: PlainEvent, data: bytes, out: list[bytes]) -> int:
         """Read the plain events with which `data` begins, and add the output to `out`. Returns their length.
         Has the same effect as `_event` for each."""
-        at, head, match = 0, shape.head, shape.rest.match
+        position, head, match = 0, shape.head, shape.rest.match
         usage, answer = self.usage, self._answer if shape.resumable else None
-        while data.startswith(head, at) and (event := match(data, at + len(head))) is not None:
+        while data.startswith(head, position) and (event := match(data, position + len(head))) is not None:
             values = event.groups()  # all at once costs less than two by name
             text = values[0]
             try:
@@ -221,12 +221,12 @@ class StreamRewriter:
                     usage.reasoning = thought
                 usage.prompt, usage.completion = prompt, completion
             if answer is not None:
-                said = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text
-                answer.add_text(said, usage.completion)
+                decoded = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text
+                answer.add_text(decoded, usage.completion)
             new_rest = shape.new_rest
             out.append(shape.new_head + (event[0] if new_rest is None else text + new_rest))
-            at = event.end()
-        return at
+            position = event.end()
+        return position
 
     def _event(self, data: bytes) -> bytes:
         """The output for the data of one event."""
@@ -323,7 +323,7 @@ class StreamRewriter:
             choice = choices[0]
             plain = (
                 len(choices) == 1
-                and type(choice[self._says]) is self._said
+                and type(choice[self._content_key]) is self._content_type
                 and choice["finish_reason"] is None
                 and type(index := choice["index"]) is int
                 and 0 <= index < self._choices
@@ -349,9 +349,11 @@ class StreamRewriter:
     def _say(self, choice: Any) -> None:
         """Check one choice of an event in full. Raises MalformedError."""
         check_choice(choice, self._choices)
-        self._says, said = ("delta", choice["delta"]) if "delta" in choice else ("text", choice.get("text"))
-        self._said = type(said)
-        if self._said is not (dict if self._says == "delta" else str):
+        self._content_key, content = (
+            ("delta", choice["delta"]) if "delta" in choice else ("text", choice.get("text"))
+        )
+        self._content_type = type(content)
+        if self._content_type is not (dict if self._content_key == "delta" else str):
             raise MalformedError("a choice has no content")
         reason = choice.get("finish_reason")
         if reason:
@@ -360,9 +362,9 @@ class StreamRewriter:
             self.aborted = self.aborted or reason == "abort"
             self._plain = None  # what follows the end is read with care
         if not self.has_content:
-            self.has_content = bool(reason) or _says_something(said, self._unsaid)
+            self.has_content = bool(reason) or _says_something(content, self._unsaid)
             if not self.has_content:
-                self._says = ""  # check the next one in full, too
+                self._content_key = ""  # check the next one in full, too
 
     def _end(self) -> bytes:
         """Handle [DONE]. It is accepted only after all choices have finished or the final counts have

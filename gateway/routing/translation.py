@@ -1,6 +1,6 @@
 """Rewrites an engine's event stream for a client that speaks another dialect.
 
-The engine's events are checked and counted as ever; a `Reply` makes of each what the client gets.
+The engine's events are checked and counted as usual; a `Reply` turns each into what the client gets.
 Pure, except for the reply's state, which lasts across the engines that take part in one stream.
 """
 
@@ -73,9 +73,9 @@ class TranslatingRewriter(StreamRewriter):
     def _plain_events(self, shape: PlainEvent, data: bytes, out: list[bytes]) -> int:
         """The loop of StreamRewriter with another output. Written out: a call per event would slow down the
         streams that need no translation."""
-        at, head, match = 0, shape.head, shape.rest.match
+        position, head, match = 0, shape.head, shape.rest.match
         usage, answer, reply = self.usage, self._answer, self._reply
-        while data.startswith(head, at) and (event := match(data, at + len(head))) is not None:
+        while data.startswith(head, position) and (event := match(data, position + len(head))) is not None:
             values = event.groups()  # all at once costs less than two by name
             text = values[0]
             try:
@@ -92,11 +92,11 @@ class TranslatingRewriter(StreamRewriter):
                     usage.reasoning = thought
                 usage.prompt, usage.completion = prompt, completion
             if answer is not None:
-                said = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text
-                answer.add_text(said, usage.completion)
+                decoded = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text
+                answer.add_text(decoded, usage.completion)
             out.append(reply.text(text))
-            at = event.end()
-        return at
+            position = event.end()
+        return position
 
     def _whole_usage(self) -> ReplyUsage:
         return whole_usage(self.usage, self._so_far)

@@ -1,7 +1,7 @@
 """Turns: which request goes to an engine next. Acts on `gateway.admission.fair_queue`, which decides.
 
-A request that finds nobody waiting before it, and an engine with room, goes on at once. Any other waits here
-until it is granted a turn: a place on the engine that the scheduler has picked for it just then. The place is
+A request goes on at once if nobody waits before it and an engine has room. Any other waits here until it is
+granted a turn: a place on the engine that the scheduler has picked for it just then. The place is
 kept while the adapter is loaded, and becomes the request's lease.
 """
 
@@ -24,7 +24,7 @@ from gateway.routing.queue_refusals import DEFAULT_LIMITS, QueueLimits, Refusal,
 from gateway.routing.queue_ticket import NAMES, QueueTicket
 
 SWEEP_SECONDS: Final = 0.05
-"""Time between looks at everyone who waits."""
+"""Time between checks of everyone who waits."""
 CHECK_SECONDS: Final = 1.0
 """Time between two checks whether waiting still makes sense."""
 
@@ -82,7 +82,7 @@ class Turns:
         self.queues: dict[str, FleetQueue] = {}
         self._waiting: dict[Waiter, _Waiting] = {}
         self._due: set[FleetQueue] = set()
-        """Those that are looked at in the loop's next iteration."""
+        """The queues to check in the loop's next iteration."""
         self._served: dict[str, float] = {}
         """Tenant → weighted tokens of its requests that have ended since the metrics were last written."""
         self.alone = True
@@ -290,8 +290,8 @@ class Turns:
     def _dispatch(self, queue: FleetQueue, **picks: int) -> None:
         def fit(waiter: Waiter) -> Fit:
             waiting = self._waiting[waiter]
-            found = waiting.fit()
-            return found if found and queue.has_room(waiting.picked()) else Fit.NO
+            verdict = waiting.fit()
+            return verdict if verdict and queue.has_room(waiting.picked()) else Fit.NO
 
         while queue.waiting.size and (waiter := queue.next(fit, **picks)) is not None:
             queue.waiting.remove(waiter, served=True)
@@ -302,11 +302,11 @@ class Turns:
 
     def _usable(self) -> dict[str, list[EngineState]]:
         """Base model → its engines that take requests."""
-        found: dict[str, list[EngineState]] = {}
+        fleets: dict[str, list[EngineState]] = {}
         for state in self._pool.states():
             if state.usable:
-                found.setdefault(state.engine.base_model, []).append(state)
-        return found
+                fleets.setdefault(state.engine.base_model, []).append(state)
+        return fleets
 
     def _divide(self, queue: FleetQueue, states: list[EngineState] | None = None) -> None:
         if self.enabled:

@@ -57,7 +57,7 @@ class RetryElsewhere(Exception):  # noqa: N818  # an instruction, not an error
 class Upstream:
     """HTTP access to the engines through one connection pool.
 
-    Only `Lifecycle.attempt` calls `post`, once per attempt. It never retries: failures that another engine
+    Only `Delivery.attempt` calls `post`, once per attempt. It never retries: failures that another engine
     may not have are raised as RetryElsewhere, and refusals of the request as FlorinError. Nothing of the
     client's headers is passed on but its trace context.
     """
@@ -187,8 +187,8 @@ class _Post:
         try:
             return await self._pool.connect(self._where, timeout=self._connect_timeout)
         except OSError as error:
-            why = str(error) or f"no connection within {self._connect_timeout:g} s"
-            raise RetryElsewhere("unreachable", why, suspect=True, engine_worked=False) from error
+            reason = str(error) or f"no connection within {self._connect_timeout:g} s"
+            raise RetryElsewhere("unreachable", reason, suspect=True, engine_worked=False) from error
 
     async def __aexit__(self, *_: object) -> None:
         self._pool.release(self._where, self._connection)
@@ -213,7 +213,7 @@ def connection_lost(error: Exception) -> RetryElsewhere:
 
 def abandoned(lease: Lease) -> RetryElsewhere:
     """The retry of an abandoned attempt. It counts as a failed attempt only if the engine works."""
-    name, why = lease.state.engine.name, lease.abandoned
+    name, reason = lease.state.engine.name, lease.abandoned
     words = {
         "down": "is down",
         "hung": "hangs",
@@ -221,7 +221,7 @@ def abandoned(lease: Lease) -> RetryElsewhere:
         "idle": "stopped sending",
         "deadline": "did not start to answer by the request's deadline",
     }
-    return RetryElsewhere(why, f"{name} {words[why]}", engine_worked=why in {"first_byte", "idle"})
+    return RetryElsewhere(reason, f"{name} {words[reason]}", engine_worked=reason in {"first_byte", "idle"})
 
 
 async def read_whole(response: EngineConnection, limit: int) -> bytes:
@@ -263,11 +263,11 @@ async def _refusal(
 
 def trouble_of(engine: Engine, status: int, error: dict[str, Any]) -> RetryElsewhere | None:
     """The retry of an error that this kind of engine reports with another status than vLLM would."""
-    said = error.get("message")
-    match driver_of(engine).trouble(status, said if type(said) is str else ""):
+    message = error.get("message")
+    match driver_of(engine).trouble(status, message if type(message) is str else ""):
         case Trouble.UNKNOWN_MODEL:
-            why = "the engine does not hold the version"
-            return RetryElsewhere("unknown_model", why, unknown_model=True, engine_worked=False)
+            reason = "the engine does not hold the version"
+            return RetryElsewhere("unknown_model", reason, unknown_model=True, engine_worked=False)
         case Trouble.ENGINE:
             return RetryElsewhere("status_5xx", f"{status}: {refusal(error).message}")
     return None
@@ -298,8 +298,11 @@ def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError |
     """The engine's error about a client's mistake, in words for clients; None: not the client's mistake."""
     if status not in _CLIENT_ERRORS:
         return None
-    said = refusal(error)
-    message = said.message.replace(target.engine_name, target.label)
+    explanation = refusal(error)
+    message = explanation.message.replace(target.engine_name, target.label)
     return FlorinError(
-        said.code, message, param=said.param, status=status if status in {400, 413, 422} else 400
+        explanation.code,
+        message,
+        param=explanation.param,
+        status=status if status in {400, 413, 422} else 400,
     )

@@ -1,4 +1,4 @@
-"""What a key tells of itself and its tenant, and how people sign in."""
+"""What a key can learn about itself and its tenant, and how people sign in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters and their versions: how they are registered and changed, and what the API tells of them.
+"""Adapters and their versions: how they are registered and changed, and how the API describes them.
 
 Fields marked *operators* are left out of what a tenant's own administrator gets: which engines hold a
 version, and where its files are, is not the tenant's.

@@ -1,4 +1,4 @@
-"""The audit log, and what became of one request."""
+"""The audit log, and the attempts of one request."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ANYTHING: Final = TypeAdapter[Any](Any)
 
 
 def json_of(answer: Any) -> bytes:
-    """Of an answer, or of several. Fields that were left out stay out."""
+    """Serialize an answer, or several. Fields that were left out stay out."""
     return _ANYTHING.dump_json(answer, exclude_unset=True)
 
 
@@ -51,7 +51,7 @@ class StrictBody(BaseModel):
 
 
 class Answer(BaseModel):
-    """What a route returns. Who reads one ignores fields that it does not know, so that a command line works
+    """What a route returns. Readers ignore fields that they do not know, so that a command line works
     with a newer gateway."""
 
     model_config = ConfigDict(
@@ -67,7 +67,7 @@ class Answer(BaseModel):
 
     @classmethod
     def read(cls, body: Json) -> Self:
-        """Of what a gateway sent. Raises pydantic.ValidationError."""
+        """Read what a gateway sent. Raises pydantic.ValidationError."""
         answer = cls.model_validate(body)
         answer._body = body  # noqa: SLF001 - its own
         return answer
@@ -92,7 +92,7 @@ class Listed(Answer, Generic[T]):
 
 
 class Named(Answer):
-    """Anything of which only the name is read."""
+    """An object of which only the name is read."""
 
     name: str
 

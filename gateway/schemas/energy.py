@@ -62,7 +62,7 @@ class EnergySums(Answer):
 
 
 class EnergyRow(EnergySums):
-    """With the dimensions that the report is `by`."""
+    """With the dimensions that the report is grouped `by`."""
 
     tenant: str | None = None
     adapter: str | None = None

@@ -1,4 +1,4 @@
-"""What is said of an engine when it is registered: by operators, by its own host, and in fleet files."""
+"""An engine's registration: by operators, by its own host, and in fleet files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _DRIVER_TITLES: Final = {name: kind.title for name, kind in DRIVERS.items()}
 
 
 class EngineOptions(StrictBody):
-    """What is registered of an engine, by whichever way."""
+    """The fields of every registration of an engine."""
 
     base: Annotated[Label, Option("Base model")] = Field(
         description="The base model's name, as the engine serves it."

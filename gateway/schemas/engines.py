@@ -1,4 +1,4 @@
-"""Engines: what the API tells of them, and how their states are changed."""
+"""Engines: how the API describes them, and how their states are changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations of versions: how they are asked for, and what the API tells of them."""
+"""Evaluations of versions: how they are requested, and how the API describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys: what creates and changes them, and what the API tells of them."""
+"""API keys: how they are created and changed, and how the API describes them."""
 
 from __future__ import annotations
 

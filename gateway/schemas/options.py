@@ -66,7 +66,7 @@ class OptionField:
 
     @property
     def name(self) -> str:
-        """Of the command's parameter."""
+        """Name of the command's parameter."""
         return "_".join(self.path)
 
     @property
@@ -100,7 +100,7 @@ class OptionField:
 
     @property
     def values(self) -> dict[str, str]:
-        """Of a choice: value → what a form calls it."""
+        """The values of a choice → what a form calls them."""
         values = list(self.type) if isinstance(self.type, EnumType) else get_args(self.type)
         return {str(value): self.option.choices.get(value, str(value)) for value in values}
 

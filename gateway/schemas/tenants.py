@@ -1,4 +1,4 @@
-"""Tenants: what the API tells operators of them, and tenants of themselves."""
+"""Tenants: how the API describes them to operators, and to themselves."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class AtAGlance(Answer):
 
 
 class TenantPage(Tenant, AtAGlance):
-    """What an operator wants to see of a tenant at one glance."""
+    """A tenant at a glance, for operators."""
 
     queue: Queue
     adapters: tuple[Adapter, ...] = Field(description="Its adapters, and where they are loaded.")

@@ -29,7 +29,7 @@ _EXAMPLES: Final[dict[Kind, str]] = {
 
 def parsed(kind: Kind, text: str) -> Any:
     """What the API takes for it: an integer, bytes, decimal text, a float, or the text itself. Raises
-    ValueError, whose message goes on after what the value is for: `'x' is not a number such as …`."""
+    ValueError, whose message follows the name of the value: `'x' is not a number such as …`."""
     if kind not in _EXAMPLES:
         return words(text) if kind == "words" else text
     plain = re.sub(r"[\s,_]", "", text)
@@ -67,7 +67,7 @@ def words(text: str) -> list[str]:
 
 
 def labels(pairs: Iterable[str]) -> dict[str, str]:
-    """Of `pool=acme`, each label once. Raises ValueError, likewise."""
+    """Labels typed as `pool=acme`, each label once. Raises ValueError, likewise."""
     values: dict[str, str] = {}
     for pair in pairs:
         label, equals, value = pair.partition("=")

@@ -37,7 +37,7 @@ class AsgiCycle(RequestResponseCycle):
     _until_close = False
 
     async def send(self, message: Any) -> None:
-        """HTTP/1.0 knows no chunks: what has no length ends with the connection. A header of the response
+        """HTTP/1.0 has no chunks: a body without a length ends with the connection. A header of the response
         goes before the default of that name."""
         if self.waiting_for_100_continue and self.more:
             self.keep_alive = False  # the client may or may not send the body

@@ -43,7 +43,7 @@ _MAX_PIPELINED: Final = 100
 """Requests on a connection that may wait for the response to another. Clients that pipeline send a few."""
 _LINGER_SECONDS: Final = 2.0
 _UNREAD: Final = 64 * 1024
-"""Bytes in the kernel from which on a client counts as one that does not read."""
+"""Unread bytes in the kernel above which a client counts as one that does not read."""
 
 
 class Application(Protocol):
@@ -153,7 +153,7 @@ class ClientConnection(asyncio.Protocol):
         return self._proxies.client(self.address, headers).address if self._proxies else self.address
 
     def _forwarded(self, headers: Headers) -> dict[str, Any]:
-        """What of a request's ASGI scope a trusted proxy knows better than we do."""
+        """The parts of a request's ASGI scope that a trusted proxy knows better than the socket does."""
         if self._proxies is None:
             return {}
         client = self._proxies.client(self.address, headers)

@@ -227,7 +227,7 @@ class Connections:
         for connection in list(self.open):
             current = connection.progress(now)
             if paused or connection.mark is None:
-                # The process was not running, so it cannot say what its clients did meanwhile.
+                # The process was not running, so it does not know what its clients did meanwhile.
                 connection.mark = current
                 continue
             late, connection.mark = overdue(connection.mark, current, self.limits)

@@ -168,12 +168,12 @@ class EngineConnection(asyncio.Protocol):
         """The whole body. Raises EngineConnectionError, and ResponseTooLargeError above `limit` bytes."""
         body = await self.readany()
         if not self.complete:
-            whole = bytearray(body)  # a list of very small chunks could be 50 times as large
+            buffer = bytearray(body)  # a list of very small chunks could be 50 times as large
             while part := await self.readany():
-                whole += part
-                if len(whole) > limit:
+                buffer += part
+                if len(buffer) > limit:
                     break
-            body = bytes(whole)
+            body = bytes(buffer)
         if len(body) > limit:
             raise ResponseTooLargeError(f"the response is longer than {limit:,} bytes")
         return body

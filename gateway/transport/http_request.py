@@ -106,7 +106,7 @@ class HttpRequest:
         """Bytes sent to the client on its connection."""
         return self._connection.written
 
-    # -- what the connection tells
+    # -- called by the connection
 
     def body_received(self, part: bytes) -> None:
         self.received += len(part)
@@ -171,7 +171,7 @@ class HttpRequest:
         return self.disconnected or self._connection.gone()
 
     def watch(self, on_disconnect: Callable[[], object] | None) -> None:
-        """Call this function when the client disconnects; None: no longer."""
+        """Call this function when the client disconnects; None: call nothing any more."""
         self._on_disconnect = on_disconnect
         if self.disconnected and on_disconnect is not None:
             on_disconnect()

@@ -66,9 +66,9 @@ def repeatable(data: bytes, head: RequestHead) -> RepeatedHead | None:
     if len(lengths) != 1 or not lengths[0].isdigit():
         return None
     names = data[:end].lower()
-    at = names.find(_LENGTH) + len(_LENGTH)
-    start = data.find(lengths[0], at, end)
-    if names.count(_LENGTH) != 1 or start < 0 or data[at:start].strip(b" \t"):
+    name_end = names.find(_LENGTH) + len(_LENGTH)
+    start = data.find(lengths[0], name_end, end)
+    if names.count(_LENGTH) != 1 or start < 0 or data[name_end:start].strip(b" \t"):
         return None
     after = data[start + len(lengths[0]) : end + 4]
     return RepeatedHead(head, data[:start], after) if after.startswith(b"\r\n") else None

@@ -27,7 +27,7 @@ _TOO_LARGE: Final = "The request's headers are too large."
 
 
 class Receiver(Protocol):
-    """What is told of each request, in this order."""
+    """What the connection learns of each request, in this order."""
 
     address: str
 

@@ -1,7 +1,7 @@
 """How much memory the headers of requests that have not all arrived may take.
 
 Each connection may send `FLORIN_MAX_HEADER_BYTES` and then wait for `FLORIN_HEADER_TIMEOUT`, so thousands of
-connections would take hundreds of megabytes. Whoever holds most goes first: headers usually arrive whole, and
+connections would take hundreds of megabytes. The largest are refused first: headers usually arrive whole, and
 are then never counted.
 """
 
@@ -56,9 +56,9 @@ class UnfinishedHeads:
             if not self._by_network[network]:
                 del self._by_network[network]
 
-    def _refuse(self, counts: Callable[[object], bool], held: Callable[[], int], most: int) -> None:
-        """Refuse the largest of the networks that hold most until a quarter is free: sorting them for each
-        part of a head would cost more than the memory."""
+    def _refuse(self, counts: Callable[[object], bool], bytes_held: Callable[[], int], most: int) -> None:
+        """Refuse the largest heads of the networks that hold most, until a quarter is free: sorting them for
+        each part of a head would cost more than the memory."""
         sizes = [
             (self._by_network[network], size, connection)
             for connection, (network, size) in self._held.items()
@@ -66,7 +66,7 @@ class UnfinishedHeads:
         ]
         sizes.sort(key=lambda entry: entry[:2], reverse=True)
         for *_, connection in sizes:
-            if held() <= most * 3 // 4:
+            if bytes_held() <= most * 3 // 4:
                 return
             self.finish(connection)
             connection.refuse_head()

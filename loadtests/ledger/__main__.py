@@ -157,20 +157,20 @@ def _bar() -> Progress:
 
 def _problems(document: dict[str, Any]) -> list[str]:
     """Checks of the results."""
-    found: dict[str, dict[str, Any]] = defaultdict(dict)  # a step that was left out has no problems
-    found |= {step["name"]: step["result"] for step in document["steps"]}
+    results: dict[str, dict[str, Any]] = defaultdict(dict)  # a step that was left out has no problems
+    results |= {step["name"]: step["result"] for step in document["steps"]}
     problems = []
-    if found["check that it adds up"].get("nano_gpu_hours"):
+    if results["check that it adds up"].get("nano_gpu_hours"):
         problems.append("The parts do not add up to the totals.")
-    if found["roll up the month"].get("pending"):
+    if results["roll up the month"].get("pending"):
         problems.append("Some pool-hours are not rolled up.")
-    if (closed := found["close the month"].get("records", document["records"])) != document["records"]:
+    if (closed := results["close the month"].get("records", document["records"])) != document["records"]:
         problems.append(f"The closed month has {closed:,} records.")
-    problems += [said for name in VERIFY for said in found[name].get("problems", ())]
+    problems += [problem for name in VERIFY for problem in results[name].get("problems", ())]
     problems += [
-        f"{name}: {found[REPORT][name]:,} reported but {found[NAIVE][name]:,} in the records."
+        f"{name}: {results[REPORT][name]:,} reported but {results[NAIVE][name]:,} in the records."
         for name in ("requests", "completion_tokens")
-        if found[REPORT] and found[NAIVE] and found[REPORT][name] != found[NAIVE][name]
+        if results[REPORT] and results[NAIVE] and results[REPORT][name] != results[NAIVE][name]
     ]
     return problems
 

@@ -52,9 +52,9 @@ def load(
             index.drop(connection)
     with _bulk(url, copies) as put:
         for rows in islice(month.hours(), hours):
-            made = [UsageRecord(**dict(zip(COLUMNS[:-1], row[:-1], strict=True))) for row in rows]
+            hour_records = [UsageRecord(**dict(zip(COLUMNS[:-1], row[:-1], strict=True))) for row in rows]
             with ledger.write() as connection:
-                stored = stored_rows(connection, made, names)
+                stored = stored_rows(connection, hour_records, names)
             put([(row[-1], *own) for row, own in zip(rows, stored, strict=True)])
             progress(month.made * copies)
     for index in indexes:
@@ -108,9 +108,9 @@ def _into_sqlite(path: str, copies: int) -> Iterator[Put]:
         connection.close()
 
 
-def _set_byte(data: bytes, at: int, value: int) -> bytes:
+def _set_byte(data: bytes, position: int, value: int) -> bytes:
     """As PostgreSQL's."""
-    return data[:at] + bytes([value]) + data[at + 1 :]
+    return data[:position] + bytes([value]) + data[position + 1 :]
 
 
 @contextmanager
@@ -188,9 +188,9 @@ def size(url: str) -> int:
         return sum(p.stat().st_size for p in Path(parsed.database or "").parent.glob("*.db*"))
     ledger = Ledger(url)
     with ledger.read() as connection:
-        found = _size(connection)
+        size_bytes = _size(connection)
     ledger.close()
-    return found
+    return size_bytes
 
 
 def _size(connection: Connection) -> int:

@@ -69,14 +69,14 @@ def engines() -> list[Engine]:
 
 def adapters() -> list[Adapter]:
     dice = np.random.default_rng(1)
-    made = []
+    drawn = []
     for n in range(TENANTS):
         for k in range(1 + n % 3):
             first, second = (int(x) for x in dice.choice(ENGINES, 2, replace=False))
             tenant = f"tenant-{n:03}"
-            made.append(Adapter(tenant, f"{tenant}/adapter-{k}", f"v{1 + (n + k) % 4}", (first, second)))
-    dice.shuffle(made)
-    return made
+            drawn.append(Adapter(tenant, f"{tenant}/adapter-{k}", f"v{1 + (n + k) % 4}", (first, second)))
+    dice.shuffle(drawn)
+    return drawn
 
 
 def counts(records: int) -> list[int]:
@@ -84,8 +84,8 @@ def counts(records: int) -> list[int]:
     hours = np.arange(HOURS)
     tide = 1.6 + np.sin((hours % 24 - 9) / 24 * 2 * np.pi) - 0.35 * ((hours // 24) % 7 >= 5)
     until = np.floor(np.cumsum(tide) / tide.sum() * records + 0.5).astype(int)
-    made = np.diff(until, prepend=0)
-    return [int(n) for n in made]
+    per_hour = np.diff(until, prepend=0)
+    return [int(n) for n in per_hour]
 
 
 class Month:

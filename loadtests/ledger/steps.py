@@ -112,12 +112,12 @@ def _imbalance(ledger: Ledger) -> dict[str, Any]:
 
 def _report(*by: str, **more: Any) -> Callable[[Ledger], dict[str, Any]]:
     def step(ledger: Ledger) -> dict[str, Any]:
-        found = cost_report(ledger, Question(month_of(MONTH), by, **more), now=END)
+        report = cost_report(ledger, Question(month_of(MONTH), by, **more), now=END)
         return {
-            "rows": len(found["rows"]),
-            "requests": sum(row["requests"] for row in found["rows"]),
-            "completion_tokens": sum(row["completion_tokens"] for row in found["rows"]),
-            "complete": found["complete"],
+            "rows": len(report["rows"]),
+            "requests": sum(row["requests"] for row in report["rows"]),
+            "completion_tokens": sum(row["completion_tokens"] for row in report["rows"]),
+            "complete": report["complete"],
         }
 
     return step
@@ -165,20 +165,20 @@ def _close(ledger: Ledger) -> dict[str, Any]:
 
 def _preview(ledger: Ledger) -> dict[str, Any]:
     with ledger.read() as connection:
-        found = preview(connection, MONTH, now=END + 2 * HOUR)
-    return {"statements": len(found["statements"])}
+        document = preview(connection, MONTH, now=END + 2 * HOUR)
+    return {"statements": len(document["statements"])}
 
 
 def _statement(ledger: Ledger) -> dict[str, Any]:
-    found = statement_json(ledger, "tenant-007", MONTH, issuer="", now=END + 2 * HOUR, known=True)
-    assert found is not None, "known"
-    return {"amount_cents": found["amount_cents"], "state": found["state"]}
+    statement = statement_json(ledger, "tenant-007", MONTH, issuer="", now=END + 2 * HOUR, known=True)
+    assert statement is not None, "known"
+    return {"amount_cents": statement["amount_cents"], "state": statement["state"]}
 
 
 def _verify(*, quick: bool) -> Callable[[Ledger], dict[str, Any]]:
     def step(ledger: Ledger) -> dict[str, Any]:
-        [found] = verify(ledger, MONTH, quick=quick)
-        return {"problems": [check.detail for check in found.checks if check.ok is False]}
+        [verification] = verify(ledger, MONTH, quick=quick)
+        return {"problems": [check.detail for check in verification.checks if check.ok is False]}
 
     return step
 

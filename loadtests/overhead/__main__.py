@@ -2,7 +2,8 @@
 forward and other gateways, in the same run.
 
 The gateway runs on core 0, the mock engine and the load generator on core 1. Contestants take turns in every
-round, so that noise affects all of them equally. For disturbed rounds, half as many are added at most.
+round, so that noise affects all of them equally. Disturbed rounds are repeated, at
+most half as many as planned.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Api:
     body: Callable[[int], Said]
     """A request for so many tokens, besides `model` and `stream`."""
     text: Callable[[Said], str]
-    """Of a whole answer."""
+    """Text of a whole answer."""
     used: Callable[[Said], int]
     """Completion tokens of a whole answer."""
     piece: Callable[[Said], str | None]

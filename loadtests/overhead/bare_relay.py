@@ -39,11 +39,11 @@ async def health() -> Response:
 @app.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
     body = await request.body()
-    asked = orjson.loads(body)
+    fields = orjson.loads(body)
     session: aiohttp.ClientSession = request.app.state.session
     upstream = await session.post(f"{UPSTREAM}/v1/chat/completions", data=body, headers=HEADERS)
     kind = upstream.headers["content-type"]
-    if asked.get("stream"):
+    if fields.get("stream"):
         return StreamingResponse(_relay(upstream), upstream.status, media_type=kind)
     async with upstream:
         return Response(await upstream.read(), upstream.status, media_type=kind)

@@ -31,16 +31,16 @@ def check_whole(status: int, body: bytes, expect: str, api: Api = CHAT) -> str:
         answer = orjson.loads(body)
         if not api.used(answer):
             return f"no usage: {body[:300]!r}"
-        said = api.text(answer)
+        text = api.text(answer)
     except (ValueError, KeyError, IndexError, TypeError) as problem:
         return f"status {status}, {problem!r}: {body[:300]!r}"
-    return _compare(status, said, expect)
+    return _compare(status, text, expect)
 
 
 def check_stream(status: int, arrivals: Arrivals, expect: str, api: Api = CHAT) -> tuple[str, list[Event]]:
     """The problem, if any, and the events that are about text. Status 0: the stream was still running."""
     events: list[Event] = []
-    said = ""
+    answer = ""
     finished = done = False
     try:
         for arrived, data in _events(arrivals):
@@ -55,23 +55,23 @@ def check_stream(status: int, arrivals: Arrivals, expect: str, api: Api = CHAT) 
             piece = api.piece(event)
             if piece is not None:
                 text, sent = _unstamped(piece)
-                said += text
+                answer += text
                 events.append(Event(arrived, sent))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as problem:
-        whole = b"".join(data for _, data in arrivals)
-        return f"status {status}, {problem!r}: {whole[:300]!r}", events
+        received = b"".join(data for _, data in arrivals)
+        return f"status {status}, {problem!r}: {received[:300]!r}", events
     if not status:
-        return ("" if expect.startswith(said) else _compare(200, said, expect)), events
+        return ("" if expect.startswith(answer) else _compare(200, answer, expect)), events
     if not done or not finished:
-        return f"status {status}, ended without its last event: {said[-200:]!r}", events
-    return _compare(status, said, expect), events
+        return f"status {status}, ended without its last event: {answer[-200:]!r}", events
+    return _compare(status, answer, expect), events
 
 
 def _events(arrivals: Arrivals) -> Iterator[tuple[float, bytes]]:
     rest = b""
     for arrived, data in arrivals:
-        *whole, rest = (rest + data).split(b"\n\n")
-        for event in whole:
+        *complete, rest = (rest + data).split(b"\n\n")
+        for event in complete:
             if not event.startswith(b":"):  # a comment keeps connections alive
                 yield arrived, event.partition(b"data: ")[2]
 
@@ -84,7 +84,7 @@ def _unstamped(text: str) -> tuple[str, float]:
     return _STAMP.sub("", text), sent
 
 
-def _compare(status: int, said: str, expect: str) -> str:
-    if status != 200 or said != expect:
-        return f"status {status}, text {said[:200]!r} instead of {expect[:200]!r}"
+def _compare(status: int, text: str, expect: str) -> str:
+    if status != 200 or text != expect:
+        return f"status {status}, text {text[:200]!r} instead of {expect[:200]!r}"
     return ""

@@ -24,11 +24,11 @@ def seconds(pid: int) -> float:
 def everything() -> float:
     """The same for all processes of the machine together, and their children that have ended, with the time
     that the hypervisor gave to other machines."""
-    found = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    ticks = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended since
-            found += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:15]))
-    return found * _TICK
+            ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:15]))
+    return ticks * _TICK
 
 
 def total(pids: Iterable[int]) -> float:
@@ -46,11 +46,11 @@ def memory(pid: int) -> int:
 
 def tree(root: int) -> list[int]:
     """`root` and all its living descendants."""
-    found = [root]
-    for pid in found:
+    pids = [root]
+    for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
-    return found
+            pids += [int(child) for child in task.read_text().split()]
+    return pids
 
 
 def name(pid: int) -> str:
@@ -62,10 +62,10 @@ def name(pid: int) -> str:
 
 def move(pids: Iterable[int], core: int) -> None:
     """Pin all threads of these processes to `core`."""
-    wanted = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0))
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {wanted[core % len(wanted)]})
+            os.sched_setaffinity(int(thread.name), {cores[core % len(cores)]})
 
 
 def machine() -> dict[str, str]:
@@ -83,8 +83,8 @@ def machine() -> dict[str, str]:
 def on_core(core: int) -> Iterator[None]:
     """Pin everything started inside to `core`, including children and threads."""
     before = os.sched_getaffinity(0)
-    wanted = sorted(before)[core % len(before)]
-    os.sched_setaffinity(0, {wanted})
+    chosen = sorted(before)[core % len(before)]
+    os.sched_setaffinity(0, {chosen})
     try:
         yield
     finally:

@@ -92,7 +92,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(what: str, size: int) -> Point:
-    """Of each kind but `what`, there are just enough for the customers."""
+    """Measure with `size` of the kind `what`, and of the others just enough for the customers."""
     adapters = size if what == "adapters" else SLOTS
     tenants = size if what == "tenants" else min(adapters, SLOTS)
     engines = {"base": BASE, "max_loras": SLOTS, "max_cpu_loras": 2 * SLOTS, "max_lora_rank": 64}
@@ -103,14 +103,14 @@ def _measure(what: str, size: int) -> Point:
             mock = stack.enter_context(ThinMockProcess(**engines, count=count))
         state = Path(directory) / "state"
         with EmbeddedValkey(state, fsync="everysec") as store:
-            made = asyncio.run(_fill(store.url, adapters, tenants, mock))
+            registry = asyncio.run(_fill(store.url, adapters, tenants, mock))
         asks = [
             Ask(PLAIN.body(model), PLAIN.expect(version.engine_name), key)
-            for (model, key), version in zip(made.customers, made.versions, strict=False)
+            for (model, key), version in zip(registry.customers, registry.versions, strict=False)
         ]
         point = Point(size)
         for number in range(1 + STARTS):  # the first loads the adapters
-            with ScaledGateway(state, made.customers[0]) as gateway:
+            with ScaledGateway(state, registry.customers[0]) as gateway:
                 if number:
                     point.starts.append(gateway.seconds)
                 generate(PLAIN.job(gateway.port, asks, 0.5, {"mock": [mock.pid]}))
@@ -122,7 +122,7 @@ def _measure(what: str, size: int) -> Point:
 
 async def _fill(url: str, adapters: int, tenants: int, mock: ThinMockProcess) -> Registry:
     store = RedisStore(url)
-    made = await fill(store, adapters, tenants, mock.url)
+    registry = await fill(store, adapters, tenants, mock.url)
     now = time.time_ns() // 1000
     others = [
         Engine(
@@ -138,7 +138,7 @@ async def _fill(url: str, adapters: int, tenants: int, mock: ThinMockProcess) ->
     ]
     await store.commit([Change("engine", engine.name, dump(engine)) for engine in others])
     await store.close()
-    return made
+    return registry
 
 
 def _measure_running(point: Point, gateway: ScaledGateway, asks: list[Ask], mock: ThinMockProcess) -> None:

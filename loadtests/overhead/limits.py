@@ -60,7 +60,7 @@ def microseconds(limits: Limits, budget: Budget) -> list[float]:
             (10**14,) * 6, 10**5, (10**8, 10**8), rates, budgets, budgets, budgets, 0, 0, wanted=False, due=()
         )
         account.hear(share, asked_at=math.inf, now=time.monotonic())
-    found = []
+    per_request = []
     for _ in range(ROUNDS):
         began = time.process_time_ns()
         for _ in range(REQUESTS):
@@ -68,14 +68,14 @@ def microseconds(limits: Limits, budget: Budget) -> list[float]:
             assert grant is not None
             grant.count(50, 0, 60, choices=1)
             grant.settle()
-        found.append((time.process_time_ns() - began) / REQUESTS / 1000)
-    return found
+        per_request.append((time.process_time_ns() - began) / REQUESTS / 1000)
+    return per_request
 
 
 async def main() -> None:
     for name, (limits, budget) in CASES.items():
-        found = microseconds(limits, budget)
-        print(f"{name:35} {statistics.median(found):6.2f} µs ({min(found):.2f} to {max(found):.2f})")
+        times = microseconds(limits, budget)
+        print(f"{name:35} {statistics.median(times):6.2f} µs ({min(times):.2f} to {max(times):.2f})")
 
 
 if __name__ == "__main__":

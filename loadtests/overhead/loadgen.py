@@ -63,7 +63,7 @@ class Job:
     pids: dict[str, list[int]] = field(default_factory=dict)
     """Group → processes whose CPU time and memory are measured."""
     api: str = "chat"
-    """Of `apis.APIS`."""
+    """A name in `apis.APIS`."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What is asked of every contestant."""
+"""The loads that every contestant gets."""
 
 from __future__ import annotations
 

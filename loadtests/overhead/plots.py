@@ -108,12 +108,12 @@ def _dots_panel(heading: str, rows: Mapping[str, Figure], digits: int, mine: str
             _text(axis.at(tick), bottom + 8, f"{tick:,g}", color="#777", anchor="middle"),
         ]
     for number, (who, figure) in enumerate(rows.items()):
-        at, color = top + TITLE + ROW * number, COLORS[0] if who == mine else COLORS[2]
+        y, color = top + TITLE + ROW * number, COLORS[0] if who == mine else COLORS[2]
         parts += [
-            _text(10, at + 4, who, bold=who == mine),
-            _line(axis.at(figure.least), at, axis.at(figure.most), at, color, 3),
-            f'<circle cx="{axis.at(figure.median):.1f}" cy="{at}" r="5" fill="{color}"/>',
-            _text(WIDTH - MARGIN + 14, at + 4, f"{figure.median:,.{digits}f}"),
+            _text(10, y + 4, who, bold=who == mine),
+            _line(axis.at(figure.least), y, axis.at(figure.most), y, color, 3),
+            f'<circle cx="{axis.at(figure.median):.1f}" cy="{y}" r="5" fill="{color}"/>',
+            _text(WIDTH - MARGIN + 14, y + 4, f"{figure.median:,.{digits}f}"),
         ]
     return parts
 

@@ -42,17 +42,17 @@ async def _relay(receive: Any, send: Any) -> None:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    asked = orjson.loads(body)
+    fields = orjson.loads(body)
     async with _pool[0].post(f"{UPSTREAM}/v1/chat/completions", data=body, headers=HEADERS) as upstream:
         kind = upstream.headers["content-type"].encode()
-        if asked.get("stream"):
+        if fields.get("stream"):
             head = [(b"content-type", kind)]
             await send({"type": "http.response.start", "status": upstream.status, "headers": head})
             async for part in upstream.content.iter_any():
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
             return
-        whole = await upstream.read()
-        head = [(b"content-type", kind), (b"content-length", b"%d" % len(whole))]
+        answer = await upstream.read()
+        head = [(b"content-type", kind), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": upstream.status, "headers": head})
-        await send({"type": "http.response.body", "body": whole})
+        await send({"type": "http.response.body", "body": answer})

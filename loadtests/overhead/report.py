@@ -111,7 +111,7 @@ def figures(load: str, name: str, rounds: Rounds) -> dict[str, Figure]:
     """Measure → figure, over the contestant's undisturbed rounds, or all if there are none."""
     results = rounds[name]
     each = [measures(load, results[i]) for i in undisturbed(results) or range(len(results))]
-    found = {
+    by_measure = {
         measure: Figure(
             statistics.median(values[measure] for values in each),
             min(values[measure] for values in each),
@@ -122,10 +122,10 @@ def figures(load: str, name: str, rounds: Rounds) -> dict[str, Figure]:
     if load == "half" and name != DIRECT and rounds.get(DIRECT):
         direct = figures(load, DIRECT, rounds)
         for point in ("p50", "p99"):
-            mine, least = found[f"first_{point}_ms"], direct[f"first_{point}_ms"].median
+            mine, least = by_measure[f"first_{point}_ms"], direct[f"first_{point}_ms"].median
             added = Figure(mine.median - least, mine.least - least, mine.most - least)
-            found[f"added_{point}_ms"] = added
-    return found
+            by_measure[f"added_{point}_ms"] = added
+    return by_measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +192,14 @@ def ratios(load: str, rounds: Rounds, other: str) -> Figure | None:
 def beside_chat(results: Mapping[str, Rounds]) -> dict[str, float]:
     """For each load of another API: Florin's CPU time to that of the same load of chat, which has the same
     tokens."""
-    found = {}
+    ratios = {}
     for load, rounds in results.items():
         kind = LOADS[load].kind
         chat = results.get(kind, {})
         if rounds.get(FLORIN) and chat.get(FLORIN):
             mine, its = figures(load, FLORIN, rounds), figures(kind, FLORIN, chat)
-            found[load] = mine["cpu_us"].median / its["cpu_us"].median
-    return found
+            ratios[load] = mine["cpu_us"].median / its["cpu_us"].median
+    return ratios
 
 
 def show(results: Mapping[str, Rounds]) -> None:

@@ -143,12 +143,12 @@ class ThinMock(MockEngine):
 
     def prepared(self, body: bytes) -> Prepared | None:
         """None if the request is incomplete or anything but an ordinary one."""
-        found = self._answers.get(body)
-        if found is None:
-            found = self._prepare(body)
-            if found is not None and len(self._answers) < _MOST_ANSWERS:
-                self._answers[body] = found
-        return found
+        prepared = self._answers.get(body)
+        if prepared is None:
+            prepared = self._prepare(body)
+            if prepared is not None and len(self._answers) < _MOST_ANSWERS:
+                self._answers[body] = prepared
+        return prepared
 
     def _prepare(self, body: bytes) -> Prepared | None:
         spec = self.state.spec
@@ -160,8 +160,8 @@ class ThinMock(MockEngine):
         if request.choices != 1 or request.model not in {spec.base, *self.state.adapters}:
             return None
         if not request.stream:
-            whole = answers.whole(request, _ID, 0, details=spec.prompt_details)
-            return Prepared(request, _HEAD % len(whole) + whole, [])
+            answer = answers.whole(request, _ID, 0, details=spec.prompt_details)
+            return Prepared(request, _HEAD % len(answer) + answer, [])
         return Prepared(request, b"", _tokens(request, details=spec.prompt_details))
 
     def count(self, request: GenerationRequest) -> None:

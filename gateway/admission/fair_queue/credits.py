@@ -27,7 +27,7 @@ def headroom(running: int) -> int:
 
 @dataclass(slots=True)
 class EngineCredit:
-    """Of one engine. Mutable: `scraped` learns.
+    """The credit of one engine. Mutable: `scraped` learns.
 
     The queue of a working engine is rarely empty for a moment, because new requests wait for the next step.
     So only a queue that is longer than twice the headroom at two scrapes in a row, while no more requests

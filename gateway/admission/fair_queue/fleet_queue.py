@@ -33,7 +33,7 @@ UNUSED_SECONDS: Final = 0.25
 """Time after which a place that was left to other workers, and that none has taken, is free for all."""
 TIDY_SECONDS: Final = 60.0
 RATE_SECONDS: Final = 10.0
-"""Over which the rate of ends is measured."""
+"""Seconds over which the rate of ends is measured."""
 LEAST_RATE_SECONDS: Final = 0.5
 DURATIONS: Final = 20
 """Latest requests whose durations are remembered."""
@@ -204,13 +204,17 @@ class FleetQueue:
 
     def report(self) -> Report:
         """For the other workers."""
-        found: Report = []
+        rows: Report = []
         for number, level in enumerate(self.waiting.levels[:BATCH]):
             accounts = level.counters.accounts
             waiting = sorted(level.tenants.values(), key=lambda t: accounts[t.name].counter)
             names = [tenant.name for tenant in waiting[:TOLD]]
             if len(names) < TOLD:
-                more = (name for of, name in self.in_flight if of == number and name not in level.tenants)
+                more = (
+                    name
+                    for level_number, name in self.in_flight
+                    if level_number == number and name not in level.tenants
+                )
                 names += [name for name, _ in zip(more, range(TOLD - len(names)), strict=False)]
             returning = Counter(waiter.tenant for waiter in level.returning)
             names += [name for name in returning if name not in names]
@@ -218,10 +222,10 @@ class FleetQueue:
                 account = level.counters.account(name)
                 size = returning[name] + (level.tenants[name].size if name in level.tenants else 0)
                 numbers = round(account.given), round(account.counter)
-                found.append(
+                rows.append(
                     [number, name, size, self.in_flight.get((number, name), 0), account.weight, *numbers]
                 )
-        return found
+        return rows
 
     def hear(self, reports: Mapping[str, Report], now: float) -> None:
         """The other workers' latest reports, by worker."""
@@ -233,16 +237,16 @@ class FleetQueue:
             demands = self._others[worker] = {}
             for level, tenant, waiting, in_flight, weight, given, counter in report:
                 demands[level, tenant] = Demand(waiting, in_flight, weight, given, counter)
-                of = self.waiting.levels[level]
-                of.counters.hear(worker, tenant, weight, given, counter, now)
-                if waiting and (level, tenant) not in waited and tenant not in of.tenants:
-                    of.counters.lift(tenant, weight, counter)  # as that worker has done
+                own = self.waiting.levels[level]
+                own.counters.hear(worker, tenant, weight, given, counter, now)
+                if waiting and (level, tenant) not in waited and tenant not in own.tenants:
+                    own.counters.lift(tenant, weight, counter)  # as that worker has done
         if now - self._tidied < TIDY_SECONDS:
             return
         self._tidied = now
         for number, level in enumerate(self.waiting.levels):
             level.counters.forget_workers(reports)
-            active = {tenant for of, tenant in self.in_flight if of == number}
+            active = {tenant for level_number, tenant in self.in_flight if level_number == number}
             level.counters.forget(now, active | level.tenants.keys())
 
     def waiting_elsewhere(self, tenant: str) -> int:
@@ -301,7 +305,9 @@ class FleetQueue:
                 weights[key] = demand.weight
                 waiting = waiting or demand.waiting > 0
         for number, level in enumerate(self.waiting.levels[:BATCH]):
-            names = {name for of, name in self.in_flight if of == number} | level.tenants.keys()
+            names = {
+                name for level_number, name in self.in_flight if level_number == number
+            } | level.tenants.keys()
             weights |= {(number, name): level.counters.account(name).weight for name in names}
         total = self.started + self._elsewhere.total()
         self._most = GREEDY * total / sum(weights.values()) if waiting and total else math.inf
@@ -327,7 +333,10 @@ class FleetQueue:
 
     def _own_demands(self) -> Iterable[tuple[int, str, int, int, Any]]:
         for number, level in enumerate(self.waiting.levels[:BATCH]):
-            names = {*level.tenants, *(name for of, name in self.in_flight if of == number)}
+            names = {
+                *level.tenants,
+                *(name for level_number, name in self.in_flight if level_number == number),
+            }
             names |= {waiter.tenant for waiter in level.returning}
             for name in names:
                 waiting = level.tenants[name].size if name in level.tenants else 0
@@ -344,16 +353,16 @@ class FleetQueue:
         self._served = total, now
         busy = self.started + sum(d.in_flight for o in self._others.values() for d in o.values())
         if busy and then > -math.inf and total > before:
-            found = (total - before) / (now - then) / busy * HORIZON
+            measured = (total - before) / (now - then) / busy * HORIZON
             weight = 1 - _SERVICE_MEMORY if self._seat_service else 1.0
-            self._seat_service += (found - self._seat_service) * weight
+            self._seat_service += (measured - self._seat_service) * weight
 
     def _lowest_of_others(self, level: int) -> float | None:
         counters = self.waiting.levels[level].counters
-        found = [
+        waiting_counters = [
             counters.account(tenant, demand.weight).counter
             for demands in self._others.values()
-            for (of, tenant), demand in demands.items()
-            if of == level and demand.waiting
+            for (level_number, tenant), demand in demands.items()
+            if level_number == level and demand.waiting
         ]
-        return min(found, default=None)
+        return min(waiting_counters, default=None)

@@ -47,18 +47,18 @@ def divide(
 
     `seats`: the credit of the whole fleet. `seat_service`: weighted tokens that a seat serves within HORIZON;
     0: unknown. `counters`: as this worker knows them."""
-    found = dict.fromkeys(workers, 0.0)
+    seats_of = dict.fromkeys(workers, 0.0)
     left = seats
     for level in sorted({level for demands in workers.values() for level, _ in demands}):
-        at: dict[str, dict[str, Demand]] = {}
+        by_tenant: dict[str, dict[str, Demand]] = {}
         for worker, demands in workers.items():
-            for (of, tenant), demand in demands.items():
-                if of == level and demand.requests:
-                    at.setdefault(tenant, {})[worker] = demand
-        names = list(at)
+            for (demand_level, tenant), demand in demands.items():
+                if demand_level == level and demand.requests:
+                    by_tenant.setdefault(tenant, {})[worker] = demand
+        names = list(by_tenant)
         asks = []
         for name in names:
-            demands_of = at[name].values()
+            demands_of = by_tenant[name].values()
             counter = counters.get((level, name))
             if counter is None:
                 counter = max(d.counter for d in demands_of)
@@ -67,11 +67,11 @@ def divide(
         lowest = min((counter for _, _, counter in asks), default=0.0)
         scaled = [(d, w, (c - lowest) / seat_service if seat_service > 0 else 0.0) for d, w, c in asks]
         shares = fill(scaled, left)
-        for name, (asked, _, _), share in zip(names, asks, shares, strict=True):
-            for worker, demand in at[name].items():
-                found[worker] += share * demand.requests / asked
+        for name, (requests, _, _), share in zip(names, asks, shares, strict=True):
+            for worker, demand in by_tenant[name].items():
+                seats_of[worker] += share * demand.requests / requests
         left -= sum(shares)
-    return found
+    return seats_of
 
 
 def fill(asks: Iterable[tuple[float, float, float]], total: float) -> list[float]:
@@ -85,11 +85,11 @@ def fill(asks: Iterable[tuple[float, float, float]], total: float) -> list[float
         + [(start + ask / weight, -weight) for ask, weight, start in asks]
     )
     filled, slope, level = 0.0, 0.0, bends[0][0]
-    for at, change in bends:
-        more = slope * (at - level)
+    for bend, change in bends:
+        more = slope * (bend - level)
         if filled + more >= total:
             break
-        filled, level, slope = filled + more, at, slope + change
+        filled, level, slope = filled + more, bend, slope + change
     if slope > 0:
         level += (total - filled) / slope
     return [min(ask, max(0.0, weight * (level - start))) for ask, weight, start in asks]

@@ -75,8 +75,8 @@ class Counters:
         return account
 
     def lift(self, tenant: str, weight: float, lowest: float | None) -> None:
-        """The tenant starts to wait. `lowest`: of the counters of those that wait, on any worker; None:
-        nobody does."""
+        """The tenant starts to wait. `lowest`: the lowest counter of those that wait, on any worker; None:
+        none does."""
         account = self.account(tenant)
         account.weight = weight
         account.counter = max(account.counter, self.floor if lowest is None else lowest)

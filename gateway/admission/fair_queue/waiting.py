@@ -109,10 +109,10 @@ class _Level:
                     if lane in refused or budget[0] <= 0:
                         continue
                     waiter = next(iter(waiters))
-                    found = self._fits(waiter, fit, refused, budget)
-                    if found is Fit.READY:
+                    verdict = self._fits(waiter, fit, refused, budget)
+                    if verdict is Fit.READY:
                         return waiter
-                    if found is Fit.OPENS and opening is None:
+                    if verdict is Fit.OPENS and opening is None:
                         opening = counter, waiter
         finally:
             for entry in taken:
@@ -122,10 +122,10 @@ class _Level:
     @staticmethod
     def _fits(waiter: Waiter, fit: Fitter, refused: set[Hashable], budget: list[int]) -> Fit:
         budget[0] -= 1
-        found = fit(waiter)
-        if not found:
+        verdict = fit(waiter)
+        if not verdict:
             refused.add(waiter.lane)
-        return found
+        return verdict
 
 
 class WaitingList:
@@ -134,7 +134,7 @@ class WaitingList:
     def __init__(self, levels: int) -> None:
         self.levels = tuple(_Level() for _ in range(levels))
         self.size = 0
-        """Of all levels together."""
+        """Requests of all levels together."""
         self._numbers = count(1)
 
     def __repr__(self) -> str:
@@ -159,7 +159,7 @@ class WaitingList:
         return sum(self.levels[i].size for i in range(level + 1)) if self.size else 0
 
     def push(self, waiter: Waiter, lowest: float | None = None) -> None:
-        """`lowest`: of the counters of the tenants that wait on other workers."""
+        """`lowest`: the lowest counter of the tenants that wait on other workers."""
         level = self.levels[waiter.level]
         waiter.number = next(self._numbers)
         level.size += 1
@@ -212,8 +212,8 @@ class WaitingList:
         refused: set[Hashable] = set()
         budget = [picks]
         for level in self.levels:
-            if level.size and (found := level.next(fit, refused, budget)):
-                return found
+            if level.size and (waiter := level.next(fit, refused, budget)):
+                return waiter
         return None
 
     def ahead(self, waiter: Waiter) -> float:
@@ -222,7 +222,7 @@ class WaitingList:
         mine = self.levels[waiter.level]
         tenant = mine.tenants.get(waiter.tenant)
         rounds = (tenant.size if tenant else 1) / waiter.weight
-        found = float(self.before(waiter.level) - mine.size + len(mine.returning))
+        requests = float(self.before(waiter.level) - mine.size + len(mine.returning))
         for other in mine.tenants.values():
-            found += min(other.size, rounds * mine.counters.account(other.name).weight)
-        return found
+            requests += min(other.size, rounds * mine.counters.account(other.name).weight)
+        return requests

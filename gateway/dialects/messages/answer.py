@@ -11,7 +11,7 @@ import orjson
 from gateway.dataplane.reply import ReplyUsage
 
 INVALID_INPUT: Final = "invalid_json"
-"""The only member of a call's `input` if the model's arguments are not a JSON object: what it wrote."""
+"""The only member of a call's `input` if the model's arguments are not a JSON object: their text."""
 _STOPS: Final = {
     "length": "max_tokens",
     "tool_calls": "tool_use",
@@ -24,15 +24,15 @@ _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,256}", re.ASCII)
 def counts(usage: ReplyUsage) -> dict[str, Any]:
     """That API's `usage`. Its input tokens are those that no cache held."""
     cached = usage.cached or 0
-    found: dict[str, Any] = {
+    tokens: dict[str, Any] = {
         "input_tokens": usage.prompt - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": usage.completion,
     }
     if usage.reasoning:
-        found["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
-    return found
+        tokens["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return tokens
 
 
 def stop(choice: dict[str, Any], *, called: bool) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def call_id(given: object) -> str:
     return f"toolu_{secrets.token_hex(12)}"
 
 
-def thoughts(of: dict[str, Any]) -> Any:
+def thoughts(message: dict[str, Any]) -> Any:
     """The reasoning in a message or a delta."""
-    return of.get("reasoning") or of.get("reasoning_content")
+    return message.get("reasoning") or message.get("reasoning_content")
 
 
 def message(
@@ -74,10 +74,14 @@ def message(
     }
 
 
-def blocks(said: dict[str, Any]) -> list[dict[str, Any]]:
+def blocks(chat_message: dict[str, Any]) -> list[dict[str, Any]]:
     """The content for a chat's message."""
     content: list[dict[str, Any]] = []
-    thinking, text, calls = thoughts(said), said.get("content"), said.get("tool_calls") or ()
+    thinking, text, calls = (
+        thoughts(chat_message),
+        chat_message.get("content"),
+        chat_message.get("tool_calls") or (),
+    )
     if thinking:
         content.append({"type": "thinking", "thinking": _string(thinking), "signature": ""})
     if text:
@@ -100,7 +104,7 @@ def _arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        found = orjson.loads(text)
+        parsed = orjson.loads(text)
     except orjson.JSONDecodeError:
-        found = None
-    return found if type(found) is dict else {INVALID_INPUT: text}
+        parsed = None
+    return parsed if type(parsed) is dict else {INVALID_INPUT: text}

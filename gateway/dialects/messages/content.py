@@ -18,8 +18,8 @@ from gateway.fields.anthropic_messages import BLOCKS, MUST, REFUSED_BLOCKS
 from gateway.fields.rule import FieldReading, WrongError, read
 
 ATTRIBUTION = "x-anthropic-billing-header:"
-"""Claude Code's first block of the system prompt begins with it. It is for Anthropic's accounts, and is
-another for each request: no engine would ever find the prompt in its cache."""
+"""Claude Code's first block of the system prompt begins with it. It is for Anthropic's accounting, and
+differs in each request: no engine would ever find the prompt in its cache."""
 _ROLES = ("user", "assistant", "system")
 _SENT = ", ".join(f"`{kind}`" for kind in BLOCKS)
 _ANYWHERE = frozenset({"text"})
@@ -144,13 +144,13 @@ def _blocks(
         return [("text", {"text": content})]
     if type(content) is not list:
         raise WrongError("be a string or a list of blocks")
-    found = []
+    blocks = []
     for number, block in enumerate(content):
         try:
-            found.append(_block(block, kinds, reading))
+            blocks.append(_block(block, kinds, reading))
         except WrongError as error:
             raise error.under(f"[{number}]") from None
-    return found
+    return blocks
 
 
 def _block(block: Any, kinds: frozenset[str], reading: FieldReading) -> tuple[str, dict[str, Any]]:
@@ -160,7 +160,7 @@ def _block(block: Any, kinds: frozenset[str], reading: FieldReading) -> tuple[st
     if kind in REFUSED_BLOCKS:
         raise WrongError(REFUSED_BLOCKS[kind].why, path="type", code="unsupported_parameter")
     if kind not in kinds:
-        listed = ", ".join(f"`{one}`" for one in BLOCKS if one in kinds)
+        listed = ", ".join(f"`{name}`" for name in BLOCKS if name in kinds)
         raise WrongError(f"be one of {listed} here", path="type")
     fields = {name: value for name, value in block.items() if name != "type"}
     return kind, read(BLOCKS[kind], fields, reading)
@@ -202,11 +202,11 @@ def _result(block: dict[str, Any], reading: FieldReading) -> list[dict[str, Any]
         parts = _parts(block.get("content", ""), _OF_RESULTS, reading)
     except WrongError as error:
         raise error.under("content") from None
-    said = _joined(parts)
+    text = _joined(parts)
     if block.get("is_error"):
-        said = f"Error: {said}"
+        text = f"Error: {text}"
     images = [part for part in parts if part["type"] != "text"]
-    return [{"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}, *images]
+    return [{"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}, *images]
 
 
 def _joined(parts: Iterable[dict[str, Any]]) -> str:
@@ -232,28 +232,28 @@ def _rendered(turn: Turn) -> Iterable[dict[str, Any]]:
 def _users(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A user's turn: results of tools that follow each other stay together, and their images follow."""
     messages: list[dict[str, Any]] = []
-    said: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
     after_results = False
     for part in parts:
         if "role" in part:
-            if said:
-                messages.append(_said(shown + said))
-                said, shown = [], []
+            if pending:
+                messages.append(_user_message(shown + pending))
+                pending, shown = [], []
             messages.append(part)
             after_results = True
-        elif after_results and not said and part["type"] != "text":
+        elif after_results and not pending and part["type"] != "text":
             shown.append(part)
         else:
-            said.append(part)
-    if said or shown or not messages:
-        messages.append(_said(shown + said))
+            pending.append(part)
+    if pending or shown or not messages:
+        messages.append(_user_message(shown + pending))
     return messages
 
 
-def _said(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Text alone is sent as a string, as most chats are: for it, engines with the same beginning in their
-    cache are found, and streams can be resumed."""
+def _user_message(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Text alone is sent as a string, as in most chats: then engines with the same beginning in their cache
+    are recognised, and streams can be resumed."""
     if all(part["type"] == "text" for part in parts):
         return {"role": "user", "content": _joined(parts)}
     return {"role": "user", "content": parts}

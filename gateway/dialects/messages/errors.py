@@ -20,7 +20,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "budget_exhausted": 402,
 }
 """By code, where that API has another status. 529 says that the service has no room: clients retry it as they
-do 503, and name it in their messages. 402 is not retried: a budget is not there again in a moment."""
+do 503, and name it in their messages. 402 is not retried: a budget does not return in a moment."""
 _TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",
     402: "billing_error",
@@ -63,8 +63,8 @@ def _header(name: bytes, value: bytes, now: float) -> tuple[bytes, bytes] | None
     limit = _LIMITS.fullmatch(name)
     if limit is None:
         return None
-    which, of = limit.groups()
-    their = b"anthropic-ratelimit-%b-%b" % (of, which)
+    which, unit = limit.groups()
+    their = b"anthropic-ratelimit-%b-%b" % (unit, which)
     return (their, _moment(now + _seconds(value))) if which == b"reset" else (their, value)
 
 
@@ -76,10 +76,10 @@ def _moment(seconds: float) -> bytes:
 
 def _seconds(duration: bytes) -> float:
     """See `gateway.tenants.limits.wording.duration`."""
-    found = _DURATION.fullmatch(duration)
-    if found is None:
+    match = _DURATION.fullmatch(duration)
+    if match is None:
         return 0.0
-    hours, minutes, seconds, ms = (float(part or 0) for part in found.groups())
+    hours, minutes, seconds, ms = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + seconds + ms / 1000
 
 

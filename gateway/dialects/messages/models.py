@@ -21,14 +21,14 @@ def asks(headers: Headers) -> bool:
     return any(name in _ASKING for name, _ in headers)
 
 
-def card(of: dict[str, Any]) -> dict[str, Any]:
+def card(model: dict[str, Any]) -> dict[str, Any]:
     """That API's object for OpenAI's. A prompt and its answer share the context, so that each may fill it."""
-    context = of["max_model_len"]
-    created = datetime.fromtimestamp(of["created"], UTC).isoformat().replace("+00:00", "Z")
+    context = model["max_model_len"]
+    created = datetime.fromtimestamp(model["created"], UTC).isoformat().replace("+00:00", "Z")
     return {
         "type": "model",
-        "id": of["id"],
-        "display_name": of["id"],
+        "id": model["id"],
+        "display_name": model["id"],
         "created_at": created,
         "lifecycle": "active",
         "max_input_tokens": context,
@@ -38,22 +38,22 @@ def card(of: dict[str, Any]) -> dict[str, Any]:
 
 def page(cards: Sequence[dict[str, Any]], query: bytes) -> dict[str, Any]:
     """A page of the list. `cards`: OpenAI's objects. Raises FlorinError."""
-    asked = {name: values[-1] for name, values in parse_qs(query.decode("ascii", "replace")).items()}
-    limit = asked.get("limit", str(DEFAULT_LIMIT))
+    parameters = {name: values[-1] for name, values in parse_qs(query.decode("ascii", "replace")).items()}
+    limit = parameters.get("limit", str(DEFAULT_LIMIT))
     if not (limit.isascii() and limit.isdigit() and 0 < len(limit) < 5 and 1 <= int(limit) <= MAX_LIMIT):
         raise _wrong("limit", f"be an integer from 1 to {MAX_LIMIT}")
-    if "after_id" in asked:
-        start = _position(cards, asked, "after_id") + 1
+    if "after_id" in parameters:
+        start = _position(cards, parameters, "after_id") + 1
         end = start + int(limit)
         more = end < len(cards)
-    elif "before_id" in asked:
-        end = _position(cards, asked, "before_id")
+    elif "before_id" in parameters:
+        end = _position(cards, parameters, "before_id")
         start = max(0, end - int(limit))
         more = start > 0
     else:
         start, end = 0, int(limit)
         more = end < len(cards)
-    data = [card(one) for one in cards[start:end]]
+    data = [card(model) for model in cards[start:end]]
     return {
         "data": data,
         "has_more": more,
@@ -62,9 +62,9 @@ def page(cards: Sequence[dict[str, Any]], query: bytes) -> dict[str, Any]:
     }
 
 
-def _position(cards: Sequence[dict[str, Any]], asked: dict[str, str], name: str) -> int:
-    for number, one in enumerate(cards):
-        if one["id"] == asked[name]:
+def _position(cards: Sequence[dict[str, Any]], parameters: dict[str, str], name: str) -> int:
+    for number, model in enumerate(cards):
+        if model["id"] == parameters[name]:
             return number
     raise _wrong(name, "be the id of a model in the list")
 

@@ -34,16 +34,16 @@ class MessagesReply:
 
     def whole(self, answer: dict[str, Any], usage: ReplyUsage) -> bytes:
         choice = answer["choices"][0]
-        said = choice["message"]
-        ended = stop(choice, called=bool(said.get("tool_calls")))
-        return orjson.dumps(message(self._id, self._model, blocks(said), ended, usage))
+        chat_message = choice["message"]
+        ended = stop(choice, called=bool(chat_message.get("tool_calls")))
+        return orjson.dumps(message(self._id, self._model, blocks(chat_message), ended, usage))
 
     def begin(self) -> None:
         self._started = False
         self._block = -1
         """Index of the latest block."""
         self._kind = ""
-        """Of the open block: `text`, `thinking`, or `tool_use`; empty: none is open."""
+        """Kind of the open block: `text`, `thinking`, or `tool_use`; empty: none is open."""
         self._call = -1
         """The engine's number of the latest call."""
         self._text_head = b""

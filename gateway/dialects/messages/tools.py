@@ -13,13 +13,13 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 def chat_tools(tools: list[Any], reading: FieldReading) -> list[dict[str, Any]]:
     """A chat's `tools`. Raises WrongError."""
-    found = []
+    sent = []
     for number, tool in enumerate(tools):
         try:
-            found.append({"type": "function", "function": _function(tool, reading)})
+            sent.append({"type": "function", "function": _function(tool, reading)})
         except WrongError as error:
             raise error.under(f"[{number}]").under("tools") from None
-    return found
+    return sent
 
 
 def _function(tool: Any, reading: FieldReading) -> dict[str, Any]:

@@ -3,6 +3,6 @@
 Florin stores no answers: each request brings its whole conversation, and nothing of it reaches the memory
 that an engine shares among its clients.
 
-`request` makes a chat of a request; `reply` makes a Response, or a stream of its events, of the chat's
-answer, with `items` and `envelope`.
+`request` turns a request into a chat; `reply` turns the chat's answer into a Response or a stream of its
+events, with `items` and `envelope`.
 """

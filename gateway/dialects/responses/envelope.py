@@ -1,4 +1,4 @@
-"""The Response object, as JSON: what the request said, and what has come of it so far."""
+"""The Response object, as JSON: the request's fields, and its output so far."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class Envelope:
 
     def ended(self, items: bytes, reason: str | None, usage: ReplyUsage, now: int) -> bytes:
         """The object of a whole answer. `items`: separated by commas; `reason`: the engine's."""
-        why = _INCOMPLETE.get(reason or "")
-        if why is None:
+        incomplete = _INCOMPLETE.get(reason or "")
+        if incomplete is None:
             return self._object(b"completed", items, _usage(usage), completed=b"%d" % now)
-        return self._object(b"incomplete", items, _usage(usage), incomplete=b'{"reason":"%b"}' % why)
+        return self._object(b"incomplete", items, _usage(usage), incomplete=b'{"reason":"%b"}' % incomplete)
 
     def failed(self, items: bytes, message: bytes) -> bytes:
         """The object of an answer that is not whole. `message`: as JSON."""

@@ -79,7 +79,7 @@ class _Text(Item):
     def place(self) -> bytes:
         return super().place + b'"content_index":0,'
 
-    def part(self, said: bytes) -> bytes:
+    def part(self, text: bytes) -> bytes:
         raise NotImplementedError
 
     def opened(self) -> list[Event]:
@@ -87,10 +87,10 @@ class _Text(Item):
         return [*super().opened(), (b"response.content_part.added", part)]
 
     def _finished(self) -> list[Event]:
-        place, said = self.place, bytes(self.said)
+        place, text = self.place, bytes(self.said)
         return [
-            (self.done, b'%b"text":"%b"%b' % (place, said, self._more())),
-            (b"response.content_part.done", b'%b"part":%b' % (place, self.part(said))),
+            (self.done, b'%b"text":"%b"%b' % (place, text, self._more())),
+            (b"response.content_part.done", b'%b"part":%b' % (place, self.part(text))),
         ]
 
     def _more(self) -> bytes:
@@ -111,7 +111,7 @@ class Message(_Text):
     def __init__(self, identity: bytes, index: int) -> None:
         super().__init__(b"msg", identity, index)
         self.logprobs: list[bytes] = []
-        """Of each token, if they were asked for; empty on a stream that has had too many."""
+        """The scores of each token, if requested; empty on a stream that has had too many."""
         self._room = MOST_SCORES
 
     def keep(self, scores: list[bytes]) -> None:
@@ -122,9 +122,9 @@ class Message(_Text):
             if self._room < 0:
                 self.logprobs = []
 
-    def part(self, said: bytes) -> bytes:
-        scores = b",".join(self.logprobs) if said else b""
-        return b'{"type":"output_text","annotations":[],"logprobs":[%b],"text":"%b"}' % (scores, said)
+    def part(self, text: bytes) -> bytes:
+        scores = b",".join(self.logprobs) if text else b""
+        return b'{"type":"output_text","annotations":[],"logprobs":[%b],"text":"%b"}' % (scores, text)
 
     def _message(self, status: bytes, content: bytes) -> bytes:
         return b'{"id":"%b","type":"message","status":"%b","role":"assistant","content":[%b]}' % (
@@ -152,8 +152,8 @@ class Reasoning(_Text):
     def __init__(self, identity: bytes, index: int) -> None:
         super().__init__(b"rs", identity, index)
 
-    def part(self, said: bytes) -> bytes:
-        return b'{"type":"reasoning_text","text":"%b"}' % said
+    def part(self, text: bytes) -> bytes:
+        return b'{"type":"reasoning_text","text":"%b"}' % text
 
     def _reasoning(self, status: bytes, content: bytes) -> bytes:
         return (
@@ -240,14 +240,16 @@ class CustomCall(Call):
 def scores(logprobs: Any) -> list[bytes]:
     """The scores of a chat's choice, each as JSON; empty if there are none. Raises KeyError or TypeError."""
     content = logprobs["content"] if logprobs is not None else None
-    return [_score(one, [_score(top) for top in one.get("top_logprobs") or ()]) for one in content or ()]
+    return [
+        _score(token, [_score(top) for top in token.get("top_logprobs") or ()]) for token in content or ()
+    ]
 
 
-def _score(one: Mapping[str, Any], top: Sequence[bytes] | None = None) -> bytes:
+def _score(token: Mapping[str, Any], top: Sequence[bytes] | None = None) -> bytes:
     more = b"" if top is None else b',"top_logprobs":[%b]' % b",".join(top)
     return b'{"token":"%b","bytes":%b,"logprob":%b%b}' % (
-        escape(one["token"]),
-        orjson.dumps(one.get("bytes") or []),
-        orjson.dumps(one["logprob"]),
+        escape(token["token"]),
+        orjson.dumps(token.get("bytes") or []),
+        orjson.dumps(token["logprob"]),
         more,
     )

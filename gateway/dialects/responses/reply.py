@@ -60,7 +60,7 @@ class ResponsesReply:
 
     def begin(self) -> None:
         self._number = -1
-        """Of the last event."""
+        """Number of the last event."""
         self._done: list[bytes] = []
         """Items that are closed."""
         self._item: Item | None = None
@@ -70,7 +70,7 @@ class ResponsesReply:
         self._delta = b""
         """The beginning of an event that adds text to the open message; empty: no message is open."""
         self._scores: list[bytes] = []
-        """Of tokens whose text is still to come."""
+        """Scores of tokens whose text is still to come."""
         self._reason: str | None = None
 
     # -- whole answers
@@ -141,16 +141,16 @@ class ResponsesReply:
         response = b'"response":' + self._envelope.begun()
         return [self._event(kind, response) for kind in (b"response.created", b"response.in_progress")]
 
-    def _add(self, said: dict[str, Any], logprobs: Any) -> list[bytes]:
-        """What the engine has said: a message, or a part of one."""
+    def _add(self, message: dict[str, Any], logprobs: Any) -> list[bytes]:
+        """Add what the engine has said: a message, or a part of one."""
         events: list[bytes] = []
-        if reasoning := said.get("reasoning") or said.get("reasoning_content"):
+        if reasoning := message.get("reasoning") or message.get("reasoning_content"):
             events += self._say(Reasoning, escape(reasoning))
-        elif logprobs is not None and not said.get("tool_calls"):
+        elif logprobs is not None and not message.get("tool_calls"):
             self._scores = self._scores[-_MOST_WAITING:] + scores(logprobs)
-        if content := said.get("content"):
+        if content := message.get("content"):
             events += self._say(Message, escape(content))
-        for call in said.get("tool_calls") or ():
+        for call in message.get("tool_calls") or ():
             events += self._call(call)
         return events
 

@@ -1,4 +1,4 @@
-"""Makes a chat of a request to /v1/responses."""
+"""Turns a request to /v1/responses into a chat."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def translate_count(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
 
 
 def _chat(body: Body, reading: FieldReading) -> tuple[Body, Body]:
-    """The chat, and the checked request of which it is made."""
+    """The chat, and the checked request from which it was made."""
     own = FieldReading(reading.policy)  # what this counts is counted again when the chat is checked
     given = read(RESPONSES, body, own, top=True)
     if "input" not in given:
@@ -109,9 +109,9 @@ def _messages(instructions: str | None, given: str | list[Any], reading: FieldRe
     if type(given) is str:
         chat.message("user", given)
         return chat.complete()
-    for number, one in enumerate(given):
+    for number, entry in enumerate(given):
         try:
-            chat.add(*item(one, reading))
+            chat.add(*item(entry, reading))
         except WrongError as error:
             raise error.under(f"[{number}]").under("input") from None
     return chat.complete()

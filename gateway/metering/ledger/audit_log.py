@@ -201,8 +201,8 @@ def held(entry: Logged) -> Logged:
     as text in the details."""
     texts = {n: ascii(getattr(entry, n))[1:-1][:_TEXT] for n in ("actor", "action", "subject", "version")}
     details = {"not_as_it_was": ascii(entry)[:_WHOLE]}
-    at, seq = (min(max(number, 0), 2**62) for number in (entry.at, entry.seq))
-    return Logged(id=entry.id, digest=entry.digest, at=at, seq=seq, details=details, **texts)
+    moment, seq = (min(max(number, 0), 2**62) for number in (entry.at, entry.seq))
+    return Logged(id=entry.id, digest=entry.digest, at=moment, seq=seq, details=details, **texts)
 
 
 def record(
@@ -221,23 +221,23 @@ def record(
         _put(connection, [_row(entry)])
 
 
-def read(ledger: Ledger, wanted: Wanted, limit: int) -> list[Logged]:
+def read(ledger: Ledger, filters: Wanted, limit: int) -> list[Logged]:
     """Newest first. Raises LedgerUnavailableError."""
     c = audit_log.c
     position = (c.at, c.seq, c.id, c.digest)
     where: list[ColumnElement[bool]] = [
-        *_matches(c.subject, wanted.subject),
-        *_matches(c.actor, wanted.actor),
-        *_matches(c.action, wanted.action),
+        *_matches(c.subject, filters.subject),
+        *_matches(c.actor, filters.actor),
+        *_matches(c.action, filters.action),
     ]
-    if wanted.since is not None:
-        where.append(c.at >= wanted.since)
-    if wanted.until is not None:
-        where.append(c.at < wanted.until)
-    if wanted.before is not None:
-        where.append(tuple_(*position) < wanted.before)
-    if wanted.within is not None:
-        own = wanted.within
+    if filters.since is not None:
+        where.append(c.at >= filters.since)
+    if filters.until is not None:
+        where.append(c.at < filters.until)
+    if filters.before is not None:
+        where.append(tuple_(*position) < filters.before)
+    if filters.within is not None:
+        own = filters.within
         adapters = and_(
             _begins(c.subject, f"{own.tenant}/"), or_(*(_begins(c.action, k) for k in _ABOUT_ADAPTERS))
         )
@@ -248,13 +248,13 @@ def read(ledger: Ledger, wanted: Wanted, limit: int) -> list[Logged]:
         return [entry_of(row) for row in connection.execute(query).mappings()]
 
 
-def _logged(id_: str, at: int, seq: int, note: AuditNote) -> Logged:
+def _logged(id_: str, moment: int, seq: int, note: AuditNote) -> Logged:
     # PostgreSQL cannot store NUL in text.
     names: dict[str, Any] = {
         k: v.replace("\0", "\\0") if isinstance(v, str) else v for k, v in asdict(note).items()
     }
     digest = hashlib.sha256(orjson.dumps(names, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    return Logged(id=id_, digest=digest, at=at, seq=seq, **names)
+    return Logged(id=id_, digest=digest, at=moment, seq=seq, **names)
 
 
 def _row(entry: Logged) -> dict[str, Any]:
@@ -271,18 +271,18 @@ def entry_of(row: Mapping[Any, Any]) -> Logged:
     return Logged(**{**row, "details": orjson.loads(row["details"])})
 
 
-def _alike(wanted: str | None, text: str) -> bool:
-    if wanted is None:
+def _alike(pattern: str | None, text: str) -> bool:
+    if pattern is None:
         return True
-    return text.startswith(wanted[:-1]) if wanted.endswith("*") else text == wanted
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 
-def _matches(column: Column[Any], wanted: str | None) -> list[ColumnElement[bool]]:
-    if wanted is None:
+def _matches(column: Column[Any], pattern: str | None) -> list[ColumnElement[bool]]:
+    if pattern is None:
         return []
-    if wanted.endswith("*"):
-        return [_begins(column, wanted[:-1])]
-    return [column == wanted]
+    if pattern.endswith("*"):
+        return [_begins(column, pattern[:-1])]
+    return [column == pattern]
 
 
 def _begins(column: Column[Any], begin: str) -> ColumnElement[bool]:

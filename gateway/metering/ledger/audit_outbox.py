@@ -28,11 +28,11 @@ def queue(connection: Connection, keys: Sequence[dict[str, Any]]) -> None:
 
 def queue_since(connection: Connection, since: int) -> int:
     """Queue the entries since then again. Returns how many were not in the queue."""
-    found = select(*(audit_log.c[name] for name in _KEY)).where(audit_log.c.at >= since)
-    put = insert(connection, audit_outbox).from_select(_KEY, found).on_conflict_do_nothing()
+    entries = select(*(audit_log.c[name] for name in _KEY)).where(audit_log.c.at >= since)
+    put = insert(connection, audit_outbox).from_select(_KEY, entries).on_conflict_do_nothing()
     return connection.execute(put, execution_options={"preserve_rowcount": True}).rowcount
 
 
 def drop_before(connection: Connection, until: int) -> int:
-    """Give up what waits from before then. Returns how many entries."""
+    """Drop queued entries older than that. Returns how many."""
     return connection.execute(delete(audit_outbox).where(audit_outbox.c.at < until)).rowcount

@@ -38,7 +38,7 @@ class AuditShipper:
         try:
             await self.ship()
         except LedgerUnavailableError:
-            self._shipped = frozenset()  # whichever server answers next may lack them
+            self._shipped = frozenset()  # the server that answers next may lack them
             raise
 
     async def ship(self) -> int:

@@ -46,16 +46,16 @@ def mark_of(connection: Connection, ids: Collection[str], new: Collection[str], 
         return Mark(batch, max(new))
     table = usage_records.c
     query = select(table.batch, table.id).where(table.id.in_(ids)).order_by(table.batch.desc()).limit(1)
-    found = connection.execute(query).first()
-    return Mark(*found) if found else None
+    row = connection.execute(query).first()
+    return Mark(*row) if row else None
 
 
 def lost(connection: Connection, marks: Collection[Mark]) -> list[Mark]:
-    """Those that the ledger does not have, though it had acknowledged them."""
+    """Marks that the ledger no longer has, although it acknowledged them."""
     table = usage_records.c
     query = select(table.batch, table.id).where(table.id.in_({mark.id for mark in marks}))
-    held = {Mark(*row) for row in connection.execute(query)}
-    missing = [mark for mark in marks if mark not in held]
+    stored = {Mark(*row) for row in connection.execute(query)}
+    missing = [mark for mark in marks if mark not in stored]
     gone = excluded(connection, {mark.id for mark in missing})
     return [mark for mark in missing if mark.id not in gone]
 

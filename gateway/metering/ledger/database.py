@@ -93,8 +93,8 @@ def translated() -> Iterator[None]:
         yield
     except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
-        said = " ".join(str(cause).split())  # PostgreSQL's messages have several lines
-        raise LedgerUnavailableError(f"The ledger's database failed: {said}") from error
+        message = " ".join(str(cause).split())  # PostgreSQL's messages have several lines
+        raise LedgerUnavailableError(f"The ledger's database failed: {message}") from error
 
 
 def is_definite(error: BaseException) -> bool:

@@ -40,16 +40,16 @@ class RowsDigest:
 
 def tables(connection: Connection) -> list[Table]:
     """Florin's tables in this database, those that others refer to first."""
-    found = MetaData()
+    metadata = MetaData()
     there = schema.tables.keys() & set(inspect(connection).get_table_names())
-    found.reflect(connection, only=sorted(there))
-    return found.sorted_tables
+    metadata.reflect(connection, only=sorted(there))
+    return metadata.sorted_tables
 
 
 def lines(connection: Connection, table: Table) -> Iterator[bytes]:
     """Each row as a JSON array of its columns in the order of `table`."""
-    found = connection.execute(_rows(table), execution_options={"yield_per": ROWS})
-    for row in found:
+    rows = connection.execute(_rows(table), execution_options={"yield_per": ROWS})
+    for row in rows:
         yield orjson.dumps(tuple(row), default=_encoded)
 
 
@@ -109,8 +109,8 @@ def _advance_sequence(connection: Connection, table: Table) -> None:
     """The next id that PostgreSQL assigns follows those restored."""
     if "id" not in table.columns:
         return
-    asked = {"table": table.name}
-    sequence = connection.execute(text("SELECT pg_get_serial_sequence(:table, 'id')"), asked).scalar()
+    parameters = {"table": table.name}
+    sequence = connection.execute(text("SELECT pg_get_serial_sequence(:table, 'id')"), parameters).scalar()
     last = sequence and connection.execute(select(func.max(table.c.id))).scalar()
     if last:
         connection.execute(text("SELECT setval(:sequence, :last)"), {"sequence": sequence, "last": last})

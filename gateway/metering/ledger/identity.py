@@ -1,4 +1,4 @@
-"""Which ledger this is: a random number that it was given when it was first asked.
+"""Which ledger this is: a random number, assigned at the first request for it.
 
 It stays when the ledger is migrated, or its server replaced. `florin restore` makes another ledger of it.
 A copy made by other means has the same number; since a copied directory may well be a second gateway's, an

@@ -41,7 +41,7 @@ class Inserted:
     duplicate: int = 0
     quarantined: int = 0
     mark: Mark | None = field(default=None, compare=False)
-    """Proves that the stored ones are stored; None: there are none."""
+    """Proves that the records are stored; None: none is."""
 
     def __add__(self, other: Inserted) -> Inserted:
         marks = [mark for mark in (self.mark, other.mark) if mark]
@@ -182,15 +182,15 @@ class Ledger:
 
     def attempts(self, request_id: str) -> list[UsageRecord]:
         """The records of one request, in order, looked up by their ids, which derive from the request id."""
-        found: list[UsageRecord] = []
+        records: list[UsageRecord] = []
         with self.read() as connection:
             while True:
-                ids = [record_id(request_id, len(found) + n) for n in range(_ATTEMPTS)]
+                ids = [record_id(request_id, len(records) + n) for n in range(_ATTEMPTS)]
                 query = select(*RECORD).where(usage.c.id.in_(ids))
                 rows = [UsageRecord(**row) for row in connection.execute(query).mappings()]
-                found += sorted(rows, key=lambda r: r.attempt)
+                records += sorted(rows, key=lambda r: r.attempt)
                 if len(rows) < _ATTEMPTS:
-                    return found
+                    return records
 
     def _ready(self) -> Engine:
         with self._lock, translated():

@@ -29,8 +29,8 @@ class Quarantined:
     """As it was shipped: the fields of a UsageRecord."""
     digest: str
     stored: dict[str, Any] | None = None
-    """Of `differs`: the stored record's values of the fields that differ. None: the ledger has no record of
-    this id."""
+    """For the reason `differs`: the stored record's values of the fields that differ. None: the ledger has no
+    record with this id."""
 
 
 def quarantined(ledger: Ledger, limit: int = 100, after: Position | None = None) -> list[Quarantined]:
@@ -43,13 +43,15 @@ def quarantined(ledger: Ledger, limit: int = 100, after: Position | None = None)
     with ledger.read() as connection:
         rows = connection.execute(query).all()
         stored = _stored(connection, [row.id for row in rows if row.reason == "differs"])
-    made = []
+    entries = []
     for row in rows:
         record = orjson.loads(row.content)
-        held = stored.get(row.id)
-        differing = None if held is None else {n: v for n, v in held.items() if record.get(n) != v}
-        made.append(Quarantined(row.id, row.reason, row.recorded_at, record, row.digest, differing))
-    return made
+        stored_fields = stored.get(row.id)
+        differing = (
+            None if stored_fields is None else {n: v for n, v in stored_fields.items() if record.get(n) != v}
+        )
+        entries.append(Quarantined(row.id, row.reason, row.recorded_at, record, row.digest, differing))
+    return entries
 
 
 def quarantined_count(ledger: Ledger) -> int:
@@ -63,9 +65,9 @@ def quarantine_page(
 ) -> tuple[list[Quarantined], Position | None, int]:
     """A page, newest first; the position of its last if there are more; and how many there are in all.
     Raises LedgerUnavailableError."""
-    found = quarantined(ledger, limit + 1, after)
-    shown = found[:limit]
-    last = shown[-1] if len(found) > limit else None
+    entries = quarantined(ledger, limit + 1, after)
+    shown = entries[:limit]
+    last = shown[-1] if len(entries) > limit else None
     return (
         shown,
         None if last is None else (last.recorded_at, last.id, last.digest),

@@ -70,8 +70,8 @@ def pruned_records(connection: Connection, records: Sequence[UsageRecord]) -> li
     """Those that are not stored and so old that they may have been removed."""
     since = pruned_before(connection)
     old = [record for record in records if (record.ended or 0) < since]
-    held = _held(connection, old) if old else {}
-    return [record for record in old if record.id not in held]
+    stored = _held(connection, old) if old else {}
+    return [record for record in old if record.id not in stored]
 
 
 def put_records(
@@ -114,11 +114,11 @@ def _stored_id(record: UsageRecord) -> tuple[bytes, str | None]:
 def differing_records(connection: Connection, records: Sequence[UsageRecord]) -> list[UsageRecord]:
     """Those whose content differs from that stored under their id, and that is not because a worker died
     between storing a batch's line with its record and logging that (see `held_finals`)."""
-    held = _held(connection, records)
+    stored = _held(connection, records)
     return [
         record
         for record in records
-        if held[record.id] != row_of(record) and not _died_after(record, held[record.id])
+        if stored[record.id] != row_of(record) and not _died_after(record, stored[record.id])
     ]
 
 

@@ -117,9 +117,9 @@ def _removable(connection: Connection, cutoff: int) -> Select[tuple[str]]:
 
 def _month(time: int) -> tuple[int, int]:
     """Start and end (exclusive) of the month, UTC."""
-    at = datetime.fromtimestamp(time // 1_000_000, UTC)
-    first = datetime(at.year, at.month, 1, tzinfo=UTC)
-    following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+    moment = datetime.fromtimestamp(time // 1_000_000, UTC)
+    first = datetime(moment.year, moment.month, 1, tzinfo=UTC)
+    following = datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=UTC)
     return int(first.timestamp()) * 1_000_000, int(following.timestamp()) * 1_000_000
 
 

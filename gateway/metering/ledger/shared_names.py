@@ -26,7 +26,7 @@ Numbers = tuple[int, int, int]
 _Key = tuple[Any, ...]
 _PORTION = 500
 _MOST = 50_000
-"""Remembered."""
+"""How many names are remembered."""
 
 
 class _Dimension:
@@ -73,7 +73,7 @@ class SharedNames:
         return f"<SharedNames {len(self._numbers)}>"
 
     def numbers(self, connection: Connection, shared: Collection[_Key]) -> Mapping[_Key, Numbers]:
-        """Those of `shared`, and maybe others. New ones are added."""
+        """The numbers of `shared`, and maybe of others. New names are added."""
         version = connection.execute(_VERSION).scalar()
         if version is None or version != self._version or len(self._numbers) > _MOST:
             self._numbers, self._version = {}, version

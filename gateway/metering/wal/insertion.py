@@ -14,7 +14,7 @@ from gateway.metering.records import UsageRecord, parse_line
 
 @dataclass(frozen=True, slots=True)
 class InsertedLines:
-    """What became of lines."""
+    """The outcome of inserting lines."""
 
     inserted: Inserted
     refused: tuple[tuple[bytes, str], ...] = ()

@@ -1,7 +1,7 @@
 """The process that inserts usage records for all workers of a gateway: inserting would take a quarter of a
 worker's time, and hold the interpreter's lock against its event loop.
 
-Its owner is the supervisor of the workers, or the only worker. Who owns it keeps both ends of a socket pair,
+Its owner is the supervisor of the workers, or the only worker. The owner keeps both ends of a socket pair,
 the entrance: through one end, workers send the process a connection of their own; the process accepts them at
 the other. When it dies, its successor accepts at the same entrance, and the workers connect again. When the
 last worker and the owner have closed their ends, the process ends.
@@ -164,7 +164,11 @@ def spawn(target: Callable[[str, socket.socket], None], /, *args: object) -> Bas
 
 def serve(ledger_url: str, entrance: socket.socket) -> None:
     """Run the process: insert records until no worker is left that could send any."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # those of a whole group: the owner decides
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # sent to the group: the owner decides
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICE)
     gc.set_threshold(50_000, 20, 50)  # records without reference cycles

@@ -39,7 +39,7 @@ class KeptLog:
                 self._take(directory.segment(number), f"{directory.path.name}-{number:08}.jsonl")
 
     def keep_last(self, directory: WorkerDirectory, orphans: Sequence[bytes], marks: Iterable[Mark]) -> None:
-        """Keep what a worker leaves that is gone."""
+        """Keep what a worker that is gone has left."""
         self.keep(directory)
         name = directory.path.name
         try:
@@ -51,12 +51,12 @@ class KeptLog:
             log.warning("Usage log: cannot keep what was shipped: %s", error)
 
     def marks(self) -> set[Mark]:
-        """Of workers that are gone."""
-        found: set[Mark] = set()
+        """The marks of workers that are gone."""
+        kept: set[Mark] = set()
         for path in self._files("*.marks"):
             with suppress(OSError):
-                found.update(load_marks(path.read_text()))
-        return found
+                kept.update(load_marks(path.read_text()))
+        return kept
 
     def forget_marks(self) -> None:
         for path in self._files("*.marks"):

@@ -31,7 +31,7 @@ _PATIENCE = 5.0
 _LOOK = 0.002
 _SLOW_FOR = 30.0
 """Seconds for which `slow` stays true after a slow sync."""
-_SAY_AGAIN = 30.0
+_REPORT_AGAIN = 30.0
 
 
 def _nothing() -> Iterable[bytes]:
@@ -101,8 +101,8 @@ class WriteAheadLog:
         self._closing = False
         self._syncing: float | None = None
         self._slow_at = -_SLOW_FOR
-        self._said = False
-        self._said_at = -_SAY_AGAIN
+        self._reported = False
+        self._reported_at = -_REPORT_AGAIN
         self._failed_files: list[int] = []
         # Each counter has one writer: accepted by the event loop, completed by the thread.
         self._taken_bytes = self._done_bytes = 0
@@ -137,8 +137,8 @@ class WriteAheadLog:
     def append(self, line: bytes, *, final: bool = True) -> bool:
         """False if the memory limit is reached and the line was dropped. Half of the limit is reserved for
         finals."""
-        held = self._taken_bytes - self._done_bytes
-        if held >= (self._max_pending if final else self._max_pending // 2):
+        pending_bytes = self._taken_bytes - self._done_bytes
+        if pending_bytes >= (self._max_pending if final else self._max_pending // 2):
             self.healthy = False
             self._wake.set()
             return False
@@ -253,8 +253,8 @@ class WriteAheadLog:
             return False
         if not self.healthy and not self._queue:
             self.healthy = True
-            if self._said:
-                self._said = False
+            if self._reported:
+                self._reported = False
                 log.warning("Usage log: writable again.")
         return True
 
@@ -330,15 +330,18 @@ class WriteAheadLog:
         self._unhealthy(str(error))
         self._close_files(None)
 
-    def _unhealthy(self, why: str) -> None:
+    def _unhealthy(self, reason: str) -> None:
         """Logs an error, but not at every retry."""
         self.healthy = False
         now = time.monotonic()
-        if now - self._said_at >= _SAY_AGAIN:
-            self._said_at, self._said = now, True
-            held = self._taken_bytes - self._done_bytes
+        if now - self._reported_at >= _REPORT_AGAIN:
+            self._reported_at, self._reported = now, True
+            pending_bytes = self._taken_bytes - self._done_bytes
             log.error(
-                "Usage log: cannot write %s: %s. %d bytes held in memory.", self._directory.path, why, held
+                "Usage log: cannot write %s: %s. %d bytes held in memory.",
+                self._directory.path,
+                reason,
+                pending_bytes,
             )
 
     def _close_files(self, *files: int | None) -> None:

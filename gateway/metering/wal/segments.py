@@ -138,7 +138,7 @@ class WorkerDirectory:
             return Cursor()
 
     def marks(self) -> list[Mark]:
-        """What the ledger has acknowledged last."""
+        """What the ledger acknowledged last."""
         try:
             return load_marks(self._shipped().partition("\n")[2])
         except (OSError, ValueError):

@@ -33,7 +33,7 @@ _LAST_SECONDS = 3.0
 """Seconds that a stopping worker spends on its backlog; its successor ships the rest."""
 _CHECK_SECONDS = 5.0
 _MARKS = 20
-"""Check whether the ledger still has what it acknowledged so often, and after so many transactions."""
+"""Seconds, and transactions, between checks whether the ledger still has what it acknowledged."""
 
 
 class _OutOfTimeError(Exception):
@@ -255,10 +255,10 @@ class Shipper:
             done = self._insert_lines(lines)
         except LedgerUnavailableError:
             self._oldest = self._oldest or _oldest(lines)
-            self._checked = -math.inf  # whoever answers next may be another server
+            self._checked = -math.inf  # the server that answers next may be another
             raise
-        for line, why in done.refused:
-            self._refuse(line, why)
+        for line, reason in done.refused:
+            self._refuse(line, reason)
         for length in done.torn:
             self._metrics.usage_records("damaged")
             log.warning("Usage log: skipped a torn line of %d bytes.", length)
@@ -286,9 +286,9 @@ class Shipper:
         if self._kept is not None:
             self._marks += [mark for mark in marks if mark]
 
-    def _refuse(self, line: bytes, why: str) -> None:
+    def _refuse(self, line: bytes, reason: str) -> None:
         self._metrics.usage_records("damaged")
-        log.error("Usage log: moved an unusable line to refused.jsonl: %s", why)
+        log.error("Usage log: moved an unusable line to refused.jsonl: %s", reason)
         refuse(self._root, line)
 
     @property
@@ -332,6 +332,6 @@ def _open_attempts(directory: WorkerDirectory) -> list[UsageRecord]:
                 continue  # torn or damaged: the earlier line stands
             if record.kind == "final":
                 still.pop(record.id, None)
-            elif (held := still.get(record.id)) is None or held.seq <= record.seq:
+            elif (earlier := still.get(record.id)) is None or earlier.seq <= record.seq:
                 still[record.id] = record  # a new segment repeats older unsynced lines after current ones
     return list(still.values())
