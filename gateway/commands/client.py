@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:  # imported where a request is sent, to keep help texts fast
@@ -77,53 +77,19 @@ class Api:
             raise UsageError("The key contains invalid characters: copy it again.")
         return cls(url.rstrip("/"), key)
 
-    @overload
-    def get(self, path: str, answer: type[A], params: Json | None = None) -> A: ...
-    @overload
-    def get(self, path: str, answer: Json | None = None) -> Json: ...
-    def get(self, path: str, answer: type[A] | Json | None = None, params: Json | None = None) -> A | Json:
-        if answer is None or isinstance(answer, dict):
-            return self._call("GET", path, params=answer)
+    def get(self, path: str, answer: type[A], params: Json | None = None) -> A:
         return self._read(answer, self._call("GET", path, params=params))
 
-    @overload
-    def post(self, path: str, body: Json | None, answer: type[A], params: Json | None = None) -> A: ...
-    @overload
-    def post(self, path: str, body: Json | None = None, answer: Json | None = None) -> Json: ...
-    def post(
-        self,
-        path: str,
-        body: Json | None = None,
-        answer: type[A] | Json | None = None,
-        params: Json | None = None,
-    ) -> A | Json:
-        if answer is None or isinstance(answer, dict):
-            return self._call("POST", path, body=body, params=answer)
+    def post(self, path: str, body: Json | None, answer: type[A], params: Json | None = None) -> A:
         return self._read(answer, self._call("POST", path, body=body, params=params))
 
-    @overload
-    def put(self, path: str, body: Json, answer: type[A]) -> A: ...
-    @overload
-    def put(self, path: str, body: Json) -> Json: ...
-    def put(self, path: str, body: Json, answer: type[A] | None = None) -> A | Json:
-        sent = self._call("PUT", path, body=body)
-        return sent if answer is None else self._read(answer, sent)
+    def put(self, path: str, body: Json, answer: type[A]) -> A:
+        return self._read(answer, self._call("PUT", path, body=body))
 
-    @overload
-    def patch(self, path: str, body: Json, answer: type[A]) -> A: ...
-    @overload
-    def patch(self, path: str, body: Json) -> Json: ...
-    def patch(self, path: str, body: Json, answer: type[A] | None = None) -> A | Json:
-        sent = self._call("PATCH", path, body=body)
-        return sent if answer is None else self._read(answer, sent)
+    def patch(self, path: str, body: Json, answer: type[A]) -> A:
+        return self._read(answer, self._call("PATCH", path, body=body))
 
-    @overload
-    def delete(self, path: str, answer: type[A], params: Json | None = None) -> A: ...
-    @overload
-    def delete(self, path: str, answer: Json | None = None) -> Json: ...
-    def delete(self, path: str, answer: type[A] | Json | None = None, params: Json | None = None) -> A | Json:
-        if answer is None or isinstance(answer, dict):
-            return self._call("DELETE", path, params=answer)
+    def delete(self, path: str, answer: type[A], params: Json | None = None) -> A:
         return self._read(answer, self._call("DELETE", path, params=params))
 
     def _read(self, answer: type[A], body: Json) -> A:

@@ -19,6 +19,7 @@ from gateway.commands import fleet_file
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, print_json, show
 from gateway.commands.session import REFUSED, Session, command, confirm, unconfirmed
+from gateway.schemas.base import Answer
 from gateway.schemas.declarative import Action, Applied, FieldChange, Verb
 from gateway.schemas.progress import ProgressLine
 
@@ -103,7 +104,7 @@ def export(
 
     Example: florin export --output fleet.yaml
     """
-    document = session.api.get("/admin/v1/export")
+    document = session.api.get("/admin/v1/export", Answer).body
     if session.json:
         print_json(document)
         return

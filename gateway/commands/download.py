@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from gateway.commands.client import Api, Json, UnreachableError, UsageError
 from gateway.commands.output import console
+from gateway.schemas.finance import Complete
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,8 +28,8 @@ class Saved:
     """Bytes."""
     rows: int
     """As the gateway says."""
-    completeness: Json
-    """As in the JSON of a report: `complete`, and `missing` if the gateway says why it lacks records."""
+    completeness: Complete
+    """As in the JSON of a report."""
 
 
 def download(api: Api, path: str, params: Json, place: Path) -> Saved:
@@ -77,7 +78,6 @@ def _save(answer: httpx2.Response, file: BinaryIO, bar: Progress, task: TaskID) 
     return Saved(size, int(answer.headers.get(ROWS_HEADER, 0)), completeness(answer))
 
 
-def completeness(answer: httpx2.Response) -> Json:
-    missing = answer.headers.get("x-florin-missing")
+def completeness(answer: httpx2.Response) -> Complete:
     complete = answer.headers.get("x-florin-complete") != "false"
-    return {"complete": complete, **({"missing": missing} if missing else {})}
+    return Complete(complete=complete, missing=answer.headers.get("x-florin-missing"))

@@ -24,6 +24,7 @@ _METAVARS = {
     "number": "N",
     "size": "SIZE",
     "money": "AMOUNT",
+    "decimal": "DECIMAL",
     "duration": "TIME",
     "labels": "LABEL=VALUE",
 }

@@ -95,15 +95,11 @@ def note(text: str) -> None:
     console(stderr=True).print(Text(text), soft_wrap=True)
 
 
-def note_incomplete(body: Complete | Mapping[str, Any]) -> None:
+def note_incomplete(report: Complete) -> None:
     """Say it if the gateway says that figures lack records."""
-    if isinstance(body, Mapping):
-        missing, complete = body.get("missing"), body.get("complete", True)
-    else:
-        missing, complete = body.missing, body.complete
-    if missing:
-        note(f"Incomplete: {clean(missing)} See florin doctor.")
-    elif not complete:
+    if report.missing:
+        note(f"Incomplete: {clean(report.missing)} See florin doctor.")
+    elif not report.complete:
         note("Incomplete: records are still arriving in the ledger. Try again shortly.")
 
 

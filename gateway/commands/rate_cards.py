@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.decimals import decimal
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import PriceYes, Session, command, post_price
+from gateway.schemas.rate_cards import Assignment, NewRateCard, RateCard, RateCards
 
 app = typer.Typer()
 
@@ -25,45 +26,12 @@ Default = Annotated[
 
 
 @command(app, "add")
+@with_options(NewRateCard)
 def add(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the card, for example standard.")],
     *,
-    input_: Annotated[
-        str, typer.Option("--input", help="Price per million input tokens that were not cached.")
-    ],
-    output: Annotated[str, typer.Option("--output", help="Price per million output tokens.")],
-    cached: Annotated[
-        str | None,
-        typer.Option("--cached", help="Price per million cached input tokens. Default: as for --input."),
-    ] = None,
-    residency: Annotated[
-        str | None,
-        typer.Option(
-            help="Price of an hour in which an adapter of the tenant is on an engine. Default: none.",
-            show_default=False,
-        ),
-    ] = None,
-    batch: Annotated[
-        int, typer.Option(min=0, max=100, help="What batches' tokens cost, in percent of the others'.")
-    ] = 100,
-    minimum: Annotated[str, typer.Option(help="Minimum charge per month.")] = "0",
-    free_input: Annotated[int, typer.Option(min=0, help="Input tokens per month that are free.")] = 0,
-    free_cached: Annotated[int, typer.Option(min=0, help="Cached input tokens per month that are free.")] = 0,
-    free_output: Annotated[int, typer.Option(min=0, help="Output tokens per month that are free.")] = 0,
-    currency: Annotated[str, typer.Option(help="Three-letter code; that of the GPU prices.")] = "USD",
-    valid_from: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="First month, like 2026-11. Default: this month for a card's first version, next month for "
-            "a later one.",
-        ),
-    ] = None,
-    reason: Annotated[
-        str | None,
-        typer.Option(help="Why it replaces other terms from the same month; the earlier ones are kept."),
-    ] = None,
+    changes: Json,
     yes: PriceYes = False,
 ) -> None:
     """Add a rate card, or a new version of it: what customers pay per million tokens, by month.
@@ -73,34 +41,16 @@ def add(
 
     Example: florin rate-card add standard --input 0.60 --cached 0.06 --output 2.40 --from 2026-11
     """
-    body: Json = {
-        "name": name,
-        "input_per_million": decimal("--input", input_),
-        "output_per_million": decimal("--output", output),
-        "monthly_minimum": decimal("--minimum", minimum),
-        "batch_percent": batch,
-        "free_input_tokens": free_input,
-        "free_cached_tokens": free_cached,
-        "free_output_tokens": free_output,
-        "currency": currency,
-    }
-    optional = {
-        "cached_per_million": None if cached is None else decimal("--cached", cached),
-        "residency_per_adapter_hour": None if residency is None else decimal("--residency", residency),
-        "valid_from": valid_from,
-        "reason": reason,
-    }
-    body |= {name: value for name, value in optional.items() if value is not None}
-    session.result(post_price(session, _PATH, body, yes=yes), _added)
+    session.result(post_price(session, _PATH, {"name": name, **changes}, RateCard, yes=yes), _added)
 
 
-def _added(made: Json) -> None:
-    currency, resident = clean(made["currency"]), made["residency_per_adapter_hour"]
+def _added(card: RateCard) -> None:
+    currency, resident = clean(card.currency), card.residency_per_adapter_hour
     say(
-        f"Rate card {clean(made['name'])} from {clean(made['valid_from'])}, per million tokens: "
-        f"{clean(made['input_per_million'])} input, {clean(made['cached_per_million'])} cached input, "
-        f"{clean(made['output_per_million'])} output {currency}"
-        + (f"; batches at {made['batch_percent']} %" if made["batch_percent"] != 100 else "")
+        f"Rate card {clean(card.name)} from {clean(card.valid_from)}, per million tokens: "
+        f"{clean(card.input_per_million)} input, {clean(card.cached_per_million)} cached input, "
+        f"{clean(card.output_per_million)} output {currency}"
+        + (f"; batches at {card.batch_percent} %" if card.batch_percent != 100 else "")
         + (f"; {clean(resident)} {currency} per adapter-hour." if Decimal(resident) else ".")
     )
 
@@ -115,11 +65,11 @@ def list_(
 
     Example: florin rate-card list --tenant acme
     """
-    session.result(session.api.get(_PATH, {"tenant": tenant}), _people)
+    session.result(session.api.get(_PATH, RateCards, {"tenant": tenant}), _people)
 
 
-def _people(body: Json) -> None:
-    if not body["data"]:
+def _people(cards: RateCards) -> None:
+    if not cards.data:
         note("No rate cards yet: florin rate-card add NAME --input … --output …")
         return
     columns = (
@@ -128,25 +78,25 @@ def _people(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     rows = [
         (
-            c["name"], c["valid_from"], c["input_per_million"], c["cached_per_million"],
-            c["output_per_million"], f"{c['batch_percent']} %", c["residency_per_adapter_hour"],
-            c["monthly_minimum"], c["currency"], _free(c), c["recorded_at"][:10], c["reason"],
+            c.name, c.valid_from, c.input_per_million, c.cached_per_million,
+            c.output_per_million, f"{c.batch_percent} %", c.residency_per_adapter_hour,
+            c.monthly_minimum, c.currency, _free(c), c.recorded_at[:10], c.reason,
         )
-        for c in body["data"]
+        for c in cards.data
     ]  # fmt: skip  # as above
     show(table(columns, rows, right=columns[2:8]))
-    if body["assignments"]:
+    if cards.assignments:
         show(
             table(
                 ("tenant", "rate card", "from", "recorded"),
                 [
                     (
-                        a["tenant"] or "(all others)",
-                        a["card"] or "none: cost",
-                        a["valid_from"],
-                        a["recorded_at"][:10],
+                        a.tenant or "(all others)",
+                        a.card or "none: cost",
+                        a.valid_from,
+                        a.recorded_at[:10],
                     )
-                    for a in body["assignments"]
+                    for a in cards.assignments
                 ],
             )
         )
@@ -155,10 +105,13 @@ def _people(body: Json) -> None:
     note("Prices are per million tokens or adapter-hour. Of two rows for the same month, the later counts.")
 
 
-def _free(card: Json) -> str | None:
-    kinds = ("input", "cached", "output")
-    given = [f"{card[f'free_{k}_tokens']:,} {k}" for k in kinds if card[f"free_{k}_tokens"]]
-    return ", ".join(given) or None
+def _free(card: RateCard) -> str | None:
+    kinds = {
+        "input": card.free_input_tokens,
+        "cached": card.free_cached_tokens,
+        "output": card.free_output_tokens,
+    }
+    return ", ".join(f"{tokens:,} {kind}" for kind, tokens in kinds.items() if tokens) or None
 
 
 @command(app, "assign")
@@ -198,10 +151,10 @@ def _assign(
     body: Json = {"tenant": tenant, "card": card}
     if valid_from is not None:
         body["valid_from"] = valid_from
-    session.result(session.api.post(f"{_PATH}/assignments", body), _assigned)
+    session.result(session.api.post(f"{_PATH}/assignments", body, Assignment), _assigned)
 
 
-def _assigned(made: Json) -> None:
-    who = clean(made["tenant"]) if made["tenant"] else "Every tenant without an assignment of its own"
-    what = f"by rate card {clean(made['card'])}" if made["card"] else "what its usage cost"
-    say(f"{who} pays {what} from {clean(made['valid_from'])}.")
+def _assigned(assignment: Assignment) -> None:
+    who = clean(assignment.tenant or "Every tenant without an assignment of its own")
+    what = f"by rate card {clean(assignment.card)}" if assignment.card else "what its usage cost"
+    say(f"{who} pays {what} from {clean(assignment.valid_from)}.")

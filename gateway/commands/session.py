@@ -203,15 +203,15 @@ PriceYes = Annotated[
 ]
 
 
-def post_price(session: Session, path: str, body: Json, *, yes: bool) -> Json:
+def post_price(session: Session, path: str, body: Json, answer: type[A], *, yes: bool) -> A:
     """POST a price or a rate. Of one that may be a slip a person is asked. Raises ApiError, typer.Abort."""
     try:
-        return session.api.post(path, body, {"confirm": True} if yes else None)
+        return session.api.post(path, body, answer, {"confirm": True} if yes else None)
     except ApiError as error:
         if not unconfirmed(error.code):
             raise
         typer.confirm(f"{error} Is it right?", abort=True, err=True)
-    return session.api.post(path, body, {"confirm": True})
+    return session.api.post(path, body, answer, {"confirm": True})
 
 
 def unconfirmed(code: str | None) -> bool:

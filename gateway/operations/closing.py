@@ -17,10 +17,10 @@ from gateway.costs.reports.closed_months import close_watched, one, previewed, p
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
-from gateway.operations.finance_inputs import ClosingTerms
 from gateway.operations.policies import check_known, policy_for
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.periods import ClosingTerms
 from gateway.tenants.directory import Key
 
 ANSWER_SECONDS = 15.0

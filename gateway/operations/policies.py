@@ -19,9 +19,9 @@ from gateway.costs.policies.standing import (
 from gateway.costs.policies.terms import policies_at
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
-from gateway.operations.finance_inputs import NewPolicy
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.policies import NewPolicy
 from gateway.tenants.directory import Key
 
 

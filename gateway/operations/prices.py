@@ -19,8 +19,8 @@ from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.prices.price import Price, PriceConflictError, PriceError
 from gateway.costs.prices.price_store import add_price
 from gateway.errors import FlorinError
-from gateway.operations.finance_inputs import NewExchangeRate, NewPrice, PriceCorrection
 from gateway.operations.state import State
+from gateway.schemas.prices import NewExchangeRate, NewPrice, PriceCorrection
 
 
 async def add(state: State, new: NewPrice, *, actor: str, confirmed: bool = True) -> tuple[Price, bool]:

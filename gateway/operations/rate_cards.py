@@ -6,9 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
-
-from pydantic import Field
 
 from gateway.costs.periods import PeriodError, iso, month_of
 from gateway.costs.prices.jumps import UnconfirmedJumpError
@@ -28,74 +25,7 @@ from gateway.costs.selling.cards import (
 from gateway.costs.selling.invoices import Invoice, due_date
 from gateway.errors import FlorinError
 from gateway.operations.state import State
-from gateway.schemas.base import StrictBody
-
-_Decimal = Annotated[str, Field(max_length=40, description="A decimal with at most six places.")]
-_Count = Annotated[int, Field(ge=0, le=10**15)]
-_Text = r"^[^\x00-\x1f\x7f]*$"
-
-
-class NewRateCard(StrictBody):
-    name: Annotated[
-        str, Field(max_length=63, description="The same for all its versions.", examples=["standard"])
-    ]
-    input_per_million: _Decimal
-    cached_per_million: Annotated[
-        str | None, Field(max_length=40, description="Default: the price of input tokens.")
-    ] = None
-    output_per_million: _Decimal
-    residency_per_adapter_hour: Annotated[
-        str,
-        Field(
-            max_length=40,
-            description="For each hour in which an adapter of the tenant is resident on an engine. A "
-            "decimal with at most six places.",
-        ),
-    ] = "0"
-    batch_percent: Annotated[
-        int, Field(ge=0, le=100, description="What batches' tokens cost, in percent of the others'.")
-    ] = 100
-    monthly_minimum: _Decimal = "0"
-    free_input_tokens: Annotated[_Count, Field(description="Each month.")] = 0
-    free_cached_tokens: Annotated[_Count, Field(description="Each month.")] = 0
-    free_output_tokens: Annotated[_Count, Field(description="Each month.")] = 0
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$", description="As the prices'.")] = "USD"
-    valid_from: Annotated[
-        str | None,
-        Field(
-            max_length=10,
-            description="First month, like `2026-11`. Default: this month for a card's first version, next "
-            "month for a later one.",
-        ),
-    ] = None
-    reason: Annotated[
-        str,
-        Field(
-            max_length=300,
-            pattern=_Text,
-            description="Required to replace other terms from the same month.",
-        ),
-    ] = ""
-
-
-class NewAssignment(StrictBody):
-    tenant: Annotated[
-        str | None,
-        Field(max_length=100, description="null: every tenant without an assignment of its own."),
-    ]
-    card: Annotated[str | None, Field(max_length=63, description="null: none; the tenant pays the cost.")]
-    valid_from: Annotated[
-        str | None, Field(max_length=10, description="First month. Default: this month.")
-    ] = None
-
-
-class NewInvoice(StrictBody):
-    month: Annotated[str, Field(max_length=10, examples=["2026-10"])]
-    tenant: Annotated[str, Field(min_length=1, max_length=100)]
-    number: Annotated[str, Field(min_length=1, max_length=60, pattern=_Text, examples=["2026-0117"])]
-    tax_percent: _Decimal = "0"
-    tax_name: Annotated[str, Field(max_length=40, pattern=_Text, examples=["VAT"])] = ""
-    due: Annotated[str | None, Field(max_length=10, description="A date, like `2026-11-30`.")] = None
+from gateway.schemas.rate_cards import NewAssignment, NewInvoice, NewRateCard
 
 
 async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = True) -> tuple[RateCard, bool]:

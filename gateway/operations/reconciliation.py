@@ -14,30 +14,29 @@ from gateway.operations.authorization import actor_of
 from gateway.operations.ledger_refresh import refresh
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.schemas.reconciliation import AcceptedLines
 from gateway.tenants.directory import Key
 
 
-async def accept_lines(
-    state: State, lines: Sequence[str], *, month: str | None, kind: str | None, reason: str, key: Key
-) -> Json:
+async def accept_lines(state: State, body: AcceptedLines, *, key: Key) -> Json:
     """Accept lines of one month with their present amounts; with `kind`, all lines of that kind. Returns
     them. Raises FlorinError, LedgerUnavailableError."""
-    of = _one_month(lines, month, kind)
+    month = _one_month(body.lines, body.month, body.kind)
     await refresh(state, state.ledger_process)
     try:
         accepted = await state.ledger_process.aside().run(
             accept,
-            of,
-            lines=list(lines),
-            kind=kind,
-            reason=reason,
+            month,
+            lines=body.lines,
+            kind=body.kind,
+            reason=body.reason,
             now=state.clock.now(),
             by=key.id,
             actor=actor_of(key),
         )
     except LineNotFoundError as error:
         raise FlorinError("not_found", str(error)) from error
-    return {"month": of, "reason": reason, "data": accepted}
+    return {"month": month, "reason": body.reason, "data": accepted}
 
 
 async def unaccept_line(state: State, line: str, *, reason: str, key: Key) -> Json:
@@ -79,10 +78,10 @@ def _one_month(lines: Sequence[str], month: str | None, kind: str | None) -> str
         if len(months) != 1:
             what = "a kind needs its month" if not months else "accept the lines of one month at a time"
             raise FlorinError("invalid_value", f"month: {what}.", param="month")
-        [of] = months
-        whole_month(of)
+        [name] = months
+        whole_month(name)
     except LineNotFoundError as error:
         raise FlorinError("invalid_value", str(error), param="lines") from error
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return of
+    return name

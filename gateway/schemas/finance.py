@@ -21,6 +21,39 @@ class Complete(Answer):
     missing: str | None = Field(None, description="Left out unless records of other gateways are missing.")
 
 
+class UsageRecord(Answer):
+    """One attempt of a request. Times are Unix microseconds, UTC."""
+
+    id: str
+    request_id: str
+    attempt: int
+    tenant: str
+    key_id: str
+    adapter: str = Field(description="Empty: the base model.")
+    version: str
+    base_model: str
+    engine: str | None = Field(None, description="For staff.")
+    gpu_type: str
+    gpu_count: int | None = Field(None, description="For staff.")
+    dispatched: int
+    first_token: int | None
+    ended: int
+    prompt_tokens: int
+    cached_tokens: int | None = Field(description="null: the engine did not say.")
+    completion_tokens: int
+    reasoning_tokens: int
+    n: int
+    usage_source: str = Field(description="Where the counts come from; see docs/metering.md.")
+    outcome: str
+    billable: bool
+    adapter_loads: int
+    hour_marks: str | None
+    end_user: str | None = None
+    tag: str | None = None
+    cost_centre: str | None = None
+    service_tier: str | None = None
+
+
 class PriceSeries(Answer):
     """What has no price."""
 

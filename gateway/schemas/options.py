@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 Kind = Literal[
-    "text", "count", "number", "size", "money", "duration", "switch", "choice", "list", "words", "labels",
-    "path",
+    "text", "count", "number", "size", "money", "decimal", "duration", "switch", "choice", "list", "words",
+    "labels", "path",
 ]  # fmt: skip
-"""`count`: 600, 100k, 2M; `number`: with decimals; `size`: 10GB; `duration`: 30m, in seconds; `list`: given
-again for each; `words`: one text, comma-separated; `labels`: NAME=VALUE, given again for each; `path`: of a
-file here, made absolute."""
+"""`count`: 600, 100k, 2M; `number`: with decimals; `size`: 10GB; `decimal`: exact, sent as text; `duration`:
+30m, in seconds; `list`: given again for each; `words`: one text, comma-separated; `labels`: NAME=VALUE, given
+again for each; `path`: of a file here, made absolute."""
 
 _BY_TYPE: Final[dict[Any, Kind]] = {
     Literal: "choice",

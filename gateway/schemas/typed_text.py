@@ -22,6 +22,7 @@ _EXAMPLES: Final[dict[Kind, str]] = {
     "count": "a number such as 600, 100k or 2M",
     "size": "a size such as 10GB, 512MiB or 1000000",
     "money": "an amount such as 250 or 99.50",
+    "decimal": "a decimal number such as 2.50",
     "number": "a number such as 2 or 0.5",
     "duration": "a time such as 30m, 1h or 7d",
 }
@@ -39,6 +40,8 @@ def parsed(kind: Kind, text: str) -> Any:
         return int(match[1]) * int((1024 if match[3] else 1000) ** _POWERS[match[2] or ""])
     if kind in {"money", "number"} and _DECIMAL.fullmatch(plain):
         return plain if kind == "money" else float(plain)
+    if kind == "decimal" and _DECIMAL.fullmatch(text):
+        return text
     if kind == "duration" and (match := _DURATION.fullmatch(text.strip())):
         return int(match[1]) * _SECONDS[match[2]]
     raise ValueError(f"{text[:80]!r} is not {_EXAMPLES[kind]}")

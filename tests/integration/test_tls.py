@@ -18,6 +18,8 @@ from adapters.engine_agent.gateway_client import GatewayClient, GatewayDownError
 from adapters.security.tls import client_context, read_pair, server_context
 from gateway.commands import gateway_tls
 from gateway.commands.client import Api, UnreachableError, UsageError
+from gateway.schemas.base import Answer, Listed
+from gateway.schemas.tenants import Tenant
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving
 from tests.support.certificates import Authority, Files, put
@@ -66,12 +68,12 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
         assert "its certificate is not accepted" in done.stderr
         assert "Set FLORIN_CA_FILE" in done.stderr
         monkeypatch.setenv("SSL_CERT_FILE", str(ca.file))
-        assert Api.to(gateway.url, KEY).get("/admin/v1/tenants")["data"]
+        assert Api.to(gateway.url, KEY).get("/admin/v1/tenants", Listed[Tenant]).data
         with pytest.raises(UnreachableError, match="must begin with https://"):
-            Api.to(gateway.url.replace("https", "http"), KEY).get("/admin/v1/tenants")
+            Api.to(gateway.url.replace("https", "http"), KEY).get("/admin/v1/tenants", Listed[Tenant])
         monkeypatch.setenv("FLORIN_CA_FILE", str(tmp_path / "none.pem"))
         with pytest.raises(UsageError, match=r"FLORIN_CA_FILE: .*none\.pem cannot be read"):
-            Api.to(gateway.url, KEY).get("/admin/v1/tenants")
+            Api.to(gateway.url, KEY).get("/admin/v1/tenants", Listed[Tenant])
 
         # A new certificate reaches new connections to every worker, and no open one is dropped.
         first = shown(gateway.url, ca)
@@ -344,7 +346,7 @@ async def test_client_certificate_is_required_if_configured(ca, pair, tmp_path, 
         with serving(tmp_path / "state", **env) as gateway:
             api = Api.to(gateway.url, KEY)
             with pytest.raises(UnreachableError, match="FLORIN_CLIENT_CERT"):
-                await asyncio.to_thread(api.get, "/admin/v1/tenants")
+                await asyncio.to_thread(api.get, "/admin/v1/tenants", Listed[Tenant])
             async with GatewayClient(gateway.url, KEY, tls=gateway_tls.trust(gateway.url)) as link:
                 with pytest.raises(GatewayDownError, match="FLORIN_CLIENT_CERT"):
                     await link.engine("a")
@@ -352,14 +354,14 @@ async def test_client_certificate_is_required_if_configured(ca, pair, tmp_path, 
             with pytest.raises(
                 UsageError, match="FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY: set both or neither"
             ):
-                await asyncio.to_thread(api.get, "/admin/v1/tenants")
+                await asyncio.to_thread(api.get, "/admin/v1/tenants", Listed[Tenant])
             monkeypatch.setenv("FLORIN_CLIENT_KEY", str(caller.key))
             trusted = gateway_tls.trust(gateway.url, gateway_tls.identity())
             async with GatewayClient(gateway.url, KEY, tls=trusted) as link:
                 assert await link.engine("a") is None
 
             def say(path: str, **body: object) -> dict:
-                return api.post(f"/admin/v1/{path}", body)
+                return api.post(f"/admin/v1/{path}", body, Answer).body
 
             await asyncio.to_thread(say, "tenants", name="acme", base_access=True)
             key = (await asyncio.to_thread(say, "keys", tenant="acme"))["key"]

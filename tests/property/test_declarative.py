@@ -19,7 +19,7 @@ from gateway.operations.declarative.current import Current, Snapshot, export, re
 from gateway.operations.declarative.document import Document, parse
 from gateway.operations.declarative.plan import plan
 from gateway.operations.declarative.specs import AdapterSpec, BaseSpec, RemovedSpec
-from gateway.operations.finance_inputs import NewPrice
+from gateway.schemas.prices import NewPrice
 from gateway.tenants.directory import Directory
 from tests.support.search import examples
 

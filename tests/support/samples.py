@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from enum import EnumType
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NewType, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -45,4 +45,6 @@ def _least(annotation: Any) -> Any:
         return TypeAdapter(annotation).dump_python(annotation(), mode="json")
     if isinstance(annotation, EnumType):
         return next(iter(annotation))
+    if isinstance(annotation, NewType):
+        return _least(annotation.__supertype__)
     return _EMPTY[origin or annotation]

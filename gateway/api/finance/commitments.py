@@ -8,7 +8,6 @@ from fastapi import APIRouter, Path, Query, Response
 
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance.common import Tagged, month_of
-from gateway.api.finance.reconciliation import WithdrawnLine
 from gateway.costs.commitments.commitment_report import commitment_report
 from gateway.costs.commitments.commitment_store import list_commitments
 from gateway.costs.periods import iso
@@ -16,6 +15,7 @@ from gateway.operations import commitments
 from gateway.operations.ledger_refresh import completeness, refresh
 from gateway.schemas.base import Listed
 from gateway.schemas.commitments import Commitment, CommitmentReport, NewCommitment
+from gateway.schemas.reconciliation import WithdrawnLine
 
 router = APIRouter(prefix="/commitments", route_class=Tagged)
 

@@ -43,6 +43,7 @@ from gateway.errors import FlorinError
 from gateway.operations.closing import asked_policy
 from gateway.operations.ledger_refresh import completeness, completeness_headers
 from gateway.operations.state import State
+from gateway.schemas.costs import CostReport
 from gateway.tenants.directory import Key
 
 router = APIRouter(route_class=Tagged)
@@ -56,7 +57,9 @@ _MEDIA = {
 }
 
 
-@router.get("/costs", responses={200: {"content": {media: {} for media in _MEDIA}}, 304: {}})
+@router.get(
+    "/costs", response_model=CostReport, responses={200: {"content": {m: {} for m in _MEDIA}}, 304: {}}
+)
 async def costs(
     *,
     request: Request,
@@ -103,16 +106,8 @@ async def costs(
         Query(alias="format", description="Default: from the Accept header."),
     ] = None,
 ) -> Response:
-    """Requests, tokens, GPU time and cost, grouped; this month if no time is given. `rows` hold delivered
-    usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
-    they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
-    those. A whole month of UTC shows what is posted to it; any other time range, and every range in a
-    `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. By key,
-    `key_labels` has the names that their owners gave them. `names_reused` has the tenants whose names were
-    earlier tenants' within the period, and since when they are theirs: ask for the times before and after to
-    tell them apart. `complete` is false while records are still
-    arriving in the ledger. A tenant's key sees its own rows since it was added, without GPU time and engines;
-    with a rate card, `cost` is the price of the tokens (`priced_by`)."""
+    """Requests, tokens, GPU time and cost, grouped; this month if no time is given. A tenant's key sees its
+    own rows since it was added, without GPU time and engines."""
     dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:

@@ -34,7 +34,11 @@ router = APIRouter()
 _CHUNK = 256 * 1024
 
 
-@router.get("/export", response_class=Response)
+@router.get(
+    "/export",
+    response_class=Response,
+    responses={200: {"content": {"text/csv": {}, "application/vnd.apache.parquet": {}}}},
+)
 async def export_month(
     *,
     key: FinanceKey,

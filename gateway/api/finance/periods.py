@@ -21,14 +21,6 @@ from gateway.api.finance.common import (
     owner_of,
     rendered,
 )
-from gateway.api.finance.period_models import (
-    ClosingPreview,
-    PeriodModel,
-    Periods,
-    Proof,
-    Records,
-    Verification,
-)
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
@@ -36,26 +28,34 @@ from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations import closing
-from gateway.operations.finance_inputs import ClosingTerms
+from gateway.schemas.base import Listed
+from gateway.schemas.periods import (
+    ClosingPreview,
+    ClosingTerms,
+    Month,
+    Proof,
+    Records,
+    Verification,
+)
 
 router = APIRouter(prefix="/periods", route_class=Tagged)
 
-Month = Annotated[str, Path(description="`2026-11`")]
+MonthName = Annotated[str, Path(description="`2026-11`")]
 Tenant = Annotated[str | None, Query(description="The tenant; a tenant's key sees only its own.")]
 
 
 @router.get("", response_model_exclude_unset=True)
-async def periods(key: FinanceKey, state: StateDep) -> Periods:
+async def periods(key: FinanceKey, state: StateDep) -> Listed[Month]:
     """List the months with usage, oldest first. A tenant's key sees those since its tenant was added."""
     await state.meter.flush()
     shown = await ledger_process_of(state, key).run(overview, state.clock.now(), key.own_tenant)
     if (owner := owner_of(state, key)) is not None:
         shown = [period for period in shown if whole_month(period["month"]).end > owner.since]
-    return Periods(data=[PeriodModel.model_validate(period) for period in shown])
+    return Listed(data=tuple(map(Month.read, shown)))
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
-async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
+async def period(month: MonthName, key: FinanceKey, state: StateDep) -> Month:
     """One month, with its statements if it is closed. A tenant's key does not see that of a month that covers
     an earlier tenant of the same name, too."""
     shown = await ledger_process_of(state, key).run(one, month_of(month), state.clock.now(), key.own_tenant)
@@ -66,26 +66,26 @@ async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
                 statement["name_reused_at"] = reused[statement["tenant"]]
     elif not await is_own_month(state, key, month):
         shown["statements"] = []
-    return PeriodModel.model_validate(shown)
+    return Month.model_validate(shown)
 
 
 @router.post(
     "/{month}/close", response_model_exclude_unset=True, responses={202: {"description": "Not done yet."}}
 )
 async def close_period(
-    month: Month, terms: ClosingTerms, key: StaffKey, state: StateDep, response: Response
-) -> PeriodModel:
+    month: MonthName, terms: ClosingTerms, key: StaffKey, state: StateDep, response: Response
+) -> Month:
     """Close a month: its figures never change afterwards; later changes become correction rows of the next
     open month. 202 while it is still running: repeat the request with the same body until it is 200 (`GET`
     shows the progress). Closing a closed month changes nothing."""
     shown, done = await closing.close(state, month_of(month), terms, key)
     response.status_code = 200 if done else 202
-    return PeriodModel.model_validate(shown)
+    return Month.model_validate(shown)
 
 
-@router.get("/{month}/preview")
+@router.get("/{month}/preview", response_model_exclude_unset=True)
 async def preview_period(
-    month: Month,
+    month: MonthName,
     _: StaffKey,
     state: StateDep,
     policy: Annotated[
@@ -102,7 +102,7 @@ async def preview_period(
 
 @router.get("/{month}/verify")
 async def verify_period(
-    month: Month,
+    month: MonthName,
     _: StaffKey,
     state: StateDep,
     *,
@@ -122,7 +122,7 @@ async def verify_period(
 
 
 @router.get("/{month}/proof")
-async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant = None) -> Proof:
+async def proof(month: MonthName, key: FinanceKey, state: StateDep, tenant: Tenant = None) -> Proof:
     """A proof that a tenant's statement is part of the closed month and covers exactly its records. Check it
     offline with `florin cost verify --proof`."""
     whose = tenant or key.own_tenant
@@ -139,7 +139,7 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
 
 @router.get("/{month}/records", response_model=Records)
 async def records(
-    month: Month,
+    month: MonthName,
     key: FinanceKey,
     state: StateDep,
     tenant: Tenant = None,

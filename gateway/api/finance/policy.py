@@ -8,12 +8,11 @@ from fastapi import APIRouter, Query
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
 from gateway.api.finance.common import Tagged, ledger_process_of, month_of, owner_of
-from gateway.api.finance.period_models import PolicyInForce
 from gateway.costs.periods import month_of as whole_month
 from gateway.costs.policies.terms import policies_at
 from gateway.errors import FlorinError
 from gateway.operations import policies
-from gateway.operations.finance_inputs import NewPolicy
+from gateway.schemas.policies import NewPolicy, PolicyInForce
 
 router = APIRouter(prefix="/policy", route_class=Tagged)
 

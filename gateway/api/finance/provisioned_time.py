@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -26,6 +26,7 @@ from gateway.costs.reports.provisioned_time import hours_page, sightings_page
 from gateway.costs.rollups.attribution import BRIDGED
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness
+from gateway.schemas.provisioned_time import EngineHours, Sightings
 
 router = APIRouter(prefix="/provisioned-time", route_class=Tagged)
 
@@ -46,27 +47,28 @@ async def sightings(
     engine: EngineName = None,
     limit: Limit = 1000,
     after: After = None,
-) -> dict[str, Any]:
-    """When each worker saw each engine alive: from `started` to `seen`, in Unix microseconds, in phase
-    `startup` or `up`. With the records (`usage`) and the prices, this is all that a cost report is computed
-    from. The union of an engine's sightings is its provisioned time; gaps shorter than `bridged_us` count as
-    provisioned. Sightings that touch the period are listed whole. Role finance or operator."""
+) -> Sightings:
+    """When each worker saw each engine alive. With the records (`usage`) and the prices, this is all that a
+    cost report is computed from. The union of an engine's sightings is its provisioned time. Sightings
+    that touch the period are listed whole. Role finance or operator."""
     within = effective(period_of(start, to, month, state.clock.now(), zone_of(timezone)))
     at = None
     if after is not None:
         name, worker, began, phase = position(after, 4)
         at = (name, worker, _number(began), phase)
-    found, last = await state.ledger_process.run(sightings_page, within, engine=engine, after=at, limit=limit)
-    return {
-        "data": found,
-        "from": iso(within.start),
-        "to": iso(within.end),
-        "bridged_us": BRIDGED,
-        "next": None if last is None else token([str(part) for part in last]),
-    }
+    page, last = await state.ledger_process.run(sightings_page, within, engine=engine, after=at, limit=limit)
+    return Sightings.read(
+        {
+            "data": page,
+            "from": iso(within.start),
+            "to": iso(within.end),
+            "bridged_us": BRIDGED,
+            "next": None if last is None else token([str(part) for part in last]),
+        }
+    )
 
 
-@router.get("/hours")
+@router.get("/hours", response_model_exclude_unset=True)
 async def hours(
     *,
     _: StaffKey,
@@ -78,11 +80,8 @@ async def hours(
     engine: EngineName = None,
     limit: Limit = 1000,
     after: After = None,
-) -> dict[str, Any]:
-    """Engine-hours: provisioned, start-up and busy microseconds (not multiplied by GPUs), and
-    `nano_gpu_hours`, the whole that a report divides. `calibrations` are the weights that divided them, in
-    GPU-picoseconds; an hour with `calibration` 0 was divided by input to output 1:2. `complete` is false
-    while records are still arriving. Role finance or operator."""
+) -> EngineHours:
+    """Engine-hours, and the weights that divided them. Role finance or operator."""
     now = state.clock.now()
     within = effective(period_of(start, to, month, now, zone_of(timezone)))
     at = None
@@ -90,16 +89,18 @@ async def hours(
         hour, name, gpu_type, count = position(after, 4)
         at = (_number(hour), name, gpu_type, _number(count))
     flushed = await state.meter.flush()
-    found, last, complete = await state.ledger_process.run(
+    page, last, complete = await state.ledger_process.run(
         hours_page, within, engine=engine, after=at, limit=limit, now=now
     )
-    return {
-        **found,
-        "from": iso(within.start),
-        "to": iso(within.end),
-        "next": None if last is None else token([str(part) for part in last]),
-        **completeness(state, complete=complete and flushed),
-    }
+    return EngineHours.read(
+        {
+            **page,
+            "from": iso(within.start),
+            "to": iso(within.end),
+            "next": None if last is None else token([str(part) for part in last]),
+            **completeness(state, complete=complete and flushed),
+        }
+    )
 
 
 def _number(text: str) -> int:

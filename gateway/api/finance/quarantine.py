@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -11,7 +11,8 @@ from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance.common import After, Tagged, position, token
 from gateway.costs.periods import iso
 from gateway.errors import FlorinError
-from gateway.metering.ledger.quarantine import Position, Quarantined, quarantine_page
+from gateway.metering.ledger.quarantine import Position, quarantine_page
+from gateway.schemas.set_aside import Quarantine, QuarantinedRecord
 
 router = APIRouter(prefix="/quarantine", route_class=Tagged)
 
@@ -25,30 +26,18 @@ async def quarantine(
     state: StateDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
-) -> dict[str, Any]:
-    """Records in quarantine, newest first: they are in no report, no statement and no bill. `reason`:
-    `differs` (the ledger has this id with other content; `stored` holds its values of the fields that
-    differ), `pruned` (it arrived after the records of its time were deleted) or `excluded` (an operator
-    excluded it). `record` is what arrived, with times in Unix microseconds. Role finance or operator."""
+) -> Quarantine:
+    """Records in quarantine, newest first: they are in no report, no statement and no bill.
+    Role finance or operator."""
     await state.meter.flush()
-    found, last, total = await state.ledger_process.run(
+    quarantined, last, total = await state.ledger_process.run(
         quarantine_page, limit, None if after is None else _position(after)
     )
-    return {
-        "data": [_document(one) for one in found],
-        "total": total,
-        "next": None if last is None else token([str(part) for part in last]),
-    }
-
-
-def _document(one: Quarantined) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "reason": one.reason,
-        "recorded_at": iso(one.recorded_at),
-        "record": one.record,
-        "stored": one.stored,
-    }
+    return Quarantine(
+        data=tuple(QuarantinedRecord.of(q, recorded_at=iso(q.recorded_at)) for q in quarantined),
+        total=total,
+        next=None if last is None else token([str(part) for part in last]),
+    )
 
 
 def _position(after: str) -> Position:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
 
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance.common import Tagged, month_of
@@ -16,7 +15,15 @@ from gateway.costs.reconciliation.acceptances import list_acceptances
 from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.operations import reconciliation as operations
 from gateway.operations.ledger_refresh import completeness, refresh
-from gateway.schemas.base import StrictBody
+from gateway.schemas.base import Listed
+from gateway.schemas.reconciliation import (
+    AcceptanceEntry,
+    AcceptedLines,
+    AcceptedNow,
+    Reconciliation,
+    WithdrawnAcceptance,
+    WithdrawnLine,
+)
 
 router = APIRouter(route_class=Tagged)
 
@@ -27,71 +34,45 @@ Tolerance = Annotated[
     ),
 ]
 DEFAULT_TOLERANCE = Decimal(TOLERANCE.numerator) / TOLERANCE.denominator
-Reason = Annotated[str, Field(min_length=3, max_length=500, description="Why; kept in the audit log.")]
 
 
-class AcceptedLines(StrictBody):
-    """What is accepted, and why."""
-
-    lines: Annotated[
-        list[Annotated[str, Field(max_length=32)]],
-        Field(max_length=1000, description="As reconciled.", examples=[["2026-10-8f3b2c91"]]),
-    ] = []  # noqa: RUF012  # pydantic copies it
-    month: Annotated[str | None, Field(max_length=7, description="`2026-10`; needed with `kind` alone.")] = (
-        None
-    )
-    kind: Annotated[
-        str | None,
-        Field(max_length=32, description="All lines of this kind, besides `lines`.", examples=["rounding"]),
-    ] = None
-    reason: Reason
-
-
-class WithdrawnLine(StrictBody):
-    """Why an acceptance is withdrawn."""
-
-    reason: Reason
-
-
-@router.get("/reconciliation")
+@router.get("/reconciliation", response_model_exclude_unset=True)
 async def reconciliation(
     *,
     _: StaffKey,
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
     tolerance: Tolerance = DEFAULT_TOLERANCE,
-) -> dict[str, Any]:
-    """Compare usage with engine counters and bills. Each difference is a line with its cause and a verdict:
-    `matched`, `identified`, `unidentified` or `accepted`. `unexplained` has a sentence for what is not
-    accepted beyond the tolerance, and one if no bill was imported; `ok` is true if there is none. Role
-    finance or operator. Reads the month's records."""
+) -> Reconciliation:
+    """Compare usage with engine counters and bills. Each difference is a line with its cause and a verdict.
+    Role finance or operator. Reads the month's records."""
     now = state.clock.now()
-    of = month_of(month or iso(now)[:7])
+    name = month_of(month or iso(now)[:7])
     complete = await refresh(state, state.ledger_process)
-    found = await state.ledger_process.aside().run(reconcile, of, tolerance=Fraction(tolerance), now=now)
-    return {**found, **completeness(state, complete=complete)}
+    report = await state.ledger_process.aside().run(reconcile, name, tolerance=Fraction(tolerance), now=now)
+    return Reconciliation.read(report | completeness(state, complete=complete))
 
 
-@router.get("/reconciliation/acceptances")
+@router.get("/reconciliation/acceptances", response_model_exclude_unset=True)
 async def acceptances(
     _: StaffKey, state: StateDep, month: Annotated[str, Query(description="`2026-11`")]
-) -> dict[str, Any]:
+) -> Listed[AcceptanceEntry]:
     """Who accepted which differences of a month, when and why, and what was withdrawn; newest first."""
-    return {"data": await state.ledger_process.run(list_acceptances, month_of(month))}
+    entries = await state.ledger_process.run(list_acceptances, month_of(month))
+    return Listed[AcceptanceEntry].read({"data": entries})
 
 
-@router.post("/reconciliation/acceptances")
-async def accept(asked: AcceptedLines, key: StaffKey, state: StateDep) -> dict[str, Any]:
+@router.post("/reconciliation/acceptances", response_model_exclude_unset=True)
+async def accept(body: AcceptedLines, key: StaffKey, state: StateDep) -> AcceptedNow:
     """Accept differences with their present amounts. If an amount changes later, its acceptance no longer
     holds. Accepting a line again changes nothing."""
-    return await operations.accept_lines(
-        state, asked.lines, month=asked.month, kind=asked.kind, reason=asked.reason, key=key
-    )
+    return AcceptedNow.read(await operations.accept_lines(state, body, key=key))
 
 
-@router.post("/reconciliation/acceptances/{line}/withdraw")
+@router.post("/reconciliation/acceptances/{line}/withdraw", response_model_exclude_unset=True)
 async def unaccept(
-    line: Annotated[str, Path(max_length=32)], asked: WithdrawnLine, key: StaffKey, state: StateDep
-) -> dict[str, Any]:
+    line: Annotated[str, Path(max_length=32)], body: WithdrawnLine, key: StaffKey, state: StateDep
+) -> WithdrawnAcceptance:
     """Withdraw the acceptance of a line."""
-    return await operations.unaccept_line(state, line, reason=asked.reason, key=key)
+    withdrawn = await operations.unaccept_line(state, line, reason=body.reason, key=key)
+    return WithdrawnAcceptance.read(withdrawn)

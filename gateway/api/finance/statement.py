@@ -17,6 +17,7 @@ from gateway.costs.statement.page import statement_csv, statement_json, statemen
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refresh
 from gateway.operations.state import State
+from gateway.schemas.statements import Statement
 
 _MAKE: dict[str, Callable[..., Any]] = {
     "html": statement_page,
@@ -32,7 +33,11 @@ _HEADERS = {
 }
 
 
-@router.get("/statements/{tenant}", response_class=HTMLResponse)
+@router.get(
+    "/statements/{tenant}",
+    response_model=Statement,
+    responses={200: {"content": {"text/html": {}, "text/csv": {}}}},
+)
 async def statement(
     tenant: str,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 
@@ -33,6 +33,7 @@ from gateway.costs.reports.usage_page import request_page, usage_page
 from gateway.errors import FlorinError
 from gateway.metering.records import Outcome
 from gateway.operations.ledger_refresh import completeness
+from gateway.schemas.usage import RequestCost, RequestUsage, UsagePage
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -40,7 +41,7 @@ _ID = re.compile(r"[0-9a-f-]{36}")
 router = APIRouter(route_class=Tagged)
 
 
-@router.get("/usage", response_model=None)
+@router.get("/usage", response_model=UsagePage)
 async def usage(
     *,
     key: FinanceKey,
@@ -91,7 +92,7 @@ async def usage(
     )
 
 
-@router.get("/usage/{request_id}", response_model=None)
+@router.get("/usage/{request_id}", response_model=RequestUsage)
 async def request_usage(
     *,
     request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
@@ -113,28 +114,21 @@ async def request_usage(
     return rendered(page, request_id=request_id, complete=complete)
 
 
-@router.get("/usage/{request_id}/cost")
+@router.get("/usage/{request_id}/cost", response_model_exclude_unset=True)
 async def cost_of_request(
     *,
     request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
     key: FinanceKey,
     state: StateDep,
-) -> dict[str, Any]:
+) -> RequestCost:
     """What one request cost: its shares of the engine-hours in which it ran, exactly as they are in the cost
-    report. `pending` says why the amount is not that of the report, and is empty once it is: `hour_not_over`
-    (others will share the hour), `hour_not_computed` (the ledger has news of it), `hour_set_aside` (the hour
-    cannot be computed, and is left out), `records_removed` (others' records of an hour are past retention; it
-    is left out for good). `retry_waste` is what attempts cost that were not delivered. `cost` is null if a
-    price is missing, or nothing is left. A tenant's key hears of its own requests, without GPU time; with a
-    rate card, `cost` is the price of the tokens, before the month's free allowance, minimum and discounts; it
-    is null if a card applies to only a part of the request. `complete` is false while records are still
-    arriving."""
+    report. A tenant's key hears of its own requests, without GPU time."""
     complete = await state.meter.flush()
     process = ledger_process_of(state, key)
-    found = await process.run(request_cost, request_id, owner=owner_of(state, key), now=state.clock.now())
-    if found is None:
+    cost = await process.run(request_cost, request_id, owner=owner_of(state, key), now=state.clock.now())
+    if cost is None:
         raise FlorinError("not_found", unknown_request(request_id))
-    return {**found, "complete": complete}
+    return RequestCost.read(cost | {"complete": complete})
 
 
 def unknown_request(request_id: str) -> str:

@@ -9,6 +9,8 @@ import typer
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.base import Listed
+from gateway.schemas.reconciliation import AcceptanceEntry, AcceptedLine, AcceptedNow, WithdrawnAcceptance
 
 app = typer.Typer()
 
@@ -47,20 +49,20 @@ def accept(
         raise UsageError("Name lines (florin cost reconcile shows them), or --month with --kind.")
     body: Json = {"lines": lines or [], "month": month, "kind": kind, "reason": reason}
     with busy("Accepting"):
-        done = session.api.post(_PATH, body)
-    session.result(done, _accepted)
+        accepted = session.api.post(_PATH, body, AcceptedNow)
+    session.result(accepted, _accepted)
 
 
-def _accepted(body: Json) -> None:
-    for one in body["data"]:
-        say(f"Accepted {clean(one['line'])}: {_amount(one)}; {clean(one['reason'])}.")
+def _accepted(accepted: AcceptedNow) -> None:
+    for line in accepted.data:
+        say(f"Accepted {clean(line.line)}: {_amount(line)}; {clean(line.reason)}.")
     note("To withdraw: florin cost unaccept LINE --reason …")
 
 
-def _amount(one: Json) -> str:
-    if "tokens" in one:
-        return f"{one['tokens']:+,} tokens"
-    return f"{clean(one['gpu_hours'])} GPU-hours, cost {clean(one['cost'])}"
+def _amount(line: AcceptedLine | WithdrawnAcceptance) -> str:
+    if line.tokens is not None:
+        return f"{line.tokens:+,} tokens"
+    return f"{clean(line.gpu_hours)} GPU-hours, cost {clean(line.cost)}"
 
 
 @command(app, "unaccept")
@@ -74,8 +76,11 @@ def unaccept(
 
     Example: florin cost unaccept 2026-10-8f3b2c91 --reason "The provider will refund it"
     """
-    done = session.api.post(f"{_PATH}/{segment(line)}/withdraw", {"reason": reason})
-    session.result(done, lambda b: say(f"{clean(b['line'])} is no longer accepted: {_amount(b)}."))
+    path = f"{_PATH}/{segment(line)}/withdraw"
+    session.result(
+        session.api.post(path, {"reason": reason}, WithdrawnAcceptance),
+        lambda withdrawn: say(f"{clean(withdrawn.line)} is no longer accepted: {_amount(withdrawn)}."),
+    )
 
 
 @command(app, "acceptances")
@@ -88,19 +93,19 @@ def acceptances(
 
     Example: florin cost acceptances --month 2026-10
     """
-    session.result(session.api.get(_PATH, {"month": month}), _listed)
+    session.result(session.api.get(_PATH, Listed[AcceptanceEntry], {"month": month}), _listed)
 
 
-def _listed(body: Json) -> None:
-    if not body["data"]:
+def _listed(acceptances: Listed[AcceptanceEntry]) -> None:
+    if not acceptances.data:
         note("Nothing was accepted.")
         return
     rows = [
         (
-            one["line"], "accepted" if one["accepted"] else "withdrawn", one.get("gpu_hours"),
-            one.get("cost"), one.get("tokens"), one["by"], one["at"], one["reason"],
+            entry.line, "accepted" if entry.accepted else "withdrawn", entry.gpu_hours, entry.cost,
+            entry.tokens, entry.by, entry.at, entry.reason,
         )
-        for one in body["data"]
+        for entry in acceptances.data
     ]  # fmt: skip  # as the columns
     columns = ("line", "", "GPU-hours", "cost", "tokens", "by key", "at", "reason")
     show(table(columns, rows, right=columns[2:5]))

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from gateway.commands.client import UsageError
 from gateway.commands.cost.ahead import status, unsaid
-from gateway.commands.decimals import decimal
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 from gateway.schemas.forecasts import Budget, Budgets, BudgetState, ChangedBudget
+from gateway.schemas.typed_text import parsed
 from gateway.units import shown
 
 _budgets = typer.Typer(
@@ -45,7 +46,10 @@ def set_(
 
     Example: florin cost budget set 1500 --tenant acme
     """
-    amount = decimal("AMOUNT", amount)
+    try:
+        amount = parsed("decimal", amount)
+    except ValueError as error:
+        raise UsageError(f"AMOUNT: {error}.") from error
     body = {"tenant": tenant, "amount": amount, "from": first, "warn_percent": warn_percent}
     session.result(session.api.put(_PATH, body, ChangedBudget), _was_set)
 

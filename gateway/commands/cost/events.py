@@ -16,6 +16,7 @@ from gateway.commands.client import Json, UsageError
 from gateway.commands.cost.event_delivery import Receiver
 from gateway.commands.output import note
 from gateway.commands.session import REFUSED, Session, command
+from gateway.schemas.usage_events import CloudEvents
 
 app = typer.Typer()
 
@@ -98,16 +99,16 @@ def events(
     }
     sent = 0
     while True:
-        page = session.api.get(_PATH, params)
-        failure = receiver.take(page["data"])
+        page = session.api.get(_PATH, CloudEvents, params)
+        failure = receiver.take([event.model_dump() for event in page.data])
         if failure:
             note(f"{receiver.sent:,} events delivered; then: {failure} Run it again to go on from there.")
             raise typer.Exit(REFUSED)
-        sent += len(page["data"])
-        if cursor is not None and page["next"] is not None:
-            _keep(cursor, page["next"])
-        params["after"] = page["next"] or params["after"]
-        if page["more"]:
+        sent += len(page.data)
+        if cursor is not None and page.next is not None:
+            _keep(cursor, page.next)
+        params["after"] = page.next or params["after"]
+        if page.more:
             continue
         if follow is None:
             break

@@ -62,7 +62,7 @@ def export(
         "rows": saved.rows,
         "format": kind,
         "dataset": dataset,
-        **saved.completeness,
+        **saved.completeness.model_dump(exclude_none=True),
     }
     session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
-    note_incomplete(body)
+    note_incomplete(saved.completeness)

@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.commands.client import Api, Json, segment
+from gateway.commands.client import Api, Json, read, segment
 from gateway.commands.cost.closing_preview import announce, money, question, show_preview
-from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.cost.shares import Share, policy_in_words, shares_of
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
-from gateway.units import gpu_hours_text, shown
+from gateway.schemas.base import Listed
+from gateway.schemas.periods import ClosedMonth, ClosingPreview, ClosingTerms, Month
+from gateway.units import NanoHours, gpu_hours_text, shown
 
 app = typer.Typer()
 
@@ -28,52 +30,34 @@ def periods(session: Session) -> None:
 
     Example: florin cost periods
     """
-    session.result(session.api.get(_PATH), _periods)
+    session.result(session.api.get(_PATH, Listed[Month]), _periods)
 
 
-def _periods(body: Json) -> None:
-    rows = []
-    for period in body["data"]:
-        totals = period.get("totals") or {}
-        billed = money((totals.get("billed") or {}).get("amount_cents"), period.get("currency"))
-        state = "open, can be closed" if period.get("can_be_closed") else period["state"]
-        row = (period["month"], period["state"] if period["state"] != "open" else state)
-        rows.append((*row, period.get("records"), billed, period.get("closed_at"), period.get("seal")))
-    if not rows:
+def _periods(months: Listed[Month]) -> None:
+    if not months.data:
         note("No month has any usage yet.")
         return
+    rows = [
+        (
+            month.month,
+            "open, can be closed" if month.can_be_closed else month.state,
+            month.records,
+            month.totals and money(month.totals.billed.amount_cents, month.currency),
+            month.closed_at,
+            month.seal,
+        )
+        for month in months.data
+    ]
     show(table(("month", "state", "records", "billed", "closed", "seal"), rows, right=("records", "billed")))
 
 
 @command(app, "close")
+@with_options(ClosingTerms)
 def close(
     session: Session,
     month: Annotated[str, typer.Argument(metavar="MONTH", help="Month, for example 2026-11.")],
     *,
-    policy: Annotated[
-        IdlePolicy | None,
-        typer.Option(
-            help="Who pays for idle time, spare capacity and start-up in this month. Default: the standing "
-            "policy (florin cost policy show).",
-            show_default=False,
-        ),
-    ] = None,
     share: Share = None,
-    allow_missing_prices: Annotated[
-        bool,
-        typer.Option(
-            "--allow-missing-prices",
-            help="Charge nothing for GPU time without a price; a price added later becomes a correction.",
-        ),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Close within an hour of the month's end, although workers may not have shipped all "
-            "records.",
-        ),
-    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -83,6 +67,7 @@ def close(
     yes: Annotated[
         bool, typer.Option("--yes", help="Skip the confirmation prompt. Required without a terminal.")
     ] = False,
+    changes: Json,
 ) -> None:
     """Close a month: its figures never change again, and a seal (a Merkle root) proves what they are.
 
@@ -92,38 +77,33 @@ def close(
 
     Example: florin cost close 2026-11 --dry-run
     """
-    shares, total = shares_of(share) if share else (None, None)
-    body: Json = {
-        "policy": None if policy is None else policy.value,
-        "shares": shares,
-        "shares_total": total,
-        "allow_missing_prices": allow_missing_prices,
-        "force": force,
-    }
+    query: Json = {"policy": changes.get("policy")}
+    if share:
+        changes["shares"], changes["shares_total"] = shares_of(share)
+        query["shares"] = ",".join(share)
     api, path = session.api, f"{_PATH}/{segment(month)}"
-    asked = {"policy": body["policy"], "shares": ",".join(share) if share else None}
     if dry_run:
-        session.result(api.get(f"{path}/preview", asked), show_preview)
+        session.result(api.get(f"{path}/preview", ClosingPreview, query), show_preview)
         return
-    if api.get(path)["state"] != "closed":
-        preview = api.get(f"{path}/preview", asked)
-        announce(preview, force=force)
+    if api.get(path, Month).state != "closed":
+        preview = api.get(f"{path}/preview", ClosingPreview, query)
+        announce(preview, force=changes.get("force", False))
         confirm(question(preview), yes=yes, unattended=False)
-    session.result(_close(api, path, body), _closed)
+    session.result(_close(api, path, changes), _closed)
 
 
-def _close(api: Api, path: str, body: Json) -> Json:
+def _close(api: Api, path: str, body: Json) -> ClosedMonth:
     """Retries until the month is closed, and shows progress on a terminal."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        period = _watched(api, path, pool.submit(api.post, f"{path}/close", body))
+        month = _watched(api, path, pool.submit(api.post, f"{path}/close", body, Month))
         waited = False
-        while period["state"] != "closed":
+        while month.state != "closed":
             waited = True
-            period = _watched(api, path, pool.submit(api.post, f"{path}/close", body))
-    return {**period, "already": period["already"] and not waited}
+            month = _watched(api, path, pool.submit(api.post, f"{path}/close", body, Month))
+    return read(ClosedMonth, month.body | {"already": bool(month.already) and not waited}, api.url)
 
 
-def _watched(api: Api, path: str, answer: Future[Json]) -> Json:
+def _watched(api: Api, path: str, answer: Future[Month]) -> Month:
     screen = console(stderr=True)
     if not screen.is_terminal:
         return answer.result()
@@ -131,42 +111,45 @@ def _watched(api: Api, path: str, answer: Future[Json]) -> Json:
     with Progress(*columns, console=screen, transient=True) as progress:
         bar = progress.add_task("closing", total=None)
         while not answer.done():
-            if (at := api.get(path).get("progress")) is not None:
-                progress.update(bar, description=clean(at["doing"]), completed=at["done"], total=at["of"])
+            if (step := api.get(path, Month).progress) is not None:
+                progress.update(bar, description=clean(step.doing), completed=step.done, total=step.total)
             time.sleep(0.5)
     return answer.result()
 
 
-def _closed(period: Json) -> None:
-    if period["already"]:
-        note(f"{clean(period['month'])} was already closed at {clean(period['closed_at'])}; nothing changed.")
-    totals, currency = period["totals"], period["currency"]
+def _closed(month: ClosedMonth) -> None:
+    if month.already:
+        note(f"{clean(month.month)} was already closed at {clean(month.closed_at)}; nothing changed.")
+    totals, currency = month.totals, month.currency
     show(
         facts(
             (
-                ("month", period["month"]),
-                ("records", period["records"]),
-                ("policy", policy_in_words(period)),
-                *((label, money(totals[name]["amount_cents"], currency)) for name, label in _PARTS.items()),
-                ("total", money(totals["amount_cents"], currency)),
-                ("seal", period["seal"]),
-                ("previous seal", period["previous_seal"]),
+                ("month", month.month),
+                ("records", month.records),
+                ("policy", policy_in_words(month)),
+                ("billed", money(totals.billed.amount_cents, currency)),
+                ("retry waste", money(totals.retry_waste.amount_cents, currency)),
+                ("unused time", money(totals.unallocated.amount_cents, currency)),
+                ("total", money(totals.amount_cents, currency)),
+                ("seal", month.seal),
+                ("previous seal", month.previous_seal),
             )
         )
     )
-    for series in period["missing_prices"]:
+    for series in month.missing_prices:
         note(f"No price, so charged nothing: {clean(series)}")
     rows = [
         (
-            s["tenant"], s["records"], shown(gpu_hours_text(s["nano_gpu_hours"]), 6),
-            shown(gpu_hours_text(s["allocated_nano_gpu_hours"]), 6),
-            money(s["amount_cents"], currency), s["seal"],
+            s.tenant, s.records, _hours(s.nano_gpu_hours),
+            _hours(s.allocated_nano_gpu_hours), money(s.amount_cents, currency),
+            s.seal,
         )
-        for s in period["statements"]
+        for s in month.statements
     ]  # fmt: skip  # a row
     heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "seal of records")
     if rows:
         show(table(heads, rows, right=heads[1:5]))
 
 
-_PARTS = {"billed": "billed", "retry_waste": "retry waste", "unallocated": "unused time"}
+def _hours(nano: NanoHours | None) -> str:
+    return shown(None if nano is None else gpu_hours_text(nano), 6)

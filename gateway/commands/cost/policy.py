@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from gateway.commands.client import Json, UsageError
 from gateway.commands.cost.shares import Share, in_words, policy_in_words, shares_of
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, facts, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.schemas.policies import NewPolicy, PolicyChange, PolicyInForce, StandingPolicy
 
 _policy = typer.Typer(
     no_args_is_help=True, help="Who pays for unused GPU time: the standing policy for open months."
@@ -21,14 +22,6 @@ app.add_typer(_policy, name="policy")
 _PATH = "/finance/v1/policy"
 _FIRST = "1970-01"
 """Of a policy set before any month was closed."""
-
-
-class StandingPolicy(StrEnum):
-    NONE = "none"
-    PROPORTIONAL = "proportional"
-    EVEN = "even"
-    FIXED = "fixed"
-    DEFAULT = "default"
 
 
 @command(_policy, "show")
@@ -43,10 +36,11 @@ def show_policy(
 
     Example: florin cost policy show --month 2026-11
     """
-    session.result(session.api.get(_PATH, {"month": month}), _shown)
+    session.result(session.api.get(_PATH, PolicyInForce, {"month": month}), _shown)
 
 
 @command(_policy, "set")
+@with_options(NewPolicy)
 def set_policy(
     session: Session,
     policy: Annotated[
@@ -58,20 +52,8 @@ def set_policy(
         ),
     ],
     *,
-    tenant: Annotated[
-        str | None,
-        typer.Option(
-            help="Only for this tenant: none, proportional, even or default. What it does not pay is not "
-            "charged to other tenants.",
-            show_default=False,
-        ),
-    ] = None,
     share: Share = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", help="First month, for example 2026-11. Default: the first open month."),
-    ] = None,
-    reason: Annotated[str, typer.Option(help="Why, for the history and the audit log.")] = "",
+    changes: Json,
 ) -> None:
     """Set who pays for unused GPU time in open months: idle time, spare capacity and start-up.
 
@@ -80,32 +62,32 @@ def set_policy(
 
     Example: florin cost policy set fixed --share acme=60% --share bolt=40% --reason "contract 17"
     """
-    if policy is StandingPolicy.DEFAULT and tenant is None:
+    if policy == "default" and "tenant" not in changes:
         raise UsageError("default needs --tenant: that tenant then follows the installation's policy.")
-    shares, total = shares_of(share) if share else (None, None)
-    body: Json = {"policy": policy.value, "reason": reason}
-    optional = {"shares": shares, "shares_total": total, "tenant": tenant, "valid_from": start}
-    body |= {name: value for name, value in optional.items() if value is not None}
-    session.result(session.api.put(_PATH, body), _set)
+    body: Json = {"policy": policy, **changes}
+    if share:
+        body["shares"], total = shares_of(share)
+        body |= {} if total is None else {"shares_total": total}
+    session.result(session.api.put(_PATH, body, PolicyInForce), _set)
 
 
-def _set(body: Json) -> None:
-    say(f"{clean(policy_in_words(body))}, from {_since(body['month'])}.")
-    if not body["changed"]:
+def _set(terms: PolicyInForce) -> None:
+    say(f"{clean(policy_in_words(terms))}, from {_since(terms.month)}.")
+    if not terms.changed:
         note("It was set already; nothing changed.")
-    later = {row["valid_from"] for row in body["history"] if row["valid_from"] > body["month"]}
+    later = {row.valid_from for row in terms.history or () if row.valid_from > terms.month}
     if later:
         note(f"Another policy was set from {clean(min(later))} on: see florin cost policy show.")
 
 
-def _shown(body: Json) -> None:
-    frozen = " (closed: it can no longer change)" if body["frozen"] else ""
-    show(facts((("month", body["month"]), ("policy", policy_in_words(body) + frozen))))
-    if rows := body.get("history"):
+def _shown(terms: PolicyInForce) -> None:
+    frozen = " (closed: it can no longer change)" if terms.frozen else ""
+    show(facts((("month", terms.month), ("policy", policy_in_words(terms) + frozen))))
+    if terms.history:
         show("")
         heads = ("from", "for", "policy", "set at", "by", "reason")
-        show(table(heads, (_row(row) for row in rows)))
-    elif rows is not None:
+        show(table(heads, map(_row, terms.history)))
+    elif terms.history is not None:
         note("None was set, so no tenant pays for unused time. To set one: florin cost policy set")
 
 
@@ -113,13 +95,12 @@ def _since(month: str) -> str:
     return "the beginning" if month == _FIRST else clean(month)
 
 
-def _row(row: Json) -> tuple[str, ...]:
-    policy = in_words(row["policy"], row["shares"], {})
+def _row(change: PolicyChange) -> tuple[str, ...]:
     return (
-        _since(row["valid_from"]),
-        row["tenant"] or "all tenants",
-        policy,
-        row["recorded_at"],
-        row["recorded_by"],
-        row["reason"],
+        _since(change.valid_from),
+        change.tenant or "all tenants",
+        in_words(change.policy, change.shares, {}),
+        change.recorded_at,
+        change.recorded_by,
+        change.reason,
     )

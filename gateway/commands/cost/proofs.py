@@ -14,6 +14,8 @@ from rich.text import Text
 from gateway.commands.client import Api, Json, UsageError, segment
 from gateway.commands.output import note, print_json, say, show, table
 from gateway.commands.session import REFUSED, Session, command
+from gateway.schemas.base import Listed
+from gateway.schemas.periods import Month, Proof, RecordsAsHashed, Verification
 
 app = typer.Typer()
 
@@ -38,23 +40,23 @@ def proof(
     Example: florin cost proof --tenant acme --month 2026-11 --records records.jsonl > proof.json
     """
     path = f"{_PATH}/{segment(month)}"
-    found = session.api.get(f"{path}/proof", {"tenant": tenant})
+    document = session.api.get(f"{path}/proof", Proof, {"tenant": tenant})
     if records is not None:
         try:
             with records.open("w", encoding="utf-8") as file:
-                for record in _records(session.api, path, found["statement"]["tenant"]):
+                for record in _records(session.api, path, document.statement["tenant"]):
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
             raise UsageError(f"--records: cannot write {records} ({error.strerror}).") from error
-    print_json(found)
+    print_json(document.body)
 
 
 def _records(api: Api, path: str, tenant: str) -> Iterator[Json]:
     after: str | None = None
     while True:
-        page = api.get(f"{path}/records", {"tenant": tenant, "after": after})
-        yield from page["data"]
-        after = page["next"]
+        page = api.get(f"{path}/records", RecordsAsHashed, {"tenant": tenant, "after": after})
+        yield from page.data
+        after = page.next
         if after is None:
             return
 
@@ -94,36 +96,47 @@ def verify(
     if proof is not None and month is None:
         if quick:
             raise UsageError("--quick cannot be combined with --proof, which is always complete.")
-        found = [_offline(proof, records, seal)]
+        verifications = [_offline(proof, records, seal)]
     elif proof is not None or records is not None:
         raise UsageError("--records requires --proof, and --proof cannot be combined with --month.")
     elif seal is not None and month is None:
         raise UsageError("--seal requires one --month or a --proof.")
     else:
-        found = _online(session.api, month, seal, quick=quick)
+        verifications = _online(session.api, month, seal, quick=quick)
+    ok = all(verification.ok for verification in verifications)
     if session.json:
-        print_json({"ok": all(v["ok"] for v in found), "data": found})
-    elif not found:
+        print_json({"ok": ok, "data": [verification.body for verification in verifications]})
+    elif not verifications:
         note("No month is closed yet.")
     else:
-        _verified(found)
-    if not all(v["ok"] for v in found):
+        _verified(verifications)
+    if not ok:
         raise typer.Exit(REFUSED)
 
 
-def _online(api: Api, month: str | None, seal: str | None, *, quick: bool) -> list[Json]:
-    closed = [p["month"] for p in api.get(_PATH)["data"] if p["state"] == "closed"]
+def _online(api: Api, month: str | None, seal: str | None, *, quick: bool) -> list[Verification]:
+    months = (
+        [month] if month else [m.month for m in api.get(_PATH, Listed[Month]).data if m.state == "closed"]
+    )
     params = {"quick": "true" if quick else None}
-    found = [api.get(f"{_PATH}/{segment(name)}/verify", params) for name in ([month] if month else closed)]
-    for made in found if seal else ():
-        same = made["seal"] == str(seal).strip().lower()
-        said = made["seal"] if same else f"The seal is {made['seal']}; expected {seal}."
-        made["checks"].insert(0, {"name": "seal expected", "ok": same, "detail": said})
-        made["ok"] = made["ok"] and same
-    return found
+    verifications = [api.get(f"{_PATH}/{segment(name)}/verify", Verification, params) for name in months]
+    return [_compared(verification, seal) for verification in verifications] if seal else verifications
 
 
-def _offline(path: Path, records: Path | None, seal: str | None) -> Json:
+def _closed_months(api: Api) -> list[str]:
+    return [month.month for month in api.get(_PATH, Listed[Month]).data if month.state == "closed"]
+
+
+def _compared(verification: Verification, seal: str) -> Verification:
+    """With a check that it has the seal that is expected."""
+    same = verification.seal == seal.strip().lower()
+    detail = verification.seal if same else f"The seal is {verification.seal}; expected {seal}."
+    check = {"name": "seal expected", "ok": same, "detail": detail}
+    body = verification.body
+    return Verification.read(body | {"ok": body["ok"] and same, "checks": [check, *body["checks"]]})
+
+
+def _offline(path: Path, records: Path | None, seal: str | None) -> Verification:
     from gateway.costs.proofs.proof import ProofError, verify_proof  # loads usage records
 
     document = _read(path)
@@ -134,13 +147,14 @@ def _offline(path: Path, records: Path | None, seal: str | None) -> Json:
     except ProofError as error:
         raise UsageError(f"{path} or the records are invalid: {error}") from error
     ok = all(check.ok is not False for check in checks)
-    made = [asdict(check) for check in checks]
-    return {
-        "month": document["month"],
-        "seal": document.get("seal", document.get("root")),
-        "ok": ok,
-        "checks": made,
-    }
+    return Verification.read(
+        {
+            "month": document["month"],
+            "seal": document.get("seal", document.get("root")),
+            "ok": ok,
+            "checks": [asdict(check) for check in checks],
+        }
+    )
 
 
 def _read(path: Path) -> Any:
@@ -159,19 +173,19 @@ def _read_records(path: Path) -> list[Json]:
         lines = [_read(path)]
     if not all(isinstance(value, list | dict) for value in lines):
         raise UsageError(f"{path} holds no records.")
-    found: list[Json] = []
+    read: list[Json] = []
     for value in lines:
-        found += value if isinstance(value, list) else value.get("data", [value])
-    return found
+        read += value if isinstance(value, list) else value.get("data", [value])
+    return read
 
 
-def _verified(found: list[Json]) -> None:
+def _verified(verifications: list[Verification]) -> None:
     words = {
         True: Text("ok", "green"),
         False: Text("FAILED", "bold red"),
         None: Text("not checked", "yellow"),
     }
-    rows = [(v["month"], c["name"], words[c["ok"]], c["detail"]) for v in found for c in v["checks"]]
+    rows = [(v.month, check.name, words[check.ok], check.detail) for v in verifications for check in v.checks]
     show(table(("month", "check", "result", "details"), rows))
-    failed = [v["month"] for v in found if not v["ok"]]
+    failed = [v.month for v in verifications if not v.ok]
     say(f"Changed since it was closed: {', '.join(failed)}." if failed else "All checks passed.")

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
 from gateway.commands.output import note, show, table, when
 from gateway.commands.session import Session, command
+from gateway.schemas.base import Json
+from gateway.schemas.set_aside import Quarantine, QuarantinedRecord
 
 app = typer.Typer()
 
@@ -31,26 +32,25 @@ def quarantine(
 
     Example: florin cost quarantine
     """
-    session.result(session.api.get("/finance/v1/quarantine", {"limit": limit}), _listed)
+    session.result(session.api.get("/finance/v1/quarantine", Quarantine, {"limit": limit}), _listed)
 
 
-def _listed(body: Json) -> None:
-    found = body["data"]
-    if not found:
+def _listed(quarantine: Quarantine) -> None:
+    if not quarantine.data:
         note("No record is in quarantine.")
         return
     rows = [
         [
-            one["id"], record.get("tenant"), record.get("engine"), _ended(record),
-            record.get("prompt_tokens"), record.get("completion_tokens"), _why(one), one["recorded_at"],
+            item.id, record.get("tenant"), record.get("engine"), _ended(record),
+            record.get("prompt_tokens"), record.get("completion_tokens"), _reason(item), item.recorded_at,
         ]
-        for one in found
-        for record in [one["record"]]
+        for item in quarantine.data
+        for record in [item.record]
     ]  # fmt: skip  # as the columns
     heads = ("record", "tenant", "engine", "ended", "input", "output", "reason", "since")
     show(table(heads, rows, right=("input", "output")))
-    if body["total"] > len(found):
-        note(f"The newest {len(found):,} of {body['total']:,}; --limit shows more.")
+    if quarantine.total > len(rows):
+        note(f"The newest {len(rows):,} of {quarantine.total:,}; --limit shows more.")
 
 
 def _ended(record: Json) -> str:
@@ -61,8 +61,10 @@ def _ended(record: Json) -> str:
         return str(record.get("ended"))
 
 
-def _why(one: Json) -> str:
-    """The reason, and for a record that differs the fields, with the stored values first."""
-    reason = _REASONS.get(one["reason"]) or str(one["reason"])
-    changed = [f"{name} {was}, not {one['record'].get(name)}" for name, was in (one["stored"] or {}).items()]
+def _reason(item: QuarantinedRecord) -> str:
+    """For a record that differs, with the fields that do: the stored values first."""
+    reason = _REASONS[item.reason]
+    changed = [
+        f"{name} {stored}, not {item.record.get(name)}" for name, stored in (item.stored or {}).items()
+    ]
     return f"{reason}: {'; '.join(changed)}" if changed else reason

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.commands.output import busy, clean, facts, note, note_incomplete, say, show, table
 from gateway.commands.session import REFUSED, Session, command
+from gateway.schemas.reconciliation import (
+    SETTLED,
+    BillAccount,
+    BillDifference,
+    BillFigures,
+    BillKind,
+    BillSection,
+    LedgerCompleteness,
+    Reconciliation,
+    TokenCheck,
+    TokenSection,
+    Verdict,
+)
 from gateway.units import shown
 
 app = typer.Typer()
@@ -46,161 +61,146 @@ def reconcile(
     except InvalidOperation as error:
         raise UsageError(f"--tolerance: {tolerance!r} is not a percentage from 0 to 100.") from error
     with busy("Reconciling"):
-        body = session.api.get("/finance/v1/reconciliation", {"month": month, "tolerance": tolerance})
-    session.result(body, lambda b: _people(b, accounts=accounts))
-    if not body["ok"]:
+        reconciliation = session.api.get(
+            "/finance/v1/reconciliation", Reconciliation, {"month": month, "tolerance": tolerance}
+        )
+    session.result(reconciliation, partial(_people, accounts=accounts))
+    if not reconciliation.ok:
         raise typer.Exit(REFUSED)
 
 
-def _people(body: Json, *, accounts: bool) -> None:
-    note(f"{clean(body['from'])} to {clean(body['to'])}")
-    _tokens(body["tokens"])
-    if body["bill"] is None:
+def _people(reconciliation: Reconciliation, *, accounts: bool) -> None:
+    note(f"{clean(reconciliation.start)} to {clean(reconciliation.to)}")
+    _tokens(reconciliation.tokens)
+    if reconciliation.bill is None:
         note("No bill imported for this period.")
     else:
-        _bill(body["bill"], accounts=accounts)
-    _completeness(body["completeness"])
-    note_incomplete(body)
-    for sentence in body["unexplained"]:
+        _bill(reconciliation.bill, accounts=accounts)
+    _completeness(reconciliation.completeness)
+    note_incomplete(reconciliation)
+    for sentence in reconciliation.unexplained:
         note(f"Not reconciled: {clean(sentence)}")
-    if body["ok"]:
+    if reconciliation.ok:
         say(
             "Reconciled: all but at most "
-            f"{clean(body['tolerance_percent'])} percent of the bill is matched or accepted."
+            f"{clean(reconciliation.tolerance_percent)} percent of the bill is matched or accepted."
         )
 
 
-def _tokens(tokens: Json) -> None:
-    if tokens["note"]:
-        note(clean(tokens["note"]))
+def _tokens(tokens: TokenSection) -> None:
+    if tokens.note:
+        note(clean(tokens.note))
     rows: list[list[Any]] = []
-    for one in tokens["checks"]:
+    for check in tokens.checks:
         rows.append(
             [
-                one["engine"], one["from"], one["token_type"], one["engine_tokens"], one["record_tokens"],
-                _signed(one["difference"]), _rest(one["unexplained"]), _to_accept(one),
+                check.engine, check.start, check.token_type, check.engine_tokens, check.record_tokens,
+                _signed(check.difference), _rest(check.unexplained), _to_accept(check),
             ]
         )  # fmt: skip  # as the columns
-        rows += [
-            [Text(f"  {_reason(line)}", "dim"), "", "", "", "", Text(_signed(line["tokens"]), "dim"), "", ""]
-            for line in one["lines"]
-        ]
+        for cause in check.lines:
+            reason = f"  {cause.reason} ({cause.records:,} records)"
+            blank = Text("")
+            rows.append([Text(reason, "dim"), *[blank] * 4, Text(_signed(cause.tokens), "dim"), blank, blank])
     if rows:
         columns = (
             *("engine", "since", "tokens", "engine counted", "in records", "difference", "cause unknown"),
             "line",
         )
-        blank = [[cell if cell != "" else Text("") for cell in row] for row in rows]
         say("Tokens: engine counters and usage records")
-        show(table(columns, blank, right=columns[3:7]))
-    elif not tokens["note"]:
+        show(table(columns, rows, right=columns[3:7]))
+    elif not tokens.note:
         note("No engine counters were sampled in this period.")
-    for one in tokens["unsampled"]:
+    for gap in tokens.unsampled:
         note(
-            f"{clean(one['engine'])}: {one['records']:,} records from {clean(one['from'])} to "
-            f"{clean(one['to'])} have no engine counters to compare with."
+            f"{clean(gap.engine)}: {gap.records:,} records from {clean(gap.start)} to {clean(gap.to)} have "
+            "no engine counters to compare with."
         )
 
 
-def _reason(line: Json) -> str:
-    return f"{line['reason']} ({line['records']:,} records)"
-
-
-def _to_accept(check: Json) -> Text:
+def _to_accept(check: TokenCheck) -> Text:
     """The name of a line that can be accepted, or that it is."""
-    if check["verdict"] == "accepted":
+    if check.verdict == "accepted":
         return Text("accepted", "dim")
-    return Text(check["line"] if check["unexplained"] else "")
+    return Text(check.line if check.unexplained else "")
 
 
-def _bill(bill: Json, *, accounts: bool) -> None:
-    currency = clean(bill["currency"])
+def _bill(bill: BillSection, *, accounts: bool) -> None:
     say("")
     say("GPU-hours and cost: Florin compared with the bill")
-    columns = ("", "GPU-hours", f"cost {currency}", "verdict")
-    rows = [
-        [_LISTED, shown(bill["provisioned_gpu_hours"], 6), shown(bill["own_cost"], 6), Text("")],
-        *([*_difference(line), _of_kind(line)] for line in bill["lines"]),
-        [Text("billed", "bold"), shown(bill["billed_gpu_hours"], 6), shown(bill["billed_cost"], 6), Text("")],
-    ]
-    show(table(columns, rows, right=columns[1:3]))
-    note(f"{bill['attributed_gpu_hours']} of the provisioned hours are attributed to tenants' requests.")
-    if accounts:
-        _accounts(bill["accounts"], columns)
+    columns = ("", "GPU-hours", f"cost {clean(bill.currency)}", "verdict")
+    _figures(bill, [[*_difference(kind), _of_kind(kind)] for kind in bill.lines], columns)
+    note(f"{bill.attributed_gpu_hours} of the provisioned hours are attributed to tenants' requests.")
+    for account in bill.accounts if accounts else ():
+        say("")
+        say(
+            f"{_name(account)}: billed at {account.billed_rate or '-'}, by the price book "
+            f"{account.own_rate or '-'} per GPU-hour"
+        )
+        _figures(account, [[*_difference(line), _verdict(line.verdict)] for line in account.lines], columns)
     _open_lines(bill)
     _accepted(bill)
 
 
-def _accounts(accounts: list[Json], columns: tuple[str, ...]) -> None:
-    for one in accounts:
-        rates = (
-            f"billed at {one['billed_rate'] or '-'}, by the price book {one['own_rate'] or '-'} per GPU-hour"
-        )
-        say("")
-        say(f"{_name(one)}: {rates}")
-        rows = [
-            [_LISTED, shown(one["provisioned_gpu_hours"], 6), shown(one["own_cost"], 6), Text("")],
-            *([*_difference(line), _verdict(line["verdict"])] for line in one["lines"]),
-            ["billed", shown(one["billed_gpu_hours"], 6), shown(one["billed_cost"], 6), Text("")],
-        ]
-        show(table(columns, rows, right=columns[1:3]))
-
-
-def _open_lines(bill: Json) -> None:
-    """What a person must still accept, the largest first."""
-    found = [
-        (account, line)
-        for account in bill["accounts"]
-        for line in account["lines"]
-        if line["verdict"] not in {"matched", "accepted"}
-    ]
-    if not found:
-        return
-    found.sort(key=lambda one: (-abs(Decimal(one[1]["cost"])), -abs(Decimal(one[1]["gpu_hours"]))))
+def _figures(bill: BillFigures, differences: list[list[Any]], columns: tuple[str, ...]) -> None:
+    """From the cost at list price to what is billed."""
     rows = [
-        [line["line"], _name(account), *_difference(line, indent=""), _verdict(line["verdict"])]
-        for account, line in found[:_SHOWN]
+        [_LISTED, shown(bill.provisioned_gpu_hours, 6), shown(bill.own_cost, 6), Text("")],
+        *differences,
+        [Text("billed", "bold"), shown(bill.billed_gpu_hours, 6), shown(bill.billed_cost, 6), Text("")],
     ]
-    columns = ("line", "engine", "cause", "GPU-hours", f"cost {clean(bill['currency'])}", "verdict")
+    show(table(columns, rows, right=columns[1:3]))
+
+
+def _open_lines(bill: BillSection) -> None:
+    """What a person must still accept, the largest first."""
+    lines = [
+        (account, line) for account in bill.accounts for line in account.lines if line.verdict not in SETTLED
+    ]
+    if not lines:
+        return
+    lines.sort(key=lambda item: (-abs(Decimal(item[1].cost)), -abs(Decimal(item[1].gpu_hours))))
+    rows = [
+        [line.line, _name(account), *_difference(line, indent=""), _verdict(line.verdict)]
+        for account, line in lines[:_SHOWN]
+    ]
+    columns = ("line", "engine", "cause", "GPU-hours", f"cost {clean(bill.currency)}", "verdict")
     say("")
     say("Not accepted")
     show(table(columns, rows, right=columns[3:5]))
-    if len(found) > _SHOWN:
-        note(f"{len(found) - _SHOWN:,} smaller lines are not shown: --json has all.")
+    if len(lines) > _SHOWN:
+        note(f"{len(lines) - _SHOWN:,} smaller lines are not shown: --json has all.")
     note('To accept: florin cost accept LINE --reason "…"')
 
 
-def _accepted(bill: Json) -> None:
-    rows = []
-    for account in bill["accounts"]:
-        for line in account["lines"]:
-            if not (given := line["accepted"]):
-                continue
-            amounts = (shown(given["gpu_hours"], 6, "+"), shown(given["cost"], 6, "+"))
-            state = "" if given["current"] else "no longer: the amount changed"
-            row = (line["line"], _name(account), *amounts, given["by"], given["at"], given["reason"])
-            rows.append([*row, Text(state, "bold")])
+def _accepted(bill: BillSection) -> None:
+    rows = [
+        [
+            line.line, _name(account), shown(accepted.gpu_hours, 6, "+"), shown(accepted.cost, 6, "+"),
+            accepted.by, accepted.at, accepted.reason,
+            Text("" if accepted.current else "no longer: the amount changed", "bold"),
+        ]
+        for account in bill.accounts
+        for line in account.lines
+        if (accepted := line.accepted) is not None
+    ]  # fmt: skip  # as the columns
     if rows:
-        cost = f"cost {clean(bill['currency'])}"
+        cost = f"cost {clean(bill.currency)}"
         columns = ("line", "engine", "GPU-hours", cost, "by key", "at", "reason", "")
         say("")
         say("Accepted")
         show(table(columns, rows, right=columns[2:4]))
 
 
-def _name(account: Json) -> str:
-    if not account["gpu_type"]:
-        return account["engine"] or "no GPU type"
-    named = {**account, "purchase": account["purchase"].replace("_", " ")}
-    return " ".join(named[part] for part in ("engine", "gpu_type", "region", "purchase") if named[part])
+def _name(account: BillAccount) -> str:
+    if not account.gpu_type:
+        return account.engine or "no GPU type"
+    purchase = account.purchase.replace("_", " ")
+    return " ".join(filter(None, (account.engine, account.gpu_type, account.region, purchase)))
 
 
-def _difference(line: Json, indent: str = "  ") -> list[Any]:
-    return [
-        f"{indent}{line['reason']}{_when(line)}",
-        shown(line["gpu_hours"], 6, "+"),
-        shown(line["cost"], 6, "+"),
-    ]
+def _difference(line: BillDifference, indent: str = "  ") -> list[Any]:
+    return [f"{indent}{line.reason}{_when(line)}", shown(line.gpu_hours, 6, "+"), shown(line.cost, 6, "+")]
 
 
 _VERDICTS = {
@@ -211,47 +211,46 @@ _VERDICTS = {
 }
 
 
-def _verdict(verdict: str) -> Text:
-    settled = verdict in {"matched", "accepted"}
-    return Text(_VERDICTS.get(verdict, clean(verdict)), "" if settled else "bold")
+def _verdict(verdict: Verdict) -> Text:
+    return Text(_VERDICTS[verdict], "" if verdict in SETTLED else "bold")
 
 
-def _of_kind(line: Json) -> Text:
+def _of_kind(kind: BillKind) -> Text:
     """The verdict on the lines of one kind."""
-    shown = _verdict(line["verdict"])
-    if 0 < line["unaccepted"] < line["lines"]:
-        shown.append(f", {line['unaccepted']:,} of {line['lines']:,} not accepted")
-    return shown
+    text = _verdict(kind.verdict)
+    if 0 < kind.unaccepted < kind.lines:
+        text.append(f", {kind.unaccepted:,} of {kind.lines:,} not accepted")
+    return text
 
 
-def _when(line: Json) -> str:
-    if not line["hours"]:
+def _when(line: BillDifference) -> str:
+    if not line.hours or line.first is None or line.last is None:
         return ""
-    if line["hours"] == 1:
-        return f" (the hour from {line['first']})"
-    end = datetime.fromisoformat(line["last"]) + timedelta(hours=1)
-    return f" ({line['hours']:,} hours, {line['first']} to {end:%Y-%m-%dT%H:%M:%SZ})"
+    if line.hours == 1:
+        return f" (the hour from {line.first})"
+    end = datetime.fromisoformat(line.last) + timedelta(hours=1)
+    return f" ({line.hours:,} hours, {line.first} to {end:%Y-%m-%dT%H:%M:%SZ})"
 
 
-def _completeness(found: Json) -> None:
+def _completeness(ledger: LedgerCompleteness) -> None:
     say("")
     say("Completeness of the ledger")
-    sure = {"engine_final": 0, "engine_partial": 0, "estimated": 0, "none": 0}
-    for row in found["records"]:
-        sure[row["usage_source"]] = sure.get(row["usage_source"], 0) + row["records"]
-    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in found["quarantined"].items())
+    records = Counter[str]()
+    for row in ledger.records:
+        records[row.usage_source] += row.records
+    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in ledger.quarantined.items())
     show(
         facts(
             [
-                ("records with the engine's final counts", sure["engine_final"]),
-                ("with the last counts before an interruption", sure["engine_partial"]),
-                ("estimated by the gateway", sure["estimated"]),
-                ("without tokens", sure["none"]),
-                ("requests billed twice", found["delivered_twice"]),
+                ("records with the engine's final counts", records["engine_final"]),
+                ("with the last counts before an interruption", records["engine_partial"]),
+                ("estimated by the gateway", records["estimated"]),
+                ("without tokens", records["none"]),
+                ("requests billed twice", ledger.delivered_twice),
                 ("records in quarantine", quarantined or 0),
-                ("engine-hours still to be rolled up", found["hours_pending"]),
-                ("engine-hours set aside", len(found.get("set_aside", ()))),
-                ("engine-hours whose parts do not sum to the whole", len(found["imbalances"])),
+                ("engine-hours still to be rolled up", ledger.hours_pending),
+                ("engine-hours set aside", len(ledger.set_aside)),
+                ("engine-hours whose parts do not sum to their time", len(ledger.imbalances)),
             ]
         )
     )

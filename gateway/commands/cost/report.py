@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import Api, Json, UsageError
 from gateway.commands.cost import report_tables
-from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.output import note, note_incomplete
 from gateway.commands.session import Session, command
+from gateway.schemas.costs import CostReport
+from gateway.schemas.finance import Complete
 
 if TYPE_CHECKING:
     import httpx2
@@ -25,14 +26,7 @@ app = typer.Typer()
 _PATH = "/finance/v1/costs"
 
 
-class ReportFormat(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-_FILES = {ReportFormat.CSV, ReportFormat.PARQUET}
+_FILES = {"csv", "parquet"}
 
 
 @command(app, "report")
@@ -59,7 +53,7 @@ def report(
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     policy: Annotated[
-        IdlePolicy | None,
+        Literal["none", "proportional", "even", "fixed"] | None,
         typer.Option(
             help="How to allocate unused GPU time. Default: as the month was closed, or not at all.",
             show_default=False,
@@ -84,7 +78,9 @@ def report(
             help="Also show what a million tokens cost, excluding and including unused time.",
         ),
     ] = False,
-    kind: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TABLE,
+    kind: Annotated[
+        Literal["table", "json", "csv", "parquet"], typer.Option("--format", help="Output format.")
+    ] = "table",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write, for csv and parquet.", show_default=False),
@@ -97,7 +93,7 @@ def report(
     """
     if month and (start or end):
         raise UsageError("--month cannot be combined with --from or --to.")
-    if output is None and kind is ReportFormat.PARQUET:
+    if output is None and kind == "parquet":
         raise UsageError("--format parquet requires --output FILE, since it is binary.")
     if output is not None and kind not in _FILES:
         raise UsageError("--output requires --format csv or parquet.")
@@ -110,50 +106,62 @@ def report(
         "to": end,
         "timezone": timezone,
         "tenant": tenant,
-        "policy": policy.value if policy else None,
+        "policy": policy,
         "shares": ",".join(share) if share else None,
         "currency": currency,
     }
     if kind in _FILES:
-        _file(session, {**params, "format": kind.value}, output)
+        _file(session, {**params, "format": kind}, output)
         return
-    asked = replace(session, json=session.json or kind is ReportFormat.JSON)
-    asked.result(_all(session, params), partial(report_tables.show_report, unit_prices=unit_prices))
+    session = replace(session, json=session.json or kind == "json")
+    pages = list(cost_pages(session.api, params))
+    session.result(_merged(pages), partial(report_tables.show_report, unit_prices=unit_prices))
 
 
-def _all(session: Session, params: Json) -> Json:
-    """All pages in one object."""
-    body = session.api.get(_PATH, params)
-    after = body.get("next")
-    while after is not None:
-        page = session.api.get(_PATH, {**params, "after": after})
-        body["rows"] += page["rows"]
-        body.get("key_labels", {}).update(page.get("key_labels", {}))
-        after = page["next"]
-    return {**body, "next": None}
+def cost_pages(api: Api, params: Json) -> Iterator[CostReport]:
+    """Each page of a report; its totals are on all of them."""
+    after: str | None = None
+    while True:
+        page = api.get(_PATH, CostReport, {**params, "after": after})
+        yield page
+        after = page.next
+        if after is None:
+            return
+
+
+def _merged(pages: Sequence[CostReport]) -> CostReport:
+    """One report with the rows of all pages."""
+    if len(pages) == 1:
+        return pages[0]
+    sent = [page.body for page in pages]
+    rows = [row for body in sent for row in body["rows"]]
+    labels = {key: label for page in pages for key, label in page.key_labels.items()}
+    return CostReport.read(
+        sent[0] | {"rows": rows, "next": None} | ({"key_labels": labels} if labels else {})
+    )
 
 
 def _file(session: Session, params: Json, output: Path | None) -> None:
     from gateway.commands.download import download  # loads progress bars, which tables do not need
 
     if output is None:
-        content, beside = session.api.stream(_PATH, params, _read)
+        content, completeness = session.api.stream(_PATH, params, _read)
         sys.stdout.write(content)
     else:
         saved = download(session.api, _PATH, params, output)
-        beside = saved.completeness
+        completeness = saved.completeness
         body = {
             "file": str(output),
             "bytes": saved.size,
             "rows": saved.rows,
             "format": params["format"],
-            **beside,
+            **completeness.model_dump(exclude_none=True),
         }
         session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
-    note_incomplete(beside)
+    note_incomplete(completeness)
 
 
-def _read(answer: httpx2.Response) -> tuple[str, Json]:
+def _read(answer: httpx2.Response) -> tuple[str, Complete]:
     from gateway.commands.download import completeness  # as above
 
     return answer.read().decode(), completeness(answer)

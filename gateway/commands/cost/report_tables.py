@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -11,10 +11,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gateway.commands.client import Json
 from gateway.commands.cost.invoice_table import show_invoice
 from gateway.commands.cost.rounding import cents_of, places_of, rounded, summed
 from gateway.commands.output import clean, console, note, note_incomplete, show, table
+from gateway.schemas.costs import Corrections, CostReport, CostRow, Figures, Part, UnitPrices, Utilisation
+from gateway.schemas.finance import PriceSeries
 from gateway.units import shown
 
 _COUNTS = {
@@ -23,73 +24,60 @@ _COUNTS = {
     "cached_tokens": "of which cached",
     "completion_tokens": "output",
 }
-_PARTS = {
-    "retry_waste": "retry waste",
-    "headroom": "spare capacity while busy",
-    "startup": "start-up",
-    "idle": "idle",
-    "corrections": "corrections",
-}
 _COUNTED = {"delivered", "retry waste", "corrections"}
-_SAID = {
-    "posted": "as posted",
-    "as known now": "as known now",
-    "open": "still open",
-    "closing": "being closed",
-    "closed": "closed",
-}
-_UNUSED = ("idle", "startup")
+_STATES = {"open": "still open", "closing": "being closed", "closed": "closed"}
+_BASES = {"posted": "as posted", "as known now": "as known now"}
 _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
-_WAYS = {
-    "saturated": "at saturation",
-    "busy": "excluding unused time",
-    "loaded": "including unused time",
-}
 
 
-def show_report(body: Json, *, unit_prices: bool = False) -> None:
+def show_report(report: CostReport, *, unit_prices: bool = False) -> None:
     """Tables to stdout; remarks about them to stderr. `unit_prices`: also the cost of a million tokens."""
-    note(_heading(body))
-    parts = {"delivered": body["totals"]}
-    parts |= {label: body[n]["totals"] for n, label in _PARTS.items() if _present(body.get(n))}
-    if not body["rows"] and len(parts) == 1:
+    note(_heading(report))
+    parts = {"delivered": report.totals} | {
+        label: part.totals for label, part in _parts(report) if part.rows or part.totals.requests
+    }
+    if not report.rows and len(parts) == 1:
         note("No usage in this period.")
     else:
-        _main(body, parts)
-    if body.get("invoice"):
-        show_invoice(body)
-    if body.get("utilisation"):
-        _utilisation(body["utilisation"])
-    if unit_prices and body.get("unit_prices"):
-        _unit_prices(body["unit_prices"], body["currency"])
-    for remark in _remarks(body):
+        _main(report, parts)
+    if report.invoice is not None and report.whole is not None:
+        show_invoice(report.invoice, report.whole, report.currency)
+    if report.utilisation:
+        _utilisation(report.utilisation)
+    if unit_prices:
+        _unit_prices(report.unit_prices, report.currency)
+    for remark in _remarks(report):
         note(remark)
-    note_incomplete(body)
+    note_incomplete(report)
 
 
-def _heading(body: Json) -> str:
-    basis = {"posted": "as posted", "as known now": "as known now"}.get(body.get("basis", ""), "")
-    state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
-        body.get("state") or "", ""
-    )
-    local = body.get("local") or {}
-    said = ", ".join(filter(None, (clean(local["timezone"]) if local else "", basis, state)))
-    start, end = ((local or body)[name] for name in ("from", "to"))
-    return f"{clean(start)} to {clean(end)}{f' ({said})' if said else ''}"
+def _parts(report: CostReport) -> Iterator[tuple[str, Part | Corrections]]:
+    """What is beside the rows."""
+    yield "retry waste", report.retry_waste
+    if report.headroom is not None:
+        yield "spare capacity while busy", report.headroom
+    if report.startup is not None:
+        yield "start-up", report.startup
+    if report.idle is not None:
+        yield "idle", report.idle
+    yield "corrections", report.corrections
 
 
-def _present(part: Json | None) -> bool:
-    return bool(part and (part["rows"] or part["totals"].get("requests")))
+def _heading(report: CostReport) -> str:
+    zone = clean(report.local.timezone) if report.local else ""
+    remarks = ", ".join(filter(None, (zone, _BASES[report.basis], _STATES.get(report.state or ""))))
+    period = report.local or report
+    return f"{clean(period.start)} to {clean(period.to)} ({remarks})"
 
 
-def _main(body: Json, parts: dict[str, Json]) -> None:
-    groups, rows, whole = body["by"], body["rows"], body.get("whole")
-    currency = f" {body['currency']}" if body["currency"] else ""
+def _main(report: CostReport, parts: dict[str, Figures]) -> None:
+    groups, rows, whole = report.by, report.rows, report.whole
+    currency = f" {report.currency}" if report.currency else ""
     hours, costs = (
         _column(rows, parts, whole, _hours, least=3),
-        _column(rows, parts, whole, _cost, cents=cents_of),
+        _column(rows, parts, whole, _cost, cents=lambda figures: cents_of(figures.amount_cents)),
     )
-    names = [_names(row, groups, body.get("key_labels", {})) for row in rows]
+    names = [_names(row, groups, report.key_labels) for row in rows]
     counts = [_counts(row) for row in rows]
     blank = [""] * (len(groups) - 1)
     for label, figures in parts.items():
@@ -99,20 +87,20 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
         names.append(["total", *blank])
         counts.append([""] * len(_COUNTS))
     heads, columns = [*_COUNTS.values(), f"cost{currency}"], [costs]
-    if any("gpu_hours" in figures for figures in parts.values()):
+    if any(figures.gpu_hours is not None for figures in parts.values()):
         heads.insert(len(_COUNTS), "GPU-hours")
         columns.insert(0, hours)
-    if "allocated_cost" in body["totals"]:
+    if report.totals.allocates:
         heads.append(f"share of unused time{currency}")
-        columns.append(_allocated(body, parts, len(names)))
+        columns.append(_allocated(report, parts, len(names)))
     cells = [[*n, *c, *more] for n, c, *more in zip(names, counts, *columns, strict=True)]
     styles = [*[""] * len(rows), "bold", *["dim"] * (len(parts) - 1), "bold"]
     styled = [
         [Text(clean(cell) if cell else "", style) for cell in row]
         for row, style in zip(cells, styles, strict=False)
     ]
-    names_of = [g.replace("_", " ") for g in groups]
-    show(_fitting([*names_of, *heads], styled, heads, {len(rows) - 1, len(rows) + len(parts) - 1}))
+    titles = [group.replace("_", " ") for group in groups]
+    show(_fitting([*titles, *heads], styled, heads, {len(rows) - 1, len(rows) + len(parts) - 1}))
 
 
 def _fitting(
@@ -131,50 +119,52 @@ def _fitting(
     return made
 
 
-def _names(row: Json, groups: Sequence[str], keys: dict[str, str]) -> list[str]:
+def _names(row: CostRow, groups: Sequence[str], keys: Mapping[str, str]) -> list[str]:
     """An empty adapter is the base model; a row without usage only bears allocated time. `keys`: what they
     are called."""
-    used = row["requests"] or row.get("gpu_seconds")
-    names = [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
+    used = row.requests or row.gpu_seconds
+    names = [row.dimension(g) or ("(base model)" if g == "adapter" and used else "-") for g in groups]
     return [f"{keys[n]} ({n})" if g == "key" and n in keys else n for g, n in zip(groups, names, strict=True)]
 
 
-def _counts(row: Json) -> list[str]:
-    return [f"{row[name]:,}" for name in _COUNTS]
+def _counts(figures: Figures) -> list[str]:
+    counts = (figures.requests, figures.prompt_tokens, figures.cached_tokens, figures.completion_tokens)
+    return [f"{count:,}" for count in counts]
 
 
-def _hours(figures: Json) -> Decimal | None:
-    return Decimal(figures["gpu_hours"]) if "gpu_hours" in figures else None
+def _hours(figures: Figures) -> Decimal | None:
+    return None if figures.gpu_hours is None else Decimal(figures.gpu_hours)
 
 
-def _cost(figures: Json) -> Decimal | None:
+def _cost(figures: Figures) -> Decimal | None:
     """Without a price for some of it, the cost of the rest; a remark says what is missing."""
-    cost = figures["cost"] if figures["cost"] is not None else figures.get("priced_cost")
-    return None if cost is None or (figures["cost"] is None and not Decimal(cost)) else Decimal(cost)
+    if figures.cost is not None:
+        return Decimal(figures.cost)
+    return Decimal(figures.priced_cost or 0) or None
 
 
-def _allocated(body: Json, parts: dict[str, Json], length: int) -> list[str]:
+def _allocated(report: CostReport, parts: dict[str, Figures], length: int) -> list[str]:
     """Unused time allocated to each row, and by corrections."""
-    figures = [*body["rows"], body["totals"]]
-    known = [None if row["allocated_cost"] is None else Decimal(row["allocated_cost"]) for row in figures]
+    figures = [*report.rows, report.totals]
+    known = [None if row.allocated_cost is None else Decimal(row.allocated_cost) for row in figures]
     places = places_of(known)
     if places == 2:
-        known = _rather([cents_of(row, "allocated_amount_cents") for row in figures], known)
+        known = _rather([cents_of(row.allocated_amount_cents) for row in figures], known)
     amounts = [*rounded(known[:-1], known[-1], places), known[-1]]
     blank = [""] * (length - len(amounts))
-    if late := parts.get("corrections", {}).get("allocated_cost"):
+    if "corrections" in parts and (late := parts["corrections"].allocated_cost):
         blank[list(parts).index("corrections") - 1] = shown(late, places)
     return [*(shown(amount, places) for amount in amounts), *blank]
 
 
 def _column(
-    rows: Sequence[Json],
-    parts: dict[str, Json],
-    whole: Json | None,
-    amount: Callable[[Json], Decimal | None],
+    rows: Sequence[CostRow],
+    parts: dict[str, Figures],
+    whole: Figures | None,
+    amount: Callable[[Figures], Decimal | None],
     *,
     least: int = 2,
-    cents: Callable[[Json], Decimal | None] = lambda _: None,
+    cents: Callable[[Figures], Decimal | None] = lambda _: None,
 ) -> list[str]:
     """Cells of the rows, the parts (the first is the rows' total) and the whole. The rounded amounts add up
     to the sums shown, because a reader will check. `cents`: amounts that are rounded already, as on the
@@ -195,88 +185,89 @@ def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[
     return amounts if None in cents else cents
 
 
-def _utilisation(rows: Sequence[Json]) -> None:
+def _utilisation(rows: Sequence[Utilisation]) -> None:
     heads = ("GPU-hours provisioned", "busy", "utilisation", "cost of unused time")
-    costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
-    cells = []
-    for row, cost in zip(rows, costs, strict=True):
-        hours = [shown(row[name], 3) for name in ("provisioned_gpu_hours", "busy_gpu_hours")]
-        percent = "-" if row["utilisation"] is None else f"{row['utilisation']:.1%}"
-        cells.append([row["gpu_type"], *hours, percent, shown(cost, places_of(costs))])
+    costs = [None if row.idleness_cost is None else Decimal(row.idleness_cost) for row in rows]
+    cells = [
+        (
+            row.gpu_type, shown(row.provisioned_gpu_hours, 3), shown(row.busy_gpu_hours, 3),
+            "-" if row.utilisation is None else f"{row.utilisation:.1%}", shown(cost, places_of(costs)),
+        )
+        for row, cost in zip(rows, costs, strict=True)
+    ]  # fmt: skip  # as the columns
     show(Text())
     show(table(("gpu type", *heads), cells, right=heads))
 
 
-def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
+def _unit_prices(rows: Sequence[UnitPrices], currency: str | None) -> None:
     """A line for each GPU and kind of price, except prices that are unknown."""
-    prices = {
-        (index, way): [None if row[way][kind] is None else Decimal(row[way][kind]) for kind in _KINDS]
-        for index, row in enumerate(rows)
-        for way in _WAYS
-        if any(row[way].values())
-    }
-    places = places_of([price for line in prices.values() for price in line])
-    cells: list[list[Any]] = []
-    for (index, way), line in prices.items():
-        row = rows[index]
-        what = " ".join(filter(None, (row["gpu_type"], row["region"], row["purchase"].replace("_", " "))))
-        cells.append([what, _WAYS[way], *(shown(price, places) for price in line)])
+    lines = []
+    for row in rows:
+        gpu = " ".join(filter(None, (row.gpu_type, row.region, row.purchase.replace("_", " "))))
+        for kind, prices in (
+            ("at saturation", row.saturated),
+            ("excluding unused time", row.busy),
+            ("including unused time", row.loaded),
+        ):
+            texts = (prices.input, prices.cached, prices.output)
+            if any(texts):
+                lines.append((gpu, kind, [None if text is None else Decimal(text) for text in texts]))
+    places = places_of([price for *_, prices in lines for price in prices])
+    cells = [[gpu, kind, *(shown(price, places) for price in prices)] for gpu, kind, prices in lines]
     if cells:
         heads = tuple(_KINDS.values())
         show(Text())
         show(table((f"{currency or 'cost'} per million tokens", "", *heads), cells, right=heads))
 
 
-def _remarks(body: Json) -> Iterator[str]:
-    yield from _unused(body)
-    if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
-        yield f"Of it, {shown(left['cost'], 6)} {body['currency']} is not allocated to any tenant."
-    if body.get("rejected"):
-        yield f"{body['rejected']:,} requests were rejected before reaching an engine and cost nothing."
-    if body.get("weights") == "uncalibrated" and body["rows"]:
+def _remarks(report: CostReport) -> Iterator[str]:
+    yield from _unused(report)
+    if report.unallocated is not None and Decimal(report.unallocated.cost or 0):
+        yield f"Of it, {shown(report.unallocated.cost, 6)} {report.currency} is not allocated to any tenant."
+    if report.rejected:
+        yield f"{report.rejected:,} requests were rejected before reaching an engine and cost nothing."
+    if report.weights == "uncalibrated" and report.rows:
         yield "GPU time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
-    elif body.get("weights") == "partly calibrated":
+    elif report.weights == "partly calibrated":
         yield "Some GPU time is divided by uncalibrated weights (input to output 1:2)."
-    if (rate := body.get("exchange_rate")) is not None:
-        said = f"1 {clean(rate['currency'])} = {clean(rate['rate'])} {clean(body['currency'])}"
-        changed = ", at the end of the period: it changed within it" if rate["changed_within"] else ""
-        yield f"Converted at {said} ({clean(rate['source'])}, {clean(rate['valid_from'])}{changed})."
-    for series in body["missing_prices"]:
+    if (rate := report.exchange_rate) is not None:
+        equation = f"1 {clean(rate.currency)} = {clean(rate.rate)} {clean(report.currency)}"
+        changed = ", at the end of the period: it changed within it" if rate.changed_within else ""
+        yield f"Converted at {equation} ({clean(rate.source)}, {clean(rate.valid_from)}{changed})."
+    for series in report.missing_prices:
         yield _missing(series)
-    for name, since in body.get("names_reused", {}).items():
+    for name, since in report.names_reused.items():
         yield (
             f"{clean(name)} was an earlier tenant's name until {clean(since)}; its rows cover both. --to and "
             "--from tell them apart."
         )
-    for one in body.get("set_aside", ()):
-        why = f": {one['reason']}" if "reason" in one else ", because its usage is implausible"
-        what = f"{one['engine']} at {one['hour']}"
-        yield f"Not in these figures: {clean(what)} is set aside{clean(why)}."
+    for hour in report.set_aside:
+        reason = f": {hour.reason}" if hour.reason else ", because its usage is implausible"
+        engine = f"{hour.engine or f'An engine ({hour.gpu_type})'} at {hour.hour}"
+        yield f"Not in these figures: {clean(engine)} is set aside{clean(reason)}."
 
 
-def _unused(body: Json) -> Iterator[str]:
+def _unused(report: CostReport) -> Iterator[str]:
     """What the total is, and how much of it no request used."""
-    cost = None if body.get("whole") is None else _cost(body["whole"])
+    cost = None if report.whole is None else _cost(report.whole)
     if not cost:
         return
     yield "The total is the provisioned GPU cost at list price."
-    for what, names in (
-        ("Cost of unused time (idle and start-up)", _UNUSED),
-        ("Cost of spare capacity while busy", ("headroom",)),
+    for what, parts in (
+        ("Cost of unused time (idle and start-up)", (report.idle, report.startup)),
+        ("Cost of spare capacity while busy", (report.headroom,)),
     ):
-        if part := summed([_cost(body[name]["totals"]) for name in names if name in body]):
-            money = f"{shown(part, places_of([cost]))} {body['currency']}"
+        if part := summed([_cost(part.totals) for part in parts if part is not None]):
+            money = f"{shown(part, places_of([cost]))} {report.currency}"
             yield f"{what}: {money}, {part / cost:.1%} of the total."
 
 
-def _missing(series: dict[str, str]) -> str:
-    options = f"--gpu-type {shlex.quote(clean(series['gpu_type']))}"
-    if series["region"]:
-        options += f" --region {shlex.quote(clean(series['region']))}"
-    if series["purchase"] != "on_demand":
-        options += f" --purchase {series['purchase']}"
-    hours = Decimal(series.get("gpu_hours", "0"))
+def _missing(series: PriceSeries) -> str:
+    options = f"--gpu-type {shlex.quote(clean(series.gpu_type))}"
+    if series.region:
+        options += f" --region {shlex.quote(clean(series.region))}"
+    if series.purchase != "on_demand":
+        options += f" --purchase {series.purchase}"
+    hours = Decimal(series.gpu_hours or 0)
     without = f", and no amount includes its {shown(hours, 3)} GPU-hours" if hours else ""
-    return (
-        f"No price for {clean(series['gpu_type'])}{without}: add one with florin price add {options} --rate …"
-    )
+    return f"No price for {clean(series.gpu_type)}{without}: add one with florin price add {options} --rate …"

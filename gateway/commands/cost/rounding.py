@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
-from gateway.commands.client import Json
 
-
-def cents_of(figures: Json, name: str = "amount_cents") -> Decimal | None:
-    cents = figures.get(name)
+def cents_of(cents: int | None) -> Decimal | None:
     return None if cents is None else Decimal(cents).scaleb(-2)
 
 

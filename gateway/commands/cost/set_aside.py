@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command, confirm
+from gateway.schemas.base import Listed
+from gateway.schemas.set_aside import Exclusion, HourSetAside
 
 app = typer.Typer()
 
@@ -21,16 +22,14 @@ def set_aside(session: Session) -> None:
 
     Example: florin cost set-aside
     """
-    session.result(session.api.get(_PATH), _listed)
+    session.result(session.api.get(_PATH, Listed[HourSetAside]), _listed)
 
 
-def _listed(body: Json) -> None:
-    if not body["data"]:
+def _listed(hours: Listed[HourSetAside]) -> None:
+    if not hours.data:
         note("No engine-hour is set aside.")
         return
-    rows = [
-        (one["engine"], one["hour"], one["gpu_type"], one["since"], one["reason"]) for one in body["data"]
-    ]
+    rows = [(hour.engine, hour.hour, hour.gpu_type, hour.since, hour.reason) for hour in hours.data]
     show(table(("engine", "hour", "GPU", "since", "reason"), rows))
     note("To quarantine the implausible records: florin cost exclude ENGINE HOUR")
 
@@ -53,21 +52,21 @@ def exclude(
     Example: florin cost exclude gpu-a 2026-11-03T14:00:00Z
     """
     confirm(f"Exclude records of {engine} at {hour} from all reports and bills?", yes=yes)
-    asked = {"engine": engine, "hour": hour, "everything": everything}
-    body = session.api.post(f"{_PATH}/exclude", asked)
-    session.result(body, _excluded)
-    if body["set_aside"]:
+    body = {"engine": engine, "hour": hour, "everything": everything}
+    exclusion = session.api.post(f"{_PATH}/exclude", body, Exclusion)
+    session.result(exclusion, _excluded)
+    if exclusion.set_aside:
         raise typer.Exit(REFUSED)
 
 
-def _excluded(body: Json) -> None:
-    say(f"{body['quarantined']:,} records quarantined.")
-    if body["kept"]:
-        note(f"{body['kept']:,} records belong to closed months and stay; the figures do not change.")
-    if body["set_aside"]:
+def _excluded(exclusion: Exclusion) -> None:
+    say(f"{exclusion.quarantined:,} records quarantined.")
+    if exclusion.kept:
+        note(f"{exclusion.kept:,} records belong to closed months and stay; the figures do not change.")
+    if exclusion.set_aside:
         note(
-            f"{clean(body['engine'])} at {clean(body['hour'])} still cannot be rolled up: "
+            f"{clean(exclusion.engine)} at {clean(exclusion.hour)} still cannot be rolled up: "
             "see florin cost set-aside, or exclude all of its records with --everything."
         )
     else:
-        note(f"{clean(body['engine'])} at {clean(body['hour'])} is rolled up again.")
+        note(f"{clean(exclusion.engine)} at {clean(exclusion.hour)} is rolled up again.")

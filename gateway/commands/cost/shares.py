@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import Json, UsageError
+from gateway.commands.client import UsageError
 from gateway.costs.fixed_shares import PolicyError, parse_shares
+from gateway.schemas.periods import ClosedMonth, ClosingPreview
+from gateway.schemas.policies import PolicyInForce
 
 SHARES = (
     "For policy fixed: TENANT=SHARE in any proportion, or TENANT=PERCENT%, which must sum to 100. Repeatable."
@@ -29,11 +31,11 @@ def shares_of(given: Sequence[str]) -> tuple[dict[str, int], int | None]:
 
 def in_words(policy: str, shares: Mapping[str, int], own: Mapping[str, str]) -> str:
     """`fixed (acme 60 %, bolt 40 %); none for corgi`."""
-    whole = sum(shares.values())
-    parts = [f"{tenant} {100 * share / whole:.6g} %" for tenant, share in sorted(shares.items()) if share]
-    said = f"{policy} ({', '.join(parts)})" if parts else policy
-    return "; ".join([said, *(f"{name} for {tenant}" for tenant, name in sorted(own.items()))])
+    total = sum(shares.values())
+    parts = [f"{tenant} {100 * share / total:.6g} %" for tenant, share in sorted(shares.items()) if share]
+    shared = f"{policy} ({', '.join(parts)})" if parts else policy
+    return "; ".join([shared, *(f"{name} for {tenant}" for tenant, name in sorted(own.items()))])
 
 
-def policy_in_words(body: Json) -> str:
-    return in_words(body["policy"], body.get("shares") or {}, body.get("own") or {})
+def policy_in_words(terms: PolicyInForce | ClosedMonth | ClosingPreview) -> str:
+    return in_words(terms.policy, terms.shares or {}, terms.own or {})

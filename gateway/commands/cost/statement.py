@@ -9,8 +9,10 @@ import typer
 
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.download import download
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, say
 from gateway.commands.session import Session, command
+from gateway.schemas.rate_cards import Invoice, NewInvoice
 
 app = typer.Typer()
 
@@ -64,36 +66,18 @@ def statement(
 
 
 @command(app, "invoice")
-def invoice(
-    session: Session,
-    *,
-    tenant: Annotated[str, typer.Option(help="The tenant.")],
-    month: Annotated[str, typer.Option(help="A closed month, for example 2026-07.")],
-    number: Annotated[str, typer.Option(help="Number of the invoice.")],
-    tax_percent: Annotated[str, typer.Option(help="Tax on the amount, in percent.")] = "0",
-    tax_name: Annotated[str, typer.Option(help="Name of the tax, for example VAT.", show_default=False)] = "",
-    due: Annotated[
-        str | None, typer.Option(help="Due date, for example 2026-08-31.", show_default=False)
-    ] = None,
-) -> None:
+@with_options(NewInvoice)
+def invoice(session: Session, *, changes: Json) -> None:
     """Put an invoice's number, tax and due date on a tenant's statement of a closed month.
 
     Repeat it to replace them; the earlier ones stay in the audit log.
 
     Example: florin cost invoice --tenant acme --month 2026-07 --number 2026-0117 --tax-percent 19
     """
-    body: Json = {
-        "tenant": tenant,
-        "month": month,
-        "number": number,
-        "tax_percent": tax_percent,
-        "tax_name": tax_name,
-        "due": due,
-    }
     session.result(
-        session.api.post("/finance/v1/invoices", body),
-        lambda b: say(
-            f"The statement of {clean(b['tenant'])} for {clean(b['month'])} has invoice number "
-            f"{clean(b['number'])}."
+        session.api.post("/finance/v1/invoices", changes, Invoice),
+        lambda invoice: say(
+            f"The statement of {clean(invoice.tenant)} for {clean(invoice.month)} has invoice number "
+            f"{clean(invoice.number)}."
         ),
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from gateway.commands.client import Json, segment
+from gateway.commands.client import segment
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command, confirm
+from gateway.schemas.reconciliation import RecordedTrueUp, TrueUp, TrueUps
 from gateway.units import shown_cents
 
 app = typer.Typer()
@@ -46,53 +48,55 @@ def true_up(
     """
     path = f"/finance/v1/true-ups/{segment(month)}"
     with busy("Comparing with the bill"):
-        found = session.api.get(path, {"tolerance": tolerance})
-    if dry_run or found["preview"] is None:
-        session.result(found, _found)
-        if found["preview"] is None:
+        true_ups = session.api.get(path, TrueUps, {"tolerance": tolerance})
+    preview = true_ups.preview
+    if dry_run or preview is None:
+        session.result(true_ups, _state)
+        if preview is None:
             raise typer.Exit(REFUSED)
         return
-    preview = found["preview"]
-    known = found["current"] and found["recorded"][0]["books"] == preview["books"]
+    known = true_ups.current and true_ups.recorded[0].books == preview.books
     if not known:
         if not session.json:
             _shown(preview)
         confirm(
-            f"Set the cost of {month} to {shown_cents(preview['invoice_amount_cents'])} "
-            f"{preview['currency']}?",
+            f"Set the cost of {month} to {shown_cents(preview.invoice_amount_cents)} {preview.currency}?",
             yes=yes,
             unattended=False,
         )
-    done = session.api.post(path, {"invoice": invoice, "tolerance": tolerance})
-    session.result(done, lambda b: _recorded(b, known=known))
+    recorded = session.api.post(path, {"invoice": invoice, "tolerance": tolerance}, RecordedTrueUp)
+    session.result(recorded, partial(_recorded, known=known))
 
 
-def _found(body: Json) -> None:
-    for sentence in body["blocked"]:
+def _state(true_ups: TrueUps) -> None:
+    for sentence in true_ups.blocked:
         note(f"Cannot be trued up: {clean(sentence)}")
-    if body["preview"] is not None:
-        _shown(body["preview"])
-    for index, one in enumerate(body["recorded"]):
-        state = "the same" if body["current"] and not index else "superseded" if index else "out of date"
-        total = f"{shown_cents(one['invoice_amount_cents'])} {clean(one['currency'])}"
-        note(f"Recorded at {clean(one['at'])} by {clean(one['by'])}: {total} ({state}).")
+    if true_ups.preview is not None:
+        _shown(true_ups.preview)
+    for index, recorded in enumerate(true_ups.recorded):
+        state = "the same" if true_ups.current and not index else "superseded" if index else "out of date"
+        note(f"Recorded at {clean(recorded.at)} by {clean(recorded.by)}: {_total(recorded)} ({state}).")
 
 
-def _shown(one: Json) -> None:
-    books = "closed" if one["books"] == "closed" else "open: preliminary"
+def _shown(preview: TrueUp) -> None:
+    books = "closed" if preview.books == "closed" else "open: preliminary"
     listed = f"provisioned GPU cost at list price ({books})"
-    rows: list[list[str | Text]] = [[listed, Text(""), shown_cents(one["list_amount_cents"])]]
-    for line in one["lines"]:
-        amount = shown_cents(line["amount_cents"], sign="+")
-        rows.append([f"  {line['reason']}", clean(line["gpu_hours"]), amount])
-    rows.append([Text("invoice", "bold"), Text(""), shown_cents(one["invoice_amount_cents"])])
-    columns = ("", "GPU-hours", clean(one["currency"]))
+    rows: list[list[str | Text]] = [[listed, Text(""), shown_cents(preview.list_amount_cents)]]
+    for line in preview.lines:
+        amount = shown_cents(line.amount_cents, sign="+")
+        rows.append([f"  {line.reason}", clean(line.gpu_hours), amount])
+    rows.append([Text("invoice", "bold"), Text(""), shown_cents(preview.invoice_amount_cents)])
+    columns = ("", "GPU-hours", clean(preview.currency))
     show(table(columns, rows, right=columns[1:]))
 
 
-def _recorded(body: Json, *, known: bool) -> None:
-    total = f"{shown_cents(body['invoice_amount_cents'])} {clean(body['currency'])}"
+def _recorded(true_up: RecordedTrueUp, *, known: bool) -> None:
+    month, total = clean(true_up.month), _total(true_up)
     if known:
-        say(f"{clean(body['month'])} was trued up to {total} already, {clean(body['at'])}.")
+        say(f"{month} was trued up to {total} already, {clean(true_up.at)}.")
     else:
-        say(f"{clean(body['month'])} cost {total}, as invoiced. The differences belong to no tenant.")
+        say(f"{month} cost {total}, as invoiced. The differences belong to no tenant.")
+
+
+def _total(true_up: TrueUp) -> str:
+    return f"{shown_cents(true_up.invoice_amount_cents)} {clean(true_up.currency)}"

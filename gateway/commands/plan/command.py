@@ -17,7 +17,8 @@ from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show, table
 from gateway.commands.plan.offers import REFERENCE, Offer, current_offers, speed_of
 from gateway.commands.session import Session, command
-from gateway.schemas.base import Answer
+from gateway.schemas.base import Answer, Listed
+from gateway.schemas.prices import ListedPrice
 
 if TYPE_CHECKING:  # the simulator is loaded only when it is needed: help comes without it
     from gateway.commands.plan.month_of_use import MonthOfUse
@@ -224,7 +225,9 @@ def _offers(
             for name, text in _pairs("--price", prices)
         ]
     else:
-        offers = current_offers(session.api.get("/admin/v1/prices")["data"], datetime.now(UTC))
+        offers = current_offers(
+            session.api.get("/admin/v1/prices", Listed[ListedPrice]).data, datetime.now(UTC)
+        )
     if not offers:
         raise UsageError("The price book has no price in force: florin price add, or use --price.")
     if gpu_types:

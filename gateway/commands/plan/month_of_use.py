@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from gateway.commands.client import Api, Json, UsageError
+from gateway.commands.cost.report import cost_pages
 from gateway.planning.traffic import AdapterUse
-
-_PATH = "/finance/v1/costs"
+from gateway.schemas.costs import CostRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +32,32 @@ def last_month(now: datetime) -> str:
 
 def month_of_use(api: Api, month: str, base_model: str | None) -> MonthOfUse:
     """Raises UsageError, ApiError, UnreachableError."""
-    rows = [row for row in _rows(api, {"by": "hour,base_model", "month": month}) if row["requests"]]
-    bases = sorted({row["base_model"] for row in rows})
+    rows = _rows(api, {"by": "hour,base_model", "month": month})
+    bases = sorted({row.base_model or "" for row in rows})
     if base_model is None and len(bases) == 1:
         [base_model] = bases
-    rows = [row for row in rows if row["base_model"] == base_model]
+    rows = [row for row in rows if row.base_model == base_model]
     if not rows:
         if base_model is None and bases:
             raise UsageError(f"{month} has usage of several base models: choose one with --base-model.")
         raise UsageError(f"{month} has no usage{f' of {base_model}' if base_model else ''}.")
     requests = Counter[str]()
     for row in rows:
-        requests[row["hour"]] += row["requests"]
+        requests[row.hour or ""] += row.requests
     busiest = max(sorted(requests), key=lambda hour: requests[hour])
     start = datetime.fromisoformat(busiest)
     within = {"from": _iso(start), "to": _iso(start + timedelta(hours=1))}
     uses = tuple(
-        AdapterUse(row["adapter"], row["requests"], row["prompt_tokens"], row["completion_tokens"])
+        AdapterUse(row.adapter or "", row.requests, row.prompt_tokens, row.completion_tokens)
         for row in _rows(api, {"by": "adapter,base_model", **within})
-        if row["requests"] and row["base_model"] == base_model
+        if row.base_model == base_model
     )
-    tokens = sum(row["prompt_tokens"] + row["completion_tokens"] for row in rows)
+    tokens = sum(row.prompt_tokens + row.completion_tokens for row in rows)
     return MonthOfUse(month, str(base_model), busiest, uses, tokens, _hours(month))
 
 
-def _rows(api: Api, params: Json) -> list[Json]:
-    """Those of all pages."""
-    page = api.get(_PATH, params)
-    rows: list[Json] = page["rows"]
-    while page.get("next") is not None:
-        page = api.get(_PATH, {**params, "after": page["next"]})
-        rows += page["rows"]
-    return rows
+def _rows(api: Api, params: Json) -> list[CostRow]:
+    return [row for page in cost_pages(api, params) for row in page.rows if row.requests]
 
 
 def _hours(month: str) -> int:

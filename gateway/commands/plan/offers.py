@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from gateway.commands.client import Json
+from gateway.schemas.prices import ListedPrice
 
 REFERENCE = "H100"
 """The GPU that the engine model was fitted to."""
@@ -25,23 +25,21 @@ class Offer:
     """The speed that the price book states, and the GPU type it is relative to."""
 
 
-def current_offers(prices: Iterable[Json], now: datetime) -> list[Offer]:
+def current_offers(prices: Iterable[ListedPrice], now: datetime) -> list[Offer]:
     """The prices in force, cheapest first. Of several of one kind, that which began last."""
-    in_force: dict[tuple[str, str, str], Json] = {}
-    for price in sorted(prices, key=lambda p: (p["valid_from"], p["recorded_at"])):
-        until = price["valid_to"]
-        if datetime.fromisoformat(price["valid_from"]) <= now and (
+    in_force: dict[tuple[str, str, str], ListedPrice] = {}
+    for price in sorted(prices, key=lambda p: (p.valid_from, p.recorded_at)):
+        until = price.valid_to
+        if datetime.fromisoformat(price.valid_from) <= now and (
             until is None or now < datetime.fromisoformat(until)
         ):
-            in_force[price["gpu_type"], price["purchase"], price["region"]] = price
+            in_force[price.gpu_type, price.purchase, price.region] = price
     offers = [
         Offer(
             *kind,
-            Decimal(price["rate_per_gpu_hour"]),
-            price["currency"],
-            None
-            if price["speedup"] is None
-            else (Decimal(price["speedup"]), str(price["speedup_reference"])),
+            Decimal(price.rate_per_gpu_hour),
+            price.currency,
+            None if price.speedup is None else (Decimal(price.speedup), str(price.speedup_reference)),
         )
         for kind, price in in_force.items()
     ]

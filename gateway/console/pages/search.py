@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from gateway.console.api_client import ApiError
+from gateway.console.pages.requests.one import known
 from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
 from gateway.schemas.account import Account
 from gateway.schemas.adapters import Adapter
@@ -19,6 +19,8 @@ from gateway.schemas.audit import RequestAttempts
 from gateway.schemas.base import Answer, Listed, Named
 from gateway.schemas.engines import Engine
 from gateway.schemas.keys import Key
+from gateway.schemas.placement import Decisions
+from gateway.schemas.usage import RequestUsage
 from gateway.tenants.directory import Role
 
 A = TypeVar("A", bound=Answer)
@@ -114,10 +116,10 @@ async def _request(visit: Visit, text: str) -> list[Hit]:
         return []
     path = quote(text, safe="")
     page = f"/console/requests/{path}"
-    if await _known(visit, f"/finance/v1/usage/{path}"):
+    if await known(visit, f"/finance/v1/usage/{path}", RequestUsage):
         return [Hit(text, page, "request", exact=True)]
     if visit.role is Role.OPERATOR:
-        if await _known(visit, f"/admin/v1/explain/{path}"):  # it may be running
+        if await known(visit, f"/admin/v1/explain/{path}", Decisions):  # it may be running
             return [Hit(text, page, "request", exact=True)]
         attempts = await visit.api.get(f"/admin/v1/audit/requests/{path}", RequestAttempts)
         refused = attempts.error is not None
@@ -127,16 +129,6 @@ async def _request(visit: Visit, text: str) -> list[Hit]:
     else:
         refused = False
     return [Hit(text, page, "refused request", exact=True)] if refused else []
-
-
-async def _known(visit: Visit, path: str) -> bool:
-    try:
-        await visit.api.get(path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True
 
 
 # -- what matches

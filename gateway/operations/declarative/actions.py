@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpec, VersionSpec
-from gateway.operations.rate_cards import NewAssignment
 from gateway.schemas.declarative import FieldChange, Kind, PlanCounts, Verb
+from gateway.schemas.rate_cards import NewAssignment
 
 Ref = tuple[Kind, str]
 

@@ -23,8 +23,8 @@ from gateway.operations.declarative.specs import (
     TenantSpec,
     VersionSpec,
 )
-from gateway.operations.finance_inputs import NewPrice
 from gateway.schemas.base import GuardSpec, StrictBody
+from gateway.schemas.prices import NewPrice
 from gateway.schemas.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 

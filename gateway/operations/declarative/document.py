@@ -34,10 +34,10 @@ from gateway.operations.declarative.specs import (
     TenantSpec,
     unique,
 )
-from gateway.operations.finance_inputs import NewPrice
-from gateway.operations.rate_cards import NewAssignment, NewRateCard
 from gateway.operations.unknown_fields import Location, pattern, unknown_field
 from gateway.schemas.base import Label, StrictBody
+from gateway.schemas.prices import NewPrice
+from gateway.schemas.rate_cards import NewAssignment, NewRateCard
 
 SHOWN_ERRORS = 50
 _WORD = re.compile(r"[\w/@.+-]+", re.ASCII)

@@ -28,10 +28,11 @@ from gateway.operations.declarative.specs import (
     TenantSpec,
 )
 from gateway.operations.engine_registration import register
-from gateway.operations.finance_inputs import NewPrice
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.schemas.engine_registration import NewEngine
+from gateway.schemas.prices import NewPrice
+from gateway.schemas.rate_cards import NewAssignment, NewRateCard
 from gateway.tenants import directory
 from gateway.tenants.directory import Key, Role
 
@@ -58,9 +59,9 @@ async def act(
             await splits.bring(state, name, (wanted.adapters or {})[id_], actor=actor, report=report)
         case NewPrice():
             await prices.add(state, action.goal, actor=actor)
-        case rate_cards.NewRateCard():
+        case NewRateCard():
             await rate_cards.add(state, action.goal, actor=actor)
-        case rate_cards.NewAssignment():
+        case NewAssignment():
             await rate_cards.assign(state, action.goal, actor=actor)
         case RemovedSpec():
             await _count(state, id_, int(action.goal.latest[1:]), actor)

@@ -33,8 +33,8 @@ from gateway.operations.declarative.specs import (
     VersionSpec,
 )
 from gateway.operations.engine_checks import check_same
-from gateway.operations.finance_inputs import NewPrice
 from gateway.operations.terms import updated
+from gateway.schemas.prices import NewPrice
 from gateway.schemas.terms import KeyTerms
 from gateway.tenants.directory import Key, Pins, Role, Tenant
 

@@ -23,7 +23,8 @@ from gateway.costs.selling.cards import (
 from gateway.errors import FlorinError
 from gateway.operations.declarative.actions import PlannedAction, compare
 from gateway.operations.declarative.document import Document
-from gateway.operations.rate_cards import NewAssignment, NewRateCard, assignment_of, card_of
+from gateway.operations.rate_cards import assignment_of, card_of
+from gateway.schemas.rate_cards import NewAssignment, NewRateCard
 
 EVERY_TENANT = "every other tenant"
 _REFUSED = (RateCardError, RateCardConflictError, FlorinError)

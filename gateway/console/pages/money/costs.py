@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,7 +13,6 @@ from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
 from gateway.console.pages.money.shared import (
-    Json,
     amount,
     chart,
     choices,
@@ -24,6 +24,10 @@ from gateway.console.pages.money.shared import (
 )
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
+from gateway.schemas.base import Listed
+from gateway.schemas.costs import CostReport, CostRow
+from gateway.schemas.margins import MarginReport
+from gateway.schemas.periods import Month
 
 _GROUPS: Final = {
     "tenant": "Tenant",
@@ -54,23 +58,25 @@ async def overview(visit: Visit) -> Response:
     if by not in groups:
         raise ApiError(400, "invalid_value", f"Costs cannot be grouped by {by[:60]!r} here.", "by")
     over = "adapter" if tenant else "tenant"
-    report, days, periods = await asyncio.gather(
-        visit.api.get("/finance/v1/costs", month=month, by=by, limit=10_000),
-        visit.api.get("/finance/v1/costs", month=month, by=f"day,{over}", limit=10_000),
-        visit.api.get("/finance/v1/periods"),
+    report, days, months = await asyncio.gather(
+        visit.api.get("/finance/v1/costs", CostReport, month=month, by=by, limit=10_000),
+        visit.api.get("/finance/v1/costs", CostReport, month=month, by=f"day,{over}", limit=10_000),
+        visit.api.get("/finance/v1/periods", Listed[Month]),
     )
-    currency = report["currency"] or ""
+    currency = report.currency or ""
     table = visit.table(
-        _columns(by.split(","), currency, report, gpu=not tenant), report["rows"], sort="-cost", size=25
+        _columns(by.split(","), currency, report, gpu=not tenant), report.rows, sort="-cost", size=25
     )
-    if found := visit.export(table, f"costs-{month}"):
-        return found
-    names, lines = daily(days["rows"], over, "cost")
+    if file := visit.export(table, f"costs-{month}"):
+        return file
+    names, lines = daily(
+        (row.dimension("day"), row.dimension(over), float(row.cost or 0)) for row in days.rows
+    )
     return visit.page(
         "money_costs.html.j2",
         tabs=tabs(visit, month),
         month=month,
-        months=choices((p["month"] for p in periods["data"]), month, visit.now),
+        months=choices(months, month, visit.now),
         by=by,
         groups=list(groups.items()),
         report=report,
@@ -84,32 +90,32 @@ async def overview(visit: Visit) -> Response:
     )
 
 
-def _columns(dimensions: list[str], currency: str, report: Json, *, gpu: bool) -> list[Column]:
-    labels = report.get("key_labels") or {}
+def _columns(dimensions: list[str], currency: str, report: CostReport, *, gpu: bool) -> list[Column]:
+    labels = report.key_labels
 
     def dimension(name: str) -> Column:
-        def value(row: Json) -> Any:
-            found = row[name]
-            if name == "adapter" and found and "/" in found:
-                return Cell(found, href=f"/console/adapters/{quote(found)}")
-            if name == "tenant" and found:
-                return Cell(found, href=f"/console/tenants/{quote(found)}")
-            if name == "key" and found in labels:
-                return Cell(found, note=labels[found])
-            return found or Cell(found, text="(none)")
+        def value(row: CostRow) -> Any:
+            text = row.dimension(name)
+            if name == "adapter" and "/" in text:
+                return Cell(text, href=f"/console/adapters/{quote(text)}")
+            if name == "tenant" and text:
+                return Cell(text, href=f"/console/tenants/{quote(text)}")
+            if name == "key" and text in labels:
+                return Cell(text, note=labels[text])
+            return text or Cell(text, text="(none)")
 
         return Column(name, _TITLES[name], value)
 
     columns = [dimension(name) for name in dimensions]
     columns += [
-        Column("requests", "Requests", lambda row: row["requests"], "number"),
-        Column("prompt_tokens", "Input tokens", lambda row: row["prompt_tokens"], "number"),
-        Column("cached_tokens", "Cached", lambda row: row["cached_tokens"], "number", "Read from a cache."),
-        Column("completion_tokens", "Output tokens", lambda row: row["completion_tokens"], "number"),
+        Column("requests", "Requests", lambda row: row.requests, "number"),
+        Column("prompt_tokens", "Input tokens", lambda row: row.prompt_tokens, "number"),
+        Column("cached_tokens", "Cached", lambda row: row.cached_tokens, "number", "Read from a cache."),
+        Column("completion_tokens", "Output tokens", lambda row: row.completion_tokens, "number"),
     ]
     if gpu:
-        columns.append(Column("gpu_hours", "GPU-hours", lambda row: float(row["gpu_hours"]), "number"))
-    columns.append(Column("cost", f"Cost {currency}".rstrip(), lambda row: _cost(row["cost"]), "money"))
+        columns.append(Column("gpu_hours", "GPU-hours", lambda row: float(row.gpu_hours), "number"))
+    columns.append(Column("cost", f"Cost {currency}".rstrip(), lambda row: _cost(row.cost), "money"))
     return columns
 
 
@@ -117,38 +123,37 @@ def _cost(text: str | None) -> Cell:
     return Cell(None, text="no price") if text is None else Cell(text)
 
 
-def _tiles(report: Json, currency: str) -> list[tuple[str, Any, str]]:
+def _tiles(report: CostReport, currency: str) -> list[tuple[str, Any, str]]:
     """(label, value, note)."""
-    totals = report["totals"]
-    cost = totals["cost"]
-    found = [
-        ("Cost of requests", (cost, currency), "" if cost else "some GPU time has no price"),
-        ("Requests", totals["requests"], ""),
-        ("Input tokens", totals["prompt_tokens"], f"{totals['cached_tokens']:,} of them cached"),
-        ("Output tokens", totals["completion_tokens"], ""),
+    totals = report.totals
+    tiles: list[tuple[str, Any, str]] = [
+        ("Cost of requests", (totals.cost, currency), "" if totals.cost else "some GPU time has no price"),
+        ("Requests", totals.requests, ""),
+        ("Input tokens", totals.prompt_tokens, f"{totals.cached_tokens:,} of them cached"),
+        ("Output tokens", totals.completion_tokens, ""),
     ]
-    if "whole" in report:
-        whole = (report["whole"]["cost"], currency)
-        found.insert(0, ("GPUs cost in all", whole, "with idle time and repeated requests"))
-    return found
+    if report.whole is not None:
+        whole = (report.whole.cost, currency)
+        tiles.insert(0, ("GPUs cost in all", whole, "with idle time and repeated requests"))
+    return tiles
 
 
-def _outside(report: Json) -> list[tuple[str, str, Any, Any]]:
+def _outside(report: CostReport) -> list[tuple[str, str, Any, Any]]:
     """What no request of a customer cost: (name, meaning, GPU-hours, cost). With the requests' cost they sum
     to the whole."""
     parts = (
-        ("retry_waste", "Repeated requests", "Attempts whose answer was not delivered."),
-        ("corrections", "Corrections", "Changes to months that are closed."),
-        ("headroom", "Spare capacity", "Engines that were kept free on purpose."),
-        ("startup", "Start-up", "Engines that were starting."),
-        ("idle", "Idle time", "Engines that waited for work."),
+        (report.retry_waste, "Repeated requests", "Attempts whose answer was not delivered."),
+        (report.corrections, "Corrections", "Changes to months that are closed."),
+        (report.headroom, "Spare capacity", "Engines that were kept free on purpose."),
+        (report.startup, "Start-up", "Engines that were starting."),
+        (report.idle, "Idle time", "Engines that waited for work."),
     )
-    found = []
-    for name, title, meaning in parts:
-        totals = report[name]["totals"]
-        if totals["nano_gpu_hours"] or totals["cost"] is None or amount(totals["cost"]):
-            found.append((title, meaning, float(totals["gpu_hours"]), totals["cost"]))
-    return found
+    return [
+        (title, meaning, float(totals.gpu_hours or 0), totals.cost)
+        for part, title, meaning in parts
+        if part is not None and (totals := part.totals)
+        if totals.nano_gpu_hours or totals.cost is None or amount(totals.cost)
+    ]
 
 
 def _days_table(visit: Visit, days: list[str], lines: list[tuple[str, list[float]]], currency: str) -> Any:
@@ -168,31 +173,30 @@ def _days_table(visit: Visit, days: list[str], lines: list[tuple[str, list[float
 
 async def utilisation(visit: Visit) -> Response:
     month = month_of(visit)
-    report, periods = await asyncio.gather(
-        visit.api.get("/finance/v1/costs", month=month, by="day,gpu_type", limit=10_000),
-        visit.api.get("/finance/v1/periods"),
+    report, months = await asyncio.gather(
+        visit.api.get("/finance/v1/costs", CostReport, month=month, by="day,gpu_type", limit=10_000),
+        visit.api.get("/finance/v1/periods", Listed[Month]),
     )
-    currency = report["currency"] or ""
+    currency = report.currency or ""
     rows = utilisation_by_day(report)
     columns = [
-        Column("day", "Day", lambda row: row["day"]),
-        Column("gpu_type", "GPU type", lambda row: row["gpu_type"]),
-        Column("provisioned", "Provisioned GPU-hours", lambda row: row["provisioned"], "number"),
-        Column("busy", "Busy GPU-hours", lambda row: row["busy"], "number"),
-        Column("share", "Utilisation", lambda row: row["share"], "percent"),
-        Column("unused_cost", f"Unused {currency}".rstrip(), lambda row: row["unused_cost"], "money"),
+        Column("day", "Day", lambda row: row.day),
+        Column("gpu_type", "GPU type", lambda row: row.gpu_type),
+        Column("provisioned", "Provisioned GPU-hours", lambda row: row.provisioned, "number"),
+        Column("busy", "Busy GPU-hours", lambda row: row.busy, "number"),
+        Column("share", "Utilisation", lambda row: row.share, "percent"),
+        Column("unused_cost", f"Unused {currency}".rstrip(), lambda row: row.unused_cost, "money"),
     ]
     table = visit.table(columns, rows, sort="-day", size=31)
-    if found := visit.export(table, f"utilisation-{month}"):
-        return found
-    shares = [{**row, "percent": 100 * (row["share"] or 0)} for row in rows]
-    days, lines = daily(shares, "gpu_type", "percent")
+    if file := visit.export(table, f"utilisation-{month}"):
+        return file
+    days, lines = daily((row.day, row.gpu_type, 100 * (row.share or 0)) for row in rows)
     return visit.page(
         "money_utilisation.html.j2",
         tabs=tabs(visit, month),
         month=month,
-        months=choices((p["month"] for p in periods["data"]), month, visit.now),
-        types=report["utilisation"],
+        months=choices(months, month, visit.now),
+        types=report.utilisation,
         report=report,
         currency=currency,
         table=table,
@@ -203,24 +207,25 @@ async def utilisation(visit: Visit) -> Response:
 async def margin(visit: Visit) -> Response:
     month = month_of(visit)
     by = "adapter" if visit.query.get("by") == "adapter" else "tenant"
-    found, periods = await asyncio.gather(
-        visit.api.get("/finance/v1/margin", month=month, by=by), visit.api.get("/finance/v1/periods")
+    report, months = await asyncio.gather(
+        visit.api.get("/finance/v1/margin", MarginReport, month=month, by=by),
+        visit.api.get("/finance/v1/periods", Listed[Month]),
     )
-    currency = found["currency"] or ""
-    rows = found["adapters"] if by == "adapter" else found["rows"]
+    currency = report.currency or ""
+    rows = (report.adapters or ()) if by == "adapter" else report.rows
 
     def money(name: str, title: str, about: str = "") -> Column:
-        return Column(name, title, lambda row: row.get(name), "money", about)
+        return Column(name, title, attrgetter(name), "money", about)
 
     columns = [
         Column("tenant", "Tenant", tenant_link),
-        Column("adapter", "Adapter", lambda row: row["adapter"])
+        Column("adapter", "Adapter", lambda row: row.adapter)
         if by == "adapter"
-        else Column("rate_card", "Rate card", lambda row: row.get("rate_card") or Cell("", text="at cost")),
+        else Column("rate_card", "Rate card", lambda row: row.rate_card or Cell("", text="at cost")),
         money("price", "Price"),
         money("cost", "Cost"),
         money("margin", "Margin"),
-        Column("margin_percent", "Margin %", lambda row: row.get("margin_percent"), "money"),
+        Column("margin_percent", "Margin %", lambda row: row.margin_percent, "money"),
     ]
     table = visit.table(columns, rows, sort="-margin")
     if file := visit.export(table, f"margin-{month}"):
@@ -229,9 +234,9 @@ async def margin(visit: Visit) -> Response:
         "money_margin.html.j2",
         tabs=tabs(visit, month),
         month=month,
-        months=choices((p["month"] for p in periods["data"]), month, visit.now),
+        months=choices(months, month, visit.now),
         by=by,
-        found=found,
+        report=report,
         currency=currency,
         table=table,
         command=f"florin cost margin --month {shlex.quote(month)} --by {by}",

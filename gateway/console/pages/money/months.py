@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.money.shared import Json, cents, month_name, short_seal, tabs
+from gateway.console.pages.money.shared import cents, month_name, short_seal, tabs
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Forwarded, Route, Visit
+from gateway.schemas.base import Json, Listed
+from gateway.schemas.bills import Bill
+from gateway.schemas.periods import ClosingPreview, Month, PreviewedStatement, StatementSums, Verification
+from gateway.schemas.reconciliation import Reconciliation, TokenCheck
+from gateway.units import NANO, amount_text
+
+_Statement = StatementSums | PreviewedStatement
 
 _TONES: Final = {"closed": "good", "closing": "info", "open": ""}
-_ABSENT: Final[Json] = dict.fromkeys(
-    ("closed_at", "closed_by", "seal", "previous_seal", "records", "progress")
-)
-"""Fields that an open month has not."""
 _BUCKETS: Final = {
     "usage": "Requests",
     "retry_waste": "Repeated requests",
@@ -29,36 +32,38 @@ _BUCKETS: Final = {
 
 
 async def months(visit: Visit) -> Response:
-    periods = (await visit.api.get("/finance/v1/periods"))["data"]
+    known_months = await visit.api.get("/finance/v1/periods", Listed[Month])
     columns = [
         Column("month", "Month", _link),
-        Column("state", "State", lambda p: Cell(p["state"], tone=_TONES[p["state"]]), "badge"),
-        Column("closed_at", "Closed", lambda p: (p.get("closed_at") or "")[:10] or None),
-        *([Column("closed_by", "By", lambda p: p.get("closed_by"))] if visit.tenant is None else []),
+        Column("state", "State", lambda m: Cell(m.state, tone=_TONES[m.state]), "badge"),
+        Column("closed_at", "Closed", lambda m: (m.closed_at or "")[:10] or None),
+        *([Column("closed_by", "By", lambda m: m.closed_by)] if visit.tenant is None else []),
         Column("seal", "Seal", short_seal, "code", "Covers the month, and the seal of the month before."),
     ]
-    table = visit.table(columns, periods, sort="-month")
-    if found := visit.export(table, "months"):
-        return found
+    table = visit.table(columns, known_months.data, sort="-month")
+    if file := visit.export(table, "months"):
+        return file
     return visit.page("money_months.html.j2", tabs=tabs(visit, ""), table=table)
 
 
-def _link(period: Json) -> Cell:
-    name = period["month"]
+def _link(month: Month) -> Cell:
+    name = month.month
     return Cell(name, href=f"/console/money/months/{name}", text=month_name(name))
 
 
 async def month(visit: Visit) -> Response:
     name = visit.params["month"]
-    period = _ABSENT | await visit.api.get(f"/finance/v1/periods/{quote(name)}")
+    period = await visit.api.get(f"/finance/v1/periods/{quote(name)}", Month)
     preview = None
-    if visit.tenant is None and period["state"] == "open":
-        preview = await visit.api.get(f"/finance/v1/periods/{quote(name)}/preview")
+    if visit.tenant is None and period.state == "open":
+        preview = await visit.api.get(f"/finance/v1/periods/{quote(name)}/preview", ClosingPreview)
     shown = preview or period
-    currency = shown.get("currency") or ""
-    table = visit.table(_statements(visit, name, currency), shown.get("statements") or [], sort="-amount")
-    if found := visit.export(table, f"statements-{name}"):
-        return found
+    currency = shown.currency or ""
+    table = visit.table(
+        _statements(visit, name, currency, sealed=preview is None), shown.statements or (), sort="-amount"
+    )
+    if file := visit.export(table, f"statements-{name}"):
+        return file
     return visit.page(
         "money_month.html.j2",
         tabs=tabs(visit, name),
@@ -66,47 +71,55 @@ async def month(visit: Visit) -> Response:
         period=period,
         preview=preview,
         currency=currency,
-        buckets=_buckets((shown.get("totals") or {}).get("buckets") or {}),
-        total=(shown.get("totals") or {}).get("cost"),
+        buckets=_buckets(shown),
+        total=amount_text(shown.totals.cost) if shown.totals else None,
         table=table,
-        tone=_TONES[period["state"]],
-        closing=period["state"] == "closing"
-        or (period["state"] == "open" and bool(visit.query.get("closing"))),
+        tone=_TONES[period.state],
+        closing=period.state == "closing" or (period.state == "open" and bool(visit.query.get("closing"))),
     )
 
 
-def _statements(visit: Visit, month: str, currency: str) -> list[Column]:
-    def link(row: Json) -> Cell:
-        there = f"/console/money/months/{month}/statements/{quote(row['tenant'])}"
-        return Cell(row["tenant"], href=there, text=f"Statement of {row['tenant']}", document=True)
+def _statements(visit: Visit, month: str, currency: str, *, sealed: bool) -> list[Column]:
+    def link(row: _Statement) -> Cell:
+        there = f"/console/money/months/{month}/statements/{quote(row.tenant)}"
+        return Cell(row.tenant, href=there, text=f"Statement of {row.tenant}", document=True)
 
-    def file(row: Json) -> Cell:
-        name = f"statement-{month}-{row['tenant']}.html"
-        there = f"/console/money/months/{month}/statements/{quote(row['tenant'])}"
+    def file(row: _Statement) -> Cell:
+        name = f"statement-{month}-{row.tenant}.html"
+        there = f"/console/money/months/{month}/statements/{quote(row.tenant)}"
         return Cell(name, href=there, text="Download", download=name)
 
-    def charged(row: Json) -> Any:
-        found = row.get("charged_cents")
-        return cents(row["amount_cents"] if found is None else found)
+    def cost(row: _Statement) -> str | None:
+        return row.cost if isinstance(row, StatementSums) else amount_text(row.cost)
+
+    def charged(row: _Statement) -> str | None:
+        if isinstance(row, StatementSums):
+            return cents(row.amount_cents if row.charged_cents is None else row.charged_cents)
+        return cents(row.price_cents)
 
     columns = [Column("tenant", "Tenant", link)]
     if visit.tenant is None:
-        columns.append(Column("cost", f"Cost {currency}".rstrip(), lambda row: row.get("cost"), "money"))
-    columns += [
-        Column("amount", f"Charged {currency}".rstrip(), charged, "money"),
-        Column("records", "Records", lambda row: row.get("records"), "number"),
-        Column("seal", "Seal of its records", short_seal, "code"),
-        Column("file", "File", file),
-    ]
+        columns.append(Column("cost", f"Cost {currency}".rstrip(), cost, "money"))
+    columns.append(Column("amount", f"Charged {currency}".rstrip(), charged, "money"))
+    if sealed:
+        columns += [
+            Column("records", "Records", lambda row: row.records, "number"),
+            Column("seal", "Seal of its records", short_seal, "code"),
+        ]
+    columns.append(Column("file", "File", file))
     return columns
 
 
-def _buckets(found: Json) -> list[tuple[str, float, str]]:
+def _buckets(month: Month | ClosingPreview) -> list[tuple[str, float, str]]:
     """(name, GPU-hours, cost) of each part of the month."""
-    order = list(_BUCKETS)
-    names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    order, buckets = list(_BUCKETS), month.totals.buckets if month.totals else {}
+    names = sorted(buckets, key=lambda name: order.index(name) if name in order else len(order))
     return [
-        (_BUCKETS.get(name, name.replace("_", " ")), found[name]["nano_gpu_hours"] / 1e9, found[name]["cost"])
+        (
+            _BUCKETS.get(name, name.replace("_", " ")),
+            buckets[name].nano_gpu_hours / NANO,
+            amount_text(buckets[name].cost),
+        )
         for name in names
     ]
 
@@ -119,9 +132,9 @@ async def close(visit: Visit) -> Response:
     terms: Json = {"allow_missing_prices": bool(visit.text("allow_missing_prices"))}
     if policy := visit.text("policy"):
         terms["policy"] = policy
-    closed = await visit.api.post(f"/finance/v1/periods/{quote(name)}/close", terms)
+    closed = await visit.api.post(f"/finance/v1/periods/{quote(name)}/close", terms, Month)
     there = f"/console/money/months/{name}"
-    if closed["state"] != "closed":
+    if closed.state != "closed":
         return visit.see(f"{there}?closing=1", f"{month_name(name)} is being closed.")
     return visit.see(there, f"{month_name(name)} is closed: its figures never change again.")
 
@@ -131,7 +144,7 @@ async def progress(visit: Visit) -> Response:
     name = quote(visit.params["month"])
 
     async def draw() -> str:
-        period = _ABSENT | await visit.api.get(f"/finance/v1/periods/{name}")
+        period = await visit.api.get(f"/finance/v1/periods/{name}", Month)
         return visit.renderer.render("money_progress.html.j2", visit=visit, period=period)
 
     return await visit.live(draw)
@@ -139,10 +152,9 @@ async def progress(visit: Visit) -> Response:
 
 async def verify(visit: Visit) -> Response:
     name = visit.params["month"]
-    found = await visit.api.get(
-        f"/finance/v1/periods/{quote(name)}/verify", quick="true" if visit.text("quick") else None
-    )
-    return visit.page("money_verified.html.j2", month=name, found=found, tabs=tabs(visit, name))
+    path, quick = f"/finance/v1/periods/{quote(name)}/verify", "true" if visit.text("quick") else None
+    verification = await visit.api.get(path, Verification, quick=quick)
+    return visit.page("money_verified.html.j2", month=name, verification=verification, tabs=tabs(visit, name))
 
 
 async def statement(visit: Visit) -> Response:
@@ -155,9 +167,9 @@ async def statement(visit: Visit) -> Response:
 
 async def proof(visit: Visit) -> Response:
     tenant, name = visit.params["tenant"], visit.params["month"]
-    found = await visit.api.call("GET", f"/finance/v1/periods/{quote(name)}/proof", query={"tenant": tenant})
+    answer = await visit.api.call("GET", f"/finance/v1/periods/{quote(name)}/proof", query={"tenant": tenant})
     headers = {"content-disposition": f'attachment; filename="proof-{name}-{quote(tenant)}.json"'}
-    return Response(bytes(found.body), media_type="application/json", headers=headers)
+    return Response(bytes(answer.body), media_type="application/json", headers=headers)
 
 
 async def export(visit: Visit) -> Response:
@@ -170,33 +182,34 @@ async def export(visit: Visit) -> Response:
 async def reconciliation(visit: Visit) -> Response:
     """Whether the month agrees with the engines' own counters and with the provider's bill."""
     name = visit.params["month"]
-    found, bills = await asyncio.gather(
-        visit.api.get("/finance/v1/reconciliation", month=name), visit.api.get("/finance/v1/bills")
+    report, bills = await asyncio.gather(
+        visit.api.get("/finance/v1/reconciliation", Reconciliation, month=name),
+        visit.api.get("/finance/v1/bills", Listed[Bill]),
     )
     columns = [
-        Column("engine", "Engine", lambda c: c["engine"]),
-        Column("token_type", "Tokens", lambda c: c["token_type"]),
-        Column("engine_tokens", "Engine counted", lambda c: c["engine_tokens"], "number"),
-        Column("record_tokens", "Recorded", lambda c: c["record_tokens"], "number"),
-        Column("difference", "Difference", lambda c: c["difference"], "number"),
-        Column("unexplained", "Unexplained", lambda c: c["unexplained"], "number"),
+        Column("engine", "Engine", lambda c: c.engine),
+        Column("token_type", "Tokens", lambda c: c.token_type),
+        Column("engine_tokens", "Engine counted", lambda c: c.engine_tokens, "number"),
+        Column("record_tokens", "Recorded", lambda c: c.record_tokens, "number"),
+        Column("difference", "Difference", lambda c: c.difference, "number"),
+        Column("unexplained", "Unexplained", lambda c: c.unexplained, "number"),
         Column("verdict", "Verdict", _verdict, "badge"),
     ]
-    table = visit.table(columns, found["tokens"]["checks"])
+    table = visit.table(columns, report.tokens.checks)
     if file := visit.export(table, f"reconciliation-{name}"):
         return file
     return visit.page(
         "money_reconciliation.html.j2",
         tabs=tabs(visit, name),
         month=name,
-        found=found,
-        bills=bills["data"],
+        report=report,
+        bills=bills.data,
         table=table,
     )
 
 
-def _verdict(check: Json) -> Cell:
-    return Cell(check["verdict"], tone="good" if check["verdict"] == "matched" else "warn")
+def _verdict(check: TokenCheck) -> Cell:
+    return Cell(check.verdict, tone="good" if check.verdict == "matched" else "warn")
 
 
 ROUTES = (

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from gateway.console.api_client import ApiError
 from gateway.console.tables import Cell
 from gateway.console.visit import Visit
-from gateway.units import decimal_text
+from gateway.schemas.base import Json, Listed
+from gateway.schemas.costs import CostReport
+from gateway.schemas.periods import Month
+from gateway.units import NANO, decimal_text
 
-Json = dict[str, Any]
 ZERO: Final = Decimal(0)
+
+
+class _OfTenant(Protocol):
+    @property
+    def tenant(self) -> str: ...
+
+
+class _Sealed(Protocol):
+    @property
+    def seal(self) -> str | None: ...
 
 
 def month_of(visit: Visit) -> str:
@@ -50,23 +63,23 @@ def tabs(visit: Visit, month: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def choices(months: Iterable[str], shown: str, now: int) -> list[tuple[str, str]]:
+def choices(months: Listed[Month], shown: str, now: int) -> list[tuple[str, str]]:
     """Months to choose from, the latest first, as (value, text)."""
-    known = sorted({*months, shown, this_month(now)}, reverse=True)
-    return [(month, month_name(month)) for month in known]
+    known = {*(month.month for month in months.data), shown, this_month(now)}
+    return [(month, month_name(month)) for month in sorted(known, reverse=True)]
 
 
 def month_name(month: str) -> str:
     return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC).strftime("%B %Y")
 
 
-def tenant_link(row: Json) -> Cell:
-    return Cell(row["tenant"], href=f"/console/tenants/{quote(row['tenant'])}")
+def tenant_link(row: _OfTenant) -> Cell:
+    return Cell(row.tenant, href=f"/console/tenants/{quote(row.tenant)}")
 
 
-def short_seal(row: Json) -> Cell | None:
+def short_seal(row: _Sealed) -> Cell | None:
     """The beginning of a seal, which is enough to compare by eye."""
-    return Cell(row["seal"], text=row["seal"][:16] + "…") if row.get("seal") else None
+    return Cell(row.seal, text=f"{row.seal[:16]}…") if row.seal else None
 
 
 def cents(amount: int | None) -> str | None:
@@ -79,17 +92,17 @@ def amount(text: str | None) -> Decimal:
 
 
 def daily(
-    rows: Sequence[Json], group: str, value: str, *, most: int = 5
+    values: Iterable[tuple[str, str, float]], *, most: int = 5
 ) -> tuple[list[str], list[tuple[str, list[float]]]]:
     """The days, and for each of the largest groups its value on each of them; the rest together is the last.
-    `rows` have `day`, `group` and `value` (number or decimal's text)."""
-    days = sorted({row["day"] for row in rows})
+    `values`: (day, group, value)."""
+    known = list(values)
+    days = sorted({day for day, *_ in known})
     index = {day: n for n, day in enumerate(days)}
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        line = found.setdefault(str(row[group]), [0.0] * len(days))
-        line[index[row["day"]]] += float(row[value] or 0)
-    ordered = sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+    lines: dict[str, list[float]] = {}
+    for day, group, value in known:
+        lines.setdefault(group, [0.0] * len(days))[index[day]] += value
+    ordered = sorted(lines.items(), key=lambda item: (-sum(item[1]), item[0]))
     shown, rest = ordered[:most], [line for _, line in ordered[most:]]
     if rest:
         shown.append((f"{len(rest)} more", [sum(values) for values in zip(*rest, strict=True)]))
@@ -107,37 +120,49 @@ def chart(days: Sequence[str], series: Sequence[tuple[str, list[float]]], unit: 
     }
 
 
-def utilisation_by_day(report: Json) -> list[Json]:
-    """For each day and GPU type: provisioned and busy GPU-hours, the part that was busy, and what the rest
-    cost. `report`: costs by day and GPU type. Busy is what answered requests, also repeated ones."""
-    found: dict[tuple[str, str], Json] = {}
-    parts = {"rows": report["rows"]}
-    parts |= {name: report[name]["rows"] for name in ("retry_waste", "headroom", "startup", "idle")}
-    for part, rows in parts.items():
+@dataclass(slots=True)
+class DayOfGpus:
+    """Mutable while it is summed: what GPUs of a type did on a day."""
+
+    day: str
+    gpu_type: str
+    provisioned_nano: int = 0
+    busy_nano: int = 0
+    unused_cost: Decimal | None = ZERO
+    """None: a price is missing."""
+
+    @property
+    def provisioned(self) -> float:
+        return self.provisioned_nano / NANO
+
+    @property
+    def busy(self) -> float:
+        return self.busy_nano / NANO
+
+    @property
+    def share(self) -> float | None:
+        """Of the provisioned time: the part that was busy."""
+        return self.busy_nano / self.provisioned_nano if self.provisioned_nano else None
+
+
+def utilisation_by_day(report: CostReport) -> list[DayOfGpus]:
+    """`report`: costs by day and GPU type. Busy is what answered requests, also repeated ones."""
+    days: dict[tuple[str, str], DayOfGpus] = {}
+    unused = [part.rows for part in (report.headroom, report.startup, report.idle) if part is not None]
+    for busy, rows in (
+        (True, report.rows),
+        (True, report.retry_waste.rows),
+        *((False, rows) for rows in unused),
+    ):
         for row in rows:
-            at = (row["day"], row["gpu_type"])
-            line = found.setdefault(
-                at,
-                {
-                    "day": at[0],
-                    "gpu_type": at[1],
-                    "provisioned": 0,
-                    "busy": 0,
-                    "unused_cost": ZERO,
-                    "priced": True,
-                },
-            )
-            line["provisioned"] += row["nano_gpu_hours"]
-            if part in {"rows", "retry_waste"}:
-                line["busy"] += row["nano_gpu_hours"]
-            elif row["cost"] is None:
-                line["priced"] = False
+            key = (row.day or "", row.gpu_type or "")
+            day = days.setdefault(key, DayOfGpus(*key))
+            nano = row.nano_gpu_hours or 0
+            day.provisioned_nano += nano
+            if busy:
+                day.busy_nano += nano
+            elif row.cost is None or day.unused_cost is None:
+                day.unused_cost = None
             else:
-                line["unused_cost"] += Decimal(row["cost"])
-    for line in found.values():
-        line["share"] = line["busy"] / line["provisioned"] if line["provisioned"] else None
-        line["provisioned"] /= 1e9
-        line["busy"] /= 1e9
-        if not line.pop("priced"):
-            line["unused_cost"] = None
-    return [found[at] for at in sorted(found)]
+                day.unused_cost += Decimal(row.cost)
+    return [days[key] for key in sorted(days)]

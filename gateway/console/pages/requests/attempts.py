@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from gateway.console.formats import money
+from gateway.schemas.finance import UsageRecord
 from gateway.schemas.placement import Decision, Decisions
-
-Json = dict[str, Any]
+from gateway.schemas.usage import RequestCost
 
 OUTCOMES: Final = {
     "ok": ("good", "answered", ""),
@@ -146,45 +146,45 @@ class DecidedAttempts(Decisions):
         return {decision.attempt: decision for decision in self.data}
 
 
-def attempts(records: Sequence[Json], decisions: Mapping[int, Decided]) -> list[Attempt]:
+def attempts(records: Sequence[UsageRecord], decisions: Mapping[int, Decided]) -> list[Attempt]:
     """`records`: of one request, from /finance/v1/usage/{request_id}."""
-    began = min([r["dispatched"] for r in records] + [d.began for d in decisions.values()], default=0)
-    ended = max((r["ended"] for r in records), default=0)
+    began = min([r.dispatched for r in records] + [d.began for d in decisions.values()], default=0)
+    ended = max((r.ended for r in records), default=0)
     lasted = max(1, ended - began)
-    return [_attempt(record, decisions.get(record["attempt"]), began, lasted) for record in records]
+    return [_attempt(record, decisions.get(record.attempt), began, lasted) for record in records]
 
 
-def _attempt(record: Json, decision: Decided | None, began: int, lasted: int) -> Attempt:
-    tone, word, meaning = OUTCOMES.get(record["outcome"], ("", record["outcome"], ""))
-    first = record["first_token"]
-    name = f"{record['adapter']}@{record['version']}" if record["adapter"] else record["base_model"]
+def _attempt(record: UsageRecord, decision: Decided | None, began: int, lasted: int) -> Attempt:
+    tone, word, meaning = OUTCOMES.get(record.outcome, ("", record.outcome, ""))
+    first = record.first_token
+    name = f"{record.adapter}@{record.version}" if record.adapter else record.base_model
     return Attempt(
-        number=record["attempt"],
-        adapter=record["adapter"],
+        number=record.attempt,
+        adapter=record.adapter,
         version=name,
-        engine=record.get("engine", ""),
-        gpu_type=record["gpu_type"],
+        engine=record.engine or "",
+        gpu_type=record.gpu_type,
         outcome=word,
         tone=tone,
         meaning=meaning,
-        billable=record["billable"],
-        loads=record["adapter_loads"],
-        prompt=record["prompt_tokens"],
-        cached=record["cached_tokens"],
-        completion=record["completion_tokens"],
-        reasoning=record["reasoning_tokens"],
-        counts=str(_SOURCES.get(record["usage_source"], record["usage_source"])),
-        at=record["dispatched"],
-        first=None if first is None else (first - record["dispatched"]) / 1e6,
-        total=(record["ended"] - record["dispatched"]) / 1e6,
+        billable=record.billable,
+        loads=record.adapter_loads,
+        prompt=record.prompt_tokens,
+        cached=record.cached_tokens,
+        completion=record.completion_tokens,
+        reasoning=record.reasoning_tokens,
+        counts=str(_SOURCES.get(record.usage_source, record.usage_source)),
+        at=record.dispatched,
+        first=None if first is None else (first - record.dispatched) / 1e6,
+        total=(record.ended - record.dispatched) / 1e6,
         parts=_parts(record, decision, began, lasted),
         decision=decision,
     )
 
 
-def _parts(record: Json, decision: Decided | None, began: int, lasted: int) -> tuple[Part, ...]:
+def _parts(record: UsageRecord, decision: Decided | None, began: int, lasted: int) -> tuple[Part, ...]:
     """On a common scale of 0 to 100 for all attempts."""
-    sent, first, ended = record["dispatched"], record["first_token"], record["ended"]
+    sent, first, ended = record.dispatched, record.first_token, record.ended
     marks: list[tuple[str, int, int, str]] = []
     if decision and decision.search_ms:
         start, chosen = min(decision.began, sent), min(decision.at, sent)
@@ -234,24 +234,23 @@ _LEFT_OUT: Final = {
 }
 
 
-def cost(told: Json) -> Cost:
-    """`told`: by /finance/v1/usage/{request_id}/cost."""
-    by_card = told["priced_by"] == "rate_card"
-    pending = told["pending"] or ("" if told["complete"] else "hour_not_computed")
+def cost(request: RequestCost) -> Cost:
+    by_card = request.priced_by == "rate_card"
+    pending = request.pending or ("" if request.complete else "hour_not_computed")
     title = "Price" if by_card else "Cost"
     if pending:
         title += ", in part" if pending in _LEFT_OUT else ", so far"
-    currency = told["currency"] or ""
-    if told["cost"] is None and pending in _LEFT_OUT:
+    currency = request.currency or ""
+    if request.cost is None and pending in _LEFT_OUT:
         return Cost("Cost", None, currency, _LEFT_OUT[pending])
-    if told["cost"] is None:
+    if request.cost is None:
         return Cost("Cost", None, currency, "there is no price for that GPU type and time")
     if by_card:
         note = "of its tokens; allowances and discounts are on the statement"
     elif pending:
-        note = _PENDING.get(pending, pending)
+        note = _PENDING[pending]
     else:
         note = "its exact share of what its engine cost in that hour"
-    if Decimal(told.get("retry_waste") or 0):
-        note += f"; repeated attempts: {money(told['retry_waste'], currency)} more"
-    return Cost(title, Decimal(told["cost"]), currency, note)
+    if Decimal(request.retry_waste or 0):
+        note += f"; repeated attempts: {money(request.retry_waste, currency)} more"
+    return Cost(title, Decimal(request.cost), currency, note)

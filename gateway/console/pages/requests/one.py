@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import Any, Final, TypeVar, overload
+from collections.abc import Sequence
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -14,6 +15,8 @@ from gateway.console.pages.requests.attempts import Cost, DecidedAttempts, attem
 from gateway.console.pages.requests.recent import ShownError, last_errors
 from gateway.console.visit import ALL, Route, Visit
 from gateway.schemas.base import Answer
+from gateway.schemas.finance import UsageRecord
+from gateway.schemas.usage import RequestCost, RequestUsage
 from gateway.tenants.directory import Role
 
 A = TypeVar("A", bound=Answer)
@@ -34,12 +37,12 @@ async def request(visit: Visit) -> Response:
     request_id = visit.params["request_id"][:_LONGEST]
     path = quote(request_id, safe="")
     usage, decided = await asyncio.gather(
-        known(visit, f"/finance/v1/usage/{path}"),
+        known(visit, f"/finance/v1/usage/{path}", RequestUsage),
         known(visit, f"/admin/v1/explain/{path}", DecidedAttempts)
         if visit.role is Role.OPERATOR
         else _nothing(),
     )
-    records = usage["data"] if usage else []
+    records = usage.data if usage else ()
     decisions = decided.by_attempt if decided else {}
     error = await _error(visit, records, request_id)
     cli = shlex.join(("florin", "audit", "request", request_id))
@@ -56,21 +59,17 @@ async def request(visit: Visit) -> Response:
         attempts=shown,
         records=records,
         only_decided=[d for number, d in sorted(decisions.items()) if number not in recorded],
-        costed=any(record["billable"] for record in records),
+        costed=any(record.billable for record in records),
         error=error,
         step=next_step(error, visit.tenant) if error else None,
         cli=cli,
     )
 
 
-@overload
-async def known(visit: Visit, path: str, answer: type[A]) -> A | None: ...
-@overload
-async def known(visit: Visit, path: str) -> Any: ...
-async def known(visit: Visit, path: str, answer: type[A] | None = None) -> Any:
+async def known(visit: Visit, path: str, answer: type[A]) -> A | None:
     """What the API says; None: it knows nothing of it. Raises ApiError."""
     try:
-        return await visit.api.get(path, answer) if answer else await visit.api.get(path)
+        return await visit.api.get(path, answer)
     except ApiError as error:
         if error.status != 404:
             raise
@@ -90,7 +89,7 @@ async def _cost(visit: Visit) -> Cost:
     path = f"/finance/v1/usage/{quote(visit.params['request_id'][:_LONGEST], safe='')}/cost"
     try:
         async with asyncio.timeout(_PATIENCE):
-            return cost(await visit.api.get(path))
+            return cost(await visit.api.get(path, RequestCost))
     except TimeoutError:
         return Cost("Cost", None, "", "the ledger is busy; look again in a moment")
     except ApiError as error:
@@ -99,7 +98,7 @@ async def _cost(visit: Visit) -> Cost:
         return Cost("Cost", None, "", error.message)
 
 
-async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -> ShownError | None:
+async def _error(visit: Visit, records: Sequence[UsageRecord], request_id: str) -> ShownError | None:
     """The error that its client got, if it is among its tenant's last. One that was refused before it reached
     an engine has nothing else."""
     if visit.tenant is None and visit.role is not Role.OPERATOR:
@@ -107,7 +106,7 @@ async def _error(visit: Visit, records: list[dict[str, Any]], request_id: str) -
     if visit.tenant is None and not records:
         path = f"/admin/v1/audit/requests/{quote(request_id, safe='')}"
         return (await visit.api.get(path, EndedRequest)).error
-    tenant = "" if visit.tenant else records[-1]["tenant"]
+    tenant = "" if visit.tenant else records[-1].tenant
     try:
         errors = await last_errors(visit, tenant)
     except ApiError as error:

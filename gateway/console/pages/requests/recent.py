@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 from starlette.responses import Response
@@ -16,7 +16,9 @@ from gateway.console.tables import Cell, Column
 from gateway.console.visit import ALL, Route, Visit
 from gateway.errors import CODES
 from gateway.schemas.base import Answer
+from gateway.schemas.finance import UsageRecord
 from gateway.schemas.tenants import RequestError
+from gateway.schemas.usage import UsagePage
 from gateway.tenants.directory import Role
 from gateway.units import HOUR
 
@@ -30,24 +32,24 @@ _STATUSES: Final = (
 )
 
 
-def _id(r: dict[str, Any]) -> Cell:
-    note = f"attempt {r['attempt']}" if r["attempt"] > 1 else ""
-    return Cell(r["request_id"], href=f"/console/requests/{quote(r['request_id'], safe='')}", note=note)
+def _id(r: UsageRecord) -> Cell:
+    note = f"attempt {r.attempt}" if r.attempt > 1 else ""
+    return Cell(r.request_id, href=f"/console/requests/{quote(r.request_id, safe='')}", note=note)
 
 
-def _version(r: dict[str, Any]) -> Cell:
-    if not r["adapter"]:
-        return Cell(r["base_model"])
-    return Cell(f"{r['adapter']}@{r['version']}", href=f"/console/adapters/{quote(r['adapter'])}")
+def _version(r: UsageRecord) -> Cell:
+    if not r.adapter:
+        return Cell(r.base_model)
+    return Cell(f"{r.adapter}@{r.version}", href=f"/console/adapters/{quote(r.adapter)}")
 
 
-def _outcome(r: dict[str, Any]) -> Cell:
-    tone, word, _ = OUTCOMES.get(r["outcome"], ("", r["outcome"], ""))
-    return Cell(r["outcome"], tone=tone, text=word)
+def _outcome(r: UsageRecord) -> Cell:
+    tone, word, _ = OUTCOMES.get(r.outcome, ("", r.outcome, ""))
+    return Cell(r.outcome, tone=tone, text=word)
 
 
-def _first(r: dict[str, Any]) -> float | None:
-    return None if r["first_token"] is None else (r["first_token"] - r["dispatched"]) / 1e6
+def _first(r: UsageRecord) -> float | None:
+    return None if r.first_token is None else (r.first_token - r.dispatched) / 1e6
 
 
 class ShownError(RequestError):
@@ -71,15 +73,15 @@ class LastErrors(Answer):
 
 _COLUMNS = [
     Column("request_id", "Request", _id),
-    Column("ended", "Ended", lambda r: r["ended"], "time"),
-    Column("tenant", "Tenant", lambda r: Cell(r["tenant"], href=f"/console/tenants/{r['tenant']}")),
+    Column("ended", "Ended", lambda r: r.ended, "time"),
+    Column("tenant", "Tenant", lambda r: Cell(r.tenant, href=f"/console/tenants/{r.tenant}")),
     Column("version", "Answered by", _version),
-    Column("engine", "Engine", lambda r: Cell(r["engine"], href=f"/console/fleet/{r['engine']}")),
+    Column("engine", "Engine", lambda r: Cell(r.engine, href=f"/console/fleet/{r.engine}")),
     Column("outcome", "Outcome", _outcome, "badge"),
-    Column("prompt_tokens", "Prompt", lambda r: r["prompt_tokens"], "number", "Tokens"),
-    Column("completion_tokens", "Output", lambda r: r["completion_tokens"], "number", "Tokens"),
+    Column("prompt_tokens", "Prompt", lambda r: r.prompt_tokens, "number", "Tokens"),
+    Column("completion_tokens", "Output", lambda r: r.completion_tokens, "number", "Tokens"),
     Column("first_token", "First token", _first, "seconds", "From the engine's start to the first token"),
-    Column("seconds", "Took", lambda r: (r["ended"] - r["dispatched"]) / 1e6, "seconds"),
+    Column("seconds", "Took", lambda r: (r.ended - r.dispatched) / 1e6, "seconds"),
 ]
 
 
@@ -93,6 +95,7 @@ async def recent(visit: Visit) -> Response:
     usage, errors = await asyncio.gather(
         visit.api.get(
             "/finance/v1/usage",
+            UsagePage,
             order="newest",
             limit=_FETCHED,
             after=query.get("after"),
@@ -103,19 +106,19 @@ async def recent(visit: Visit) -> Response:
         ),
         _errors(visit),
     )
-    table = visit.table(columns_for(visit), usage["data"])
+    table = visit.table(columns_for(visit), usage.data)
     export = visit.export(table, "requests")
     return export or visit.page(
         "requests.html.j2",
         table=table,
         errors=errors,
-        older=_older(visit, usage["next"]),
+        older=_older(visit, usage.next),
         paged=bool(query.get("after")),
         windows=list(_WINDOWS.items()),
         statuses=_STATUSES,
         filters={name: query.get(name, "") for name in ("tenant", "adapter", "outcome")} | {"hours": window},
-        complete=usage["complete"],
-        missing=usage.get("missing"),
+        complete=usage.complete,
+        missing=usage.missing,
     )
 
 
@@ -125,8 +128,8 @@ def columns_for(visit: Visit) -> list[Column]:
     shown = [column for column in _COLUMNS if column.name not in hidden]
     if visit.role is not Role.OPERATOR:
         plain = {
-            "tenant": Column("tenant", "Tenant", lambda r: r["tenant"]),
-            "engine": Column("engine", "Engine", lambda r: r["engine"]),
+            "tenant": Column("tenant", "Tenant", lambda r: r.tenant),
+            "engine": Column("engine", "Engine", lambda r: r.engine),
         }
         shown = [plain.get(column.name, column) for column in shown]
     return shown

@@ -19,7 +19,10 @@ from gateway.console.visit import CUSTOMERS, OPERATORS, Route, Visit
 from gateway.schemas.account import Account, Me
 from gateway.schemas.adapters import Adapter
 from gateway.schemas.base import Listed
+from gateway.schemas.costs import CostReport
+from gateway.schemas.forecasts import Forecast
 from gateway.schemas.keys import Key
+from gateway.schemas.prices import ListedPrice
 from gateway.schemas.tenants import AddedTenant, ChangedTenant, RemovedTenant, Tenant, TenantPage
 from gateway.schemas.terms import TenantTerms
 from gateway.tenants.directory import Role
@@ -48,10 +51,10 @@ async def _currency(visit: Visit) -> str:
     """Of the price book; empty if it is not known, or the ledger takes long."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            prices, _ = await maybe(visit.api.get("/admin/v1/prices"))
+            prices, _ = await maybe(visit.api.get("/admin/v1/prices", Listed[ListedPrice]))
     except TimeoutError:
         return ""
-    return next((str(row["currency"]) for row in (prices or {"data": []})["data"]), "")
+    return next((price.currency for price in prices.data), "") if prices else ""
 
 
 async def tenant(visit: Visit) -> Response:
@@ -127,20 +130,20 @@ async def _spend(visit: Visit, name: str, path: str) -> Json:
     today = datetime.fromtimestamp(visit.now // 1_000_000, UTC).date()
     within = {"from": f"{today - timedelta(days=rows.DAYS - 1)}", "to": f"{today + timedelta(days=1)}"}
     costs, month, (ahead, _) = await asyncio.gather(
-        visit.api.get("/finance/v1/costs", by="day", tenant=name, **within),
-        visit.api.get("/finance/v1/costs", by="tenant", tenant=name),
-        maybe(visit.api.get("/finance/v1/forecast", tenant=name)),
+        visit.api.get("/finance/v1/costs", CostReport, by="day", tenant=name, **within),
+        visit.api.get("/finance/v1/costs", CostReport, by="tenant", tenant=name),
+        maybe(visit.api.get("/finance/v1/forecast", Forecast, tenant=name)),
     )
-    currency = month["currency"] or ""
+    currency = month.currency or ""
     options: Json = {"path": path, "sort": "-day", "name": "days", "size": rows.DAYS}
     return {
-        "days": view(rows.day_columns(currency), costs["rows"], visit.query, **options),
-        "chart": rows.days(costs, visit.now) if costs["rows"] else None,
-        "totals": month["totals"],
+        "days": view(rows.day_columns(currency), costs.rows, visit.query, **options),
+        "chart": rows.days(costs, visit.now) if costs.rows else None,
+        "totals": month.totals,
         "forecast": rows.forecast(ahead, name),
         "currency": currency,
-        "complete": costs["complete"] and month["complete"],
-        "missing": month.get("missing"),
+        "complete": costs.complete and month.complete,
+        "missing": month.missing,
     }
 
 

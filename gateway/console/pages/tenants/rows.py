@@ -14,6 +14,8 @@ from gateway.console.tables import Cell, Column
 from gateway.errors import CODES
 from gateway.schemas.account import Account
 from gateway.schemas.adapters import Adapter
+from gateway.schemas.costs import CostReport, CostRow
+from gateway.schemas.forecasts import Forecast, TenantEstimate
 from gateway.schemas.keys import Key
 from gateway.schemas.options import OptionField
 from gateway.schemas.tenants import LimitUse, QuotaUse, Tenant, TenantPage
@@ -87,38 +89,38 @@ def raised(allowed: str) -> str:
     return format((larger / step).to_integral_value(ROUND_CEILING) * step, "f")
 
 
-def days(costs: Json, now: int) -> Json:
+def days(costs: CostReport, now: int) -> Json:
     """Spend by day for charts.js, every day of the last thirty: cost if prices are known, else tokens."""
     first = datetime.fromtimestamp(now // 1_000_000, UTC).date() - timedelta(days=DAYS - 1)
-    known = {row["day"]: row for row in costs["rows"]}
+    known = {row.day: row for row in costs.rows}
     dates = [first + timedelta(days=n) for n in range(DAYS)]
-    rows = [known.get(date.isoformat(), {}) for date in dates]
-    if costs["currency"]:
-        series = {"name": "Cost", "unit": costs["currency"], "values": [_cost(row) for row in rows]}
+    rows = [known.get(date.isoformat(), CostRow(cost=None)) for date in dates]
+    if costs.currency:
+        series = {"name": "Cost", "unit": costs.currency, "values": [_cost(row) for row in rows]}
     else:
         series = {"name": "Tokens", "unit": "tokens", "values": [_tokens(row) for row in rows]}
     x = [int(datetime(d.year, d.month, d.day, tzinfo=UTC).timestamp()) for d in dates]
     return {"x": x, "series": [series], "kind": "bars"}
 
 
-def _cost(row: Json) -> float:
-    return float(row.get("cost") or row.get("priced_cost") or 0)
+def _cost(row: CostRow) -> float:
+    return float(row.cost or row.priced_cost or 0)
 
 
-def _tokens(row: Json) -> int:
-    return int(row.get("prompt_tokens", 0)) + int(row.get("completion_tokens", 0))
+def _tokens(row: CostRow) -> int:
+    return row.prompt_tokens + row.completion_tokens
 
 
 def day_columns(currency: str) -> list[Column]:
     return [
-        Column("day", "Day (UTC)", lambda r: r["day"]),
-        Column("requests", "Requests", lambda r: r["requests"], "number"),
-        Column("prompt_tokens", "Prompt tokens", lambda r: r["prompt_tokens"], "number"),
-        Column("completion_tokens", "Output tokens", lambda r: r["completion_tokens"], "number"),
+        Column("day", "Day (UTC)", lambda r: r.day),
+        Column("requests", "Requests", lambda r: r.requests, "number"),
+        Column("prompt_tokens", "Prompt tokens", lambda r: r.prompt_tokens, "number"),
+        Column("completion_tokens", "Output tokens", lambda r: r.completion_tokens, "number"),
         Column(
             "cost",
             f"Cost ({currency})" if currency else "Cost",
-            lambda r: r["cost"] if r["cost"] is not None else (r["priced_cost"] if currency else None),
+            lambda r: r.cost if r.cost is not None else (r.priced_cost if currency else None),
             "money",
         ),
     ]
@@ -247,9 +249,6 @@ def policy(policy: RequestPolicy) -> list[tuple[str, str]]:
     return [(field.label, ", ".join(in_words(policy, [field]))) for field in section("policy")]
 
 
-def forecast(report: Json | None, name: str) -> Json | None:
-    """The tenant's row, with its currency; None if nothing is known."""
-    if report is None:
-        return None
-    row = next((row for row in report["rows"] if row["tenant"] == name), None)
-    return None if row is None else row | {"currency": report["currency"] or "", "month": report["month"]}
+def forecast(report: Forecast | None, name: str) -> TenantEstimate | None:
+    """The tenant's row; None if nothing is known."""
+    return next((row for row in report.rows if row.tenant == name), None) if report else None

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from gateway.commands.client import Api, ApiError, UnreachableError, UsageError, full_name, segment
+from gateway.schemas.base import Answer
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,12 @@ def test_what_cannot_be_sent_is_a_usage_error(url, key, says):
 
 def test_a_slash_at_the_end_of_the_url_does_no_harm(fake):
     fake.answer("GET", "/admin/v1/tenants", {"data": []})
-    assert Api.to(fake.url + "/", "k").get("/admin/v1/tenants") == {"data": []}
+    assert Api.to(fake.url + "/", "k").get("/admin/v1/tenants", Answer).body == {"data": []}
 
 
 def test_parameters_that_are_none_are_left_out(fake):
     fake.answer("GET", "/x?a=1", {})
-    Api.to(fake.url, "k").get("/x", {"a": "1", "b": None})
+    Api.to(fake.url, "k").get("/x", Answer, {"a": "1", "b": None})
     assert fake.asked == [("GET", "/x?a=1", None)]
 
 
@@ -41,7 +42,7 @@ def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
         "POST", "/x", {"error": {"message": "No.", "code": "adapter_rejected", "findings": [finding]}}, 422
     )
     with pytest.raises(ApiError) as caught:
-        Api.to(fake.url, "k").post("/x", {})
+        Api.to(fake.url, "k").post("/x", {}, Answer)
     assert (caught.value.status, str(caught.value), caught.value.code) == (422, "No.", "adapter_rejected")
     assert caught.value.findings == (finding,)
 
@@ -49,14 +50,14 @@ def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
 def test_an_invalid_key_says_which_variable_to_set(fake):
     fake.answer("GET", "/x", {"error": {"message": "No such key.", "code": "invalid_api_key"}}, 401)
     with pytest.raises(ApiError, match="set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key"):
-        Api.to(fake.url, "k").get("/x")
+        Api.to(fake.url, "k").get("/x", Answer)
 
 
 def test_a_tenant_is_not_told_to_set_an_operator_s_key(fake):
     refusal = {"message": "This requires the finance or operator role.", "code": "insufficient_role"}
     fake.answer("GET", "/x", {"error": refusal}, 403)
     with pytest.raises(ApiError, match="ask the operator of the gateway") as caught:
-        Api.to(fake.url, "k").get("/x")
+        Api.to(fake.url, "k").get("/x", Answer)
     assert "OPERATOR_KEY" not in str(caught.value)
 
 
@@ -64,14 +65,14 @@ def test_a_tenant_is_not_told_to_set_an_operator_s_key(fake):
 def test_something_else_than_florin_is_recognised(fake, body):
     fake.answer("GET", "/x", body)
     with pytest.raises(ApiError, match="is not a Florin gateway"):
-        Api.to(fake.url, "k").get("/x")
+        Api.to(fake.url, "k").get("/x", Answer)
 
 
 def test_unreachable_gateway():
     with socket.socket() as taken:  # bound, not listening: refuses
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(UnreachableError, match="florin serve"):
-            Api.to(f"http://127.0.0.1:{taken.getsockname()[1]}", "k").get("/x")
+            Api.to(f"http://127.0.0.1:{taken.getsockname()[1]}", "k").get("/x", Answer)
 
 
 @pytest.mark.parametrize(

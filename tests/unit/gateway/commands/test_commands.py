@@ -11,6 +11,7 @@ import typer
 from gateway.commands.tree import tree
 from gateway.schemas.account import Me, OwnTerms
 from gateway.schemas.adapters import Adapter, RegisteredVersion
+from gateway.schemas.costs import CostReport, CostRow, Figures
 from gateway.schemas.engines import Drain, Engine, Heartbeat, Move
 from gateway.schemas.keys import Key
 from gateway.schemas.placement import (
@@ -22,6 +23,7 @@ from gateway.schemas.placement import (
     PlacedVersion,
     PlacementChange,
 )
+from gateway.schemas.prices import AddedPrice, ExchangeRate
 from gateway.schemas.tenants import Tenant, TenantPage
 from tests.support.samples import sample
 
@@ -98,48 +100,37 @@ EXPLAINED = sample(
     version="acme/support@v1",
     decision=sample(Choice, action="serve", engine="a1", candidates=CANDIDATES),
 )
-PRICE = {
-    "id": 7,
-    "gpu_type": "H200",
-    "rate_per_gpu_hour": "2.50",
-    "currency": "USD",
-    "purchase": "on_demand",
-    "region": "",
-    "valid_from": "2026-07-01T00:00:00Z",
-    "recorded_at": "2026-07-02T00:00:00Z",
-    "supersedes": None,
-    "withdrawn": False,
-    "reason": None,
-    "warnings": ["No registered engine has GPU type H200; there are H100."],
-}
+PRICE = sample(
+    AddedPrice,
+    id=7,
+    gpu_type="H200",
+    rate_per_gpu_hour="2.50",
+    currency="USD",
+    purchase="on_demand",
+    valid_from="2026-07-01T00:00:00Z",
+    warnings=["No registered engine has GPU type H200; there are H100."],
+)
+LISTED_PRICE = {name: value for name, value in PRICE.items() if name != "warnings"}
 CORRECTED = {**PRICE, "id": 8, "supersedes": 7, "reason": "typo", "warnings": []}
-RATE = {
-    "id": 1, "currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01T00:00:00Z",
-    "source": "ECB", "reason": None,
-}  # fmt: skip
-FIGURES = {
-    "requests": 3,
-    "prompt_tokens": 1200,
-    "cached_tokens": 64,
-    "completion_tokens": 90,
-    "gpu_seconds": 1.5,
-    "gpu_hours": "0.000416667",
-}
-NOTHING = {**dict.fromkeys(FIGURES, 0), "gpu_hours": "0.00", "cost": "0.00"}
-COSTS = {
-    "currency": "USD",
-    "by": ["tenant", "adapter", "gpu_type"],
-    "from": "2026-07-01T00:00:00Z",
-    "to": "2026-08-01T00:00:00Z",
-    "rows": [
-        {"tenant": "acme", "adapter": "acme/support", "gpu_type": "H200", **FIGURES, "cost": "0.001042"}
-    ],
-    "totals": {**FIGURES, "cost": "0.001042"},
-    "next": None,
-    "retry_waste": {"rows": [], "totals": NOTHING},
-    "corrections": {"rows": [], "totals": NOTHING},
-    "missing_prices": [{"gpu_type": "L40", "region": "", "purchase": "on_demand"}],
-}
+RATE = sample(
+    ExchangeRate,
+    id=1,
+    currency="USD",
+    target="EUR",
+    rate="0.92",
+    valid_from="2026-10-01T00:00:00Z",
+    source="ECB",
+)
+USED = {"requests": 3, "prompt_tokens": 1200, "gpu_hours": "0.000416667", "cost": "0.001042"}
+COSTS = sample(
+    CostReport,
+    currency="USD",
+    by=["tenant", "adapter", "gpu_type"],
+    rows=[sample(CostRow, tenant="acme", adapter="acme/support", gpu_type="H200", **USED)],
+    totals=sample(Figures, **USED),
+    missing_prices=[{"gpu_type": "L40", "region": "", "purchase": "on_demand"}],
+    complete=True,
+)
 ADDED = sample(RegisteredVersion, adapter="acme/support", version="v2", live="v1", created=True)
 NEW_ENGINE = (
     *("engine", "add", "--name", "a1", "--url", "http://10.0.0.7:8000", "--base", "base"),
@@ -153,8 +144,7 @@ NEW_ENGINE_BODY = {
     "slots": 4,
     "max_rank": 16,
 }
-_GIVEN = ("gpu_type", "rate_per_gpu_hour", "currency", "purchase", "region")
-NEW_PRICE_BODY = {name: PRICE[name] for name in _GIVEN}
+NEW_PRICE_BODY = {name: PRICE[name] for name in ("gpu_type", "rate_per_gpu_hour")}
 NEW_RATE_BODY = {name: RATE[name] for name in ("currency", "target", "rate", "source")}
 BY = "by=tenant%2Cadapter%2Cgpu_type"
 
@@ -435,10 +425,10 @@ CASES = [
         ("price", "add", "--gpu-type", "H200", "--rate", "2.50", "--from", "2026-07-01"),
         "POST", "/admin/v1/prices", NEW_PRICE_BODY | {"valid_from": "2026-07-01"}, PRICE, "from 2026-07-01",
     ),
-    (("price", "list"), "GET", "/admin/v1/prices", None, {"data": [PRICE]}, "on_demand"),
+    (("price", "list"), "GET", "/admin/v1/prices", None, {"data": [LISTED_PRICE]}, "on_demand"),
     (
         ("price", "list", "--history"), "GET", "/admin/v1/prices?history=true", None,
-        {"data": [{**PRICE, "superseded_by": 8}, {**CORRECTED, "superseded_by": None}]}, "corrects 7: typo",
+        {"data": [LISTED_PRICE | {"superseded_by": 8}, LISTED_PRICE | {"id": 8, "supersedes": 7, "reason": "typo"}]}, "corrects 7: typo",
     ),
     (
         ("price", "correct", "7", "--reason", "typo", "--rate", "2.50"),

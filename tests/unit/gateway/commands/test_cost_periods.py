@@ -6,42 +6,80 @@ import json
 
 import pytest
 
+from gateway.costs.closing.documents import (
+    Charges,
+    CorrectionCharge,
+    MinimumCharge,
+    Part,
+    ResidencyCharge,
+    StatementLine,
+    TokenCharge,
+    Totals,
+)
 from gateway.costs.proofs.merkle import header_hash
 from gateway.costs.proofs.proof import prove, tenants_root
+from gateway.schemas.periods import ClosingPreview, Month, PreviewedStatement, StatementSums
 from tests.property.test_merkle import statement
+from tests.support.samples import sample
 from tests.unit.gateway.metering.make import record
 
 PATH = "/finance/v1/periods"
-TOTALS = {
-    "amount_cents": 374,
-    "billed": {"cost": "2.49", "amount_cents": 249},
-    "retry_waste": {"cost": "0.249", "amount_cents": 25},
-    "unallocated": {"cost": "0.996", "amount_cents": 100},
-}
-OPEN = {"month": "2026-11", "state": "open", "from": "2026-11-01", "to": "2026-12-01", "can_be_closed": True}
+TOTALS = sample(
+    Totals,
+    amount_cents=374,
+    billed=sample(Part, amount_cents=249),
+    retry_waste=sample(Part, amount_cents=25),
+    unallocated=sample(Part, amount_cents=100),
+)
+OPEN = sample(Month, month="2026-11", state="open", start="2026-11-01", to="2026-12-01", can_be_closed=True)
 CLOSED = OPEN | {
     "state": "closed", "can_be_closed": False, "closed_at": "2026-12-01T01:00:00Z", "seal": "ab" * 32,
     "previous_seal": None, "currency": "USD", "policy": "even", "records": 3, "tenants": 1,
     "missing_prices": ["L40 on_demand"], "totals": TOTALS, "already": False,
     "statements": [
-        {"tenant": "acme", "records": 3, "seal": "cd" * 32, "nano_gpu_hours": 10**9,
-         "allocated_nano_gpu_hours": 5 * 10**8, "cost": "2.49", "amount_cents": 249}
+        sample(StatementSums, tenant="acme", records=3, seal="cd" * 32, nano_gpu_hours=10**9,
+               allocated_nano_gpu_hours=5 * 10**8, cost="2.49", amount_cents=249)
     ],
 }  # fmt: skip  # as the API shows it
-LINE = {
-    "kind": "usage", "adapter": "acme/x", "gpu_type": "H100", "region": "", "purchase": "on_demand",
-    "correction": False, "requests": 3, "nano_gpu_hours": 10**9, "amount_cents": 249,
-}  # fmt: skip  # as the API shows it
-PREVIEW = {
-    "month": "2026-11", "state": "open", "policy": "fixed", "shares": {"acme": 3, "bolt": 1}, "own": {"corgi": "none"},
-    "standing": True, "currency": "USD", "missing_prices": [], "obstacles": [], "totals": TOTALS,
-    "statements": [
-        {"tenant": "acme", "amount_cents": 249, "lines": [
-            LINE, {**LINE, "kind": "retry_waste", "amount_cents": None},
-            {**LINE, "kind": "allocated", "adapter": "", "amount_cents": 0, "correction": True, "corrects": "2026-09"},
-        ]},
+LINE = sample(
+    StatementLine,
+    kind="usage",
+    adapter="acme/x",
+    gpu_type="H100",
+    purchase="on_demand",
+    requests=3,
+    nano_gpu_hours=10**9,
+    amount_cents=249,
+)
+STATEMENT = sample(
+    PreviewedStatement,
+    tenant="acme",
+    amount_cents=249,
+    lines=[
+        LINE,
+        {**LINE, "kind": "retry_waste", "amount_cents": None},
+        {
+            **LINE,
+            "kind": "allocated",
+            "adapter": "",
+            "amount_cents": 0,
+            "correction": True,
+            "corrects": "2026-09",
+        },
     ],
-}  # fmt: skip
+)
+PREVIEW = sample(
+    ClosingPreview,
+    month="2026-11",
+    state="open",
+    policy="fixed",
+    shares={"acme": 3, "bolt": 1},
+    own={"corgi": "none"},
+    standing=True,
+    currency="USD",
+    totals=TOTALS,
+    statements=[STATEMENT],
+)
 
 
 def test_months_are_listed(fake):
@@ -64,7 +102,6 @@ def test_a_month_is_closed(fake):
     assert out.exit_code == 0
     assert fake.asked[-1][2] == {
         "policy": "fixed", "shares": {"acme": 60, "b": 40}, "shares_total": None,
-        "allow_missing_prices": False, "force": False,
     }  # fmt: skip
     assert "Billed to no customer: retry waste 0.25 USD, unused time 1.00 USD." in out.stderr
     assert "fixed (acme 75 %, bolt 25 %); none for corgi" in out.stderr
@@ -145,16 +182,14 @@ def test_whoever_closes_hears_what_of_the_bill_is_not_accepted(fake):
 
 def test_a_preview_shows_quantities_and_unit_prices_of_a_rate_card(fake):
     lines = [
-        {"kind": "input", "tokens": 5_000_000, "free_tokens": 1_000_000, "per_million": "0.60", "amount_cents": 240},
-        {"kind": "residency", "hours": "1488.123", "per_hour": "0.0125", "amount_cents": 1860},
-        {"kind": "minimum", "monthly_minimum": "50.00", "amount_cents": 2900},
-        {"kind": "correction", "month": "2026-10", "amount_cents": -1},
-    ]  # fmt: skip  # a line each
-    charges = {"card": "standard", "amount_cents": 4999, "lines": lines}
-    [statement] = PREVIEW["statements"]
-    fake.answer(
-        "GET", f"{PATH}/2026-11/preview", PREVIEW | {"statements": [statement | {"charges": charges}]}
-    )
+        sample(TokenCharge, kind="input", tokens=5_000_000, free_tokens=1_000_000, per_million="0.60"),
+        sample(ResidencyCharge, kind="residency", hours="1488.123", per_hour="0.0125"),
+        sample(MinimumCharge, kind="minimum", monthly_minimum="50.00"),
+        sample(CorrectionCharge, kind="correction", month="2026-10"),
+    ]
+    charges = sample(Charges, card="standard", amount_cents=4999, lines=lines)
+    preview = PREVIEW | {"statements": [STATEMENT | {"charges": charges}]}
+    fake.answer("GET", f"{PATH}/2026-11/preview", preview)
     out = fake.florin("cost", "close", "2026-11", "--dry-run").stdout
     for said in (
         "5,000,000 input tokens less 1,000,000 free at 0.60 per million",

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from gateway.schemas.policies import PolicyChange, PolicyInForce
+from tests.support.samples import sample
+
 PATH = "/finance/v1/policy"
-ROW = {
-    "tenant": None, "policy": "fixed", "shares": {"acme": 6, "bolt": 4}, "valid_from": "2026-10",
-    "recorded_at": "2026-10-02T00:00:00Z", "recorded_by": "k1", "reason": "contract 17",
-}  # fmt: skip  # as the API shows it
-SHOWN = {
-    "month": "2026-10", "policy": "fixed", "shares": {"acme": 6, "bolt": 4}, "own": {"corgi": "none"},
-    "frozen": False, "history": [ROW, ROW | {"tenant": "corgi", "policy": "none", "shares": {}}],
-}  # fmt: skip
+ROW = sample(
+    PolicyChange, policy="fixed", shares={"acme": 6, "bolt": 4}, valid_from="2026-10", reason="contract 17"
+)
+SHOWN = sample(
+    PolicyInForce,
+    month="2026-10",
+    policy="fixed",
+    shares={"acme": 6, "bolt": 4},
+    own={"corgi": "none"},
+    history=[ROW, ROW | {"tenant": "corgi", "policy": "none", "shares": {}}],
+)
 
 
 def test_what_holds_and_every_policy_ever_set_are_shown(fake):
@@ -25,7 +31,7 @@ def test_what_holds_and_every_policy_ever_set_are_shown(fake):
 
 
 def test_without_any_it_says_how_to_set_one(fake):
-    fake.answer("GET", PATH, {"month": "2026-10", "policy": "none", "frozen": False, "history": []})
+    fake.answer("GET", PATH, sample(PolicyInForce, month="2026-10", policy="none", history=[]))
     assert "florin cost policy set" in fake.florin("cost", "policy", "show").stderr
 
 
@@ -46,6 +52,6 @@ def test_a_policy_is_set(fake):
 def test_of_a_tenant(fake):
     fake.answer("PUT", PATH, SHOWN | {"changed": False, "month": "2026-09"})
     out = fake.florin("cost", "policy", "set", "none", "--tenant", "corgi")
-    assert fake.asked[-1][2] == {"policy": "none", "reason": "", "tenant": "corgi"}
+    assert fake.asked[-1][2] == {"policy": "none", "tenant": "corgi"}
     assert "nothing changed" in out.stderr
     assert "Another policy was set from 2026-10 on" in out.stderr

@@ -12,18 +12,17 @@ import pytest
 from gateway.commands.plan import command
 from gateway.commands.plan.month_of_use import last_month
 from gateway.planning.simulator.workloads import OUTPUT_MEAN, PROMPT_MEAN, WORKLOADS
+from gateway.schemas.costs import CostReport, CostRow
+from gateway.schemas.prices import ListedPrice
+from tests.support.samples import sample
 
 QUICK = ("--duration", "40", "--slots", "8")
 BASE = "meta/llama"
 
 
 def price(gpu_type, rate, **more):
-    return {
-        "gpu_type": gpu_type, "rate_per_gpu_hour": rate, "currency": "USD", "purchase": "on_demand",
-        "region": "", "valid_from": "2026-01-01T00:00:00Z", "valid_to": None,
-        "recorded_at": "2026-01-01T00:00:00Z", "speedup": None, "speedup_reference": None,
-        "speedup_source": None, **more,
-    }  # fmt: skip
+    fields = {"currency": "USD", "purchase": "on_demand", "valid_from": "2026-01-01T00:00:00Z", **more}
+    return sample(ListedPrice, gpu_type=gpu_type, rate_per_gpu_hour=rate, **fields)
 
 
 PRICES = [
@@ -83,7 +82,7 @@ def test_people_read_a_table_and_what_it_does_not_say(florin):
 
 
 def figures(requests, prompt, completion, **keys):
-    return {"requests": requests, "prompt_tokens": prompt, "completion_tokens": completion, **keys}
+    return sample(CostRow, requests=requests, prompt_tokens=prompt, completion_tokens=completion, **keys)
 
 
 def used(fake, *, bases=(BASE,)):
@@ -93,8 +92,8 @@ def used(fake, *, bases=(BASE,)):
         *(figures(90_000, 1, 1, hour="2026-07-05T11:00:00Z", base_model=b) for b in bases if b != BASE),
     ]
     path = "/finance/v1/costs?by=hour%2Cbase_model&month=2026-07"
-    fake.answer("GET", path, {"rows": hours[:1], "next": "more"})
-    fake.answer("GET", f"{path}&after=more", {"rows": hours[1:], "next": None})
+    fake.answer("GET", path, sample(CostReport, rows=hours[:1], next="more"))
+    fake.answer("GET", f"{path}&after=more", sample(CostReport, rows=hours[1:]))
     adapters = [
         figures(15_000, 9_000_000, 1_000_000, adapter="acme/support", base_model=BASE),
         figures(5_000, 1_000_000, 1_000_000, adapter="", base_model=BASE),
@@ -103,7 +102,7 @@ def used(fake, *, bases=(BASE,)):
     fake.answer(
         "GET",
         "/finance/v1/costs?by=adapter%2Cbase_model&from=2026-07-04T11%3A00%3A00Z&to=2026-07-04T12%3A00%3A00Z",
-        {"rows": adapters, "next": None},
+        sample(CostReport, rows=adapters),
     )
 
 

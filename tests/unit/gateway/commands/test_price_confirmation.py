@@ -6,18 +6,14 @@ import pytest
 
 from gateway.commands import session
 from gateway.schemas.declarative import Action, Applied
+from gateway.schemas.prices import AddedPrice
 from tests.support.samples import sample
 
 PATH = "/admin/v1/prices"
 DOUBT = "A GPU-hour of H100 would be 25.00 instead of 2.50."
 ERROR = {"message": DOUBT, "type": "conflict_error", "param": None, "code": "confirmation_required"}
 ADD = ("price", "add", "--gpu-type", "H100", "--rate", "25.0")
-ADDED = {
-    "gpu_type": "H100",
-    "rate_per_gpu_hour": "25.00",
-    "currency": "USD",
-    "valid_from": "2026-01-01T00:00:00Z",
-}
+ADDED = sample(AddedPrice, gpu_type="H100", rate_per_gpu_hour="25.00")
 FAILED = sample(Action, action="refuse", kind="price", outcome="failed", error=ERROR)
 
 

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from gateway.schemas.reconciliation import AcceptedLine, WithdrawnAcceptance
+from tests.support.samples import sample
+
 IMPORTED = {
     "source": "3f2a90c1d4e7" + "0" * 52, "file_name": "nov.csv", "format": "csv", "lines": 3, "new": 2,
     "repeated": 2, "gpu_hours": "16.00", "cost": {"USD": "40.00"}, "ignored": 1, "ignored_cost": {"USD": "7.00"},
@@ -43,7 +46,7 @@ RECONCILED = {
     "bill": {
         "currency": "USD", "billed_gpu_hours": "4.00", "provisioned_gpu_hours": "2.00",
         "attributed_gpu_hours": "1.00", "difference_gpu_hours": "2.00", "billed_cost": "10.00",
-        "own_cost": "5.00", "difference_cost": "5.00", "lines": [OF_KIND], "unexplained_gpu_hours": "0.00",
+        "own_cost": "5.00", "difference_cost": "5.00", "exchange_rates": [], "lines": [OF_KIND], "unexplained_gpu_hours": "0.00",
         "unexplained_cost": "0.00", "verdict": "identified", "unaccepted_gpu_hours": "2.00",
         "unaccepted_cost": "5.00", "accounts": [ACCOUNT],
     },
@@ -249,8 +252,12 @@ ACCEPTANCES = "/finance/v1/reconciliation/acceptances"
 
 
 def test_differences_are_accepted_listed_and_withdrawn(fake):
-    tokens = {"line": "2026-11-7e7e7e7e", "kind": "tokens", "reason": "input tokens", "tokens": 7}
-    fake.answer("POST", ACCEPTANCES, {"month": "2026-11", "reason": "so", "data": [LINE, tokens]})
+    tokens = sample(AcceptedLine, line="2026-11-7e7e7e7e", kind="tokens", reason="input tokens", tokens=7)
+    fake.answer(
+        "POST",
+        ACCEPTANCES,
+        {"month": "2026-11", "reason": "so", "data": [{**LINE, "engine": "gpu-a"}, tokens]},
+    )
     done = fake.florin("cost", "accept", "2026-11-0a1b2c3d", "2026-11-7e7e7e7e", "--reason", "so")
     assert done.exit_code == 0, done.output
     assert fake.asked[-1][2] == {
@@ -260,7 +267,7 @@ def test_differences_are_accepted_listed_and_withdrawn(fake):
     assert "Accepted 2026-11-7e7e7e7e: +7 tokens; input tokens." in done.stdout
     fake.florin("cost", "accept", "--month", "2026-11", "--kind", "rounding", "--reason", "so")
     assert fake.asked[-1][2] == {"lines": [], "month": "2026-11", "kind": "rounding", "reason": "so"}
-    withdrawn = {"line": "2026-11-0a1b2c3d", "month": "2026-11", "gpu_hours": "2.00", "cost": "5.00"}
+    withdrawn = sample(WithdrawnAcceptance, line="2026-11-0a1b2c3d", gpu_hours="2.00", cost="5.00")
     fake.answer("POST", f"{ACCEPTANCES}/2026-11-0a1b2c3d/withdraw", withdrawn)
     done = fake.florin("cost", "unaccept", "2026-11-0a1b2c3d", "--reason", "refund")
     assert done.stdout == "2026-11-0a1b2c3d is no longer accepted: 2.00 GPU-hours, cost 5.00.\n"

@@ -133,8 +133,7 @@ def test_a_report_loads_no_other_finance_command():
     assert code == 3, "nobody answers"
     finance = {name for name in modules if name.startswith("gateway.commands.cost.")}
     assert finance == {
-        f"gateway.commands.cost.{name}"
-        for name in ("idle_policy", "invoice_table", "report", "report_tables", "rounding")
+        f"gateway.commands.cost.{name}" for name in ("invoice_table", "report", "report_tables", "rounding")
     }
 
 

@@ -8,46 +8,46 @@ import pytest
 
 from gateway.console.formats import NONE, money
 from gateway.console.pages.money.shared import chart, choices, daily, utilisation_by_day
+from gateway.schemas.base import Listed
+from gateway.schemas.costs import CostReport, CostRow, Part
+from gateway.schemas.periods import Month
+from tests.support.samples import sample
 
 NOV = 1_795_442_400_000_000
 
 
-def row(day: str, name: str, cost: str | None) -> dict:
-    return {"day": day, "tenant": name, "cost": cost}
-
-
 def test_the_largest_groups_have_lines_of_their_own_and_the_rest_is_one():
-    rows = [row("2026-10-02", "a", "1"), row("2026-10-01", "a", "2"), row("2026-10-01", "b", "9")]
-    rows += [row("2026-10-02", "c", "0.5"), row("2026-10-02", "d", None)]
-    days, lines = daily(rows, "tenant", "cost", most=2)
+    values = [("2026-10-02", "a", 1.0), ("2026-10-01", "a", 2.0), ("2026-10-01", "b", 9.0)]
+    values += [("2026-10-02", "c", 0.5), ("2026-10-02", "d", 0.0)]
+    days, lines = daily(values, most=2)
     assert days == ["2026-10-01", "2026-10-02"]
     assert lines == [("b", [9.0, 0.0]), ("a", [2.0, 1.0]), ("2 more", [0.0, 0.5])]
     drawn = chart(days, lines, "USD", "bars")
     assert drawn["x"] == [1790812800, 1790899200]
-    assert daily([], "tenant", "cost") == ([], [])
+    assert daily([]) == ([], [])
+
+
+def part(nano: int, cost: str | None) -> dict:
+    return {"rows": [sample(CostRow, day="2026-10-01", gpu_type="H100", nano_gpu_hours=nano, cost=cost)]}
 
 
 def test_utilisation_counts_repeated_requests_as_busy_and_prices_only_the_rest():
-    def part(nano: int, cost: str | None) -> dict:
-        return {"day": "2026-10-01", "gpu_type": "H100", "nano_gpu_hours": nano, "cost": cost}
-
-    nothing: dict = {"rows": []}
-    report = {
-        "rows": [part(6_000_000_000, "6")],
-        "retry_waste": {"rows": [part(2_000_000_000, "2")]},
-        "headroom": nothing,
-        "startup": {"rows": [part(1_000_000_000, "1.25")]},
-        "idle": {"rows": [part(1_000_000_000, "1")]},
-    }
-    (found,) = utilisation_by_day(report)
-    assert (found["provisioned"], found["busy"], found["share"]) == (10.0, 8.0, 0.8)
-    assert found["unused_cost"] == Decimal("2.25")
-    report["idle"] = {"rows": [part(1_000_000_000, None)]}
-    assert utilisation_by_day(report)[0]["unused_cost"] is None
+    report = sample(
+        CostReport,
+        **part(6_000_000_000, "6"),
+        retry_waste=sample(Part, **part(2_000_000_000, "2")),
+        startup=sample(Part, **part(1_000_000_000, "1.25")),
+        idle=sample(Part, **part(1_000_000_000, "1")),
+    )
+    (day,) = utilisation_by_day(CostReport.read(report))
+    assert (day.provisioned, day.busy, day.share, day.unused_cost) == (10.0, 8.0, 0.8, Decimal("2.25"))
+    report["idle"] |= part(1_000_000_000, None)
+    assert utilisation_by_day(CostReport.read(report))[0].unused_cost is None
 
 
 def test_this_month_can_always_be_chosen():
-    assert [value for value, _ in choices(["2026-09"], "2026-10", NOV)] == ["2026-11", "2026-10", "2026-09"]
+    months = Listed[Month].read({"data": [sample(Month, month="2026-09")]})
+    assert [value for value, _ in choices(months, "2026-10", NOV)] == ["2026-11", "2026-10", "2026-09"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.audit import href, in_words
 from gateway.console.pages.tenants import rows
 from gateway.schemas.audit import AuditEntry
+from gateway.schemas.costs import CostReport, CostRow
 from gateway.schemas.keys import Key
 from gateway.schemas.tenants import LimitUse, Tenant, TenantPage
 from gateway.schemas.terms import TenantTerms
@@ -43,18 +44,17 @@ def test_a_raised_limit_is_round_and_larger(now, then):
 
 
 def test_every_day_has_its_bar():
-    costs = {
-        "currency": "USD",
-        "rows": [
-            {"day": "2026-11-22", "cost": "1.25"},
-            {"day": "2026-11-23", "cost": None, "priced_cost": "2"},
-        ],
-    }
+    days = [
+        sample(CostRow, day="2026-11-22", cost="1.25"),
+        sample(CostRow, day="2026-11-23", priced_cost="2"),
+    ]
+    costs = CostReport.read(sample(CostReport, currency="USD", rows=days))
     chart = rows.days(costs, 1_795_443_262_000_000)
     (series,) = chart["series"]
     assert len(chart["x"]) == len(series["values"]) == rows.DAYS
     assert (series["values"][-2:], series["unit"]) == ([1.25, 2.0], "USD")
-    tokens = {"currency": None, "rows": [{"day": "2026-11-23", "prompt_tokens": 3, "completion_tokens": 4}]}
+    days = [sample(CostRow, day="2026-11-23", prompt_tokens=3, completion_tokens=4)]
+    tokens = CostReport.read(sample(CostReport, rows=days))
     assert rows.days(tokens, 1_795_443_262_000_000)["series"][0]["values"][-1] == 7
 
 

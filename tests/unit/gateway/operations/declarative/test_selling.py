@@ -15,7 +15,8 @@ from gateway.operations.declarative.current import Snapshot, export, read
 from gateway.operations.declarative.document import parse
 from gateway.operations.declarative.plan import plan
 from gateway.operations.declarative.selling import Selling
-from gateway.operations.rate_cards import NewAssignment, NewRateCard, assignment_of, card_of
+from gateway.operations.rate_cards import assignment_of, card_of
+from gateway.schemas.rate_cards import NewAssignment, NewRateCard
 from gateway.tenants.directory import Directory, Tenant
 
 NOW = instant("t", "2026-10-15")

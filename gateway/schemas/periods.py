@@ -1,24 +1,56 @@
-"""What /finance/v1/periods answers."""
+"""Months: their closing, verification and proofs."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from gateway.costs.closing.documents import TenantStatement, Totals
+from gateway.schemas.base import Answer, Json, StrictBody
+from gateway.schemas.finance import UsageRecord
+from gateway.schemas.options import Option
+from gateway.schemas.policies import FixedShares, SharesTotal
+from gateway.units import NanoHours
 
 
-class ClosingProgress(BaseModel):
+class ClosingTerms(StrictBody):
+    policy: Annotated[
+        Literal["none", "proportional", "even", "fixed"] | None,
+        Option(),
+        Field(
+            description="Who pays for idle time, spare capacity and start-up in this month, for all tenants. "
+            "Default: the standing policy."
+        ),
+    ] = None
+    shares: FixedShares = None
+    shares_total: SharesTotal = None
+    allow_missing_prices: Annotated[
+        bool,
+        Option(),
+        Field(description="Charge nothing for unpriced GPU time; a price added later becomes a correction."),
+    ] = False
+    force: Annotated[
+        bool,
+        Option(),
+        Field(
+            description="Close within an hour of the month's end, although workers may still hold records."
+        ),
+    ] = False
+
+
+class ClosingProgress(Answer):
     doing: str
     done: int
-    of: int
+    total: int = Field(alias="of")
 
 
-class StatementSums(BaseModel):
+class StatementSums(Answer):
     tenant: str
     records: int
     seal: Annotated[str, Field(description="Merkle root over the tenant's records.")]
-    nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
-    allocated_nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
+    nano_gpu_hours: Annotated[NanoHours | None, Field(description="For staff.")] = None
+    allocated_nano_gpu_hours: Annotated[NanoHours | None, Field(description="For staff.")] = None
     cost: Annotated[str | None, Field(description="Exact decimal; for staff.")] = None
     amount_cents: Annotated[
         int,
@@ -38,7 +70,7 @@ class StatementSums(BaseModel):
     ] = None
 
 
-class PeriodModel(BaseModel):
+class Month(Answer):
     """A tenant's key sees the state, the seals and its own statement."""
 
     month: str
@@ -56,14 +88,32 @@ class PeriodModel(BaseModel):
     tenants: int | None = None
     seal: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
     previous_seal: str | None = None
-    missing_prices: list[str] | None = None
-    totals: Annotated[dict[str, Any] | None, Field(description="GPU time and exact cost by bucket.")] = None
+    missing_prices: tuple[str, ...] | None = None
+    totals: Annotated[Totals | None, Field(description="GPU time and exact cost by bucket.")] = None
     progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
-    statements: list[StatementSums] | None = None
+    statements: tuple[StatementSums, ...] | None = None
     already: Annotated[bool | None, Field(description="Whether it was closed before.")] = None
 
 
-class ClosingPreview(BaseModel):
+class ClosedMonth(Month):
+    """As staff see it."""
+
+    closed_at: str
+    policy: str
+    records: int
+    seal: str
+    previous_seal: str | None
+    missing_prices: tuple[str, ...]
+    totals: Totals
+    statements: tuple[StatementSums, ...]
+    already: bool
+
+
+class PreviewedStatement(TenantStatement):
+    tenant: str
+
+
+class ClosingPreview(Answer):
     """What closing the month now would bill; of a closed month, what it billed."""
 
     month: str
@@ -73,62 +123,44 @@ class ClosingPreview(BaseModel):
     own: Annotated[dict[str, str], Field(description="Tenants with policies of their own.")]
     standing: Annotated[bool, Field(description="By the standing policy, or as closed.")]
     currency: str | None
-    missing_prices: list[str]
+    missing_prices: tuple[str, ...]
     obstacles: Annotated[
-        list[str], Field(description="Why the month cannot be closed now, and what to do about it.")
+        tuple[str, ...], Field(description="Why the month cannot be closed now, and what to do about it.")
     ]
     unaccepted: Annotated[
-        list[str],
+        tuple[str, ...],
         Field(
             description="What has not been accepted of the month's bill, or that it has none. Empty where no "
             "bills are imported."
         ),
     ]
     totals: Annotated[
-        dict[str, Any],
-        Field(description="As of a closed month: billed, retry waste, and what no tenant pays for."),
+        Totals, Field(description="As of a closed month: billed, retry waste, and what no tenant pays for.")
     ]
-    statements: Annotated[list[dict[str, Any]], Field(description="Each tenant's amount, with its lines.")]
+    statements: Annotated[
+        tuple[PreviewedStatement, ...], Field(description="Each tenant's amount, with its lines.")
+    ]
 
 
-class PolicyInForce(BaseModel):
-    """Who pays for unused GPU time in a month. A tenant's key sees its own policy."""
-
-    month: str
-    policy: str
-    frozen: Annotated[bool, Field(description="The month is closed, so this can no longer change.")]
-    shares: dict[str, int] | None = None
-    own: Annotated[dict[str, str] | None, Field(description="Tenants with policies of their own.")] = None
-    history: Annotated[
-        list[dict[str, Any]] | None,
-        Field(description="Every policy ever set, oldest first; tenant null: the installation's."),
-    ] = None
-    changed: Annotated[bool | None, Field(description="Whether it was set just now.")] = None
-
-
-class Periods(BaseModel):
-    data: list[PeriodModel]
-
-
-class VerificationCheck(BaseModel):
+class VerificationCheck(Answer):
     name: str
     ok: Annotated[bool | None, Field(description="null if it could not be checked; see `detail`.")]
     detail: str
 
 
-class Verification(BaseModel):
+class Verification(Answer):
     month: str
     seal: str
     ok: Annotated[bool, Field(description="No check failed.")]
-    checks: list[VerificationCheck]
+    checks: tuple[VerificationCheck, ...]
 
 
-class ProofStep(BaseModel):
+class ProofStep(Answer):
     side: Literal["left", "right"]
     hash: str
 
 
-class Proof(BaseModel):
+class Proof(Answer):
     """To check it, hash the statement, climb the path to `header.tenants_root`, and hash the header to the
     seal; see docs/finance.md. Header and statement keep the names of the fields that were hashed (`root`)."""
 
@@ -137,9 +169,16 @@ class Proof(BaseModel):
     seal: str
     header: dict[str, Any]
     statement: dict[str, Any]
-    path: list[ProofStep]
+    path: tuple[ProofStep, ...]
 
 
-class Records(BaseModel):
-    data: list[dict[str, Any]]
+class RecordsAsHashed(Answer):
+    """A page of records, to check them against a proof: exactly as they are sent."""
+
+    data: tuple[Json, ...]
+    next: str | None
+
+
+class Records(Answer):
+    data: tuple[UsageRecord, ...]
     next: Annotated[str | None, Field(description="For `after`; null on the last page.")]

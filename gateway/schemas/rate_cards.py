@@ -1,0 +1,137 @@
+"""Rate cards, their assignments, and invoices: what customers pay."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.schemas.base import Answer, StrictBody
+from gateway.schemas.finance import Money
+from gateway.schemas.options import Option
+
+_Decimal = Annotated[str, Field(max_length=40, examples=["0.60"])]
+_Count = Annotated[int, Field(ge=0, le=10**15)]
+_Text = r"^[^\x00-\x1f\x7f]*$"
+
+
+class NewRateCard(StrictBody):
+    name: str = Field(max_length=63, description="The same for all its versions.", examples=["standard"])
+    input_per_million: Annotated[_Decimal, Option(flag="--input", kind="decimal")] = Field(
+        description="Price per million input tokens that were not cached."
+    )
+    cached_per_million: Annotated[_Decimal | None, Option(flag="--cached", kind="decimal")] = Field(
+        None, description="Price per million cached input tokens. Default: the price of input tokens."
+    )
+    output_per_million: Annotated[_Decimal, Option(flag="--output", kind="decimal")] = Field(
+        description="Price per million output tokens."
+    )
+    residency_per_adapter_hour: Annotated[_Decimal, Option(flag="--residency", kind="decimal")] = Field(
+        "0", description="Price of an hour in which an adapter of the tenant is resident on an engine."
+    )
+    batch_percent: Annotated[int, Option(flag="--batch")] = Field(
+        100, ge=0, le=100, description="What batches' tokens cost, in percent of the others'."
+    )
+    monthly_minimum: Annotated[_Decimal, Option(flag="--minimum", kind="decimal")] = Field(
+        "0", description="Minimum charge per month."
+    )
+    free_input_tokens: Annotated[_Count, Option(flag="--free-input")] = Field(
+        0, description="Input tokens per month that are free."
+    )
+    free_cached_tokens: Annotated[_Count, Option(flag="--free-cached")] = Field(
+        0, description="Cached input tokens per month that are free."
+    )
+    free_output_tokens: Annotated[_Count, Option(flag="--free-output")] = Field(
+        0, description="Output tokens per month that are free."
+    )
+    currency: Annotated[str, Option()] = Field(
+        "USD", pattern="^[A-Z]{3}$", description="Three-letter code, as the GPU prices'."
+    )
+    valid_from: Annotated[str | None, Option(flag="--from")] = Field(
+        None,
+        max_length=10,
+        description="First month, like `2026-11`. Default: this month for a card's first version, next "
+        "month for a later one.",
+    )
+    reason: Annotated[str, Option()] = Field(
+        "",
+        max_length=300,
+        pattern=_Text,
+        description="Why it replaces other terms from the same month; the earlier ones are kept.",
+    )
+
+
+class NewAssignment(StrictBody):
+    tenant: Annotated[
+        str | None,
+        Field(max_length=100, description="null: every tenant without an assignment of its own."),
+    ]
+    card: Annotated[str | None, Field(max_length=63, description="null: none; the tenant pays the cost.")]
+    valid_from: Annotated[
+        str | None, Field(max_length=10, description="First month. Default: this month.")
+    ] = None
+
+
+class NewInvoice(StrictBody):
+    month: Annotated[str, Option()] = Field(
+        max_length=10, description="A closed month.", examples=["2026-10"]
+    )
+    tenant: Annotated[str, Option()] = Field(
+        min_length=1, max_length=100, description="Whom the statement is for."
+    )
+    number: Annotated[str, Option()] = Field(
+        min_length=1, max_length=60, pattern=_Text, description="Of the invoice.", examples=["2026-0117"]
+    )
+    tax_percent: Annotated[_Decimal, Option(kind="decimal")] = Field(
+        "0", description="Tax on the amount, in percent."
+    )
+    tax_name: Annotated[str, Option()] = Field(
+        "", max_length=40, pattern=_Text, description="Name of the tax.", examples=["VAT"]
+    )
+    due: Annotated[str | None, Option()] = Field(
+        None, max_length=10, description="Due date, like `2026-11-30`."
+    )
+
+
+class RateCard(Answer):
+    """One version of a rate card. Versions are never edited."""
+
+    name: str
+    valid_from: str = Field(description="First month.")
+    currency: str
+    input_per_million: Money
+    cached_per_million: Money
+    output_per_million: Money
+    residency_per_adapter_hour: Money
+    batch_percent: int
+    monthly_minimum: Money
+    free_input_tokens: int
+    free_cached_tokens: int
+    free_output_tokens: int
+    reason: str | None
+    recorded_at: str
+
+
+class Assignment(Answer):
+    tenant: str | None = Field(description="null: every tenant without an assignment of its own.")
+    card: str | None = Field(description="null: none; the tenant pays the cost.")
+    valid_from: str = Field(description="First month.")
+    recorded_at: str
+
+
+class RateCards(Answer):
+    """In the order in which they were recorded; of two for the same month, the later counts."""
+
+    data: tuple[RateCard, ...]
+    assignments: tuple[Assignment, ...]
+    month: str | None = Field(None, description="The present one.")
+
+
+class Invoice(Answer):
+    month: str
+    tenant: str
+    number: str
+    tax_name: str | None
+    tax_percent: str
+    due: str | None
+    recorded_at: str
