@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 
 from gateway.operations.declarative.specs import AdapterSpec, EngineSpec, KeySpec, VersionSpec
+from gateway.schemas.base import json_of
 from gateway.schemas.declarative import FieldChange, Kind, PlanCounts, Verb
 from gateway.schemas.rate_cards import NewAssignment
 
@@ -47,7 +47,7 @@ class ApplyPlan:
     def digest(self) -> str:
         """The same for the same plan: whoever agreed to it agreed to no other."""
         actions = [(a.verb, a.kind, a.id, a.fields, a.reason) for a in self.actions]
-        return hashlib.sha256(to_json(actions)).hexdigest()
+        return hashlib.sha256(json_of(actions)).hexdigest()
 
     def counts(self) -> PlanCounts:
         verbs = Counter(action.verb for action in self.actions)
