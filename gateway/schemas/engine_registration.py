@@ -65,6 +65,13 @@ PURCHASES: Final = {"on_demand": "On demand", "spot": "Spot", "reserved": "Reser
 _DRIVER_TITLES: Final = {name: kind.title for name, kind in DRIVERS.items()}
 
 
+class EngineAddress(StrictBody):
+    name: Annotated[str, Option()] = Field(description="1 to 63 of a-z, 0-9, - and _.", examples=["a1"])
+    url: Annotated[str, Option("URL", flag="--url")] = Field(
+        max_length=2000, description="The engine's URL.", examples=["http://10.0.0.7:8000"]
+    )
+
+
 class EngineOptions(StrictBody):
     """The fields of every registration of an engine."""
 
@@ -144,11 +151,7 @@ class EngineOptions(StrictBody):
         return value
 
 
-class NewEngine(EngineOptions):
-    name: Annotated[str, Option()] = Field(description="1 to 63 of a-z, 0-9, - and _.", examples=["a1"])
-    url: Annotated[str, Option("URL", flag="--url")] = Field(
-        max_length=2000, description="The engine's URL.", examples=["http://10.0.0.7:8000"]
-    )
+class NewEngine(EngineOptions, EngineAddress):
     verify: Annotated[
         bool,
         Option(
