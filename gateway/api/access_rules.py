@@ -77,7 +77,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     host = operator | {Role.ENGINE}
     managers = operator | {Role.TENANT_ADMIN}
     engines, adapters = "/admin/v1/engines", "/admin/v1/adapters"
-    one = "/[^/]+/[^/]+"  # TENANT/NAME
+    one_adapter = "/[^/]+/[^/]+"  # TENANT/NAME
     ours = partial(AccessRule, roles=managers, queue=Queue.SELF_SERVICE)
     reports = partial(AccessRule, methods=READING, queue=Queue.REPORTS)
     upload = BodyRule(settings.max_adapter_bytes + PACKING + _FORM, complexity=None)
@@ -95,13 +95,16 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/exchange-rates", staff),
         AccessRule(f"{adapters}/upload", managers, upload),
         AccessRule(adapters, managers, methods=frozenset({"POST"}), rest=""),
-        ours(adapters, methods=READING, rest=f"({one}(/versions|/evaluations(/[^/]+)?)?)?"),
+        ours(adapters, methods=READING, rest=f"({one_adapter}(/versions|/evaluations(/[^/]+)?)?)?"),
         ours(
-            adapters, body=evaluation, methods=frozenset({"POST"}), rest=f"{one}/versions/[^/]+/evaluations"
+            adapters,
+            body=evaluation,
+            methods=frozenset({"POST"}),
+            rest=f"{one_adapter}/versions/[^/]+/evaluations",
         ),
-        ours(adapters, methods=frozenset({"PUT"}), rest=f"{one}/(live|cost-centre)"),
-        ours(adapters, methods=frozenset({"POST"}), rest=f"{one}/(rollback|versions/[^/]+/retire)"),
-        ours(adapters, methods=frozenset({"DELETE"}), rest=one),
+        ours(adapters, methods=frozenset({"PUT"}), rest=f"{one_adapter}/(live|cost-centre)"),
+        ours(adapters, methods=frozenset({"POST"}), rest=f"{one_adapter}/(rollback|versions/[^/]+/retire)"),
+        ours(adapters, methods=frozenset({"DELETE"}), rest=one_adapter),
         ours("/admin/v1/keys"),
         ours("/admin/v1/bases", methods=READING),
         ours("/admin/v1/audit", methods=READING, rest=""),

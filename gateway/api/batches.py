@@ -51,60 +51,60 @@ class BatchRoutes:
         key, owner = objects.caller(exchange, changes=True)
         raw = await exchange.body(_MOST_BODY)
         check(raw, _COMPLEXITY)
-        asked = _asked(raw)
-        check_endpoint(key, asked["endpoint"])
+        terms = _asked(raw)
+        check_endpoint(key, terms["endpoint"])
         now = objects.runner.now()
-        expires = expiry_of(asked.get("output_expires_after") or {}, "output_expires_after")
+        expires = expiry_of(terms.get("output_expires_after") or {}, "output_expires_after")
         batch = new_batch(
             owner,
             key_id=key.id,
-            endpoint=asked["endpoint"],
-            input_file=asked["input_file_id"],
+            endpoint=terms["endpoint"],
+            input_file=terms["input_file_id"],
             now=now,
-            metadata=asked.get("metadata"),
+            metadata=terms.get("metadata"),
             output_keep=0 if expires is None else expires * SECOND,
         )
-        made = None
+        created = None
         if storable_id(batch.input_file):
             quotas = BatchQuotas(settings.tenant_batches, settings.tenant_batch_lines)
             async with ledger_errors():
-                made = await objects.in_thread(objects.batches.create, batch, owner, quotas)
-        if made is None:
+                created = await objects.in_thread(objects.batches.create, batch, owner, quotas)
+        if created is None:
             raise no_file(batch.input_file)
         objects.runner.look()
-        await exchange.respond(200, orjson.dumps(made.document()))
+        await exchange.respond(200, orjson.dumps(created.document()))
 
     async def _list(self, exchange: Exchange) -> None:
         _, owner = self._objects.caller(exchange, changes=False)
         query = query_of(exchange, _LIST)
         async with ledger_errors():
-            wanted = page_of(query, default=20, most=100)
-            found, more = await self._objects.in_thread(self._objects.batches.list, owner, wanted)
-        await exchange.respond(200, listing([batch.document() for batch in found], more=more))
+            page = page_of(query, default=20, most=100)
+            batches, more = await self._objects.in_thread(self._objects.batches.list, owner, page)
+        await exchange.respond(200, listing([batch.document() for batch in batches], more=more))
 
     async def _get(self, exchange: Exchange, batch_id: str) -> None:
         _, owner = self._objects.caller(exchange, changes=False)
-        found = None
+        batch = None
         if storable_id(batch_id):
             async with ledger_errors():
-                found = await self._objects.in_thread(self._objects.batches.get, owner, batch_id)
-        if found is None:
+                batch = await self._objects.in_thread(self._objects.batches.get, owner, batch_id)
+        if batch is None:
             raise _no_batch(batch_id)
-        await exchange.respond(200, orjson.dumps(found.document()))
+        await exchange.respond(200, orjson.dumps(batch.document()))
 
     async def _cancel(self, exchange: Exchange, batch_id: str) -> None:
         objects = self._objects
         key, owner = objects.caller(exchange, changes=True)
-        found = None
+        batch = None
         if storable_id(batch_id):
             async with ledger_errors():
-                found = await objects.in_thread(
+                batch = await objects.in_thread(
                     objects.batches.cancel, owner, batch_id, actor=actor_of(key), now=objects.runner.now()
                 )
-        if found is None:
+        if batch is None:
             raise _no_batch(batch_id)
         objects.runner.look()
-        await exchange.respond(200, orjson.dumps(found.document()))
+        await exchange.respond(200, orjson.dumps(batch.document()))
 
 
 def _no_batch(batch_id: str) -> FlorinError:
@@ -135,13 +135,13 @@ def _asked(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _is_metadata(found: Any) -> bool:
-    if found is None:
+def _is_metadata(metadata: Any) -> bool:
+    if metadata is None:
         return True
     return (
-        type(found) is dict
-        and len(found) <= 16
-        and all(len(name) <= 64 and type(v) is str and len(v) <= 512 for name, v in found.items())
+        type(metadata) is dict
+        and len(metadata) <= 16
+        and all(len(name) <= 64 and type(v) is str and len(v) <= 512 for name, v in metadata.items())
     )
 
 

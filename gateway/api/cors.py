@@ -48,8 +48,8 @@ def preflight(method: str, request: Headers) -> Headers | None:
     given = dict(request)
     if b"origin" not in given or b"access-control-request-method" not in given:
         return None
-    wanted = given.get(b"access-control-request-headers", b"")
-    allowed = wanted if _REQUESTED.fullmatch(wanted) else _DEFAULT
+    requested = given.get(b"access-control-request-headers", b"")
+    allowed = requested if _REQUESTED.fullmatch(requested) else _DEFAULT
     return [
         (b"access-control-allow-methods", b"GET, POST, DELETE"),
         (b"access-control-allow-headers", allowed),

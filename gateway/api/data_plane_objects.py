@@ -70,18 +70,18 @@ async def ledger_errors() -> AsyncGenerator[None, None]:
 
 def query_of(exchange: Exchange, allowed: frozenset[str]) -> dict[str, str]:
     """The query's parameters. Raises FlorinError for unknown and repeated ones."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     try:
         pairs = parse_qsl(exchange.transport.query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
         raise FlorinError("invalid_value", "The query cannot be read.") from None
     for name, value in pairs:
-        if name not in allowed or name in found:
+        if name not in allowed or name in parameters:
             raise FlorinError(
                 "unsupported_parameter", f"`{name[:80]}` is not supported, or given twice.", param=name[:80]
             )
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 def page_of(query: dict[str, str], *, default: int, most: int) -> Page:
@@ -102,13 +102,13 @@ def storable_id(text: str) -> bool:
     return len(text) <= 40 and text.isascii() and text.isprintable()
 
 
-def listing(found: list[dict[str, Any]], *, more: bool) -> bytes:
+def listing(objects: list[dict[str, Any]], *, more: bool) -> bytes:
     return orjson.dumps(
         {
             "object": "list",
-            "data": found,
-            "first_id": found[0]["id"] if found else None,
-            "last_id": found[-1]["id"] if found else None,
+            "data": objects,
+            "first_id": objects[0]["id"] if objects else None,
+            "last_id": objects[-1]["id"] if objects else None,
             "has_more": more,
         }
     )

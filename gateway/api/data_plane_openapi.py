@@ -19,7 +19,7 @@ from gateway.fields.rule import FieldAction, Table
 Json = dict[str, Any]
 
 TAG: Final = "models"
-"""Of all operations here."""
+"""The tag of all operations here."""
 
 _SUMMARIES: Final = {
     "/v1/chat/completions": "Answer a chat",
@@ -40,7 +40,7 @@ _CLIENTS_FIELDS: Final[dict[str, Table]] = {
     MESSAGES.path: anthropic_messages.MESSAGES,
     COUNT_TOKENS.path: anthropic_messages.PROMPT,
 }
-"""Of endpoints whose requests are translated."""
+"""The fields that clients send to endpoints whose requests are translated."""
 _STORED: Final = (
     ("get", "/v1/models", "List the models that the key may call", ()),
     ("get", "/v1/models/{model}", "Show a model", ()),

@@ -125,8 +125,8 @@ class FileForm:
         self.ended = True
 
 
-def malformed(why: str) -> FlorinError:
-    return FlorinError("upload_incomplete", f"The form cannot be read: {why[:200]}.")
+def malformed(reason: str) -> FlorinError:
+    return FlorinError("upload_incomplete", f"The form cannot be read: {reason[:200]}.")
 
 
 def _missing(name: str) -> FlorinError:

@@ -141,25 +141,25 @@ class FileRoutes:
         query = query_of(exchange, _LIST)
         purpose = query.get("purpose", "")
         async with ledger_errors():
-            wanted = page_of(query, default=1000, most=10_000)
-            found, more = await self._objects.in_thread(
-                self._objects.files.list, owner, wanted, purpose if purpose in (INPUT, OUTPUT, "") else "none"
+            page = page_of(query, default=1000, most=10_000)
+            files, more = await self._objects.in_thread(
+                self._objects.files.list, owner, page, purpose if purpose in (INPUT, OUTPUT, "") else "none"
             )
-        await exchange.respond(200, listing([file.document() for file in found], more=more))
+        await exchange.respond(200, listing([file.document() for file in files], more=more))
 
     async def _find(self, exchange: Exchange, file_id: str) -> File:
         _, owner = self._objects.caller(exchange, changes=False)
-        found = None
+        file = None
         if storable_id(file_id):
             async with ledger_errors():
-                found = await self._objects.in_thread(self._objects.files.get, owner, file_id)
-        if found is None:
+                file = await self._objects.in_thread(self._objects.files.get, owner, file_id)
+        if file is None:
             raise no_file(file_id)
-        return found
+        return file
 
     async def _get(self, exchange: Exchange, file_id: str) -> None:
-        found = await self._find(exchange, file_id)
-        await exchange.respond(200, orjson.dumps(found.document()))
+        file = await self._find(exchange, file_id)
+        await exchange.respond(200, orjson.dumps(file.document()))
 
     async def _content(self, exchange: Exchange, file_id: str) -> None:
         """Sent part by part. If the rest cannot be read, or the file is deleted meanwhile, the connection is
@@ -250,8 +250,8 @@ def _complete(file: File, form: FileForm, size: int, lines: int, retention_days:
     )
 
 
-def _header(exchange: Exchange, wanted: bytes) -> bytes:
-    return next((value for name, value in exchange.transport.headers if name == wanted), b"")
+def _header(exchange: Exchange, header: bytes) -> bytes:
+    return next((value for name, value in exchange.transport.headers if name == header), b"")
 
 
 def _quoted(name: str) -> str:

@@ -106,9 +106,9 @@ async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Recei
         return _counted(exchange, receive, body.limit)
     if not (exchange.declares_body() or rule.queue is Queue.REPORTS):
         return receive
-    whole = await exchange.body(body.limit)
-    check(whole, body.complexity)
-    return _replay(whole, receive)
+    content = await exchange.body(body.limit)
+    check(content, body.complexity)
+    return _replay(content, receive)
 
 
 def _counted(exchange: Exchange, receive: Receive, limit: int) -> Receive:
@@ -128,15 +128,15 @@ def _counted(exchange: Exchange, receive: Receive, limit: int) -> Receive:
     return counted
 
 
-def _replay(whole: bytes, receive: Receive) -> Receive:
+def _replay(content: bytes, receive: Receive) -> Receive:
     """A `receive` that returns the body that was read, and then what follows: the disconnect."""
     given = False
 
     async def replay() -> Message:
-        nonlocal given, whole
+        nonlocal given, content
         if given:
             return await receive()
-        given, body, whole = True, whole, b""
+        given, body, content = True, content, b""
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay

@@ -18,8 +18,8 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class ModelCards:
-    """Of one worker's catalog. Rendering ten thousand adapters blocks the event loop for 100 ms, so listings
-    are cached per tenant and scope."""
+    """The model cards of one worker's catalog. Rendering ten thousand adapters blocks the event loop for
+    100 ms, so listings are cached per tenant and scope."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

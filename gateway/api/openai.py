@@ -105,8 +105,8 @@ class DataPlane:
 
     async def _answer(self, exchange: Exchange, endpoint: Endpoint | None) -> None:
         """Answer what is no call of a model."""
-        found, _, rest = exchange.transport.path[len(PREFIX) :].partition("/")
-        routes = self._objects.get(PREFIX + found)
+        root, _, rest = exchange.transport.path[len(PREFIX) :].partition("/")
+        routes = self._objects.get(PREFIX + root)
         asks = routes is None and endpoint is None and models.asks(exchange.headers)
         exchange.dialect = ANTHROPIC if asks else dialect_of(exchange.transport.path)
         try:
@@ -133,22 +133,24 @@ class DataPlane:
         known = known or any(path == root or path.startswith(root + "/") for root in self._objects)
         if not known:
             raise FlorinError("not_found", nothing_at(path))
-        asked = preflight(exchange.transport.method, exchange.transport.headers) if self._cors else None
-        if asked is not None:
-            exchange.extra_headers = asked
+        preflight_headers = (
+            preflight(exchange.transport.method, exchange.transport.headers) if self._cors else None
+        )
+        if preflight_headers is not None:
+            exchange.extra_headers = preflight_headers
             return b"{}"
         allowed = "POST" if path in ENDPOINTS else "GET"
         if exchange.transport.method != allowed:
             exchange.extra_headers = [(b"allow", allowed.encode())]
             raise FlorinError("method_not_allowed", f"{path[:200]} only supports {allowed}.")
         key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
-        wanted = path[len(_MODELS) + 1 :]
+        model = path[len(_MODELS) + 1 :]
         if exchange.dialect is ANTHROPIC:
-            if wanted:
-                return orjson.dumps(models.card(self._one(key, wanted)))
+            if model:
+                return orjson.dumps(models.card(self._one(key, model)))
             listed = orjson.loads(self._all(key))["data"]
             return orjson.dumps(models.page(listed, exchange.transport.query))
-        return orjson.dumps(self._one(key, wanted)) if wanted else self._all(key)
+        return orjson.dumps(self._one(key, model)) if model else self._all(key)
 
     def _all(self, key: Key) -> bytes:
         """The models that this key may call."""

@@ -50,10 +50,10 @@ async def close(state: State, month: str, terms: ClosingTerms, key: Key) -> tupl
 async def preview(state: State, month: str, policy: str | None, shares: str | None) -> Json:
     """What closing the month now would bill. `policy`: instead of the standing policy. Raises FlorinError,
     LedgerUnavailableError."""
-    asked = await asked_policy(state, policy, shares)
+    allocation = await asked_policy(state, policy, shares)
     await state.meter.flush()
-    found: Json = await state.ledger_process.run(previewed, month, state.clock.now(), asked)
-    return found
+    figures: Json = await state.ledger_process.run(previewed, month, state.clock.now(), allocation)
+    return figures
 
 
 async def asked_policy(state: State, name: str | None, shares: str | None) -> AllocationPolicy | None:

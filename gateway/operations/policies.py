@@ -65,11 +65,11 @@ def policy_for(name: str | None, shares: dict[str, int] | None, total: int | Non
 async def check_known(state: State, names: Iterable[str], *, param: str = "shares") -> None:
     """Raise FlorinError unless each name is a tenant, or one that was removed and has usage. A typo would
     bill a tenant that does not exist."""
-    wanted = set(names)
-    if not wanted:
+    tenants = set(names)
+    if not tenants:
         return
     known = state.directory.tenants
-    new = sorted(wanted - set(known))
+    new = sorted(tenants - set(known))
     if unknown := await state.ledger_process.run(unknown_tenants, new):
         near = get_close_matches(unknown[0], known, n=1)
         hint = f" Did you mean {near[0]}?" if near else " florin tenant list shows them."

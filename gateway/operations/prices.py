@@ -110,17 +110,17 @@ def _refusals() -> Iterator[None]:
         raise FlorinError("not_found", str(error)) from error
 
 
-def warnings(price: Price, asked: str | None, engines: Iterable[Engine]) -> list[str]:
-    """What may be a slip. `asked`: the GPU type as it was given."""
-    found = []
-    if asked is not None and asked != price.gpu_type:
-        found.append(f"{asked} is spelled {price.gpu_type}, as in the price book.")
+def warnings(price: Price, spelling: str | None, engines: Iterable[Engine]) -> list[str]:
+    """What may be a slip. `spelling`: the GPU type as it was given."""
+    slips = []
+    if spelling is not None and spelling != price.gpu_type:
+        slips.append(f"{spelling} is spelled {price.gpu_type}, as in the price book.")
     types = {engine.gpu_type for engine in engines}
     if types and price.gpu_type.lower() not in {name.lower() for name in types}:
-        found.append(
+        slips.append(
             f"No registered engine has GPU type {price.gpu_type}; there are {', '.join(sorted(types))}."
         )
-    return found
+    return slips
 
 
 def _instant(name: str, value: str | None) -> int | None:

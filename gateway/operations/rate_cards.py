@@ -69,9 +69,9 @@ async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assig
     """Return the assignment, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
     if new.tenant is not None and new.tenant not in state.directory.tenants:
         raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
-    made = assignment_of(new, state.clock.now())
+    assignment = assignment_of(new, state.clock.now())
     with _errors():
-        return await asyncio.to_thread(card_store.assign, state.ledger, made, actor=actor)
+        return await asyncio.to_thread(card_store.assign, state.ledger, assignment, actor=actor)
 
 
 def assignment_of(new: NewAssignment, now: int) -> Assignment:
@@ -89,7 +89,7 @@ async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Inv
     """Return the invoice, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
     now = state.clock.now()
     with _errors():
-        made = Invoice(
+        invoice = Invoice(
             month=_month("month", new.month, now),
             tenant=new.tenant,
             number=new.number.strip(),
@@ -98,7 +98,7 @@ async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Inv
             due="" if new.due is None else due_date(new.due),
             recorded_at=now,
         )
-        return await asyncio.to_thread(invoices.add_invoice, state.ledger, made, actor=actor)
+        return await asyncio.to_thread(invoices.add_invoice, state.ledger, invoice, actor=actor)
 
 
 def _month(param: str, value: str | None, now: int) -> str:
@@ -108,8 +108,8 @@ def _month(param: str, value: str | None, now: int) -> str:
     try:
         month_of(value)
     except PeriodError as error:
-        why = _WHOLE if param == "valid_from" else ""
-        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.{why}") from error
+        hint = _WHOLE if param == "valid_from" else ""
+        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.{hint}") from error
     return value
 
 

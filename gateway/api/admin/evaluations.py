@@ -48,9 +48,9 @@ async def start(
         max_tokens=body.max_tokens,
         limit=body.limit,
     )
-    asked = evaluations.Start(plan, body.data.encode(), body.against)
+    request = evaluations.Start(plan, body.data.encode(), body.against)
     started = await evaluations.start(
-        state, _name(tenant, name), int(version[1:]), asked, authority=authority
+        state, _name(tenant, name), int(version[1:]), request, authority=authority
     )
     return _answer(started, None)
 

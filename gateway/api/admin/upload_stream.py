@@ -210,5 +210,7 @@ class _Form:
         self._ended = True
 
 
-def _malformed(why: str) -> FlorinError:
-    return FlorinError("upload_incomplete", f"The form cannot be read: {why[:200]}. Send exactly one file.")
+def _malformed(reason: str) -> FlorinError:
+    return FlorinError(
+        "upload_incomplete", f"The form cannot be read: {reason[:200]}. Send exactly one file."
+    )

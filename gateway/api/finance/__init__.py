@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from fastapi import APIRouter
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for found in iter_modules(__path__):
-    module = import_module(f"{__name__}.{found.name}")
+for submodule in iter_modules(__path__):
+    module = import_module(f"{__name__}.{submodule.name}")
     if hasattr(module, "router"):
         router.include_router(module.router)

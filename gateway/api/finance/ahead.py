@@ -43,7 +43,7 @@ async def forecast(
     now, process = state.clock.now(), ledger_process_of(state, key)
     complete = await refresh(state, process)
     try:
-        found = await process.run(
+        report = await process.run(
             forecast_report,
             month or iso(now)[:7],
             now=now,
@@ -54,7 +54,7 @@ async def forecast(
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return Forecast.read(found | completeness(state, complete=complete))
+    return Forecast.read(report | completeness(state, complete=complete))
 
 
 @router.get("/anomalies", response_model_exclude_unset=True)
@@ -82,8 +82,8 @@ async def anomalies(
         )
     bounds = Bounds(factor=Fraction(factor), idle_percent=Fraction(idle_percent))
     complete = await refresh(state, state.ledger_process)
-    found = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
-    return Anomalies.read(found | completeness(state, complete=complete))
+    report = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
+    return Anomalies.read(report | completeness(state, complete=complete))
 
 
 @router.get("/alerts", response_model_exclude_unset=True)

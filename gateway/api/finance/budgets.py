@@ -24,7 +24,7 @@ async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Te
     now, process = state.clock.now(), ledger_process_of(state, key)
     complete = await refresh(state, process)
     try:
-        found = await process.run(
+        report = await process.run(
             budget_report,
             month or iso(now)[:7],
             now=now,
@@ -33,7 +33,7 @@ async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Te
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return Budgets.read(found | completeness(state, complete=complete))
+    return Budgets.read(report | completeness(state, complete=complete))
 
 
 @router.put("", response_model_exclude_unset=True)

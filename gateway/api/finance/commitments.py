@@ -24,10 +24,10 @@ router = APIRouter(prefix="/commitments", route_class=Tagged)
 async def add(body: NewCommitment, key: StaffKey, state: StateDep, response: Response) -> Commitment:
     """Add a commitment: 201, or 200 if the same one exists. Commitments are never edited; a wrong one is
     withdrawn."""
-    made, new = await commitments.add(state, body, key)
+    commitment, new = await commitments.add(state, body, key)
     if not new:
         response.status_code = 200
-    return Commitment.read(made)
+    return Commitment.read(commitment)
 
 
 @router.get("")
@@ -45,15 +45,15 @@ async def report(
     """Coverage and utilisation of commitments in a month, list price against net cost, what unused capacity
     cost, and savings by spot."""
     now = state.clock.now()
-    of = month_of(month or iso(now)[:7])
+    month_name = month_of(month or iso(now)[:7])
     complete = await refresh(state, state.ledger_process)
-    report = await state.ledger_process.run(commitment_report, of, now=now)
+    report = await state.ledger_process.run(commitment_report, month_name, now=now)
     return CommitmentReport.read(report | completeness(state, complete=complete))
 
 
 @router.post("/{number}/withdraw")
 async def withdraw(
-    number: Annotated[int, Path(ge=1, lt=2**31)], asked: WithdrawnLine, key: StaffKey, state: StateDep
+    number: Annotated[int, Path(ge=1, lt=2**31)], body: WithdrawnLine, key: StaffKey, state: StateDep
 ) -> Commitment:
     """Withdraw a commitment that was recorded by mistake: it no longer counts, in any month."""
-    return Commitment.read(await commitments.withdraw(state, number, reason=asked.reason, key=key))
+    return Commitment.read(await commitments.withdraw(state, number, reason=body.reason, key=key))

@@ -58,8 +58,8 @@ class Tagged(APIRoute):
 
 
 def _known(header: str, tag: str) -> bool:
-    held = {part.strip().removeprefix("W/") for part in header.split(",")}
-    return "*" in held or tag in held
+    tags = {part.strip().removeprefix("W/") for part in header.split(",")}
+    return "*" in tags or tag in tags
 
 
 def preferred(accept: str, offers: Mapping[str, str], default: str) -> str:
@@ -89,14 +89,14 @@ def token(position: Sequence[str]) -> str:
 def position(after: str, width: int) -> tuple[str, ...]:
     """The position in a token. Raises FlorinError unless `token` made it."""
     try:
-        found = json.loads(base64.urlsafe_b64decode(after.encode()))
+        parts = json.loads(base64.urlsafe_b64decode(after.encode()))
     except (ValueError, binascii.Error, RecursionError):
-        found = None
-    if not isinstance(found, list) or len(found) != width or not all(isinstance(v, str) for v in found):
+        parts = None
+    if not isinstance(parts, list) or len(parts) != width or not all(isinstance(v, str) for v in parts):
         raise FlorinError(
             "invalid_value", "after: use `next` of the previous page, with the same `by`.", param="after"
         )
-    return tuple(found)
+    return tuple(parts)
 
 
 def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -124,27 +124,27 @@ def zone_of(name: str) -> tzinfo:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
-def local_time_of(within: Period, at: tzinfo) -> LocalTime | None:
+def local_time_of(within: Period, tz: tzinfo) -> LocalTime | None:
     """None for UTC. Raises FlorinError."""
     try:
-        return local_time(within, at)
+        return local_time(within, tz)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
-def period_of(start: str | None, to: str | None, month: str | None, now: int, at: tzinfo = UTC) -> Period:
-    """The requested period, in the timezone `at`. Raises FlorinError if it is none, or lies in the future:
+def period_of(start: str | None, to: str | None, month: str | None, now: int, tz: tzinfo = UTC) -> Period:
+    """The requested period, in the timezone `tz`. Raises FlorinError if it is none, or lies in the future:
     that is a slip of the pen, and an empty report would hide it."""
     try:
-        found = period(start=start, end=to, whole_month=month, now=now, tz=at)
+        within = period(start=start, end=to, whole_month=month, now=now, tz=tz)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    if found.start > now:
-        param, what = ("month", month) if month else ("from", iso(found.start))
+    if within.start > now:
+        param, what = ("month", month) if month else ("from", iso(within.start))
         raise FlorinError(
             "invalid_value", f"{param}: {what} is in the future; it is {iso(now)} now.", param=param
         )
-    return found
+    return within
 
 
 def month_of(value: str) -> str:
@@ -187,23 +187,23 @@ async def require_own_month(state: State, key: Key, name: str) -> None:
         )
 
 
-def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
+def tenants_of(key: Key, tenant: str | None) -> tuple[str, ...]:
     """The tenants whose rows are shown: the requested one, limited to its own for a tenant's key."""
     own = () if key.own_tenant is None else (key.own_tenant,)
-    return own if asked is None else (*own, asked)
+    return own if tenant is None else (*own, tenant)
 
 
-async def known_tenants_of(state: State, key: Key, asked: str | None) -> tuple[str, ...]:
+async def known_tenants_of(state: State, key: Key, tenant: str | None) -> tuple[str, ...]:
     """`tenants_of`, if there is such a tenant. A tenant's key hears the same of every tenant but its own,
     whether it exists or not. Raises FlorinError, LedgerUnavailableError."""
     if key.own_tenant is None:
-        if asked is not None:
-            await require_tenant(state, asked)
-    elif asked not in {None, key.own_tenant}:
+        if tenant is not None:
+            await require_tenant(state, tenant)
+    elif tenant not in {None, key.own_tenant}:
         raise FlorinError(
             "not_found", f"This key sees only its own tenant, {key.own_tenant}.", param="tenant"
         )
-    return tenants_of(key, asked)
+    return tenants_of(key, tenant)
 
 
 def ledger_process_of(state: State, key: Key) -> LedgerProcess:

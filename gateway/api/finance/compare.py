@@ -35,13 +35,13 @@ async def compare(
     idle time (`busy_cost`), and with the month's share of idle time (`loaded_cost`). `speedup_is` says
     whether a speed was measured, stated in the price book, or is unknown. Role finance or operator."""
     now = state.clock.now()
-    of = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
-    month_of(of)
+    month_name = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
+    month_of(month_name)
     complete = await refresh(state, state.ledger_process)
     try:
-        found = await state.ledger_process.run(
-            compare_month, of, gpu_types=tuple(gpu_type), reference=reference, now=now
+        report = await state.ledger_process.run(
+            compare_month, month_name, gpu_types=tuple(gpu_type), reference=reference, now=now
         )
     except CompareError as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
-    return Comparison.read(found | completeness(state, complete=complete))
+    return Comparison.read(report | completeness(state, complete=complete))

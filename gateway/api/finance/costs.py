@@ -112,9 +112,9 @@ async def costs(
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
         only_staff(key)
-    at = zone_of(timezone)
-    within = period_of(start, to, month, state.clock.now(), at)
-    local = local_time_of(within, at)
+    tz = zone_of(timezone)
+    within = period_of(start, to, month, state.clock.now(), tz)
+    local = local_time_of(within, tz)
     question = Question(
         local.within if local is not None and local.cuts else within,
         dimensions,
@@ -137,13 +137,13 @@ async def costs(
             beside["names_reused"] = await names_reused_in(state, question.period)
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
-    made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(state, key, question, made, currency, flushed=flushed)
+    file_format: FileFormat = "csv" if kind == "csv" else "parquet"
+    return await _file(state, key, question, file_format, currency, flushed=flushed)
 
 
-async def _run(state: State, key: Key, make: Callable[..., _T], *asked: object, currency: str | None) -> _T:
+async def _run(state: State, key: Key, make: Callable[..., _T], *args: object, currency: str | None) -> _T:
     try:
-        return await ledger_process_of(state, key).run(make, *asked, now=state.clock.now(), currency=currency)
+        return await ledger_process_of(state, key).run(make, *args, now=state.clock.now(), currency=currency)
     except (ExchangeRateError, RecomputationError) as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
 

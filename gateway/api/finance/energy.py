@@ -32,8 +32,8 @@ async def energy(
     are null where no power or no grid is stated (`missing_power`, `missing_grid`)."""
     within = period_of(start, to, month, state.clock.now())
     complete = await refresh(state, state.ledger_process)
-    found = await state.ledger_process.run(energy_report, within, dimensions_of(by, DIMENSIONS))
-    return EnergyReport.read(found | completeness(state, complete=complete))
+    report = await state.ledger_process.run(energy_report, within, dimensions_of(by, DIMENSIONS))
+    return EnergyReport.read(report | completeness(state, complete=complete))
 
 
 @router.get("/figures")

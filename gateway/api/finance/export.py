@@ -92,13 +92,13 @@ class _Download(Response):
         del scope, receive
         tenant = self._key.own_tenant is not None
         owner = f"tenant:{self._key.tenant}" if tenant else f"key:{self._key.id}"
-        async with self._state.spool.made(owner, self._make, tenant=tenant) as made:
+        async with self._state.spool.made(owner, self._make, tenant=tenant) as spooled:
             self.headers["content-disposition"] = f'attachment; filename="{self._order.file_name}"'
-            self.headers["content-length"] = str(made.size)
-            self.headers["x-florin-rows"] = str(made.rows)
+            self.headers["content-length"] = str(spooled.size)
+            self.headers["x-florin-rows"] = str(spooled.rows)
             start: dict[str, Any] = {"type": "http.response.start", "status": 200}
             await send({**start, "headers": self.raw_headers})
-            while chunk := await asyncio.to_thread(made.file.read, _CHUNK):
+            while chunk := await asyncio.to_thread(spooled.file.read, _CHUNK):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 

@@ -28,7 +28,7 @@ async def margin(
 ) -> MarginReport:
     """Price less cost of each tenant in a month, as exact decimals; the total also includes what no tenant is
     charged. Without a rate card, the price is the cost. Role finance or operator."""
-    of = month_of(month or iso(state.clock.now())[:7])
+    month_name = month_of(month or iso(state.clock.now())[:7])
     complete = await refresh(state, state.ledger_process)
-    found = await state.ledger_process.run(month_margin, of, by_adapter=by == "adapter")
-    return MarginReport.read(found | completeness(state, complete=complete))
+    report = await state.ledger_process.run(month_margin, month_name, by_adapter=by == "adapter")
+    return MarginReport.read(report | completeness(state, complete=complete))

@@ -133,8 +133,8 @@ async def proof(month: MonthName, key: FinanceKey, state: StateDep, tenant: Tena
             # not yours: as if there were none
             raise NotClosedError(no_statement(month_of(month), whose))
         own = key.own_tenant is not None
-        made = await ledger_process_of(state, key).run(proof_of, month_of(month), whose, for_tenant=own)
-        return Proof.model_validate(made)
+        document = await ledger_process_of(state, key).run(proof_of, month_of(month), whose, for_tenant=own)
+        return Proof.model_validate(document)
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -161,13 +161,13 @@ async def records(
     return rendered(page, next=None if last is None else token_of(*last))
 
 
-async def _kept_alive(of: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
+async def _kept_alive(month: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
     while not task.done():
         yield b" "
         await closing.finished(task)
     try:
-        found = task.result()
+        report = task.result()
     except (NotClosedError, LedgerUnavailableError) as error:
         failed = {"name": "ledger", "ok": False, "detail": str(error)}
-        found = {"month": of, "seal": "", "ok": False, "checks": [failed]}
-    yield json.dumps(found).encode()
+        report = {"month": month, "seal": "", "ok": False, "checks": [failed]}
+    yield json.dumps(report).encode()

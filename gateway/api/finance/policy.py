@@ -25,11 +25,13 @@ async def policy(
 ) -> PolicyInForce:
     """Who pays for unused GPU time in a month: as it was closed, or by the standing policy, which holds when
     the month is closed. A tenant's key sees its own policy."""
-    of = None if month is None else month_of(month)
+    month_name = None if month is None else month_of(month)
     process, owner = ledger_process_of(state, key), owner_of(state, key)
-    if owner is not None and of is not None and whole_month(of).end <= owner.since:
-        raise FlorinError("not_found", f"{owner.tenant} was added after {of}.", param="month")
-    return PolicyInForce.model_validate(await process.run(policies_at, of, state.clock.now(), key.own_tenant))
+    if owner is not None and month_name is not None and whole_month(month_name).end <= owner.since:
+        raise FlorinError("not_found", f"{owner.tenant} was added after {month_name}.", param="month")
+    return PolicyInForce.model_validate(
+        await process.run(policies_at, month_name, state.clock.now(), key.own_tenant)
+    )
 
 
 @router.put("", response_model_exclude_unset=True)

@@ -52,11 +52,13 @@ async def sightings(
     cost report is computed from. The union of an engine's sightings is its provisioned time. Sightings
     that touch the period are listed whole. Role finance or operator."""
     within = effective(period_of(start, to, month, state.clock.now(), zone_of(timezone)))
-    at = None
+    start_after = None
     if after is not None:
         name, worker, began, phase = position(after, 4)
-        at = (name, worker, _number(began), phase)
-    page, last = await state.ledger_process.run(sightings_page, within, engine=engine, after=at, limit=limit)
+        start_after = (name, worker, _number(began), phase)
+    page, last = await state.ledger_process.run(
+        sightings_page, within, engine=engine, after=start_after, limit=limit
+    )
     return Sightings.read(
         {
             "data": page,
@@ -84,13 +86,13 @@ async def hours(
     """Engine-hours, and the weights that divided them. Role finance or operator."""
     now = state.clock.now()
     within = effective(period_of(start, to, month, now, zone_of(timezone)))
-    at = None
+    start_after = None
     if after is not None:
         hour, name, gpu_type, count = position(after, 4)
-        at = (_number(hour), name, gpu_type, _number(count))
+        start_after = (_number(hour), name, gpu_type, _number(count))
     flushed = await state.meter.flush()
     page, last, complete = await state.ledger_process.run(
-        hours_page, within, engine=engine, after=at, limit=limit, now=now
+        hours_page, within, engine=engine, after=start_after, limit=limit, now=now
     )
     return EngineHours.read(
         {

@@ -41,7 +41,7 @@ async def quarantine(
 
 
 def _position(after: str) -> Position:
-    at, record_id, digest = position(after, 3)
-    if not _TIME.fullmatch(at):
+    moment, record_id, digest = position(after, 3)
+    if not _TIME.fullmatch(moment):
         raise FlorinError("invalid_value", "after: use `next` of the previous page unchanged.", param="after")
-    return int(at), record_id, digest
+    return int(moment), record_id, digest

@@ -55,10 +55,10 @@ async def show(
     cards = await asyncio.to_thread(list_cards, state.ledger)
     if (owner := owner_of(state, key)) is not None:
         cards = in_force_since(cards, owner.tenant, iso(owner.since)[:7])
-    asked = set(tenants_of(key, tenant))
-    if len(asked) > 1:  # not yours: as if there were none
+    tenants = set(tenants_of(key, tenant))
+    if len(tenants) > 1:  # not yours: as if there were none
         return RateCards(data=(), assignments=())
-    whose = next(iter(asked), None)
+    whose = next(iter(tenants), None)
     assigned = assignments_of(cards, whose)
     names = {assignment.card for assignment in assigned}
     shown = [card for card in cards.cards if whose is None or card.name in names]
@@ -99,11 +99,11 @@ async def show_invoices(
 ) -> Listed[Invoice]:
     """List invoices in the order in which they were recorded; of several for a month and tenant, the last
     counts. A tenant's key sees its own."""
-    of = None if month is None else month_of(month)
-    asked = set(tenants_of(key, tenant))
-    if len(asked) > 1:
+    month_name = None if month is None else month_of(month)
+    tenants = set(tenants_of(key, tenant))
+    if len(tenants) > 1:
         return Listed(data=())
-    whose = next(iter(asked), None)
-    invoices = await asyncio.to_thread(list_invoices, state.ledger, of, whose)
+    whose = next(iter(tenants), None)
+    invoices = await asyncio.to_thread(list_invoices, state.ledger, month_name, whose)
     own = {name for name in {i.month for i in invoices} if await is_own_month(state, key, name)}
     return Listed(data=tuple(Invoice.read(i.document()) for i in invoices if i.month in own))

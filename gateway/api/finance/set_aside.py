@@ -24,13 +24,13 @@ async def show(_: StaffKey, state: StateDep) -> Listed[HourSetAside]:
 
 
 @router.post("/exclude")
-async def exclude_records(asked: ExcludedHour, key: StaffKey, state: StateDep) -> Exclusion:
+async def exclude_records(body: ExcludedHour, key: StaffKey, state: StateDep) -> Exclusion:
     """Quarantine the implausible records of an hour and roll up the rest; without such records, only try
     again. Records that a closed month covers stay, and so do that month's figures."""
     done = await set_aside.exclude_records(
-        state, asked.engine, _hour(asked.hour), everything=asked.everything, actor=actor_of(key)
+        state, body.engine, _hour(body.hour), everything=body.everything, actor=actor_of(key)
     )
-    return Exclusion.read({"engine": asked.engine, "hour": asked.hour, **done})
+    return Exclusion.read({"engine": body.engine, "hour": body.hour, **done})
 
 
 def _hour(text: str) -> int:

@@ -66,13 +66,13 @@ async def usage(
     began after its tenant was added."""
     within = period_of(start, to, month, state.clock.now(), zone_of(timezone))
     complete = await state.meter.flush()
-    [*one] = set(await known_tenants_of(state, key, tenant))
+    [*tenants] = set(await known_tenants_of(state, key, tenant))
     position = None if after is None else position_of(after)
-    asked = partial(
+    make_page = partial(
         usage_page,
         start=within.start,
         end=within.end,
-        tenant=one[0] if one else None,
+        tenant=tenants[0] if tenants else None,
         after=position,
         limit=limit,
         adapter=adapter,
@@ -81,9 +81,9 @@ async def usage(
         owner=owner_of(state, key),
     )
     if key.own_tenant is not None:
-        page, last = await state.ledger_process.for_tenants().run(asked)
+        page, last = await state.ledger_process.for_tenants().run(make_page)
     else:
-        page, last = await asyncio.to_thread(asked, state.ledger)
+        page, last = await asyncio.to_thread(make_page, state.ledger)
     return rendered(
         page,
         **{"from": iso(within.start), "to": iso(within.end)},
@@ -104,11 +104,11 @@ async def request_usage(
     the ledger, which takes a second or two."""
     complete = await state.meter.flush()
     owner = owner_of(state, key)
-    asked = partial(request_page, request_id=request_id, owner=owner)
+    make_page = partial(request_page, request_id=request_id, owner=owner)
     if owner is not None:
-        page, count = await state.ledger_process.for_tenants().run(asked)
+        page, count = await state.ledger_process.for_tenants().run(make_page)
     else:
-        page, count = await asyncio.to_thread(asked, state.ledger)
+        page, count = await asyncio.to_thread(make_page, state.ledger)
     if not count:
         raise FlorinError("not_found", unknown_request(request_id))
     return rendered(page, request_id=request_id, complete=complete)

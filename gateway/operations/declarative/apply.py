@@ -23,24 +23,24 @@ async def export_registry(state: State) -> Json:
 
 
 async def plan_apply(
-    state: State, wanted: Document, *, prune: bool, agreed: str | None, actor: str, confirmed: bool
+    state: State, document: Document, *, prune: bool, agreed: str | None, actor: str, confirmed: bool
 ) -> ApplyPlan:
-    """Plan the changes that bring the registry to `wanted`. `prune` also removes objects missing from the
+    """Plan the changes that bring the registry to `document`. `prune` also removes objects missing from the
     sections that the document has. `confirmed`: False refuses prices that are likely slips. `agreed` is the
     digest of the plan that the operator confirmed. Raises ConflictError if the plan would be another now."""
     asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
-    made = await asyncio.to_thread(
+    planned = await asyncio.to_thread(
         plan,
         await _current(state),
-        wanted,
+        document,
         prune=prune,
         asking=asking,
         clock=state.clock.now(),
         confirmed=confirmed,
     )
-    if agreed not in (None, made.digest):
+    if agreed not in (None, planned.digest):
         raise ConflictError("The registry has changed since this plan was made: look at the new one first.")
-    return made
+    return planned
 
 
 async def _current(state: State) -> current.Current:

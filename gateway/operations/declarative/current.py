@@ -178,8 +178,8 @@ def version_spec(version: Version) -> VersionSpec:
 
 
 def price_spec(price: Price) -> NewPrice:
-    said = price.document()
-    return NewPrice.model_construct(**{name: said[name] for name in NewPrice.model_fields})
+    fields = price.document()
+    return NewPrice.model_construct(**{name: fields[name] for name in NewPrice.model_fields})
 
 
 _TERMS: dict[str, type[StrictBody]] = {
@@ -252,15 +252,15 @@ def export(current: Current) -> dict[str, Any]:
             for name, default in defaults.items():
                 if spec.get(name) == default:
                     del spec[name]
-    for one in body["rate_card_assignments"]:  # null says something here
+    for assignment in body["rate_card_assignments"]:  # null says something here
         for name in ("card", "tenant"):
-            one.setdefault(name, None)
+            assignment.setdefault(name, None)
     for spec in body["adapters"].values():
         highest = spec["versions"][-1]["version"] if spec["versions"] else "v0"
         if spec["latest"] == highest:
             del spec["latest"]
         for version in spec["versions"]:
-            for said in ("trusted", "unverified_shapes"):
-                if not version[said]:
-                    del version[said]
+            for flag in ("trusted", "unverified_shapes"):
+                if not version[flag]:
+                    del version[flag]
     return body

@@ -48,13 +48,13 @@ DECIMALS = {
 }
 
 
-def _decimals(said: object) -> object:
+def _decimals(price: object) -> object:
     """Prices are decimals, written as text; a person writes 2.50 in a file, which YAML takes for a number."""
-    if not isinstance(said, dict):
-        return said
+    if not isinstance(price, dict):
+        return price
     return {
         name: str(value) if name in DECIMALS and type(value) in {int, float} else value
-        for name, value in said.items()
+        for name, value in price.items()
     }
 
 
@@ -156,12 +156,12 @@ def path(where: Sequence[str | int]) -> str:
 def _finding(error: Any) -> Finding:
     place = error["loc"]
     secret = place[:1] == ("keys",)  # what stands there may be a key, written by mistake
-    found = "-" if secret or isinstance(error["input"], dict | list) else ascii(error["input"])[:120]
+    actual = "-" if secret or isinstance(error["input"], dict | list) else ascii(error["input"])[:120]
     if error["type"] == "extra_forbidden":
         unknown = unknown_field(schema(), place)
-        return Finding("invalid_value", _sentence(place, str(unknown)), found, ", ".join(unknown.allowed))
+        return Finding("invalid_value", _sentence(place, str(unknown)), actual, ", ".join(unknown.allowed))
     message = _MESSAGES.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
-    return Finding("invalid_value", _sentence(place, message), found, str(_expected(error)))
+    return Finding("invalid_value", _sentence(place, message), actual, str(_expected(error)))
 
 
 _MESSAGES: Final = {

@@ -27,7 +27,7 @@ from gateway.schemas.declarative import Action, Outcome
 log = logging.getLogger(__name__)
 
 _AT_ONCE = {"engine": 16, "adapter": 4}
-"""Of these, so many are under way at a time: engines may be slow to answer, and adapters are fetched."""
+"""How many of each kind are under way at a time: engines may be slow to answer, and adapters are fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ def planned(plan: ApplyPlan) -> list[ActionOutcome]:
 
 
 async def execute(
-    state: State, plan: ApplyPlan, wanted: Document, *, actor: str, report: Report
+    state: State, plan: ApplyPlan, document: Document, *, actor: str, report: Report
 ) -> list[ActionOutcome]:
     """An outcome for each action, in their order. Raises AbandonedError when `report` does."""
-    run = _Run(state, wanted, actor, report, total=len(plan.actions))
+    run = _Run(state, document, actor, report, total=len(plan.actions))
     for (kind, removing), actions in groupby(plan.actions, key=lambda a: (a.kind, a.verb == "remove")):
         await run.all(list(actions), at_once=1 if removing else _AT_ONCE.get(kind, 1))
     by_action = {id(o.action): o for o in run.outcomes}
@@ -60,9 +60,9 @@ async def execute(
 class _Run:
     """One execution. Mutable: outcomes so far, refs of what failed, whether Redis is away."""
 
-    def __init__(self, state: State, wanted: Document, actor: str, report: Report, *, total: int) -> None:
+    def __init__(self, state: State, document: Document, actor: str, report: Report, *, total: int) -> None:
         self._state = state
-        self._wanted = wanted
+        self._document = document
         self._actor = actor
         self._report = report
         self._total = total
@@ -112,7 +112,7 @@ class _Run:
 
     async def _tried(self, action: PlannedAction) -> ActionOutcome:
         try:
-            await act(self._state, action, self._wanted, actor=self._actor, report=self._report)
+            await act(self._state, action, self._document, actor=self._actor, report=self._report)
         except AbandonedError:
             raise
         except FlorinError as error:

@@ -38,7 +38,7 @@ from gateway.tenants.directory import Key, Role
 
 
 async def act(
-    state: State, action: PlannedAction, wanted: Document, *, actor: str, report: splits.Report
+    state: State, action: PlannedAction, document: Document, *, actor: str, report: splits.Report
 ) -> None:
     """Raises AdaptersError, FlorinError, LedgerUnavailableError, OSError (the artifact disk)."""
     id_ = action.id
@@ -47,16 +47,16 @@ async def act(
         return
     match action.goal:
         case BaseSpec():
-            await _base(state, id_, (wanted.bases or {})[id_], actor)
+            await _base(state, id_, (document.bases or {})[id_], actor)
         case EngineSpec():
-            await _engine(state, id_, action.goal, wanted, actor)
+            await _engine(state, id_, action.goal, document, actor)
         case TenantSpec():
-            await tenants.put(state, id_, (wanted.tenants or {})[id_], actor=actor, exact=True)
+            await tenants.put(state, id_, (document.tenants or {})[id_], actor=actor, exact=True)
         case KeySpec():
-            await _key(state, id_, (wanted.keys or {})[id_], actor)
+            await _key(state, id_, (document.keys or {})[id_], actor)
         case AdapterSpec():
             name = AdapterName.parse(id_)
-            await splits.bring(state, name, (wanted.adapters or {})[id_], actor=actor, report=report)
+            await splits.bring(state, name, (document.adapters or {})[id_], actor=actor, report=report)
         case NewPrice():
             await prices.add(state, action.goal, actor=actor)
         case NewRateCard():
@@ -88,10 +88,10 @@ async def _remove(state: State, action: PlannedAction, actor: str) -> None:
         await _remove_base(state, id_, actor)
 
 
-async def _base(state: State, name: str, wanted: BaseSpec, actor: str) -> None:
+async def _base(state: State, name: str, spec: BaseSpec, actor: str) -> None:
     def plan(reading: RegistryReading) -> Proposal[None]:
         old = reading.catalog.bases.get(name)
-        goal = resolve.base(name, base_spec(old) if old else None, wanted)
+        goal = resolve.base(name, base_spec(old) if old else None, spec)
         new = BaseModel(name, goal.aliases or (), goal.config, goal.chat_template)
         if old is not None and replace(old, aliases=tuple(sorted(old.aliases))) == new:
             return Proposal([], None)
@@ -104,7 +104,7 @@ async def _base(state: State, name: str, wanted: BaseSpec, actor: str) -> None:
     await change(state, plan)
 
 
-async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, actor: str) -> None:
+async def _engine(state: State, name: str, goal: EngineSpec, document: Document, actor: str) -> None:
     """An engine that answers must be what the file says. One that does not is believed to be: a fleet may be
     restored before all of it runs."""
     there = state.catalog.engines.get(name)
@@ -117,17 +117,17 @@ async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, a
             await register(state, body.model_copy(update={"verify": False}), actor=actor)
     if goal.state is not None and state.catalog.engines[name].state != goal.state:
         await engines.set_state(state, name, goal.state, actor=actor)
-    base = (wanted.bases or {}).get(goal.base)
+    base = (document.bases or {}).get(goal.base)
     if base is not None:  # what the engine says of its model does not go over what the file says
         await _base(state, goal.base, base, actor)
 
 
-async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
+async def _key(state: State, key_id: str, spec: KeySpec, actor: str) -> None:
     now = state.clock.now()
 
     def plan(reading: RegistryReading) -> Proposal[None]:
         old = reading.directory.keys.get(key_id)
-        new = _new_key(reading, key_id, old, wanted, now)
+        new = _new_key(reading, key_id, old, spec, now)
         if new == old:
             return Proposal([], None)
         changes = [reading.change("key", key_id, directory.dump(new), directory.dump(old) if old else None)]
@@ -144,11 +144,11 @@ async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
     await change(state, plan)
 
 
-def _new_key(reading: RegistryReading, key_id: str, old: Key | None, wanted: KeySpec, now: int) -> Key:
+def _new_key(reading: RegistryReading, key_id: str, old: Key | None, spec: KeySpec, now: int) -> Key:
     """A revoked key stays revoked, with its original time."""
     if old is not None and old.role is Role.ENROLMENT:
         raise DocumentRefusedError("This is the id of an enrolment token: give the key another.")
-    goal = resolve.key(key_spec(old) if old else None, wanted)
+    goal = resolve.key(key_spec(old) if old else None, spec)
     new = resolve.new_key(key_id, goal, created=old.created if old else now)
     for other in reading.directory.keys.values():
         if other.digest == new.digest and other.id != key_id:

@@ -1,4 +1,4 @@
-"""What applying a document would change: `plan(current, wanted)`, pure.
+"""What applying a document would change: `plan(current, document)`, pure.
 
 Additions and changes come first, in the order in which one needs the other; then, with `prune`, what is not
 in the file is removed, in the opposite order. The same two always give the same plan.
@@ -26,7 +26,7 @@ from gateway.schemas.declarative import Kind
 
 def plan(
     current: Current,
-    wanted: Document,
+    document: Document,
     *,
     prune: bool = False,
     asking: str = "",
@@ -37,62 +37,62 @@ def plan(
     `confirmed`: False refuses prices that may be slips, compared with those that stand: whoever writes a file
     sees all of its own."""
     now = current.document
-    gone = left_out(now, wanted) if prune else {section: [] for section in PRUNED}
-    moved = engines_moved(now, wanted, gone)
-    made = [*moved, *_additions(current, wanted, gone, clock, confirmed=confirmed)]
+    gone = left_out(now, document) if prune else {section: [] for section in PRUNED}
+    moved = engines_moved(now, document, gone)
+    compared = [*moved, *_additions(current, document, gone, clock, confirmed=confirmed)]
     if prune:
-        made += [a for a in removals(now, wanted, gone, asking) if a not in moved]
-    made += _each("removed", _counted(now, gone), _raised(now, wanted, gone), lambda _, __, said: said)
-    actions = tuple(a for a in made if a)
-    return ApplyPlan(actions, len(made) - len(actions))
+        compared += [a for a in removals(now, document, gone, asking) if a not in moved]
+    compared += _each("removed", _counted(now, gone), _raised(now, document, gone), lambda _, __, spec: spec)
+    actions = tuple(a for a in compared if a)
+    return ApplyPlan(actions, len(compared) - len(actions))
 
 
 def _additions(
-    current: Current, wanted: Document, gone: Gone, clock: int, *, confirmed: bool
+    current: Current, document: Document, gone: Gone, clock: int, *, confirmed: bool
 ) -> list[PlannedAction | None]:
     """In the order in which one needs the other. None: unchanged."""
     now = current.document
     buried = {i: int(r.latest[1:]) for i, r in (now.removed or {}).items()}
-    tenants = (now.tenants or {}).keys() | (wanted.tenants or {}).keys()
+    tenants = (now.tenants or {}).keys() | (document.tenants or {}).keys()
 
-    def adapter(name: str, there: AdapterSpec | None, said: AdapterSpec) -> AdapterSpec:
+    def adapter(name: str, there: AdapterSpec | None, spec: AdapterSpec) -> AdapterSpec:
         return resolve.adapter(
             name,
             there,
-            said,
+            spec,
             retired=current.retired,
             buried=buried.get(name, 0),
             outcome=current.outcomes.get(name),
         )
 
-    engines = _each("engine", now.engines, wanted.engines, lambda _, n, w: resolve.engine(n, w))
-    keys = _each("key", now.keys, wanted.keys, lambda _, n, w: resolve.key(n, w))
-    adapters = _each("adapter", now.adapters, wanted.adapters, adapter)
+    engines = _each("engine", now.engines, document.engines, lambda _, n, s: resolve.engine(n, s))
+    keys = _each("key", now.keys, document.keys, lambda _, n, s: resolve.key(n, s))
+    adapters = _each("adapter", now.adapters, document.adapters, adapter)
     return [
-        *_each("base", now.bases, wanted.bases, resolve.base),
-        *(_at_free_url(a, now, wanted, gone) for a in engines),
-        *_each("tenant", now.tenants, wanted.tenants, lambda _, n, w: resolve.tenant(n, w)),
+        *_each("base", now.bases, document.bases, resolve.base),
+        *(_at_free_url(a, now, document, gone) for a in engines),
+        *_each("tenant", now.tenants, document.tenants, lambda _, n, s: resolve.tenant(n, s)),
         *(_with_own_secret(_owned(a, tenants), now) for a in keys),
         *(_owned(a, tenants) for a in adapters),
-        *_prices(current, wanted, clock, confirmed=confirmed),
-        *(_owned(a, tenants) for a in plan_selling(current.selling, wanted, clock, confirmed=confirmed)),
+        *_prices(current, document, clock, confirmed=confirmed),
+        *(_owned(a, tenants) for a in plan_selling(current.selling, document, clock, confirmed=confirmed)),
     ]
 
 
 def _each(
     kind: Kind,
     now: dict[str, Any] | None,
-    wanted: dict[str, Any] | None,
+    listed: dict[str, Any] | None,
     goal: Callable[[str, Any, Any], Any],
 ) -> list[PlannedAction | None]:
     there = now or {}
-    made: list[PlannedAction | None] = []
-    for id_, said in sorted((wanted or {}).items()):
+    actions: list[PlannedAction | None] = []
+    for id_, spec in sorted((listed or {}).items()):
         try:
-            made.append(compare(kind, id_, there.get(id_), goal(id_, there.get(id_), said)))
+            actions.append(compare(kind, id_, there.get(id_), goal(id_, there.get(id_), spec)))
         except ConflictError as error:
-            made.append(PlannedAction("refuse", kind, id_, reason=str(error)))
-    return made
+            actions.append(PlannedAction("refuse", kind, id_, reason=str(error)))
+    return actions
 
 
 def _owned(action: PlannedAction | None, tenants: set[str]) -> PlannedAction | None:
@@ -117,25 +117,25 @@ def _with_own_secret(action: PlannedAction | None, now: Document) -> PlannedActi
 
 
 def _at_free_url(
-    action: PlannedAction | None, now: Document, wanted: Document, gone: Gone
+    action: PlannedAction | None, now: Document, document: Document, gone: Gone
 ) -> PlannedAction | None:
     if action is None or not isinstance(action.goal, EngineSpec):
         return action
     for name, other in (now.engines or {}).items():
-        leaves = name in gone["engines"] or name in (wanted.engines or {})
+        leaves = name in gone["engines"] or name in (document.engines or {})
         if other.url == action.goal.url and name != action.id and not leaves:
             reason = f"Engine {name} is registered at {other.url} already."
             return PlannedAction("refuse", "engine", action.id, reason=reason)
     return action
 
 
-def _raised(now: Document, wanted: Document, gone: Gone) -> dict[str, RemovedSpec]:
-    """Of removed adapters, what the file says and is not known better. One that is there counts itself."""
+def _raised(now: Document, document: Document, gone: Gone) -> dict[str, RemovedSpec]:
+    """What the file says of removed adapters and is not known better. One that is there counts itself."""
     counted = _counted(now, gone)
     staying = (now.adapters or {}).keys() - gone["adapters"]
     return {
         name: spec
-        for name, spec in (wanted.removed or {}).items()
+        for name, spec in (document.removed or {}).items()
         if name not in staying
         and (name not in counted or int(counted[name].latest[1:]) <= int(spec.latest[1:]))
     }
@@ -151,28 +151,30 @@ def _counted(now: Document, gone: Gone) -> dict[str, RemovedSpec]:
     return {**(now.removed or {}), **leaving}
 
 
-def _prices(current: Current, wanted: Document, clock: int, *, confirmed: bool) -> list[PlannedAction | None]:
+def _prices(
+    current: Current, document: Document, clock: int, *, confirmed: bool
+) -> list[PlannedAction | None]:
     standing = current.document.prices or ()
     book = list(standing)
-    made: list[PlannedAction | None] = []
-    for said in wanted.prices or ():
-        where = f"{said.region} {said.purchase}".strip()
-        id_ = f"{said.gpu_type} {where} from {said.valid_from or 'now'}"
+    actions: list[PlannedAction | None] = []
+    for price in document.prices or ():
+        where = f"{price.region} {price.purchase}".strip()
+        id_ = f"{price.gpu_type} {where} from {price.valid_from or 'now'}"
         try:
-            new = resolve.price(book, said, clock)
+            new = resolve.price(book, price, clock)
             if new is not None and not confirmed:
                 resolve.check_price(standing, new, clock)
         except UnconfirmedJumpError as error:
-            made.append(
+            actions.append(
                 PlannedAction("refuse", "price", id_, reason=str(error), code="confirmation_required")
             )
             continue
         except (DocumentRefusedError, PriceError, PeriodError) as error:
-            made.append(PlannedAction("refuse", "price", id_, reason=str(error)))
+            actions.append(PlannedAction("refuse", "price", id_, reason=str(error)))
             continue
         if new is None:
-            made.append(None)
+            actions.append(None)
             continue
         book.append(new)
-        made.append(compare("price", id_, None, new))
-    return made
+        actions.append(compare("price", id_, None, new))
+    return actions

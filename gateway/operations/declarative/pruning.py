@@ -16,33 +16,33 @@ Gone = dict[str, list[str]]
 """Section → ids of what is there and not in the file."""
 
 
-def left_out(now: Document, wanted: Document) -> Gone:
-    """Of the sections that the file has."""
-    return {section: _extra(getattr(now, section), getattr(wanted, section)) for section in PRUNED}
+def left_out(now: Document, document: Document) -> Gone:
+    """What is there and not in the file, for the sections that it has."""
+    return {section: _extra(getattr(now, section), getattr(document, section)) for section in PRUNED}
 
 
-def removals(now: Document, wanted: Document, gone: Gone, asking: str) -> list[PlannedAction | None]:
+def removals(now: Document, document: Document, gone: Gone, asking: str) -> list[PlannedAction | None]:
     """`asking`: see `plan`."""
-    made: list[PlannedAction | None] = []
-    for name in sorted((wanted.adapters or {}).keys() & (now.adapters or {}).keys()):
-        made += _versions_gone(name, now, wanted)
-    made += [_gone("adapter", i) for i in gone["adapters"]]
+    actions: list[PlannedAction | None] = []
+    for name in sorted((document.adapters or {}).keys() & (now.adapters or {}).keys()):
+        actions += _versions_gone(name, now, document)
+    actions += [_gone("adapter", i) for i in gone["adapters"]]
     for key in gone["keys"]:
         if now.keys and now.keys[key].revoked is None:
-            made.append(_self(key) if key == asking else _gone("key", key))
-    made += [_tenant_gone(i, now, wanted, gone) for i in gone["tenants"]]
-    made += [_gone("engine", i) for i in gone["engines"]]
+            actions.append(_self(key) if key == asking else _gone("key", key))
+    actions += [_tenant_gone(i, now, document, gone) for i in gone["tenants"]]
+    actions += [_gone("engine", i) for i in gone["engines"]]
     used = {e.base for i, e in (now.engines or {}).items() if i not in gone["engines"]}
-    used |= {e.base for e in (wanted.engines or {}).values()}
+    used |= {e.base for e in (document.engines or {}).values()}
     for name, adapter in (now.adapters or {}).items():
         if name not in gone["adapters"]:
             used |= {v.base_model for v in adapter.versions if v.base_model}
-    made += [_gone("base", i) for i in gone["bases"] if i not in used]
-    return made
+    actions += [_gone("base", i) for i in gone["bases"] if i not in used]
+    return actions
 
 
-def _extra(now: dict[str, Any] | None, wanted: dict[str, Any] | None) -> list[str]:
-    return [] if wanted is None else sorted((now or {}).keys() - wanted.keys())
+def _extra(now: dict[str, Any] | None, listed: dict[str, Any] | None) -> list[str]:
+    return [] if listed is None else sorted((now or {}).keys() - listed.keys())
 
 
 def _gone(kind: Kind, id_: str) -> PlannedAction:
@@ -54,12 +54,12 @@ def _self(key: str) -> PlannedAction:
     return PlannedAction("refuse", "key", key, reason=reason)
 
 
-def _tenant_gone(name: str, now: Document, wanted: Document, gone: Gone) -> PlannedAction:
+def _tenant_gone(name: str, now: Document, document: Document, gone: Gone) -> PlannedAction:
     """It goes with nothing left that needs it."""
     adapters = {i: a for i, a in (now.adapters or {}).items() if i not in gone["adapters"]}
-    adapters |= wanted.adapters or {}
+    adapters |= document.adapters or {}
     keys = {i: k for i, k in (now.keys or {}).items() if i not in gone["keys"] and not k.revoked}
-    keys |= wanted.keys or {}
+    keys |= document.keys or {}
     left = sorted(
         f"adapter {i}" for i, a in adapters.items() if i.startswith(f"{name}/") or name in a.shared_with
     )
@@ -69,10 +69,10 @@ def _tenant_gone(name: str, now: Document, wanted: Document, gone: Gone) -> Plan
     return _gone("tenant", name)
 
 
-def _versions_gone(name: str, now: Document, wanted: Document) -> list[PlannedAction | None]:
+def _versions_gone(name: str, now: Document, document: Document) -> list[PlannedAction | None]:
     """Versions that the file no longer lists, but for those that callers of the bare name get."""
-    there, said = (now.adapters or {})[name], (wanted.adapters or {})[name]
-    kept = {v.version for v in said.versions} | _called(said if said.live else there)
+    there, listed = (now.adapters or {})[name], (document.adapters or {})[name]
+    kept = {v.version for v in listed.versions} | _called(listed if listed.live else there)
     extra = [v for v in there.versions if v.version not in kept]
     if not extra:
         return []
@@ -85,7 +85,7 @@ def _called(adapter: AdapterSpec) -> set[str | None]:
     return {adapter.live, adapter.canary.version if adapter.canary else None}
 
 
-def engines_moved(now: Document, wanted: Document, gone: Gone) -> list[PlannedAction]:
+def engines_moved(now: Document, document: Document, gone: Gone) -> list[PlannedAction]:
     """Engines that leave first, for another is registered at their URL."""
-    urls = {e.url for e in (wanted.engines or {}).values()}
+    urls = {e.url for e in (document.engines or {}).values()}
     return [_gone("engine", i) for i in gone["engines"] if (now.engines or {})[i].url in urls]

@@ -40,14 +40,14 @@ class Selling:
 
 
 def card_spec(card: RateCard) -> NewRateCard:
-    said = card.document()
+    fields = card.document()
     names = NewRateCard.model_fields.keys() - {"reason"}
-    return NewRateCard.model_construct(**{name: said[name] for name in names}, reason="")
+    return NewRateCard.model_construct(**{name: fields[name] for name in names}, reason="")
 
 
-def assignment_spec(one: Assignment) -> NewAssignment:
+def assignment_spec(assignment: Assignment) -> NewAssignment:
     return NewAssignment.model_construct(
-        tenant=one.tenant or None, card=one.card or None, valid_from=one.valid_from
+        tenant=assignment.tenant or None, card=assignment.card or None, valid_from=assignment.valid_from
     )
 
 
@@ -61,33 +61,33 @@ def cards_in_force(cards: RateCards) -> Iterator[NewRateCard]:
 def assignments_in_force(cards: RateCards, tenants: Iterable[str]) -> Iterator[NewAssignment]:
     """Likewise. First those of every tenant without its own; then of `tenants`, since others are gone."""
     for tenant in ("", *sorted(tenants)):
-        for _, one in sorted(cards.assignments_of(tenant).items()):
-            yield assignment_spec(one)
+        for _, assignment in sorted(cards.assignments_of(tenant).items()):
+            yield assignment_spec(assignment)
 
 
 def plan_selling(
-    there: Selling, wanted: Document, clock: int, *, confirmed: bool = True
+    there: Selling, document: Document, clock: int, *, confirmed: bool = True
 ) -> list[PlannedAction | None]:
     """None: it stands already."""
-    made: list[PlannedAction | None] = []
+    actions: list[PlannedAction | None] = []
     cards = there.cards
-    for said in wanted.rate_cards or ():
-        action, cards = _card(cards, said, clock, there.opened, there.cards if not confirmed else None)
-        made.append(action)
-    for assigned in wanted.rate_card_assignments or ():
-        one, cards = _assignment(cards, assigned, clock, there.opened)
-        made.append(one)
-    return made
+    for card in document.rate_cards or ():
+        action, cards = _card(cards, card, clock, there.opened, there.cards if not confirmed else None)
+        actions.append(action)
+    for assigned in document.rate_card_assignments or ():
+        action, cards = _assignment(cards, assigned, clock, there.opened)
+        actions.append(action)
+    return actions
 
 
 def _card(
-    cards: RateCards, said: NewRateCard, clock: int, opened: str, unlike: RateCards | None
+    cards: RateCards, spec: NewRateCard, clock: int, opened: str, unlike: RateCards | None
 ) -> tuple[PlannedAction | None, RateCards]:
     """`unlike`: the cards from whose prices an unconfirmed one must not be too far."""
-    id_ = f"{said.name} from {said.valid_from or 'now'}"
+    id_ = f"{spec.name} from {spec.valid_from or 'now'}"
     try:
-        wanted = card_of(said, clock)
-        new, fresh = version_to_add(cards, wanted, default_start=said.valid_from is None, opened=opened)
+        card = card_of(spec, clock)
+        new, fresh = version_to_add(cards, card, default_start=spec.valid_from is None, opened=opened)
         if unlike is not None and fresh:
             check_card_jump(unlike, new)
     except UnconfirmedJumpError as error:
@@ -98,33 +98,33 @@ def _card(
     if not fresh:
         return None, cards
     replaced = cards.versions(new.name).get(new.valid_from)
-    goal = card_spec(new).model_copy(update={"valid_from": said.valid_from, "reason": new.reason})
+    goal = card_spec(new).model_copy(update={"valid_from": spec.valid_from, "reason": new.reason})
     old = None if replaced is None else card_spec(replaced)
     return compare("rate_card", id_, old, goal), RateCards((*cards.cards, new), cards.assignments)
 
 
 def _assignment(
-    cards: RateCards, said: NewAssignment, clock: int, opened: str
+    cards: RateCards, spec: NewAssignment, clock: int, opened: str
 ) -> tuple[PlannedAction | None, RateCards]:
-    tenant = said.tenant or EVERY_TENANT
-    id_ = f"of {tenant} from {said.valid_from or 'now'}"
+    tenant = spec.tenant or EVERY_TENANT
+    id_ = f"of {tenant} from {spec.valid_from or 'now'}"
     try:
-        wanted = assignment_of(said, clock)
-        if said.valid_from is None and _holds(cards, wanted):
+        assignment = assignment_of(spec, clock)
+        if spec.valid_from is None and _holds(cards, assignment):
             return None, cards
-        new, fresh = assignment_to_add(cards, wanted, opened=opened)
+        new, fresh = assignment_to_add(cards, assignment, opened=opened)
     except _REFUSED as error:
         return PlannedAction("refuse", "rate_card_assignment", id_, reason=str(error)), cards
     if not fresh:
         return None, cards
     replaced = cards.assignments_of(new.tenant).get(new.valid_from)
-    goal = assignment_spec(new).model_copy(update={"valid_from": said.valid_from})
+    goal = assignment_spec(new).model_copy(update={"valid_from": spec.valid_from})
     old = None if replaced is None else assignment_spec(replaced)
     action = compare("rate_card_assignment", id_, old, goal)
     return action, RateCards(cards.cards, (*cards.assignments, new))
 
 
-def _holds(cards: RateCards, wanted: Assignment) -> bool:
+def _holds(cards: RateCards, assignment: Assignment) -> bool:
     """Whether the tenant's own assignment of this month is to the same card."""
-    own = cards.assigned(wanted.tenant, wanted.valid_from)
-    return own is not None and (own.tenant, own.card) == (wanted.tenant, wanted.card)
+    own = cards.assigned(assignment.tenant, assignment.valid_from)
+    return own is not None and (own.tenant, own.card) == (assignment.tenant, assignment.card)

@@ -28,18 +28,18 @@ from gateway.operations.transaction import catch_up
 Report = Callable[[str, int, int | None], None]
 
 
-async def bring(state: State, name: AdapterName, wanted: AdapterSpec, *, actor: str, report: Report) -> None:
+async def bring(state: State, name: AdapterName, spec: AdapterSpec, *, actor: str, report: Report) -> None:
     """Raises AdaptersError, FlorinError, OSError (the artifact disk). Done again, it goes on where it was."""
     new = str(name) not in state.catalog.adapters
-    fresh = {v.number: await _prepare(state, name, v, report) for v in _missing(state, name, wanted)}
-    await _commit(state, name, wanted, fresh, switch=new, actor=actor)
+    fresh = {v.number: await _prepare(state, name, v, report) for v in _missing(state, name, spec)}
+    await _commit(state, name, spec, fresh, switch=new, actor=actor)
     if not new:
-        await _warm(state, name, wanted, report)
-        await _commit(state, name, wanted, fresh, switch=True, actor=actor)
+        await _warm(state, name, spec, report)
+        await _commit(state, name, spec, fresh, switch=True, actor=actor)
 
 
-async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report: Report) -> Version:
-    id_ = f"{name}@{wanted.version}"
+async def _prepare(state: State, name: AdapterName, spec: VersionSpec, report: Report) -> Version:
+    id_ = f"{name}@{spec.version}"
 
     def progress(step: str, done: int, total: int | None) -> None:
         report(f"{id_}: {step}", done, total)
@@ -47,18 +47,18 @@ async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report:
     try:
         return await state.registrar.prepare(
             name,
-            wanted.source,
-            base_model=wanted.base_model,
+            spec.source,
+            base_model=spec.base_model,
             # Whoever has the digest has it from a registration, which has asked for the base model's name.
-            assume_base=wanted.digest is not None,
-            unverified_shapes=wanted.unverified_shapes,
-            digest=wanted.digest,
+            assume_base=spec.digest is not None,
+            unverified_shapes=spec.unverified_shapes,
+            digest=spec.digest,
             progress=progress,
         )
     except RejectedError as error:
-        if not (uploaded(wanted.source) and error.findings[0].code == "source_unsupported"):
+        if not (uploaded(spec.source) and error.findings[0].code == "source_unsupported"):
             raise
-        files = (wanted.digest or "").removeprefix("sha256:")
+        files = (spec.digest or "").removeprefix("sha256:")
         copy = f"copy {files} from the FLORIN_ARTIFACT_DIR of before to {state.artifacts.root}, or put "
         raise DocumentRefusedError(
             f"The files of {id_} were uploaded, and are not in the artifact store: "
@@ -67,24 +67,24 @@ async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report:
         ) from error
 
 
-def _missing(state: State, name: AdapterName, wanted: AdapterSpec) -> list[VersionSpec]:
+def _missing(state: State, name: AdapterName, spec: AdapterSpec) -> list[VersionSpec]:
     known = state.catalog.versions
     return [
         v
-        for v in sorted(wanted.versions, key=lambda v: v.number)
+        for v in sorted(spec.versions, key=lambda v: v.number)
         if (there := known.get(f"{name}@{v.version}")) is None or there.retired is not None
     ]
 
 
-async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Report) -> None:
+async def _warm(state: State, name: AdapterName, spec: AdapterSpec, report: Report) -> None:
     """Like `promote`, it refuses a version that no engine can hold."""
     adapter = state.catalog.adapters.get(str(name))
-    if adapter is None or wanted.live is None:
+    if adapter is None or spec.live is None:
         return
     live = state.catalog.versions.get(f"{name}@v{adapter.live}")
-    shares = {int(wanted.live[1:]): 100}
-    if wanted.canary is not None:
-        shares[int(wanted.canary.version[1:])] = wanted.canary.weight
+    shares = {int(spec.live[1:]): 100}
+    if spec.canary is not None:
+        shares[int(spec.canary.version[1:])] = spec.canary.weight
     for number, share in shares.items():
         if number not in (adapter.live, adapter.canary):
             await evaluations.check_promotion(state, name, number)
@@ -95,7 +95,7 @@ async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Re
 async def _commit(
     state: State,
     name: AdapterName,
-    wanted: AdapterSpec,
+    spec: AdapterSpec,
     fresh: Mapping[int, Version],
     *,
     switch: bool,
@@ -105,7 +105,7 @@ async def _commit(
     await state.registrar.change(
         name,
         actor,
-        lambda reading: planned(reading, name, wanted, fresh, switch=switch, now=state.clock.now()),
+        lambda reading: planned(reading, name, spec, fresh, switch=switch, now=state.clock.now()),
     )
     await catch_up(state)
 
@@ -113,7 +113,7 @@ async def _commit(
 def planned(
     reading: ChangeContext,
     name: AdapterName,
-    wanted: AdapterSpec,
+    spec: AdapterSpec,
     fresh: Mapping[int, Version],
     *,
     switch: bool,
@@ -126,7 +126,7 @@ def planned(
     goal = resolve.adapter(
         str(name),
         there,
-        wanted,
+        spec,
         retired=_retired(reading, name),
         buried=_buried(reading, name),
         outcome=old.outcome if old else None,
@@ -188,7 +188,7 @@ def _versions(
     reading: ChangeContext, name: AdapterName, goal: AdapterSpec, fresh: Mapping[int, Version]
 ) -> tuple[dict[int, Version], list[Change]]:
     """All versions as they will be, by number, and what changes of them."""
-    made: dict[int, Version] = {}
+    versions: dict[int, Version] = {}
     changes: list[Change] = []
     for spec in goal.versions:
         id_ = f"{name}@{spec.version}"
@@ -199,18 +199,18 @@ def _versions(
             new = replace(fresh[spec.number], number=spec.number, trusted=bool(spec.trusted))
         else:
             raise ConflictError(f"{id_} was removed meanwhile; apply the file again.")
-        for other in made.values():
+        for other in versions.values():
             if (other.digest, other.base_model) == (new.digest, new.base_model):
                 raise DocumentRefusedError(
                     f"{spec.version} has the files of v{other.number}: one content, one number."
                 )
         if new is not there and spec.number in fresh:
-            check_one_base(made.values(), new)
-        made[spec.number] = new
+            check_one_base(versions.values(), new)
+        versions[spec.number] = new
         if new != there:
             expect = None if there is None else reading.text("version", id_, there)
             changes.append(Change("version", id_, dump(new), expect=expect))
-    return made, changes
+    return versions, changes
 
 
 def _registered(reading: ChangeContext, version: Version) -> bool:
