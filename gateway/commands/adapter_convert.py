@@ -89,8 +89,8 @@ def convert(
         started = adapter_files.read_adapter(initial) if initial else None
         _check_out(out, [path, base, *([initial] if initial else [])], force=force)
         weights = base_weights.read_base_weights(base)
-        with _bar("converting") as told:
-            result = conversion.convert(source, weights, rank=rank, initial=started, progress=told)
+        with _bar("converting") as progress:
+            result = conversion.convert(source, weights, rank=rank, initial=started, progress=progress)
         _finish(session, "convert", result, source, [path], out=out, max_error=max_error, force=force)
 
 
@@ -131,8 +131,8 @@ def merge(
         with _failures():
             sources = [(adapter_files.read_adapter(path), weight) for path, weight in given]
             _check_out(out, [path for path, _ in given], force=force)
-            with _bar("merging") as told:
-                result = merging.merge(sources, rank=rank, progress=told)
+            with _bar("merging") as progress:
+                result = merging.merge(sources, rank=rank, progress=progress)
             _finish(session, "merge", result, sources[0][0], parts, out=out, max_error=max_error, force=force)
         return
     if len(given) > 1 or given[0][1] != 1 or rank is not None or max_error is not None:
@@ -143,8 +143,10 @@ def merge(
         started = adapter_files.read_adapter(initial) if initial else None
         _check_out(out, [path, into_base, *([initial] if initial else [])], force=force, model=True)
         weights = base_weights.read_base_weights(into_base)
-        with _bar("merging") as told:
-            changed = output.write_merged_model(out, source, weights, started, replace=force, progress=told)
+        with _bar("merging") as progress:
+            changed = output.write_merged_model(
+                out, source, weights, started, replace=force, progress=progress
+            )
     body = {"out": str(out), "written": True, "changed": changed}
     session.result(
         body, lambda _: say(f"Wrote {clean(str(out))}: the base model with {len(changed)} changed weights.")
@@ -181,8 +183,8 @@ def compress(
     with _failures():
         source = adapter_files.read_adapter(path)
         _check_out(out, [path], force=force)
-        with _bar("compressing") as told:
-            result = merging.compress(source, rank=rank, energy=energy, progress=told)
+        with _bar("compressing") as progress:
+            result = merging.compress(source, rank=rank, energy=energy, progress=progress)
         _finish(session, "compress", result, source, [path], out=out, max_error=max_error, force=force)
 
 

@@ -69,8 +69,8 @@ def eval_(
 
     Example: florin adapter eval acme/support@v2 --data held-out.jsonl --against live --no-worse-than 0.02
     """
-    name, at, number = version.partition("@")
-    if not at or not number:
+    name, separator, number = version.partition("@")
+    if not separator or not number:
         raise UsageError(f"{version!r} is not TENANT/NAME@VN, like acme/support@v2.")
     path = session.adapter_path(name)
     order: Json = {

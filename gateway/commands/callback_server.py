@@ -44,18 +44,18 @@ class Callback:
         if answer.get("iss", issuer) != issuer:  # RFC 9207: another issuer's answer
             raise IssuerRefusalError("", "The answer came from another issuer.")
         if "code" not in answer:
-            said = answer.get("error_description") or answer.get("error") or "no code"
-            raise IssuerRefusalError(answer.get("error", ""), f"The issuer refused: {said[:300]}")
+            reason = answer.get("error_description") or answer.get("error") or "no code"
+            raise IssuerRefusalError(answer.get("error", ""), f"The issuer refused: {reason[:300]}")
         return answer["code"]
 
     def take(self, query: str) -> bool:
         """Whether this is the answer to our request: anything on the machine can ask this server."""
-        found = {name: values[0] for name, values in parse_qs(query, max_num_fields=20).items()}
+        parameters = {name: values[0] for name, values in parse_qs(query, max_num_fields=20).items()}
         if self._answer is not None or not hmac.compare_digest(
-            found.get("state", "").encode(), self.state.encode()
+            parameters.get("state", "").encode(), self.state.encode()
         ):
             return False
-        self._answer = found
+        self._answer = parameters
         return True
 
 

@@ -12,7 +12,7 @@ _DONE = {"hold": "held", "rollback": "rolled back", "promote": "made live"}
 
 
 def compared(body: AdapterDetails) -> None:
-    """Of an adapter: its canary's guard, the figures of both, and what the guard makes of them; or what the
+    """Show an adapter's canary: its guard, the figures of both, and what the guard makes of them; or what the
     last canary's guard has decided."""
     canary, figures, outcome = body.canary, body.comparison, body.outcome
     if canary and canary.guard:

@@ -37,13 +37,19 @@ class ApiError(Exception):
     """The gateway refused; the message is the gateway's, with advice where there is any."""
 
     def __init__(
-        self, status: int, message: str, code: str = "", findings: tuple[Json, ...] = (), *, said: str = ""
+        self,
+        status: int,
+        message: str,
+        code: str = "",
+        findings: tuple[Json, ...] = (),
+        *,
+        gateway_message: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.findings = findings
-        self.said = said or message
+        self.gateway_message = gateway_message or message
         """The gateway's message, without advice."""
 
 
@@ -288,7 +294,7 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
         f"{message}{_advice(status, str(error.get('code')), url)}",
         str(error.get("code") or ""),
         tuple(f for f in error.get("findings") or () if isinstance(f, dict)),
-        said=str(error.get("message", "")),
+        gateway_message=str(error.get("message", "")),
     )
 
 

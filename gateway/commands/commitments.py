@@ -56,11 +56,11 @@ def _listed(body: Listed[Commitment]) -> None:
         return
     rows = [
         (
-            str(one.id), one.description, one.gpu_type, one.gpus, one.region,
-            one.rate_per_gpu_hour, one.upfront, one.currency, one.valid_from, one.valid_to,
-            one.withdrawn_reason,
+            str(commitment.id), commitment.description, commitment.gpu_type, commitment.gpus,
+            commitment.region, commitment.rate_per_gpu_hour, commitment.upfront, commitment.currency,
+            commitment.valid_from, commitment.valid_to, commitment.withdrawn_reason,
         )
-        for one in body.data
+        for commitment in body.data
     ]  # fmt: skip  # as the columns
     columns = (
         "id", "commitment", "gpu type", "GPUs", "region", "per GPU-hour", "upfront", "currency", "from", "to",

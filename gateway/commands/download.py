@@ -46,7 +46,7 @@ def download(api: Api, path: str, params: Json, place: Path) -> Saved:
 @contextmanager
 def _beside(place: Path) -> Iterator[BinaryIO]:
     try:
-        handle, made = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     except OSError as error:
         raise UsageError(f"Cannot write {place}: {error.strerror}.") from error
     try:
@@ -56,13 +56,13 @@ def _beside(place: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        Path(made).chmod(0o666 & ~umask)  # like any newly created file
-        Path(made).replace(place)
+        Path(temporary).chmod(0o666 & ~umask)  # like any newly created file
+        Path(temporary).replace(place)
     except OSError as error:
         raise UsageError(f"Cannot write {place}: {error.strerror}.") from error
     finally:
         with suppress(FileNotFoundError):
-            Path(made).unlink()
+            Path(temporary).unlink()
 
 
 def _save(answer: httpx2.Response, file: BinaryIO, bar: Progress, task: TaskID) -> Saved:

@@ -165,7 +165,9 @@ def show_plan(drain: Drain) -> None:
         (move.version, f"load on {move.to}{_replacing(move)}", idle(move.idle_seconds), move.in_flight)
         for move in drain.moves
     ]
-    rows += [(held.version, f"on {', '.join(held.engines)} already", "", "") for held in drain.elsewhere]
+    rows += [
+        (loaded.version, f"on {', '.join(loaded.engines)} already", "", "") for loaded in drain.elsewhere
+    ]
     rows += [(stay.version, f"not loaded elsewhere ({stay.reason})", "", "") for stay in drain.stays]
     if rows:
         show(table(("adapter", "plan", "idle", "running"), rows, right=("idle", "running")))

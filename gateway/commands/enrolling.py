@@ -134,7 +134,7 @@ def _offer(url: str, name: str, token: str, key: str, *, begun: bool) -> None:
     except ApiError as error:
         if begun and error.code == "revoked_api_key" and _accepted(url, name, key):
             return
-        raise ApiError(error.status, error.said, error.code) from error
+        raise ApiError(error.status, error.gateway_message, error.code) from error
 
 
 def _accepted(url: str, name: str, key: str) -> bool:

@@ -138,18 +138,18 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         del deep
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a mapping key must be text", key.start_mark
                 )
-            if key.value in made:
+            if key.value in mapping:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"duplicate key {key.value[:80]!r}", key.start_mark
                 )
-            made[key.value] = self.construct_object(value, deep=True)
-        return made
+            mapping[key.value] = self.construct_object(value, deep=True)
+        return mapping
 
 
 for _tag, _pattern, _first in (

@@ -35,7 +35,7 @@ class Security:
         engine = self.host.engine.identity
         for identity in (*self.host.identities, *((engine,) if engine else ())):
             warn_if_not_valid(identity)
-        found = exposure.of_listener(
+        finding = exposure.of_listener(
             agent_host,
             tls=self.host.server is not None,
             behind_proxy=self.behind_proxy,
@@ -43,8 +43,8 @@ class Security:
             remedy="Set FLORIN_TLS_CERT and FLORIN_TLS_KEY on this host, or, on a private network, "
             "FLORIN_BEHIND_PROXY=true.",
         )
-        if found.status != "ok":
-            log.warning("%s %s", found.message, found.remedy)
+        if finding.status != "ok":
+            log.warning("%s %s", finding.message, finding.remedy)
 
 
 def of(
@@ -75,7 +75,7 @@ def of(
             "FLORIN_ENGINE_CERT and FLORIN_ENGINE_KEY."
         )
     return Security(
-        HostSecurity(server, access, tuple(one for one in (server_identity, shown) if one)),
+        HostSecurity(server, access, tuple(identity for identity in (server_identity, shown) if identity)),
         trust,
         {"authorization": f"Bearer {launch.api_key}"} if launch.api_key else {},
         environ.get("FLORIN_BEHIND_PROXY", "").strip().lower() in _TRUE,

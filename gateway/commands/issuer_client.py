@@ -67,18 +67,18 @@ def ask(url: str, form: Mapping[str, str] | None = None) -> Json:
     if answer.is_success:
         return body
     code = str(body.get("error") or "")
-    said = str(body.get("error_description") or code or f"HTTP {answer.status_code}")
-    raise IssuerRefusalError(code, f"The issuer refused: {said[:300]}")
+    reason = str(body.get("error_description") or code or f"HTTP {answer.status_code}")
+    raise IssuerRefusalError(code, f"The issuer refused: {reason[:300]}")
 
 
 def payload(token: str) -> Json:
     """The claims of a token, unverified: for what the gateway verifies anyway. Empty if it is no JWT."""
     try:
         part = token.split(".")[1]
-        found = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     except (IndexError, ValueError, binascii.Error):
         return {}
-    return found if isinstance(found, dict) else {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def _trust() -> ssl.SSLContext:

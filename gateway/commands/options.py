@@ -126,7 +126,7 @@ def _parameter(field: OptionField, *, defaults: bool) -> inspect.Parameter:
     elif field.kind == "choice":
         kind, settings = field.type, {}
     elif field.kind == "count" and field.least is not None and not field.option.clears:
-        kind, settings = int, {"min": field.least}
+        kind, settings = int, {"min": field.least, "max": field.most}
     elif field.kind == "number" and field.least is not None and not field.option.clears:
         kind, settings = float, {"min": field.least, "max": field.most}
     words = field.help

@@ -59,22 +59,22 @@ def clean(value: Any) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
     """`right`: columns to align right."""
     piped = not sys.stdout.isatty()
-    made = Table(box=None if piped else SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    listing = Table(box=None if piped else SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(
+        listing.add_column(
             column, justify="right" if column in right else "left", overflow="fold", no_wrap=piped
         )
     for row in rows:
-        made.add_row(*(value if isinstance(value, Text) else Text(clean(value)) for value in row))
-    return made
+        listing.add_row(*(value if isinstance(value, Text) else Text(clean(value)) for value in row))
+    return listing
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
     """One object, one line per field."""
-    made = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2))
     for name, value in pairs:
-        made.add_row(Text(name, "bold"), Text(clean(value)))
-    return made
+        grid.add_row(Text(name, "bold"), Text(clean(value)))
+    return grid
 
 
 def show(renderable: Any) -> None:

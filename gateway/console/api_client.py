@@ -20,7 +20,7 @@ Json = dict[str, Any]
 A = TypeVar("A", bound=Answer)
 
 _MOST_BYTES: Final = 32 * 1024 * 1024
-"""Of one answer that a page reads whole."""
+"""The limit on one answer that a page reads whole."""
 
 
 class ApiError(Exception):
@@ -196,18 +196,18 @@ class ApiClient:
         }
 
 
-async def maybe(asked: Awaitable[Any]) -> tuple[Any, ApiError | None]:
+async def maybe(answer: Awaitable[Any]) -> tuple[Any, ApiError | None]:
     """What the API answers, or why it does not: for a part without which a page is still worth showing."""
     try:
-        return await asked, None
+        return await answer, None
     except ApiError as error:
         return None, error
 
 
 def _error(answer: RawAnswer) -> ApiError:
     try:
-        found = orjson.loads(answer.body)["error"]
-        findings = tuple(found.get("findings") or ())
-        return ApiError(answer.status, found["code"], found["message"], found.get("param"), findings)
+        error = orjson.loads(answer.body)["error"]
+        findings = tuple(error.get("findings") or ())
+        return ApiError(answer.status, error["code"], error["message"], error.get("param"), findings)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return ApiError(answer.status, "internal_error", f"The API answered with status {answer.status}.")

@@ -32,7 +32,7 @@ def rows(
     opens = ['<td class="right">' if head.column.right else "<td>" for head in heads]
     lines = []
     for row in shown:
-        first, *rest = [cell(kind, one, reaches, now) for kind, one in zip(kinds, row, strict=True)]
+        first, *rest = [cell(kind, content, reaches, now) for kind, content in zip(kinds, row, strict=True)]
         others = "".join(f"{start}{html}</td>" for start, html in zip(opens[1:], rest, strict=True))
         lines.append(f'<tr><th scope="row">{first}</th>{others}</tr>')
     return Markup("".join(lines))  # noqa: S704  # made of what `cell` has escaped
@@ -62,14 +62,14 @@ def _linked(kind: Kind, shown: Cell, text: Markup, reaches: Callable[[str], bool
     return Markup("<code>{}</code>").format(text) if kind == "code" else text
 
 
-def time(at: int | None, now: int) -> Markup:
+def time(moment: int | None, now: int) -> Markup:
     """Unix microseconds: relative, and exact when the visitor asks for exact times."""
-    if not at:
+    if not moment:
         return NOTHING
-    exact = formats.exact(at)
+    exact = formats.exact(moment)
     return Markup(
         '<time datetime="{}" title="{}"><span class="relative">{}</span><span class="exact">{}</span></time>'
-    ).format(formats.iso(at), exact, formats.relative(at, now), exact)
+    ).format(formats.iso(moment), exact, formats.relative(moment, now), exact)
 
 
 def prose(text: str) -> Markup:

@@ -146,12 +146,12 @@ class Console:
         method = "GET" if visit.request.method == "HEAD" else visit.request.method
         known = False
         for (pattern, _, converters), route in self._routes:
-            found = pattern.match(visit.request.url.path)
-            if found is None:
+            match = pattern.match(visit.request.url.path)
+            if match is None:
                 continue
             known = True
             if route.method == method:
-                visit.params = {n: converters[n].convert(v) for n, v in found.groupdict().items()}
+                visit.params = {n: converters[n].convert(v) for n, v in match.groupdict().items()}
                 if visit.role not in route.roles:
                     raise ApiError(403, "insufficient_role", _NOT_YOURS.format(role=visit.role))
                 return route
@@ -190,8 +190,8 @@ class Console:
         )
 
     def _failure(self, request: Request, visit: Visit | None, error: ApiError) -> Response:
-        whole = "hx-boosted" in request.headers or request.headers.get("hx-target") == "main"
-        part = "hx-request" in request.headers and (request.method == "POST" or not whole)
+        whole_page = "hx-boosted" in request.headers or request.headers.get("hx-target") == "main"
+        part = "hx-request" in request.headers and (request.method == "POST" or not whole_page)
         template = "error_part.html.j2" if part else "error.html.j2"
         text = self._renderer.render(template, visit=visit, error=error, path=request.url.path)
         return HTMLResponse(text, error.status)
@@ -371,13 +371,13 @@ _CROSS_SITE: Final = "This came from a page of another site, and was not done."
 _NOT_YOURS: Final = "Your key has role {role}, which has no such page."
 
 
-async def unless_gone(request: Request, made: Coroutine[Any, Any, Response]) -> Response:
+async def unless_gone(request: Request, response: Coroutine[Any, Any, Response]) -> Response:
     """What somebody still waits for. Who goes to another page must not wait there for what the last one asked
     the ledger: a tenant's queries run one after another. Only for what changes nothing. Raises
     ClientDisconnect."""
     if request.method != "GET":
-        return await made
-    answer = asyncio.ensure_future(made)
+        return await response
+    answer = asyncio.ensure_future(response)
     left = asyncio.ensure_future(_disconnect(request))
     try:
         await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
@@ -397,8 +397,8 @@ async def _disconnect(request: Request) -> None:
 
 def _opens(request: Request) -> bool:
     """Whether a browser opens a page from elsewhere and has nothing to show yet. Downloads look the same."""
-    wanted = request.headers.get("sec-fetch-dest") == "document" and "hx-request" not in request.headers
-    return wanted and request.method == "GET" and "format" not in request.query_params
+    navigates = request.headers.get("sec-fetch-dest") == "document" and "hx-request" not in request.headers
+    return navigates and request.method == "GET" and "format" not in request.query_params
 
 
 def _home(role: Role) -> str:

@@ -17,22 +17,22 @@ _STEPS: Final = (
 )
 
 
-def exact(at: int | None) -> str:
+def exact(moment: int | None) -> str:
     """Unix microseconds as `2026-11-23 13:46:12 UTC`."""
-    if at is None:
+    if moment is None:
         return NONE
-    return datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(moment // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def iso(at: int) -> str:
-    return datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def iso(moment: int) -> str:
+    return datetime.fromtimestamp(moment // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def relative(at: int | None, now: int) -> str:
+def relative(moment: int | None, now: int) -> str:
     """`3 min ago`, `in 2 h`; farther away than 90 days: the date."""
-    if at is None:
+    if moment is None:
         return NONE
-    seconds = (now - at) / 1e6
+    seconds = (now - moment) / 1e6
     size = abs(seconds)
     if size < 1:
         return "now"
@@ -40,7 +40,7 @@ def relative(at: int | None, now: int) -> str:
         if size < below:
             amount = f"{int(size // unit)} {name}"
             return f"{amount} ago" if seconds > 0 else f"in {amount}"
-    return exact(at)[:10]
+    return exact(moment)[:10]
 
 
 def number(value: Any) -> str:
@@ -72,7 +72,7 @@ def size(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Of a share between 0 and 1."""
+    """Format a share between 0 and 1."""
     return NONE if value is None else f"{value * 100:.1f} %"
 
 

@@ -40,8 +40,8 @@ class FormField:
 
 
 def fields_of(body: type[BaseModel], *names: str, section: str = "", values: Any = None) -> list[FormField]:
-    """Of those that carry an `Option`, or of those named, in that order. `values`: an object that has them,
-    to be changed; None: a new one."""
+    """Fields for those that carry an `Option`, or for those named, in that order. `values`: an object that
+    has them, to be changed; None: a new one."""
     known = {option.path[-1]: option for option in options_of(body, *filter(None, [section]))}
     return [_field(known[name], values) for name in names or known]
 
@@ -122,7 +122,7 @@ def _help(option: OptionField) -> str:
 
 
 def _choices(option: OptionField) -> list[tuple[str, str]] | None:
-    """Of a select."""
+    """What a select offers, as (value, label)."""
     if option.kind == "choice":
         return list(option.values.items())
     if option.kind == "switch" and (unset := option.option.unset):

@@ -46,7 +46,7 @@ class Asset:
     compressed: bytes
     media: str
     version: str
-    """Of its content; in its URL, so that browsers may keep it for ever."""
+    """A digest of its content; in its URL, so that browsers may keep it for ever."""
 
 
 class Renderer:
@@ -66,7 +66,7 @@ class Renderer:
         filters: dict[str, Callable[..., str]] = {
             "exact": formats.exact,
             "iso": formats.iso,
-            "relative": lambda at: formats.relative(at, clock()),
+            "relative": lambda moment: formats.relative(moment, clock()),
             "number": formats.number,
             "compact": formats.compact,
             "size": formats.size,
@@ -79,7 +79,7 @@ class Renderer:
         env.globals |= {
             "asset": self._url,
             "entries": entries,
-            "moment": lambda at: cells.time(at, clock()),
+            "moment": lambda moment: cells.time(moment, clock()),
             "table_rows": lambda view, visit: cells.rows(view.heads, view.rows, visit.reaches, clock()),
         }
         self._env = env

@@ -26,7 +26,7 @@ class Cell:
     """Sorted by, filtered by and exported."""
     href: str = ""
     tone: str = ""
-    """Of a badge: good, warn, bad, info or empty for neutral."""
+    """A badge's tone: good, warn, bad, info or empty for neutral."""
     note: str = ""
     """Small text below."""
     text: str = ""
@@ -43,7 +43,8 @@ class Column:
     """In URLs and exports."""
     title: str
     value: Callable[[Any], Any]
-    """Of a row: a bare value or a Cell. Money is a Decimal or its text, times are Unix microseconds."""
+    """What a row has in this column: a bare value or a Cell. Money is a Decimal or its text, times are Unix
+    microseconds."""
     kind: Kind = "text"
     help: str = ""
 
@@ -105,18 +106,18 @@ def view(  # keyword-only options of one thing
     the order of `rows`. `name`: for the second table of a page, whose parameters are then `name.sort` and so
     on."""
     prefix = f"{name}." if name else ""
-    asked = query.get(f"{prefix}sort", sort)
+    order = query.get(f"{prefix}sort", sort)
     words = query.get(f"{prefix}q", "").strip()[:100]
     cells = [tuple(_cell(column.value(row)) for column in columns) for row in rows]
     if words:
         needles = words.lower().split()
         cells = [row for row in cells if _matches(row, needles)]
-    by = next((n for n, column in enumerate(columns) if column.name == asked.lstrip("-")), None)
+    by = next((n for n, column in enumerate(columns) if column.name == order.lstrip("-")), None)
     if by is not None:
         known = [row for row in cells if row[by].value is not None]
         unknown = [row for row in cells if row[by].value is None]  # last, whatever the direction
         kind = columns[by].kind
-        known.sort(key=lambda row: _order(row[by].value, kind), reverse=asked.startswith("-"))
+        known.sort(key=lambda row: _order(row[by].value, kind), reverse=order.startswith("-"))
         cells = known + unknown
     pages = max(1, -(-len(cells) // size))
     page = min(max(_number(query.get(f"{prefix}page", "1")), 1), pages)
@@ -129,8 +130,8 @@ def view(  # keyword-only options of one thing
     heads = []
     for column in columns:
         direction: Literal["", "ascending", "descending"] = ""
-        if asked.lstrip("-") == column.name:
-            direction = "descending" if asked.startswith("-") else "ascending"
+        if order.lstrip("-") == column.name:
+            direction = "descending" if order.startswith("-") else "ascending"
         falling = direction == "ascending" or (not direction and column.right)
         heads.append(Head(column, url(sort=("-" if falling else "") + column.name, page=""), direction))
     own = {f"{prefix}q", f"{prefix}page", "format"}

@@ -58,7 +58,7 @@ class Visit:
     params: Mapping[str, str] = field(default_factory=dict)
     """Those of the path."""
     form: FormData = field(default_factory=FormData)
-    """Of a POST, unless its route reads the body itself."""
+    """The fields of a POST, unless its route reads the body itself."""
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -80,8 +80,8 @@ class Visit:
 
     def text(self, name: str) -> str:
         """A field of the form, without surrounding blanks; empty if it is absent or a file."""
-        found = self.form.get(name, "")
-        return found.strip() if isinstance(found, str) else ""
+        content = self.form.get(name, "")
+        return content.strip() if isinstance(content, str) else ""
 
     def page(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """A whole page, or with a template that extends nothing, a part of one."""
@@ -93,10 +93,10 @@ class Visit:
     def notice(self) -> str:
         """What the action before this page did, if it left word."""
         try:
-            found = orjson.loads(base64.urlsafe_b64decode(self.request.cookies.get(FLASH, "")))
+            message = orjson.loads(base64.urlsafe_b64decode(self.request.cookies.get(FLASH, "")))
         except ValueError:  # binascii's and orjson's errors are ones
             return ""
-        return found[:500] if isinstance(found, str) else ""
+        return message[:500] if isinstance(message, str) else ""
 
     def see(self, path: str, notice: str = "") -> Response:
         """Redirect after an action. `notice`: what it did, for the next page to say."""
@@ -112,10 +112,10 @@ class Visit:
 
     def export(self, table: TableView, name: str) -> Response | None:
         """The whole table as CSV or JSON if the URL asks for it with `format`."""
-        found = exported(table, self.query.get("format", ""))
-        if found is None:
+        file = exported(table, self.query.get("format", ""))
+        if file is None:
             return None
-        body, media, suffix = found
+        body, media, suffix = file
         headers = {"content-disposition": f'attachment; filename="{name}.{suffix}"'}
         return Response(body, media_type=media, headers=headers)
 

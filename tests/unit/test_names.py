@@ -7,8 +7,6 @@ import pytest
 from tests.tools.figures import docstrings_that_begin_with_of, sources, vague_names
 
 CODE = ("adapters", "deploy", "florin_gateway.py", "gateway", "loadtests")
-STILL_TO_DO = {f"gateway/{package}/" for package in ("commands", "console")}
-"""Paths that still have such names. It only shrinks: whoever cleans one takes its line away."""
 
 
 @pytest.fixture(scope="module")
@@ -16,30 +14,14 @@ def texts() -> dict[str, str]:
     return sources(CODE)
 
 
-def still_to_do(path: str) -> bool:
-    return path.startswith(tuple(STILL_TO_DO))
-
-
 def test_variables_are_named_after_what_they_hold(texts):
-    vague = [
-        name for path, text in texts.items() if not still_to_do(path) for name in vague_names(path, text)
-    ]
+    vague = [name for path, text in texts.items() for name in vague_names(path, text)]
     assert not vague, "\n".join(map(str, vague))
 
 
 def test_docstrings_do_not_begin_with_of(texts):
-    bare = [
-        path for path, text in texts.items() if not still_to_do(path) and docstrings_that_begin_with_of(text)
-    ]
+    bare = [path for path, text in texts.items() if docstrings_that_begin_with_of(text)]
     assert not bare, "begin with a verb or the thing: " + ", ".join(bare)
-
-
-@pytest.mark.parametrize("start", sorted(STILL_TO_DO))
-def test_what_is_still_to_do_has_something_to_do(start: str, texts):
-    below = [(path, text) for path, text in texts.items() if path.startswith(start)]
-    assert any(next(vague_names(*file), None) or docstrings_that_begin_with_of(file[1]) for file in below), (
-        f"{start} is done: take it off the list"
-    )
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,10 @@ def _listed(body: Budgets) -> None:
         return
     rows = [
         (
-            _whose(one), shown(one.amount), shown(one.so_far), _percent(one.used_percent),
-            shown(one.expected), status(one.status), one.first,
+            _whose(budget), shown(budget.amount), shown(budget.so_far), _percent(budget.used_percent),
+            shown(budget.expected), status(budget.status), budget.first,
         )
-        for one in body.data
+        for budget in body.data
     ]  # fmt: skip  # as the columns
     columns = (
         "budget of",

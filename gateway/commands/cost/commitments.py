@@ -43,12 +43,12 @@ def _people(body: CommitmentReport) -> None:
     else:
         rows = [
             (
-                str(one.id), one.description, f"{one.gpus:,} x {one.gpu_type}", one.region,
-                shown(one.committed_gpu_hours, 3), shown(one.used_gpu_hours, 3),
-                percent(one.utilisation), shown(one.net_cost), shown(one.unused_cost),
-                shown(one.list_cost), shown(one.savings),
+                str(row.id), row.description, f"{row.gpus:,} x {row.gpu_type}", row.region,
+                shown(row.committed_gpu_hours, 3), shown(row.used_gpu_hours, 3),
+                percent(row.utilisation), shown(row.net_cost), shown(row.unused_cost),
+                shown(row.list_cost), shown(row.savings),
             )
-            for one in body.rows
+            for row in body.rows
         ]  # fmt: skip  # as the columns
         columns = (
             "id", "commitment", "GPUs", "region", "GPU-hours", "used", "utilisation", f"net cost {currency}",
@@ -70,11 +70,11 @@ def _coverage(gpu_types: Sequence[Coverage]) -> None:
         return
     rows = [
         (
-            one.gpu_type, shown(one.provisioned_gpu_hours, 3), shown(one.covered_gpu_hours, 3),
-            percent(one.coverage), shown(one.reserved_without_commitment_gpu_hours, 3),
-            shown(one.spot_gpu_hours, 3), shown(one.on_demand_gpu_hours, 3),
+            row.gpu_type, shown(row.provisioned_gpu_hours, 3), shown(row.covered_gpu_hours, 3),
+            percent(row.coverage), shown(row.reserved_without_commitment_gpu_hours, 3),
+            shown(row.spot_gpu_hours, 3), shown(row.on_demand_gpu_hours, 3),
         )
-        for one in gpu_types
+        for row in gpu_types
     ]  # fmt: skip  # as the columns
     columns = (
         "gpu type", "GPU-hours provisioned", "covered", "coverage", "reserved, no commitment", "spot",
@@ -89,10 +89,10 @@ def _spot(spot: Sequence[SpotSavings], currency: str) -> None:
         return
     rows = [
         (
-            one.gpu_type, one.region, shown(one.gpu_hours, 3), shown(one.cost),
-            shown(one.list_cost), shown(one.savings),
+            row.gpu_type, row.region, shown(row.gpu_hours, 3), shown(row.cost),
+            shown(row.list_cost), shown(row.savings),
         )
-        for one in spot
+        for row in spot
     ]  # fmt: skip  # as the columns
     columns = ("spot", "region", "GPU-hours", f"cost {currency}", "on demand", "savings")
     say("")

@@ -100,12 +100,12 @@ def _gpu(row: Offer) -> str:
 
 def _sources(rows: Sequence[Offer]) -> dict[str, list[str]]:
     """Source of a stated speed → the GPU types it covers."""
-    found: dict[str, list[str]] = {}
+    gpu_types: dict[str, list[str]] = {}
     for row in rows:
-        names = found.setdefault(row.speedup_source, []) if row.speedup_source else []
+        names = gpu_types.setdefault(row.speedup_source, []) if row.speedup_source else []
         if row.gpu_type not in names:
             names.append(clean(row.gpu_type))
-    return found
+    return gpu_types
 
 
 def _money(text: str) -> str:

@@ -36,7 +36,7 @@ class Receiver:
         self._token = token
         self.sent = 0
         self.known = 0
-        """Of these, what the receiver had already."""
+        """How many of these the receiver had already."""
 
     @property
     def to_stdout(self) -> bool:
@@ -46,11 +46,11 @@ class Receiver:
         """Deliver the events in order. Returns why it stopped; empty if it did not. Raises UsageError."""
         from gateway.costs.events.formats import FORMATS
 
-        made = [one for event in events for one in FORMATS[self._form](event, self._customers)]
+        messages = [message for event in events for message in FORMATS[self._form](event, self._customers)]
         if self._url is not None:
-            return self._post(made) if made else ""
-        self._write("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in made))
-        self.sent += len(made)
+            return self._post(messages) if messages else ""
+        self._write("".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages))
+        self.sent += len(messages)
         return ""
 
     def _write(self, lines: str) -> None:
@@ -64,14 +64,14 @@ class Receiver:
         except OSError as error:
             raise UsageError(f"--output: {self._output} cannot be written: {error.strerror}.") from error
 
-    def _post(self, made: Sequence[dict[str, Any]]) -> str:
+    def _post(self, messages: Sequence[dict[str, Any]]) -> str:
         import httpx2
 
         size = 1 if self._form == "stripe" else _BATCH
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         with httpx2.Client(timeout=_SECONDS, headers=headers) as client:
-            for start in range(0, len(made), size):
-                batch = list(made[start : start + size])
+            for start in range(0, len(messages), size):
+                batch = list(messages[start : start + size])
                 try:
                     failure, known = self._send(client, batch)
                 except httpx2.HTTPError as error:
@@ -90,7 +90,7 @@ class Receiver:
         known = _known(self._form, answer, len(batch))
         if not known:
             return f"the receiver answered {answer.status_code}: {answer.text[:300]}", 0
-        rest = [one for index, one in enumerate(batch) if index not in known]
+        rest = [message for index, message in enumerate(batch) if index not in known]
         if rest:
             again = client.post(self._url or "", **_request(self._form, rest))
             if not again.is_success:
@@ -125,7 +125,7 @@ def _known(form: str, answer: httpx2.Response, count: int) -> set[int]:
 
 
 def _duplicates(details: object, count: int) -> Iterator[int]:
-    """Of Lago's `{"0": {"transaction_id": ["value_already_exist"]}, …}`."""
+    """Positions in Lago's `{"0": {"transaction_id": ["value_already_exist"]}, …}`."""
     for index, errors in details.items() if isinstance(details, dict) else ():
         if errors == {"transaction_id": ["value_already_exist"]} and str(index).isdigit():
             yield int(index)

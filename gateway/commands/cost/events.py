@@ -143,13 +143,13 @@ def _check(
 
 
 def _customers(pairs: list[str]) -> dict[str, str]:
-    found = {}
+    customers = {}
     for pair in pairs:
         tenant, equals, name = pair.partition("=")
         if not (tenant and equals and name):
             raise UsageError(f"--customer: {pair!r} is not TENANT=ID, like acme=cus_123.")
-        found[tenant] = name
-    return found
+        customers[tenant] = name
+    return customers
 
 
 def _held(cursor: Path | None) -> str | None:
@@ -157,26 +157,26 @@ def _held(cursor: Path | None) -> str | None:
     if cursor is None:
         return None
     try:
-        held = json.loads(cursor.read_text())
+        saved = json.loads(cursor.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise UsageError(f"--cursor: {cursor} cannot be read: {error}") from error
-    if not isinstance(held, dict) or not isinstance(held.get("next"), str):
+    if not isinstance(saved, dict) or not isinstance(saved.get("next"), str):
         raise UsageError(f"--cursor: {cursor} is not a cursor of florin cost events.")
-    position: str = held["next"]
+    position: str = saved["next"]
     return position
 
 
 def _keep(cursor: Path, position: str) -> None:
     """Replace the file at once, so that a crash leaves the old or the new position. Raises UsageError."""
-    made = cursor.with_name(f".{cursor.name}.new")
+    replacement = cursor.with_name(f".{cursor.name}.new")
     try:
-        with made.open("w") as file:
+        with replacement.open("w") as file:
             file.write(json.dumps({"next": position}) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        made.replace(cursor)
+        replacement.replace(cursor)
     except OSError as error:
         sys.stdout.flush()
         raise UsageError(f"--cursor: {cursor} cannot be written: {error.strerror}.") from error

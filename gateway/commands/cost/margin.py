@@ -108,6 +108,6 @@ def _remarks(body: MarginReport) -> None:
     note_incomplete(body)
 
 
-def _less(whole: int | None, part: int | None) -> int | None:
-    """Of cents that the statements are rounded to, so that rows and columns add up."""
-    return None if whole is None or part is None else whole - part
+def _less(amount: int | None, part: int | None) -> int | None:
+    """Subtract cents that the statements are rounded to, so that rows and columns add up."""
+    return None if amount is None or part is None else amount - part

@@ -21,7 +21,7 @@ app.add_typer(_policy, name="policy")
 
 _PATH = "/finance/v1/policy"
 _FIRST = "1970-01"
-"""Of a policy set before any month was closed."""
+"""The first month of a policy that was set before any month was closed."""
 
 
 @command(_policy, "show")

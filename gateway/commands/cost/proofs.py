@@ -133,7 +133,7 @@ def _compared(verification: Verification, seal: str) -> Verification:
     detail = verification.seal if same else f"The seal is {verification.seal}; expected {seal}."
     check = {"name": "seal expected", "ok": same, "detail": detail}
     body = verification.body
-    return Verification.read(body | {"ok": body["ok"] and same, "checks": [check, *body["checks"]]})
+    return Verification.read(body | {"ok": verification.ok and same, "checks": [check, *body["checks"]]})
 
 
 def _offline(path: Path, records: Path | None, seal: str | None) -> Verification:

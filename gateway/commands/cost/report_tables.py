@@ -71,11 +71,11 @@ def _heading(report: CostReport) -> str:
 
 
 def _main(report: CostReport, parts: dict[str, Figures]) -> None:
-    groups, rows, whole = report.by, report.rows, report.whole
+    groups, rows, overall = report.by, report.rows, report.whole
     currency = f" {report.currency}" if report.currency else ""
     hours, costs = (
-        _column(rows, parts, whole, _hours, least=3),
-        _column(rows, parts, whole, _cost, cents=lambda figures: cents_of(figures.amount_cents)),
+        _column(rows, parts, overall, _hours, least=3),
+        _column(rows, parts, overall, _cost, cents=lambda figures: cents_of(figures.amount_cents)),
     )
     names = [_names(row, groups, report.key_labels) for row in rows]
     counts = [_counts(row) for row in rows]
@@ -83,7 +83,7 @@ def _main(report: CostReport, parts: dict[str, Figures]) -> None:
     for label, figures in parts.items():
         names.append([label, *blank])
         counts.append(_counts(figures) if label in _COUNTED else [""] * len(_COUNTS))
-    if whole is not None:
+    if overall is not None:
         names.append(["total", *blank])
         counts.append([""] * len(_COUNTS))
     heads, columns = [*_COUNTS.values(), f"cost{currency}"], [costs]
@@ -110,13 +110,13 @@ def _fitting(
     screen = console()
     for hidden in ((), ("of which cached",), ("of which cached", "input", "output")):
         kept = [index for index, name in enumerate(columns) if name not in hidden]
-        made = table([columns[i] for i in kept], ([row[i] for i in kept] for row in rows), right=heads)
-        made.padding = (0, 1, 0, 0)
-        for index, row in enumerate(made.rows):
+        fitted = table([columns[i] for i in kept], ([row[i] for i in kept] for row in rows), right=heads)
+        fitted.padding = (0, 1, 0, 0)
+        for index, row in enumerate(fitted.rows):
             row.end_section = index in ends
-        if Measurement.get(screen, screen.options.update(max_width=10_000), made).maximum <= screen.width:
+        if Measurement.get(screen, screen.options.update(max_width=10_000), fitted).maximum <= screen.width:
             break
-    return made
+    return fitted
 
 
 def _names(row: CostRow, groups: Sequence[str], keys: Mapping[str, str]) -> list[str]:
@@ -160,7 +160,7 @@ def _allocated(report: CostReport, parts: dict[str, Figures], length: int) -> li
 def _column(
     rows: Sequence[CostRow],
     parts: dict[str, Figures],
-    whole: Figures | None,
+    overall: Figures | None,
     amount: Callable[[Figures], Decimal | None],
     *,
     least: int = 2,
@@ -170,15 +170,15 @@ def _column(
     to the sums shown, because a reader will check. `cents`: amounts that are rounded already, as on the
     statements."""
     inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
-    total = summed(outside) if whole is None else amount(whole)
+    total = summed(outside) if overall is None else amount(overall)
     places = max(least, places_of([total, *outside]))
     if places == 2:  # more places contradict no statement
         inside = _rather([cents(row) for row in rows], inside)
         outside = _rather([cents(part) for part in parts.values()], outside)
-        total = summed(outside) if whole is None else total
+        total = summed(outside) if overall is None else total
     outside = rounded(outside, total, places)
     inside = rounded(inside, outside[0], places)
-    return [shown(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
+    return [shown(a, places) for a in (*inside, *outside, *([] if overall is None else [total]))]
 
 
 def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[Decimal | None]:

@@ -24,7 +24,7 @@ _SECONDS: Final = 10.0
 
 class Finding(Diagnosis):
     href: str = ""
-    """Of the page about its subject."""
+    """The address of the page about its subject."""
 
     @property
     def command(self) -> str:

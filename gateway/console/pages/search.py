@@ -26,7 +26,7 @@ from gateway.tenants.directory import Role
 A = TypeVar("A", bound=Answer)
 
 _MOST: Final = 12
-"""Of each group."""
+"""The limit on the hits of each group."""
 _LONGEST: Final = 200
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{7,199}")
 _PAGES: Final = (

@@ -16,7 +16,7 @@ VISITORS = OPERATORS | CUSTOMERS
 
 
 def full_name(visit: Visit) -> str:
-    """Of the adapter in the path."""
+    """The name of the adapter in the path, with its tenant."""
     return f"{visit.params['tenant']}/{visit.params['name']}"
 
 

@@ -28,7 +28,7 @@ from gateway.schemas.base import Listed
 from gateway.schemas.evaluations import Evaluation, ListedEvaluation, Result
 
 _MOST_BYTES: Final = 17 * 1024 * 1024
-"""Of the form: a held-out set as large as the API takes, and the fields."""
+"""The limit on the form: a held-out set as large as the API takes, and the fields."""
 _METRICS: Final = [
     ("exact", "Exact: the answer is the expected one"),
     ("regex", "Pattern: the answer contains a match"),
@@ -73,22 +73,22 @@ async def evaluations(visit: Visit) -> Response:
 
 async def new(visit: Visit) -> Response:
     name = full_name(visit)
-    found = await adapter(visit)
-    versions = list(reversed(found.versions))
+    details = await adapter(visit)
+    versions = list(reversed(details.versions))
     others = [("", "Nothing"), ("live", "The live version"), ("base", "The base model")]
-    canary = found.canary.version if found.canary else None
-    newest = next((v for v in versions if v != found.live), found.live)
-    wanted = visit.query.get("version") or canary or newest
+    canary = details.canary.version if details.canary else None
+    newest = next((v for v in versions if v != details.live), details.live)
+    chosen = visit.query.get("version") or canary or newest
     return visit.page(
         "adapter_evaluate.html.j2",
-        adapter=found,
+        adapter=details,
         name=name,
         versions=[(v, v) for v in versions],
-        wanted=wanted,
+        chosen=chosen,
         against=[*others, *((v, v) for v in versions)],
         metrics=_METRICS,
         tabs=tabs(visit, name),
-        cli=command("adapter", "eval", f"{name}@{wanted}", "--data", "held-out.jsonl", "--against", "live"),
+        cli=command("adapter", "eval", f"{name}@{chosen}", "--data", "held-out.jsonl", "--against", "live"),
     )
 
 
@@ -127,7 +127,7 @@ async def start(visit: Visit) -> Response:
 
 
 async def _cases(visit: Visit) -> str:
-    """Of the file, or pasted. Raises ApiError."""
+    """The cases from the file, or those pasted. Raises ApiError."""
     file = visit.form.get("file")
     if not (isinstance(file, UploadFile) and file.size):
         return visit.text("data")
@@ -150,19 +150,19 @@ async def live(visit: Visit) -> Response:
 
 
 async def _drawn(visit: Visit) -> dict[str, Any]:
-    name, wanted = full_name(visit), visit.params["evaluation"]
-    found = await visit.api.get(api_of(name, "evaluations", wanted), Evaluation)
-    progress = found.progress
+    name, evaluation_id = full_name(visit), visit.params["evaluation"]
+    evaluation = await visit.api.get(api_of(name, "evaluations", evaluation_id), Evaluation)
+    progress = evaluation.progress
     done = progress.completed + progress.failed if progress else 0
     return {
-        "e": found,
-        "r": found.result or Result(),
+        "e": evaluation,
+        "r": evaluation.result or Result(),
         "name": name,
-        "open": found.status in _OPEN,
+        "open": evaluation.status in _OPEN,
         "done": done,
         "total": progress.total if progress else 0,
-        "verdict": _ended(found),
-        "cli": command("adapter", "evals", name, found.id),
+        "verdict": _ended(evaluation),
+        "cli": command("adapter", "evals", name, evaluation.id),
     }
 
 

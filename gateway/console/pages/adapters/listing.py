@@ -25,12 +25,12 @@ async def adapters(visit: Visit) -> Response:
         return await _models(visit)
     operator = visit.role is Role.OPERATOR
     costly = operator and visit.query.get("cost") == "month"
-    found, placed, costs = await asyncio.gather(
+    listed, placed, costs = await asyncio.gather(
         visit.api.get("/admin/v1/adapters", Listed[Adapter]),
         visit.api.get("/admin/v1/placement", Listed[EnginePlacement]) if operator else _unplaced(),
         visit.api.get("/finance/v1/adapters") if costly else _nothing(),
     )
-    every = list(found.data)
+    every = list(listed.data)
     used = rows.last_used(placed.data, visit.now)
     by_name = {row["adapter"]: row for row in costs["rows"]} if costly else None
     columns = rows.columns(operator=operator, used=used, costs=by_name)
@@ -89,15 +89,15 @@ _MODELS = [
 
 async def _models(visit: Visit) -> Response:
     """For a key that calls models and manages none: what it may call."""
-    found = (await visit.models(visit.key).get("/v1/models"))["data"]
+    models = (await visit.models(visit.key).get("/v1/models"))["data"]
     known = [
         {**m, "href": f"/console/adapters/{m['id']}/try" if m["parent"] else ""}
-        for m in found
+        for m in models
         if "/" in m["id"] or not m["parent"]  # not the short names
     ]
     table = visit.table(_MODELS, known, sort="model")
     return visit.export(table, "models") or visit.page(
-        "adapters_models.html.j2", table=table, any=bool(found)
+        "adapters_models.html.j2", table=table, any=bool(models)
     )
 
 

@@ -24,14 +24,14 @@ async def one(visit: Visit) -> Response:
     name = full_name(visit)
     if visit.role is Role.TENANT:
         return RedirectResponse(page_of(name, "try"), 303)
-    found, context = await _now(visit)
+    details, context = await _now(visit)
     table = context["table"]
     return visit.export(table, name.replace("/", "-")) or visit.page(
         "adapter.html.j2",
         **context,
         live_url=f"/console/live/adapters/{name}" + (f"?{visit.request.url.query}" if visit.query else ""),
         tabs=tabs(visit, name),
-        promotable=[v.version for v in found.version_details if v.state in {"ready", "canary"}],
+        promotable=[v.version for v in details.version_details if v.state in {"ready", "canary"}],
         cli=command("adapter", "show", name),
     )
 
@@ -48,21 +48,21 @@ async def live(visit: Visit) -> Response:
 
 async def _now(visit: Visit) -> tuple[AdapterDetails, dict[str, Any]]:
     """The adapter, and what both templates show of it. Raises ApiError."""
-    found, placement = await asyncio.gather(adapter(visit), _explained(visit))
-    name = found.adapter
+    details, placement = await asyncio.gather(adapter(visit), _explained(visit))
+    name = details.adapter
     operator = visit.role is Role.OPERATOR
     table = view(
-        rows.version_columns(found, operator=operator),
-        list(reversed(found.version_details)),
+        rows.version_columns(details, operator=operator),
+        list(reversed(details.version_details)),
         visit.query,
         path=page_of(name),
     )
-    return found, {
-        "adapter": found,
+    return details, {
+        "adapter": details,
         "name": name,
-        "state": rows.state_cell(found),
-        "compared": rows.compared(found),
-        "steps": rows.steps(found),
+        "state": rows.state_cell(details),
+        "compared": rows.compared(details),
+        "steps": rows.steps(details),
         "table": table,
         "placement": placement,
     }
@@ -81,18 +81,18 @@ async def _explained(visit: Visit) -> Explanation | None:
 
 
 async def version(visit: Visit) -> Response:
-    name, wanted = full_name(visit), visit.params["version"]
-    found = await adapter(visit)
-    shown = next((v for v in found.version_details if v.version == wanted), None)
+    name, version_name = full_name(visit), visit.params["version"]
+    details = await adapter(visit)
+    shown = next((v for v in details.version_details if v.version == version_name), None)
     if shown is None:
-        raise ApiError(404, "not_found", f"{name} has no version {wanted[:40]}.")
+        raise ApiError(404, "not_found", f"{name} has no version {version_name[:40]}.")
     single, several = rows.evidence(shown.evidence)
     return visit.page(
         "adapter_version.html.j2",
-        adapter=found,
+        adapter=details,
         name=name,
         v=shown,
-        state=rows.version_state(found, shown),
+        state=rows.version_state(details, shown),
         evaluation=rows.last_evaluation_cell(shown.evaluation),
         single=single,
         several=several,

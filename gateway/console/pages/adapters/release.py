@@ -54,8 +54,8 @@ def promotion(text: Callable[[str], str]) -> Json:
         "window_seconds": None if minutes is None else round(minutes * 60),
         "then": [whole(part, "then", "Then") for part in text("then").replace(",", " ").split()] or None,
     }
-    said = {name: value for name, value in terms.items() if value is not None}
-    return body | {"guard": {"action": action, **said}}
+    given = {name: value for name, value in terms.items() if value is not None}
+    return body | {"guard": {"action": action, **given}}
 
 
 def switched(body: Adapter) -> str:
@@ -64,31 +64,31 @@ def switched(body: Adapter) -> str:
     if canary:
         rest = 100 - canary.weight
         share = f"{canary.version} for {canary.weight} % of calls"
-        said = f"{name} now serves {share}, and {live} for the other {rest} %."
+        sentence = f"{name} now serves {share}, and {live} for the other {rest} %."
     else:
-        said = f"{name} now serves {live}."
+        sentence = f"{name} now serves {live}."
     warnings = body.warnings if isinstance(body, PromotedAdapter) else ()
-    return " ".join([said, *(f"Warning: {warning}" for warning in warnings)])
+    return " ".join([sentence, *(f"Warning: {warning}" for warning in warnings)])
 
 
 async def promote_page(visit: Visit) -> Response:
     name = full_name(visit)
-    found = await adapter(visit)
-    canary = found.canary
-    able = [v.version for v in reversed(found.version_details) if v.state != "retired"]
-    able = [v for v in able if v != found.live]
-    wanted = visit.query.get("version") or (canary.version if canary else next(iter(able), ""))
+    details = await adapter(visit)
+    canary = details.canary
+    able = [v.version for v in reversed(details.version_details) if v.state != "retired"]
+    able = [v for v in able if v != details.live]
+    chosen = visit.query.get("version") or (canary.version if canary else next(iter(able), ""))
     return visit.page(
         "adapter_promote.html.j2",
-        adapter=found,
+        adapter=details,
         name=name,
         able=able,
-        wanted=wanted,
+        chosen=chosen,
         guards=_GUARDS,
         guard=canary.guard if canary else None,
         action="rollback" if canary is None else canary.guard.action if canary.guard else "none",
         tabs=tabs(visit, name),
-        cli=command("adapter", "promote", name, wanted or "v2", "--weight", "10", "--guard", "rollback"),
+        cli=command("adapter", "promote", name, chosen or "v2", "--weight", "10", "--guard", "rollback"),
     )
 
 

@@ -51,9 +51,9 @@ def _shows(adapter: Adapter, show: str) -> bool:
 def columns(
     *, operator: bool, used: Mapping[str, int] | None = None, costs: Mapping[str, Json] | None = None
 ) -> list[Column]:
-    """Of the list. `used`: adapter → when an engine last used it, Unix microseconds. `costs`: adapter → its
-    row of this month's report; None: not asked for."""
-    found = [
+    """The columns of the list. `used`: adapter → when an engine last used it, Unix microseconds. `costs`:
+    adapter → its row of this month's report; None: not asked for."""
+    shown = [
         Column("adapter", "Adapter", lambda a: Cell(a.adapter, href=f"/console/adapters/{a.adapter}")),
         Column("state", "State", state_cell, "badge"),
         Column("live", "Live", lambda a: a.live),
@@ -64,7 +64,7 @@ def columns(
     ]
     if operator:
         last = used or {}
-        found += [
+        shown += [
             Column("engines", "Resident on", lambda a: ", ".join(resident(a.placed or ()))),
             Column(
                 "used",
@@ -75,11 +75,11 @@ def columns(
             ),
         ]
     if costs is not None:
-        found += [
+        shown += [
             Column("requests", "Requests", lambda a: costs.get(a.adapter, {}).get("requests", 0), "number"),
             Column("cost", "Cost", lambda a: costs.get(a.adapter, {}).get("cost"), "money"),
         ]
-    return found
+    return shown
 
 
 def state_cell(adapter: Adapter) -> Cell:
@@ -137,13 +137,13 @@ def version_state(adapter: Adapter, version: Version) -> Cell:
 
 
 def version_columns(adapter: Adapter, *, operator: bool) -> list[Column]:
-    """Of an adapter's versions."""
+    """The columns of the list of an adapter's versions."""
     base = f"/console/adapters/{adapter.adapter}/versions/"
 
     def version(v: VersionDetails) -> Cell:
         return Cell(int(v.version[1:]), href=base + v.version, text=v.version)
 
-    found = [
+    shown = [
         Column("version", "Version", version),
         Column("state", "State", lambda v: version_state(adapter, v), "badge"),
         Column("created", "Registered", lambda v: v.created, "time"),
@@ -159,8 +159,8 @@ def version_columns(adapter: Adapter, *, operator: bool) -> list[Column]:
         Column("evaluation", "Last evaluation", lambda v: last_evaluation_cell(v.evaluation), "badge"),
     ]
     if operator:
-        found.append(Column("engines", "Resident on", lambda v: ", ".join(resident(v.placed or ()))))
-    return found
+        shown.append(Column("engines", "Resident on", lambda v: ", ".join(resident(v.placed or ()))))
+    return shown
 
 
 def last_evaluation_cell(evaluation: LastEvaluation | None) -> Cell:
@@ -183,12 +183,12 @@ def compared(adapter: AdapterDetails) -> list[dict[str, Any]]:
     """The canary beside the live version: rows of {title, kind, live, canary, ratio, tone}. Empty: there is
     nothing to compare. `tone`: `warn` where the canary is worse than its guard allows, or without one, than
     guards allow unless told otherwise."""
-    found = adapter.comparison
-    if not found:
+    comparison = adapter.comparison
+    if not comparison:
         return []
     guard = (adapter.canary and adapter.canary.guard) or GuardSpec(action="rollback")
     most, ratio = guard.max_error_rate, guard.max_latency_ratio
-    live, canary = found.live, found.canary
+    live, canary = comparison.live, comparison.canary
     most = max(most, live.error_rate or 0)
     rows = [
         _row("Requests", "number", live.requests, canary.requests),
@@ -233,10 +233,10 @@ def steps(adapter: Adapter) -> list[tuple[int, str]]:
     return [(canary.weight, "now"), *((weight, "later") for weight in later)]
 
 
-def evidence(found: Json | None) -> tuple[list[tuple[str, Any]], list[dict[str, Any]]]:
+def evidence(figures: Json | None) -> tuple[list[tuple[str, Any]], list[dict[str, Any]]]:
     """What a version's verification compared: single values, and tables as {title, columns, rows}."""
     single, several = [], []
-    for name, value in (found or {}).items():
+    for name, value in (figures or {}).items():
         title = name.replace("_", " ").capitalize()
         if isinstance(value, list) and value and isinstance(value[0], dict):
             names = list(dict.fromkeys(column for row in value for column in row))

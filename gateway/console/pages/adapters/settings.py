@@ -34,8 +34,8 @@ async def settings(visit: Visit) -> Response:
 async def pin(visit: Visit) -> Response:
     name, pinned = full_name(visit), visit.text("pinned") == "1"
     await visit.api.put(api_of(name, "pin"), {"pinned": pinned})
-    said = "is pinned: it is never evicted." if pinned else "is no longer pinned."
-    return visit.see(page_of(name, "settings"), f"{name} {said}")
+    outcome = "is pinned: it is never evicted." if pinned else "is no longer pinned."
+    return visit.see(page_of(name, "settings"), f"{name} {outcome}")
 
 
 async def replicas(visit: Visit) -> Response:
@@ -64,8 +64,8 @@ async def policy(visit: Visit) -> Response:
         "data_sha256": visit.text("data_sha256").lower() or None,
     }
     done = await visit.api.put(api_of(name, "evaluation-policy"), body, EvalPolicyAnswer)
-    said = "only after a passing evaluation" if done.require_eval else "without evaluations"
-    return visit.see(page_of(name, "settings"), f"{name} is promoted {said}.")
+    condition = "only after a passing evaluation" if done.require_eval else "without evaluations"
+    return visit.see(page_of(name, "settings"), f"{name} is promoted {condition}.")
 
 
 async def remove(visit: Visit) -> Response:

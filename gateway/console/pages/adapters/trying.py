@@ -55,16 +55,16 @@ async def try_page(visit: Visit) -> Response:
 
 def _curl(visit: Visit, name: str, version: str, *, chat: bool) -> str:
     """The command that asks the same."""
-    asked: dict[str, Any] = (
+    body: dict[str, Any] = (
         {"messages": [{"role": "user", "content": "Hello"}]} if chat else {"prompt": "Hello"}
     )
     path = "/v1/chat/completions" if chat else "/v1/completions"
     if visit.role is Role.OPERATOR:
         path = api_of(name, "versions", version or "v1", "try")
     else:
-        asked = {"model": name + (f"@{version}" if version else ""), "stream": True} | asked
+        body = {"model": name + (f"@{version}" if version else ""), "stream": True} | body
     proof = '-H "Authorization: Bearer $FLORIN_KEY" -H "content-type: application/json"'
-    return f'curl -N "$FLORIN_URL"{path} {proof} -d {shlex.quote(orjson.dumps(asked).decode())}'
+    return f'curl -N "$FLORIN_URL"{path} {proof} -d {shlex.quote(orjson.dumps(body).decode())}'
 
 
 def _versions(adapter: AdapterDetails) -> list[tuple[str, str]]:
@@ -84,9 +84,9 @@ async def _chats(visit: Visit, base: str | None) -> bool:
 async def chat(visit: Visit) -> Response:
     """Stream a version's answer. A tenant's session calls it under its own key; an operator has none that
     calls models, so the API calls it for him, as the tenant, and audits that."""
-    asked = await _asked(visit)
-    version = str(asked.get("version") or "")
-    body = {name: asked[name] for name in _TAKEN if asked.get(name) is not None} | {"stream": True}
+    question = await _asked(visit)
+    version = str(question.get("version") or "")
+    body = {name: question[name] for name in _TAKEN if question.get(name) is not None} | {"stream": True}
     if visit.role is Role.OPERATOR:
         if not version:
             raise wrong("version", "Choose a version.")
@@ -106,12 +106,12 @@ async def _asked(visit: Visit) -> dict[str, Any]:
     if not (length.isascii() and length.isdigit()) or int(length) > _MOST_BYTES:
         raise ApiError(413, "body_too_large", f"A prompt may have up to {_MOST_BYTES:,} bytes.")
     try:
-        asked = orjson.loads(await visit.request.body())
+        question = orjson.loads(await visit.request.body())
     except orjson.JSONDecodeError:
         raise ApiError(400, "invalid_value", "The request is not JSON.") from None
-    if not isinstance(asked, dict):
+    if not isinstance(question, dict):
         raise ApiError(400, "invalid_value", "The request is not an object.")
-    return asked
+    return question
 
 
 _ONE = "/adapters/{tenant}/{name}"

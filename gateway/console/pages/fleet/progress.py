@@ -66,8 +66,8 @@ class DrainProgress(Drain):
             for move in self.moves
         ]
         elsewhere = [
-            PlanRow(held.version, f"On {', '.join(held.engines)} already", "elsewhere")
-            for held in self.elsewhere
+            PlanRow(loaded.version, f"On {', '.join(loaded.engines)} already", "elsewhere")
+            for loaded in self.elsewhere
         ]
         stays = [
             PlanRow(stay.version, f"Not loaded elsewhere: {stay.reason}", "stays") for stay in self.stays

@@ -133,8 +133,8 @@ def _tiles(report: CostReport, currency: str) -> list[tuple[str, Any, str]]:
         ("Output tokens", totals.completion_tokens, ""),
     ]
     if report.whole is not None:
-        whole = (report.whole.cost, currency)
-        tiles.insert(0, ("GPUs cost in all", whole, "with idle time and repeated requests"))
+        overall = (report.whole.cost, currency)
+        tiles.insert(0, ("GPUs cost in all", overall, "with idle time and repeated requests"))
     return tiles
 
 

@@ -33,12 +33,12 @@ class _Sealed(Protocol):
 
 def month_of(visit: Visit) -> str:
     """The month that the URL names, else this one. Raises ApiError."""
-    asked = visit.query.get("month", "")
-    if not asked:
+    month = visit.query.get("month", "")
+    if not month:
         return this_month(visit.now)
-    if re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", asked) is None:
-        raise ApiError(400, "invalid_value", f"{asked[:20]!r} is not a month, like 2026-11.", "month")
-    return asked
+    if re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month) is None:
+        raise ApiError(400, "invalid_value", f"{month[:20]!r} is not a month, like 2026-11.", "month")
+    return month
 
 
 def this_month(now: int) -> str:
@@ -48,18 +48,18 @@ def this_month(now: int) -> str:
 def tabs(visit: Visit, month: str) -> list[tuple[str, str, bool]]:
     """(title, URL, whether it is this page) of the pages about money that the visitor may see."""
     path = visit.request.url.path
-    found = [("Costs", "/console/money"), ("Months", "/console/money/months")]
+    pages = [("Costs", "/console/money"), ("Months", "/console/money/months")]
     if visit.tenant is None:
-        found += [
+        pages += [
             ("Utilisation", "/console/money/utilisation"),
             ("Margin", "/console/money/margin"),
             ("Prices", "/console/money/prices"),
         ]
-    found.append(("Budgets", "/console/money/budgets"))
+    pages.append(("Budgets", "/console/money/budgets"))
     keep = f"?month={month}"
     return [
         (title, url + keep, path == url or (url != "/console/money" and path.startswith(url + "/")))
-        for title, url in found
+        for title, url in pages
     ]
 
 
@@ -141,7 +141,7 @@ class DayOfGpus:
 
     @property
     def share(self) -> float | None:
-        """Of the provisioned time: the part that was busy."""
+        """The part of the provisioned time that was busy."""
         return self.busy_nano / self.provisioned_nano if self.provisioned_nano else None
 
 

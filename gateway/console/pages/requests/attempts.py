@@ -66,7 +66,7 @@ FAILED: Final = ("engine_error", "rejected", "resumed_cut", "orphaned", "failove
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of the bar of an attempt: in the same units as the whole, from the left."""
+    """A part of an attempt's bar: in the same units as the whole, from the left."""
 
     name: str
     start: float

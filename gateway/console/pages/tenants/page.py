@@ -48,7 +48,7 @@ async def tenants(visit: Visit) -> Response:
 
 
 async def _currency(visit: Visit) -> str:
-    """Of the price book; empty if it is not known, or the ledger takes long."""
+    """The price book's currency; empty if it is not known, or the ledger takes long."""
     try:
         async with asyncio.timeout(_PATIENCE):
             prices, _ = await maybe(visit.api.get("/admin/v1/prices", Listed[ListedPrice]))
