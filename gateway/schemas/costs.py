@@ -63,7 +63,7 @@ class CorrectionRow(CostRow):
     bucket: str
 
 
-class Part(Answer):
+class CostPart(Answer):
     rows: tuple[CostRow, ...]
     totals: Figures
 
@@ -177,11 +177,11 @@ class CostReport(Complete):
     next: str | None = Field(description="For `after`; null on the last page.")
     totals: Figures
     rejected: int = Field(description="Requests that reached no engine.")
-    retry_waste: Part
+    retry_waste: CostPart
     corrections: Corrections
-    headroom: Part | None = None
-    startup: Part | None = None
-    idle: Part | None = None
+    headroom: CostPart | None = None
+    startup: CostPart | None = None
+    idle: CostPart | None = None
     unallocated: Figures | None = None
     whole: Figures | None = None
     utilisation: tuple[Utilisation, ...] = ()

@@ -14,7 +14,7 @@ from rich.text import Text
 from gateway.commands.cost.invoice_table import show_invoice
 from gateway.commands.cost.rounding import cents_of, places_of, rounded, summed
 from gateway.commands.output import clean, console, note, note_incomplete, show, table
-from gateway.schemas.costs import Corrections, CostReport, CostRow, Figures, Part, UnitPrices, Utilisation
+from gateway.schemas.costs import Corrections, CostPart, CostReport, CostRow, Figures, UnitPrices, Utilisation
 from gateway.schemas.finance import PriceSeries
 from gateway.units import shown
 
@@ -51,7 +51,7 @@ def show_report(report: CostReport, *, unit_prices: bool = False) -> None:
     note_incomplete(report)
 
 
-def _parts(report: CostReport) -> Iterator[tuple[str, Part | Corrections]]:
+def _parts(report: CostReport) -> Iterator[tuple[str, CostPart | Corrections]]:
     """What is beside the rows."""
     yield "retry waste", report.retry_waste
     if report.headroom is not None:

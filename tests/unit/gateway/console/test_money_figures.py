@@ -9,7 +9,7 @@ import pytest
 from gateway.console.formats import NONE, money
 from gateway.console.pages.money.shared import chart, choices, daily, utilisation_by_day
 from gateway.schemas.base import Listed
-from gateway.schemas.costs import CostReport, CostRow, Part
+from gateway.schemas.costs import CostPart, CostReport, CostRow
 from gateway.schemas.periods import Month
 from tests.support.samples import sample
 
@@ -35,9 +35,9 @@ def test_utilisation_counts_repeated_requests_as_busy_and_prices_only_the_rest()
     report = sample(
         CostReport,
         **part(6_000_000_000, "6"),
-        retry_waste=sample(Part, **part(2_000_000_000, "2")),
-        startup=sample(Part, **part(1_000_000_000, "1.25")),
-        idle=sample(Part, **part(1_000_000_000, "1")),
+        retry_waste=sample(CostPart, **part(2_000_000_000, "2")),
+        startup=sample(CostPart, **part(1_000_000_000, "1.25")),
+        idle=sample(CostPart, **part(1_000_000_000, "1")),
     )
     (day,) = utilisation_by_day(CostReport.read(report))
     assert (day.provisioned, day.busy, day.share, day.unused_cost) == (10.0, 8.0, 0.8, Decimal("2.25"))
