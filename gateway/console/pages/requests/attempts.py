@@ -65,7 +65,7 @@ FAILED: Final = ("engine_error", "rejected", "resumed_cut", "orphaned", "failove
 
 
 @dataclass(frozen=True, slots=True)
-class CostPart:
+class Part:
     """A part of an attempt's bar: in the same units as the whole, from the left."""
 
     name: str
@@ -99,7 +99,7 @@ class Attempt:
     first: float | None
     """Seconds from dispatch to the first token; None: it was not streamed."""
     total: float
-    parts: tuple[CostPart, ...]
+    parts: tuple[Part, ...]
     decision: Decided | None
 
     @property
@@ -182,7 +182,7 @@ def _attempt(record: UsageRecord, decision: Decided | None, began: int, lasted: 
     )
 
 
-def _parts(record: UsageRecord, decision: Decided | None, began: int, lasted: int) -> tuple[CostPart, ...]:
+def _parts(record: UsageRecord, decision: Decided | None, began: int, lasted: int) -> tuple[Part, ...]:
     """On a common scale of 0 to 100 for all attempts."""
     sent, first, ended = record.dispatched, record.first_token, record.ended
     marks: list[tuple[str, int, int, str]] = []
@@ -202,7 +202,7 @@ def _parts(record: UsageRecord, decision: Decided | None, began: int, lasted: in
         marks += [("Until the first token", sent, first, "first"), ("Answer", first, ended, "run")]
     scale = 100 / lasted
     return tuple(
-        CostPart(name, (start - began) * scale, max(0.4, (end - start) * scale), (end - start) / 1e6, tone)
+        Part(name, (start - began) * scale, max(0.4, (end - start) * scale), (end - start) / 1e6, tone)
         for name, start, end, tone in marks
         if end > start
     )
