@@ -43,7 +43,9 @@ class UsageRecord(Answer):
     completion_tokens: int
     reasoning_tokens: int
     n: int
-    usage_source: str = Field(description="Where the counts come from; see docs/metering.md.")
+    usage_source: str = Field(
+        description="Where the counts come from: `engine_final`, `engine_partial`, `estimated` or `none`."
+    )
     outcome: str
     billable: bool
     adapter_loads: int
