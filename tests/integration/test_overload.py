@@ -103,7 +103,7 @@ async def test_overloaded_worker_refuses_before_reading_the_body(tmp_path, valke
         assert (other.status_code, other.headers["retry-after"]) == (529, "1")
         assert other.json()["error"]["type"] == "overloaded_error"
         assert other.json()["request_id"] == other.headers["request-id"] == other.headers["x-request-id"]
-        assert re.fullmatch("req-[0-9a-f]{24}", answer.headers["x-request-id"])
+        assert re.fullmatch("req-[0-9a-f]{28}", answer.headers["x-request-id"])
         assert answer.headers["content-type"] == "application/json"
         metrics = (await client.get("/metrics")).text
         assert 'florin_errors_total{code="overloaded"} 2.0' in metrics
