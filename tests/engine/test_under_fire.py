@@ -262,7 +262,7 @@ def check_requests(seen: list[Seen], records: list[Record]) -> None:
 def attempts_in(log: Path, start: int) -> set[tuple[str, int]]:
     """The attempts that an engine took in, by its own log from byte `start` on."""
     text = log.read_bytes()[start:].decode(errors="replace")
-    found = re.findall(r"Received request \S*?(req-[0-9a-f]{24})-(\d+)", text)
+    found = re.findall(r"Received request \S*?(req-[0-9a-f]{28})-(\d+)", text)
     return {(request, int(attempt)) for request, attempt in found}
 
 
