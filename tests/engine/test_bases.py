@@ -145,7 +145,7 @@ async def test_adapters_pass_load_and_answer_as_peft_computes_them(gateway: Gate
 async def test_one_wrong_shape_is_refused(gateway: Gateway, base: Base, tmp_path: Path):
     for name, path in base.adapters.items():
         answer = await add(gateway, name, cropped(path, tmp_path / name))
-        assert answer.status_code == httpx2.codes.UNPROCESSABLE_ENTITY
+        assert answer.status_code == httpx2.codes.UNPROCESSABLE_CONTENT
         findings = answer.json()["error"]["findings"]
         assert [finding["code"] for finding in findings] == ["shape_mismatch"]
     assert gateway.state.catalog.versions == {}
