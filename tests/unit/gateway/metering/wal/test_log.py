@@ -163,7 +163,7 @@ def test_nothing_is_lost_when_segments_change_under_a_writer(make, directory):
     wal = make(segment_bytes=2_000, sync_interval=0.001)
     for i in range(1_000):
         assert wal.append(record(f"req-{i}").line())
-    assert wal.flush()
+        assert i % 250 != 249 or wal.flush()  # a thread that comes late writes all into one segment
     assert len(directory.segments()) > 2
     assert names(directory) == [f"req-{i}" for i in range(1_000)]
 
