@@ -14,6 +14,8 @@ NONE: Final = "none"
 _COUNT: Final = re.compile(r"([0-9]{1,15})([kKMG]?)", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]{1,15})(?:(?:([KMGT])(i?))?B)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,6})?", re.ASCII)
+_EXACT: Final = re.compile(r"[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
+"""How many places are allowed is the gateway's to say: it differs from field to field."""
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])", re.ASCII)
 _SECONDS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _POWERS: Final = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -40,7 +42,7 @@ def parsed(kind: Kind, text: str) -> Any:
         return int(match[1]) * int((1024 if match[3] else 1000) ** _POWERS[match[2] or ""])
     if kind in {"money", "number"} and _DECIMAL.fullmatch(plain):
         return plain if kind == "money" else float(plain)
-    if kind == "decimal" and _DECIMAL.fullmatch(text):
+    if kind == "decimal" and _EXACT.fullmatch(text):
         return text
     if kind == "duration" and (match := _DURATION.fullmatch(text.strip())):
         return int(match[1]) * _SECONDS[match[2]]

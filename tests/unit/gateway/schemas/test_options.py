@@ -153,5 +153,9 @@ def test_numbers_are_not_guessed(kind, text):
         parsed(kind, text)
 
 
+def test_a_decimal_keeps_its_digits_and_the_gateway_counts_them():
+    assert parsed("decimal", "0.1234567890") == "0.1234567890"
+
+
 def test_labels_may_have_an_equals_sign_in_their_value():
     assert labels(["expression=a=b"]) == {"expression": "a=b"}
