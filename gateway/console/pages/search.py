@@ -75,10 +75,10 @@ async def search(visit: Visit) -> Response:
     staff = visit.role is Role.OPERATOR
     manager = visit.role in MANAGERS
     adapters, engines, tenants, keys, request = await asyncio.gather(
-        _listed(visit, "/admin/v1/adapters", Adapter, manager),
-        _listed(visit, "/admin/v1/engines", Engine, staff),
-        _listed(visit, "/admin/v1/tenants", Named, staff),
-        _listed(visit, "/admin/v1/keys", Key, manager),
+        _listed(visit, "/admin/v1/adapters", Adapter, allowed=manager),
+        _listed(visit, "/admin/v1/engines", Engine, allowed=staff),
+        _listed(visit, "/admin/v1/tenants", Named, allowed=staff),
+        _listed(visit, "/admin/v1/keys", Key, allowed=manager),
         _request(visit, text),
     )
     groups = [
@@ -107,8 +107,9 @@ def only_exact(groups: Iterable[Group]) -> str | None:
     return exact[0] if len(exact) == 1 else None
 
 
-async def _listed(visit: Visit, path: str, kind: type[A], may: bool) -> Sequence[A]:  # noqa: FBT001  # may: is asked at all
-    return (await visit.api.get(path, Listed[kind])).data if may else ()  # type: ignore[valid-type]  # a variable
+async def _listed(visit: Visit, path: str, kind: type[A], *, allowed: bool) -> Sequence[A]:
+    """Empty if the visitor may not list them."""
+    return (await visit.api.get(path, Listed[kind])).data if allowed else ()  # type: ignore[valid-type]  # a type that varies
 
 
 async def _request(visit: Visit, text: str) -> list[Hit]:
