@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute
 from gateway.admission.complexity import warm
 from gateway.admission.overload import AdmissionTicket, Sender
 from gateway.api import admin, data_plane_openapi, docs_page, exception_handlers, finance, health
-from gateway.api.admin import prices
 from gateway.api.data_plane_objects import Objects
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
@@ -26,6 +25,7 @@ from gateway.api.unknown_paths import nothing_at
 from gateway.composition.build import build
 from gateway.composition.reconfigure import ReloadTargets
 from gateway.config import Settings, load_settings
+from gateway.costs.prices import routes as prices
 from gateway.dataplane import access_log
 from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import Exchange

@@ -39,7 +39,7 @@ Plan = Callable[[ChangeContext], PlannedChange[T]]
 
 
 class Registrar:
-    """Applies every change to adapters and their versions. Called by `gateway.operations`.
+    """Applies every change to adapters and their versions. Called by `gateway.fleet.adapters.operations`.
 
     `tenant_document` returns a tenant's stored text from this worker's view, or None. `fetching`: limits for
     reading sources. `now` returns Unix microseconds.

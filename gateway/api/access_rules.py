@@ -18,7 +18,7 @@ from gateway.admission.complexity import Complexity
 from gateway.config import Settings
 from gateway.costs.reconciliation.bill_files import MAX_BYTES as MAX_BILL_BYTES
 from gateway.evaluations.cases import MOST_BYTES
-from gateway.operations.uploads import PACKING
+from gateway.fleet.adapters.operations.uploads import PACKING
 from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Role
 
 MIB: Final = 1024 * 1024
@@ -46,7 +46,7 @@ class Queue(StrEnum):
     """Finance queries. They are cancelled when the client disconnects."""
     SELF_SERVICE = "self-service"
     """What tenants ask and change of their own adapters and keys. Uploads and fetches are limited by
-    `gateway.operations.uploads`."""
+    `gateway.fleet.adapters.operations.uploads`."""
 
 
 @dataclass(frozen=True, slots=True)

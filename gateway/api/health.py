@@ -13,11 +13,11 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from gateway.api.dependencies import MetricsKey, StateDep
+from gateway.installation.schemas import Liveness, Readiness, Release, Serving
 from gateway.observability.computed_metrics import LABEL_CAP, Series
 from gateway.observability.conditions import Condition
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.operations.state import State
-from gateway.schemas.installation import Liveness, Readiness, Release, Serving
 
 router = APIRouter(tags=["health"])
 

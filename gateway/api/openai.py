@@ -8,13 +8,13 @@ from functools import lru_cache
 import orjson
 
 from gateway.admission.overload import AdmissionTicket, Sender
-from gateway.api import batches, files
-from gateway.api.batches import BatchRoutes
 from gateway.api.cors import Cors, preflight
 from gateway.api.data_plane_objects import Objects
-from gateway.api.files import FileRoutes
 from gateway.api.model_cards import ModelCards, listing
 from gateway.api.unknown_paths import nothing_at
+from gateway.batches.routes import batches, files
+from gateway.batches.routes.batches import BatchRoutes
+from gateway.batches.routes.files import FileRoutes
 from gateway.dataplane import access_log
 from gateway.dataplane.dialect import OPENAI
 from gateway.dataplane.exchange import (

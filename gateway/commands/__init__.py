@@ -1,2 +1,2 @@
-"""The `florin` commands: one module per noun, each with a Typer app that `gateway.commands.tree` adds to its
-group."""
+"""The tree of the `florin` commands, and what they share. Each room has its own, with Typer apps that
+`gateway.commands.tree` adds to their groups."""

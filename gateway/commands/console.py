@@ -9,7 +9,7 @@ import typer
 from gateway.commands.client import UsageError
 from gateway.commands.output import note, say, when
 from gateway.commands.session import Session, command
-from gateway.schemas.account import SignInLink
+from gateway.tenants.people.schemas import SignInLink
 
 app = typer.Typer()
 

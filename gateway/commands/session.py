@@ -94,7 +94,7 @@ class Session:
     def _signed_in(self) -> str:
         """The token of a `florin login` at this gateway; empty if there was none. Raises UsageError,
         UnreachableError."""
-        from gateway.commands import sign_ins
+        from gateway.tenants.people.commands import sign_ins
 
         return sign_ins.token(self.gateway) if sign_ins.path_of(self.gateway).exists() else ""
 
@@ -103,7 +103,7 @@ class Session:
         if "/" in name:
             full_name(name)
             return name
-        from gateway.schemas.account import Me
+        from gateway.tenants.people.schemas import Me
 
         me = self.api.get("/admin/v1/me", Me)
         if me.tenant_terms is None:

@@ -30,13 +30,13 @@ _EPILOG = (
 
 
 def _tenant() -> Sequence[typer.Typer]:
-    from gateway.commands import tenants
+    from gateway.tenants.commands import tenants
 
     return (tenants.app,)
 
 
 def _key() -> Sequence[typer.Typer]:
-    from gateway.commands import keys
+    from gateway.tenants.keys import commands as keys
 
     return (keys.app,)
 
@@ -48,7 +48,7 @@ def _version() -> typer.Typer:
 
 
 def _whoami() -> typer.Typer:
-    from gateway.commands import whoami
+    from gateway.tenants.people.commands import whoami
 
     return whoami.app
 
@@ -60,21 +60,17 @@ def _console() -> typer.Typer:
 
 
 def _login() -> typer.Typer:
-    from gateway.commands import login
+    from gateway.tenants.people.commands import login
 
     return login.app
 
 
 def _adapter() -> Sequence[typer.Typer]:
-    from gateway.commands import (
-        adapter_add,
-        adapter_convert,
-        adapter_eval,
-        adapter_labels,
-        adapters,
-        check,
-        release,
-    )
+    from gateway.evaluations import commands as adapter_eval
+    from gateway.fleet.adapters.commands import adapters, check, release
+    from gateway.fleet.adapters.commands import add as adapter_add
+    from gateway.fleet.adapters.commands import convert as adapter_convert
+    from gateway.fleet.adapters.commands import labels as adapter_labels
 
     return (
         adapters.app,
@@ -88,65 +84,58 @@ def _adapter() -> Sequence[typer.Typer]:
 
 
 def _engine() -> Sequence[typer.Typer]:
-    from gateway.commands import draining, engine_run, engines, enrolling, rolling, tokens
+    from gateway.fleet.engines.commands import draining, engines, enrolling, rolling, tokens
+    from gateway.fleet.engines.commands import run as engine_run
 
     return (engines.app, draining.app, rolling.app, engine_run.app, enrolling.app, tokens.app)
 
 
 def _placement() -> typer.Typer:
-    from gateway.commands import placement
+    from gateway.fleet.placement import commands as placement
 
     return placement.app
 
 
 def _price() -> Sequence[typer.Typer]:
-    from gateway.commands import prices
+    from gateway.costs.prices.commands import prices
 
     return (prices.app,)
 
 
 def _exchange_rate() -> Sequence[typer.Typer]:
-    from gateway.commands import exchange_rates
+    from gateway.costs.prices.commands import exchange_rates
 
     return (exchange_rates.app,)
 
 
 def _batch() -> Sequence[typer.Typer]:
-    from gateway.commands import batches
+    from gateway.batches import commands as batches
 
     return (batches.app,)
 
 
 def _rate_card() -> Sequence[typer.Typer]:
-    from gateway.commands import rate_cards
+    from gateway.costs.selling import commands as rate_cards
 
     return (rate_cards.app,)
 
 
 def _cost() -> Sequence[typer.Typer]:
-    from gateway.commands.cost import (
-        accept,
-        adapter_costs,
-        ahead,
-        bills,
-        budgets,
-        commitments,
-        compare,
-        energy,
-        events,
-        export,
-        margin,
-        periods,
-        policy,
-        proofs,
-        quarantine,
-        reconcile,
-        report,
-        sample,
-        set_aside,
-        statement,
-        true_up,
-    )
+    from gateway.costs.adapter_costs import commands as adapter_costs
+    from gateway.costs.closing.commands import periods
+    from gateway.costs.commitments.commands import report as commitments
+    from gateway.costs.energy import commands as energy
+    from gateway.costs.events.commands import events
+    from gateway.costs.export import commands as export
+    from gateway.costs.forecasting.commands import ahead, budgets
+    from gateway.costs.margins import commands as margin
+    from gateway.costs.policies.commands import policy
+    from gateway.costs.proofs import commands as proofs
+    from gateway.costs.reconciliation.commands import accept, bills, reconcile, true_up
+    from gateway.costs.reports.commands import compare, report
+    from gateway.costs.sample_month import commands as sample
+    from gateway.costs.set_aside.commands import quarantine, set_aside
+    from gateway.costs.statement.commands import statement
 
     return (
         *(
@@ -165,67 +154,67 @@ def _cost() -> Sequence[typer.Typer]:
 
 
 def _cost_report() -> typer.Typer:
-    from gateway.commands.cost import report
+    from gateway.costs.reports.commands import report
 
     return report.app
 
 
 def _commitment() -> Sequence[typer.Typer]:
-    from gateway.commands import commitments
+    from gateway.costs.commitments.commands import commitments
 
     return (commitments.app,)
 
 
 def _calibrate() -> typer.Typer:
-    from gateway.commands import calibrate
+    from gateway.costs.calibration import commands as calibrate
 
     return calibrate.app
 
 
 def _plan() -> typer.Typer:
-    from gateway.commands.plan import command
+    from gateway.planning.commands import plan as command
 
     return command.app
 
 
 def _declarative() -> typer.Typer:
-    from gateway.commands import declarative
+    from gateway.declarative.commands import apply as declarative
 
     return declarative.app
 
 
 def _fleet_file() -> Sequence[typer.Typer]:
-    from gateway.commands import fleet_files
+    from gateway.declarative.commands import fleet_files
 
     return (fleet_files.app,)
 
 
 def _registry() -> Sequence[typer.Typer]:
-    from gateway.commands import registry
+    from gateway.installation.registry import commands as registry
 
     return (registry.app,)
 
 
 def _audit() -> Sequence[typer.Typer]:
-    from gateway.commands import audit
+    from gateway.installation.audit import commands as audit
 
     return (audit.app,)
 
 
 def _events() -> Sequence[typer.Typer]:
-    from gateway.commands import event_streams
+    from gateway.event_streams import commands as event_streams
 
     return (event_streams.app,)
 
 
 def _backup() -> typer.Typer:
-    from gateway.commands import backup
+    from gateway.installation.backup import commands as backup
 
     return backup.app
 
 
 def _doctor() -> typer.Typer:
-    from gateway.commands import doctor
+    from gateway.installation.doctor import commands as doctor
 
     return doctor.app
 

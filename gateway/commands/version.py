@@ -9,9 +9,9 @@ import typer
 
 from gateway.commands.output import idle, print_json, say, show, table
 from gateway.commands.session import Session, command
+from gateway.installation.schemas import Gateway
 from gateway.observability import build_info
 from gateway.schemas.base import Listed
-from gateway.schemas.installation import Gateway
 
 app = typer.Typer()
 

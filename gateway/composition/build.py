@@ -37,12 +37,12 @@ from gateway.costs.maintenance.warm_up import warm_up
 from gateway.dataplane.keep_alives import KeepAlives
 from gateway.delivery import Delivery
 from gateway.evaluations.runner import EvaluationRunner
+from gateway.fleet.adapters.operations.canary_watch import CanaryWatch
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
-from gateway.operations.canary_watch import CanaryWatch
 from gateway.operations.state import Intake, State
 from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.decision_log import DecisionLog

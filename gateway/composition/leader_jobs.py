@@ -24,13 +24,13 @@ from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.maintenance_job import Maintenance
 from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.writing import Room
+from gateway.fleet.adapters.operations import canary_watch
+from gateway.fleet.adapters.operations.canary_watch import CanaryWatch
 from gateway.metering.ledger import audit_shipper
 from gateway.metering.ledger.audit_shipper import AuditShipper
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.observability.conditions import Condition
-from gateway.operations import canary_watch
-from gateway.operations.canary_watch import CanaryWatch
 from gateway.tenants.limits import budget_watch
 from gateway.tenants.limits.budget_watch import BudgetWatch
 from gateway.units import HOUR

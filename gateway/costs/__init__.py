@@ -9,4 +9,6 @@ verification/, proofs/         recomputes closed months, and proves statements
 reconciliation/                compares with the engines' counters and the provider's bill
 calibration/                   measures what tokens cost on a GPU
 maintenance/                   the ledger process and the maintenance job
+
+Most rooms have `schemas`, `operations`, `routes` and `commands` of their own.
 """

@@ -1,107 +1,149 @@
-"""Bounds the work that a JSON Schema can cause. Pure.
-
-`allOf` of two references to a schema that does the same is twice the work at each level: thirty lines of
-schema keep a validator busy for years. So a schema is refused if it refers to itself, or is too large once
-its references are written out; then its work is bounded by its size times the answer's. Regular expressions
-are compiled into programs of megabytes, so their number is bounded, too.
-"""
+"""Evaluations of versions: how they are requested, and how the API describes them."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from typing import Annotated
 
-MOST_NODES: Final = 20_000
-"""Objects and lists, with references written out."""
-MOST_EXPRESSIONS: Final = 64
-"""Likewise."""
-_ELSEWHERE: Final = (
-    "$dynamicRef",
-    "$recursiveRef",
-    "$dynamicAnchor",
-    "$recursiveAnchor",
-    "$anchor",
-    "$id",
-    "id",
-)
-"""Keywords that lead a reference elsewhere than a JSON pointer does."""
+from pydantic import Field
+
+from gateway.batches.schemas import BatchUsage, RequestCounts
+from gateway.evaluations.documents import EvaluationStatus, Metric
+from gateway.schemas.base import Answer, StrictBody
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["9f86d081884c7d65" * 4])]
 
 
-class BadSchemaError(Exception):
-    """Why a schema must not be used."""
+class NewEvaluation(StrictBody):
+    data: str = Field(min_length=1, description="The held-out set: JSON Lines (docs/evaluation.md).")
+    metric: Metric = Metric.EXACT
+    against: str = Field(
+        "",
+        pattern=r"^(|base|live|v[1-9][0-9]{0,8})$",
+        description="What it is compared with; empty: nothing.",
+    )
+    pattern: str = Field("", description="Of metric `regex`, found anywhere in an answer.")
+    json_schema: str = Field("", description="Of metric `json-schema`: JSON, as text.")
+    judge: str = Field("", max_length=200, description="Of metric `judge`: the adapter that judges.")
+    judge_prompt: str = Field("", description="Of metric `judge`: what a good answer is.")
+    threshold: float | None = Field(
+        None,
+        ge=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="The lowest score that passes; for perplexity, the highest.",
+    )
+    no_worse_than: float | None = Field(
+        None, ge=0, le=1e9, allow_inf_nan=False, description="By how much it may be worse than `against`."
+    )
+    max_tokens: int = Field(256, ge=1, le=4096)
+    limit: int | None = Field(None, ge=1, description="Number of cases, from the first. Omitted: all.")
 
 
-class Size(NamedTuple):
-    """The size of a schema with its references expanded."""
-
-    parts: int
-    expressions: int
-
-    def plus(self, other: Size) -> Size:
-        return Size(self.parts + other.parts, self.expressions + other.expressions)
+class EvalPolicy(StrictBody):
+    require_eval: bool
+    data_sha256: Sha256 | None = Field(None, description="Of which data; null: of any.")
 
 
-def size_of(schema: Any) -> Size:
-    """Raises BadSchemaError for a schema that must not be used."""
-    try:
-        size = _Sizes(schema).of(schema)
-    except RecursionError:
-        raise BadSchemaError("it is nested too deeply") from None
-    for count, most, what in (
-        (size.parts, MOST_NODES, "parts"),
-        (size.expressions, MOST_EXPRESSIONS, "regular expressions"),
-    ):
-        if count > most:
-            raise BadSchemaError(f"it has more than {most:,} {what}, references written out")
-    return size
+class EvalPolicyAnswer(Answer):
+    adapter: str
+    require_eval: bool
+    data_sha256: str | None
 
 
-class _Sizes:
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        # Mutable: reference → size of what it refers to; None while that is being counted.
-        self._known: dict[str, Size | None] = {}
+class Interval(Answer):
+    low: float
+    high: float
 
-    def of(self, node: Any) -> Size:
-        size = Size(1, 0)
-        if type(node) is list:
-            for value in node:
-                size = size.plus(self.of(value))
-            return size
-        if type(node) is not dict:
-            return Size(0, 0)
-        for name, value in node.items():
-            if name == "$ref" and type(value) is str:
-                size = size.plus(self._reference(value))
-            elif name in _ELSEWHERE and type(value) is str:
-                raise BadSchemaError(f"`{name}` is not supported")
-            else:
-                size = size.plus(self.of(value))
-        patterns = node.get("patternProperties")
-        expressions = type(node.get("pattern")) is str, len(patterns) if type(patterns) is dict else 0
-        return size.plus(Size(0, sum(expressions)))
 
-    def _reference(self, text: str) -> Size:
-        if text in self._known:
-            known = self._known[text]
-            if known is None:
-                raise BadSchemaError(f"it refers to itself ({text[:100]})")
-            return known
-        self._known[text] = None
-        size = self._known[text] = self.of(self._target(text))
-        return size
+class Score(Answer):
+    score: float | None
+    interval: Interval | None
+    perplexity: float | None = Field(None, description="Of metric `perplexity`.")
+    unanswered: int = Field(0, description="Cases that got no answer.")
+    errors: dict[str, int] = Field({}, description="Why: the error's code and how many.")
 
-    def _target(self, text: str) -> Any:
-        pointer = unquote(text)
-        if pointer != "#" and not pointer.startswith("#/"):
-            raise BadSchemaError(f"`$ref` must be a pointer within it, and not {text[:100]!r}")
-        node = self._root
-        for escaped in pointer.split("/")[1:]:
-            part = escaped.replace("~1", "/").replace("~0", "~")
-            if type(node) is dict and part in node:
-                node = node[part]
-            elif type(node) is list and part.isdecimal() and int(part) < len(node):
-                node = node[int(part)]
-            else:
-                raise BadSchemaError(f"`$ref` {text[:100]!r} leads nowhere")
-        return node
+
+class Result(Score):
+    """How an evaluation ended. Of a failed one, only `error`."""
+
+    error: str | None = None
+    score: float | None = None
+    interval: Interval | None = None
+    scored: int = Field(0, description="Cases with a score.")
+    left_out: int = Field(0, description="Cases without one.")
+    level: float = Field(0.0, description="Of the intervals, for example 0.95.")
+    against: Score | None = Field(None, description="The model that it was compared with.")
+    difference: float | None = None
+    difference_interval: Interval | None = None
+    better: int = 0
+    worse: int = 0
+    p_value: float | None = None
+    reasons: tuple[str, ...] = Field((), description="Why it does not pass.")
+
+
+class LastEvaluation(Answer):
+    """What a version's page shows of its last evaluation."""
+
+    id: str
+    metric: Metric
+    against: str | None
+    data_sha256: str
+    status: EvaluationStatus
+    passed: bool | None = Field(description="null: it has not ended, or has nothing to pass.")
+    ended: int | None = Field(description="Unix microseconds, UTC.")
+    by: str
+    scored: int | None
+    score: float | None
+    interval: Interval | None
+    difference: float | None
+
+
+class ListedEvaluation(Answer):
+    id: str
+    adapter: str
+    version: str
+    digest: str
+    against: str | None = Field(description="`acme/support@v1`, or the base model; null: nothing.")
+    against_digest: str | None
+    metric: Metric
+    pattern: str | None
+    json_schema: str | None
+    judge: str | None = Field(description="The version that judges.")
+    judge_prompt: str | None
+    threshold: float | None
+    no_worse_than: float | None
+    max_tokens: int
+    limit: int | None
+    data_sha256: str
+    cases: int
+    status: EvaluationStatus
+    passed: bool | None = Field(description="null: it has not ended, or has nothing to pass.")
+    created: int = Field(description="Unix microseconds, UTC.")
+    ended: int | None = Field(description="Unix microseconds, UTC.")
+    by: str
+    result: Result | None
+
+
+class Example(Answer):
+    """A case that got worse, or one of the worst."""
+
+    line: int
+    prompt: str
+    expected: str | None
+    answer: str | None
+    error: str | None
+    score: float
+    against_answer: str | None
+    against_score: float | None
+
+
+class Progress(RequestCounts):
+    """Progress of the batch that runs, or ran last."""
+
+    usage: BatchUsage
+
+
+class Evaluation(ListedEvaluation):
+    examples: tuple[Example, ...]
+    batch: str
+    progress: Progress | None = Field(description="null once its batch has been deleted.")

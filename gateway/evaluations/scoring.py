@@ -15,7 +15,7 @@ import jsonschema_rs
 import orjson
 
 from gateway.evaluations.documents import EvaluationPlan, Metric
-from gateway.evaluations.schemas import BadSchemaError, size_of
+from gateway.evaluations.schema_bounds import BadSchemaError, size_of
 
 MOST_PATTERN: Final = 1000
 """Characters."""

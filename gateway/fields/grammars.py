@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from gateway.fields.checks import a_list, an_object, one_of, switch, text
+from gateway.fields.json_schemas import compiled_tools, schema
 from gateway.fields.patterns import objection
 from gateway.fields.rule import Check, FieldReading, Table, WrongError, bounded, passed, refused
-from gateway.fields.schemas import compiled_tools, schema
 
 MAX_TOOLS = 128
 """OpenAI's limit."""

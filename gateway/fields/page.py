@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gateway.fields import anthropic_messages
 from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
+from gateway.fields.json_schemas import BOUNDS, MAX_DEPTH, RENDERED
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
 from gateway.fields.registry import POOLING, TOKENIZATION
@@ -15,7 +16,6 @@ from gateway.fields.response_items import PARTS as RESPONSES_PARTS
 from gateway.fields.response_tools import GRAMMAR, REFUSED_TOOLS, TOOLS
 from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
 from gateway.fields.rule import FieldAction, Rule, Table
-from gateway.fields.schemas import BOUNDS, MAX_DEPTH, RENDERED
 from gateway.fields.tables import CHAT, COMPLETIONS
 
 _INTRO = """\

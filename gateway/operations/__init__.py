@@ -1,1 +1,1 @@
-"""Every change that an operator can make, once. Routes, `florin apply` and tests call it."""
+"""What the operations of all rooms share."""

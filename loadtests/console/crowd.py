@@ -7,8 +7,8 @@ from pathlib import Path
 
 from adapters.model import Adapter, BaseModel, Engine, Version, dump
 from adapters.store.protocol.registry import Change
-from gateway.costs import sample_month
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.sample_month import month as sample_month
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import record_id
 from gateway.tenants import directory

@@ -18,7 +18,7 @@ import httpx2
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
-from gateway.costs import sample_month
+from gateway.costs.sample_month import month as sample_month
 from loadtests.console import crowd
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import cpu

@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
 from adapters.store.embedded import EmbeddedValkey
-from gateway.costs import sample_month
+from gateway.costs.sample_month import month as sample_month
 from tests.browser.watching import Watched, new_context, watched
 from tests.browser.world import World, lived_in_world
 from tests.support.missing import missing

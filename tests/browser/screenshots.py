@@ -14,7 +14,7 @@ from pathlib import Path
 from playwright.async_api import Page, async_playwright
 
 from adapters.store.embedded import EmbeddedValkey
-from gateway.costs import sample_month
+from gateway.costs.sample_month import month as sample_month
 from tests.browser.watching import new_context, watched
 from tests.browser.world import World, lived_in_world
 from tests.tools.browser import environment

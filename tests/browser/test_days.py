@@ -10,7 +10,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from adapters.store.embedded import EmbeddedValkey
-from gateway.costs import sample_month
+from gateway.costs.sample_month import month as sample_month
 from tests.browser.days import Files, an_operators, do, go, text_of, tile
 from tests.browser.watching import Watched
 from tests.browser.world import World, bare_world, lived_in_world

@@ -18,9 +18,9 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from adapters.store.embedded import EmbeddedValkey
-from gateway.commands import sign_ins
 from gateway.commands.client import UnreachableError, UsageError
 from gateway.tenants.people import issuer as issuer_module
+from gateway.tenants.people.commands import sign_ins
 from tests.browser.openid_provider import OpenidProvider, openid_provider
 from tests.browser.watching import new_context
 from tests.integration.test_cli import FLORIN

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from adapters.store.embedded import EmbeddedValkey
-from gateway.costs import sample_month
+from gateway.costs.sample_month import month as sample_month
 from loadtests.mock_engine import MockEngine
 from tests.browser.watching import Watched
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway

@@ -16,7 +16,7 @@ from tests.engine.conftest import SETTINGS, add_adapter, add_tenant, register
 from tests.support.harness import OPERATOR_KEY, running_gateway
 
 
-@pytest.mark.long  # takes a minute of a processor; tests/unit/gateway/commands/test_calibrate.py has it without an engine
+@pytest.mark.long  # takes a minute of a processor; tests/unit/gateway/costs/calibration/test_commands.py has it without an engine
 async def test_an_engine_is_measured_and_its_hours_divided_by_it(
     clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ):

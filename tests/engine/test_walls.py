@@ -11,7 +11,7 @@ import pytest
 from adapters.store.protocol.registry import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from gateway.operations import prompt_scores
+from gateway.fleet.engines.operations import prompt_scores
 from gateway.routing.engine_answers import read_error
 from gateway.routing.engine_messages import OTHERWISE, refusal
 from tests.engine.conftest import SETTINGS, add_tenant, post, register

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from gateway.costs.closing.closing import GRACE, close
+from gateway.installation.backup.operations.archive import MANIFEST, BackupError, manifest_codec, opened
+from gateway.installation.backup.operations.pruning import prune
+from gateway.installation.backup.operations.restoring import rehearse
+from gateway.installation.backup.operations.taking import take
 from gateway.metering.ledger.ledger import Ledger
-from gateway.operations.backup.archive import MANIFEST, BackupError, manifest_codec, opened
-from gateway.operations.backup.pruning import prune
-from gateway.operations.backup.restoring import rehearse
-from gateway.operations.backup.taking import take
 from tests.integration.test_backup import Installation, damage
 from tests.integration.test_cli import florin
 from tests.support.lora import write_adapter

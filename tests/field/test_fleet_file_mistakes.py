@@ -16,7 +16,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from gateway.commands.tree import tree
-from gateway.schemas.terms import TenantTerms
+from gateway.tenants.schemas.terms import TenantTerms
 
 TENANTS = "".join(f"  t{n}:\n    requests_per_minute: 60\n" for n in range(50))
 FILE = f"""\

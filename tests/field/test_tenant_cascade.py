@@ -17,7 +17,7 @@ import pytest
 from adapters.errors import StoreUnavailableError
 from adapters.model import dump
 from adapters.store.protocol.registry import Change
-from gateway.operations import adapters
+from gateway.fleet.adapters.operations import adapters
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from adapters.model import ServingStatus, dump
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import AuditNote, Change
-from gateway.api.finance.common import token
+from gateway.api.finance_requests import token
 from gateway.costs.reconciliation.verdicts import line_id
 from gateway.metering.ledger.audit_log import Wanted, read
 from gateway.metering.ledger.audit_shipper import KEEP, tail

@@ -24,13 +24,13 @@ from adapters.store.redis import RedisStore
 from adapters.store.redis.registry_backup import RegistryBackup
 from gateway.config import Settings
 from gateway.costs.closing.closing import GRACE, close
+from gateway.installation.backup.operations import restoring
+from gateway.installation.backup.operations.archive import BackupError, opened
+from gateway.installation.backup.operations.restoring import restore
+from gateway.installation.backup.operations.taking import take
 from gateway.metering.ledger import dump as ledger_dump
 from gateway.metering.ledger import migrations
 from gateway.metering.ledger.ledger import Ledger
-from gateway.operations.backup import restoring
-from gateway.operations.backup.archive import BackupError, opened
-from gateway.operations.backup.restoring import restore
-from gateway.operations.backup.taking import take
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import add_engine, florin, serving
 from tests.support.lora import lora_config, write_adapter
@@ -262,7 +262,9 @@ def test_a_backup_of_a_newer_florin_is_refused(small, empty, tmp_path):
         take(small.settings, tmp_path / "b.zip")
     assert not list(tmp_path.glob("*.zip*"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.operations.backup.taking.REVISIONS", (*migrations.REVISIONS, "9999"))
+        patch.setattr(
+            "gateway.installation.backup.operations.taking.REVISIONS", (*migrations.REVISIONS, "9999")
+        )
         take(small.settings, tmp_path / "b.zip")
     with pytest.raises(BackupError, match="was made by a newer Florin"):
         restore(empty.settings, tmp_path / "b.zip")
@@ -344,7 +346,7 @@ def test_a_ledger_that_is_killed_while_it_is_filled_stays_empty(small, empty, tm
         import os, signal, sys
         from pathlib import Path
         from gateway.config import Settings
-        from gateway.operations.backup.restoring import restore
+        from gateway.installation.backup.operations.restoring import restore
         def die(step, done, total):
             if step == "ledger rows":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -365,7 +367,7 @@ def test_a_backup_that_is_killed_leaves_no_file(small, tmp_path):
         import os, signal, sys
         from pathlib import Path
         from gateway.config import Settings
-        from gateway.operations.backup.taking import take
+        from gateway.installation.backup.operations.taking import take
         def die(step, done, total):
             os.kill(os.getpid(), signal.SIGKILL)
         take(Settings.model_validate_json(sys.argv[1]), Path(sys.argv[2]), progress=die)

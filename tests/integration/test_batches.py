@@ -228,7 +228,7 @@ BAD_FORMS = {
     "another purpose": ({}, {"file": ("a", b"{}"), "purpose": (None, b"fine-tune")}, 400),
     "an empty file": ({}, {"file": ("a", b""), "purpose": (None, b"batch")}, 400),
 }
-"""`tests/unit/gateway/api/test_file_form.py` has more."""
+"""`tests/unit/gateway/batches/routes/test_file_form.py` has more."""
 
 
 async def test_bad_uploads_leave_nothing(deployment: Deployment):

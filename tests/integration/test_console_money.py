@@ -13,7 +13,7 @@ from decimal import Decimal
 import httpx2
 import pytest
 
-from gateway.costs.sample_month import write
+from gateway.costs.sample_month.month import write
 from gateway.tenants.directory import Role
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from adapters.errors import StoreUnavailableError
-from gateway.commands import fleet_file
+from gateway.declarative.commands import fleet_file
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA, lora_config, write_adapter
 

@@ -16,8 +16,8 @@ from adapters.errors import NotFoundError
 from adapters.model import Adapter, AdapterName, dump
 from adapters.store.protocol.registry import Change
 from gateway.errors import FlorinError
+from gateway.evaluations import operations as evaluations
 from gateway.evaluations.documents import EvaluationPlan, Metric
-from gateway.operations import evaluations
 from gateway.operations.authorization import Authority
 from gateway.tenants.directory import Key, Role
 from loadtests.mock_engine import MockEngine, answers

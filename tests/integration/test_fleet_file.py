@@ -6,8 +6,8 @@ import jsonschema_rs
 import openai
 import pytest
 
-from gateway.commands import fleet_file
-from gateway.operations.declarative.json_schema import fleet_file_schema
+from gateway.declarative.commands import fleet_file
+from gateway.declarative.operations.json_schema import fleet_file_schema
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import florin, serving
 from tests.support.lora import lora_config, write_adapter

@@ -17,10 +17,10 @@ from aiohttp import web
 
 from adapters.store.protocol.limits import Flow
 from adapters.store.protocol.registry import Change
-from gateway.operations.limits import usage
 from gateway.tenants import directory
 from gateway.tenants.limits.needs import price_for
 from gateway.tenants.limits.subject_account import REPORT_SECONDS
+from gateway.tenants.operations.limits import usage
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment

@@ -130,7 +130,7 @@ async def test_terms_are_kept_updated_in_part_and_audited(admin):
 
 
 async def test_bad_terms_are_refused_with_the_field(admin, subtests):
-    """`tests/unit/gateway/operations/test_terms.py` has the rules of each field."""
+    """`tests/unit/gateway/tenants/test_terms.py` has the rules of each field."""
     await admin.post("tenants", json={"name": "acme"})
     for method, path, body, param in (
         ("PATCH", "tenants/acme", {"limits": {"request_per_minute": 5}}, "limits.request_per_minute"),

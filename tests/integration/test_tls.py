@@ -19,7 +19,7 @@ from adapters.security.tls import client_context, read_pair, server_context
 from gateway.commands import gateway_tls
 from gateway.commands.client import Api, UnreachableError, UsageError
 from gateway.schemas.base import Answer, Listed
-from gateway.schemas.tenants import Tenant
+from gateway.tenants.schemas.tenants import Tenant
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving
 from tests.support.certificates import Authority, Files, put

@@ -13,10 +13,10 @@ from adapters.model import BaseModel, Engine, dump
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from gateway.commands.client import Api, ApiError
-from gateway.commands.packing import PIECE
 from gateway.composition.build import UPLOADS
+from gateway.fleet.adapters.commands.packing import PIECE
+from gateway.fleet.adapters.schemas.adapters import RegisteredVersion
 from gateway.operations.progress import OperationProgress
-from gateway.schemas.adapters import RegisteredVersion
 from tests.integration.uploading import Wire, adapter_files, path_of, staged, tar_of, zip_of
 from tests.support.harness import OPERATOR_KEY, running_gateway
 from tests.support.lora import LLAMA

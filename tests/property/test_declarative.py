@@ -11,15 +11,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from adapters.registry.catalog import Catalog
-from gateway.commands import fleet_file
 from gateway.costs.periods import iso
+from gateway.costs.prices.schemas import NewPrice
+from gateway.declarative.commands import fleet_file
+from gateway.declarative.operations.actions import ApplyPlan, PlannedAction
+from gateway.declarative.operations.current import Current, Snapshot, export, read
+from gateway.declarative.operations.document import Document, parse
+from gateway.declarative.operations.plan import plan
+from gateway.declarative.operations.specs import AdapterSpec, BaseSpec, RemovedSpec
 from gateway.errors import FlorinError
-from gateway.operations.declarative.actions import ApplyPlan, PlannedAction
-from gateway.operations.declarative.current import Current, Snapshot, export, read
-from gateway.operations.declarative.document import Document, parse
-from gateway.operations.declarative.plan import plan
-from gateway.operations.declarative.specs import AdapterSpec, BaseSpec, RemovedSpec
-from gateway.schemas.prices import NewPrice
 from gateway.tenants.directory import Directory
 from tests.support.search import examples
 

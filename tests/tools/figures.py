@@ -13,7 +13,7 @@ import ast
 import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,8 @@ WORDS: Final = frozenset(
     ["found", "made", "said", "told", "wanted", "held", "whole", "one", "of", "at", "asked", "why"]
 )
 """They fit everything, so they say nothing about what a variable holds."""
-READERS: Final = ("gateway/commands", "gateway/console")
-"""Where the API's answers are read."""
+KINDS: Final = ("commands", "operations", "routes", "schemas")
+"""What a room of the gateway has beside its model."""
 _AREAS: Final = re.compile("/(admin|finance)/v1")
 _SAYS: Final = {"$ref", "type", "properties", "enum", "const"}
 
@@ -102,6 +102,17 @@ def shared_basenames(paths: Iterable[str]) -> dict[str, int]:
     return {name: count for name, count in names.most_common() if count > 1 and not name.startswith("__")}
 
 
+def nouns_in_several_rooms(paths: Iterable[str]) -> dict[str, int]:
+    """File name → how many modules have it, if they lie in several rooms: what routes and commands of one room
+    have the same name for is one noun."""
+    rooms: defaultdict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        *folders, name = path.removesuffix(".py").split("/")
+        if name not in KINDS and not name.startswith("__"):
+            rooms[name].add("/".join(folder for folder in folders if folder not in KINDS))
+    return {name: len(places) for name, places in rooms.items() if len(places) > 1}
+
+
 def untyped_routes(description: Json) -> Iterator[str]:
     """Routes of whose answer an OpenAPI description says nothing."""
     for path, methods in description["paths"].items():
@@ -128,6 +139,10 @@ def _anything(schema: Json) -> bool:
     return any(map(_anything, inner)) if inner else not schema.keys() & _SAYS
 
 
+def _reads_answers(path: str) -> bool:
+    return "console" in path.split("/") or "commands" in path.removesuffix(".py").split("/")
+
+
 def figures() -> Json:
     from tests.tools.docs.http_api import openapi  # takes seconds; who only reads names does without
 
@@ -140,8 +155,9 @@ def figures() -> Json:
     return {
         "untyped_routes": sum(1 for _ in untyped_routes(description)),
         "routes": sum(len(methods) for path, methods in description["paths"].items() if _AREAS.match(path)),
-        "body_reads": sum(text.count('body["') for text in sources(READERS).values()),
+        "body_reads": sum(text.count('body["') for path, text in product.items() if _reads_answers(path)),
         "modules_that_share_a_basename": sum(basenames.values()),
+        "nouns_in_several_rooms": sum(nouns_in_several_rooms(product).values()),
         "most_shared_basenames": dict(list(basenames.items())[:10]),
         "vague_names": len(names),
         "vague_names_per_10000_lines": round(len(names) / sum(lines.values()) * 10_000, 1),

@@ -60,7 +60,11 @@ REQUEST = "gateway/transport/http_request.py"
 CLIENT = "gateway/transport/client_connection.py"
 ENGINE = "gateway/transport/engine_connection.py"
 CONTRACT = ("tests/contract/test_placement.py",)
-CLOSING = ("tests/unit/gateway/costs/verification", "tests/unit/gateway/api/finance")
+CLOSING = (
+    "tests/unit/gateway/costs/verification",
+    "tests/unit/gateway/costs/closing",
+    "tests/unit/gateway/costs/reports",
+)
 
 FAULTS = (
     Fault("routing", RETRIES, "if routing_state.failures >= MAX_ATTEMPTS:", "if False:"),

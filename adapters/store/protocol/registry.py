@@ -30,7 +30,8 @@ DOCUMENT_KINDS = (
 )  # fmt: skip
 """`pin`: id is a version's `engine_name`; its presence protects the version from eviction. `tombstone` to
 `serving_status`: see the classes of those names in `adapters.model`. `death`, `hang`: see
-`gateway.routing.engine_deaths`. `self_service`: id is a tenant's name; see `gateway.operations.quotas`.
+`gateway.routing.engine_deaths`. `self_service`: id is a tenant's name; see
+`gateway.fleet.adapters.operations.quotas`.
 """
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from gateway.console.formats import exact
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
-from gateway.schemas.audit import AuditEntry, AuditPage
+from gateway.installation.audit.schemas import AuditEntry, AuditPage
 
 Json = dict[str, Any]
 _API: Final = "/admin/v1/audit"

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Entry, Route, Visit
+from gateway.installation.schemas import Diagnosis
 from gateway.schemas.base import Listed, Named
-from gateway.schemas.installation import Diagnosis
 
 _TONES: Final = {"problem": "bad", "warning": "warn", "ok": "good"}
 _COMMAND: Final = re.compile(r"`(florin [^`]+)`|(?:^|: )(florin [^;`]+?)[.;]?(?:$|; )")

@@ -13,15 +13,15 @@ from starlette.responses import Response
 
 from gateway.console.pages.requests.one import known
 from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
-from gateway.schemas.account import Account
-from gateway.schemas.adapters import Adapter
-from gateway.schemas.audit import RequestAttempts
+from gateway.costs.reports.schemas.usage import RequestUsage
+from gateway.fleet.adapters.schemas.adapters import Adapter
+from gateway.fleet.engines.schemas.engines import Engine
+from gateway.fleet.placement.schemas import Decisions
+from gateway.installation.audit.schemas import RequestAttempts
 from gateway.schemas.base import Answer, Listed, Named
-from gateway.schemas.engines import Engine
-from gateway.schemas.keys import Key
-from gateway.schemas.placement import Decisions
-from gateway.schemas.usage import RequestUsage
 from gateway.tenants.directory import Role
+from gateway.tenants.keys.schemas import Key
+from gateway.tenants.people.schemas import Account
 
 A = TypeVar("A", bound=Answer)
 

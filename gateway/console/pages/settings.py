@@ -10,9 +10,9 @@ from starlette.responses import Response
 from gateway.console.api_client import maybe
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Entry, Route, Visit
+from gateway.fleet.engines.schemas.engines import ServedBase
+from gateway.installation.schemas import Registry, Setting, Settings
 from gateway.schemas.base import Listed
-from gateway.schemas.engines import ServedBase
-from gateway.schemas.installation import Registry, Setting, Settings
 
 _TONES: Final = {"environment": "info", "florin.yaml": "info"}
 _WHICH: Final = {"changed": "Set here", "all": "All", "reloadable": "Reloadable"}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.operations.declarative.json_schema import fleet_file_schema
+from gateway.declarative.operations.json_schema import fleet_file_schema
 from tests.tools.docs.markdown import code, document, linked, table
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from gateway.console.api_client import ApiError, Json
 from gateway.console.visit import CUSTOMERS, OPERATORS, Visit
-from gateway.schemas.adapters import AdapterDetails
+from gateway.fleet.adapters.schemas.adapters import AdapterDetails
 from gateway.tenants.directory import Role
 
 VISITORS = OPERATORS | CUSTOMERS

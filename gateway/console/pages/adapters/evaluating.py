@@ -24,8 +24,8 @@ from gateway.console.pages.adapters.common import (
 )
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import MANAGERS, Route, Visit
+from gateway.evaluations.schemas import Evaluation, ListedEvaluation, Result
 from gateway.schemas.base import Listed
-from gateway.schemas.evaluations import Evaluation, ListedEvaluation, Result
 
 _MOST_BYTES: Final = 17 * 1024 * 1024
 """The limit on the form: a held-out set as large as the API takes, and the fields."""

@@ -13,10 +13,10 @@ from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.common import VISITORS, command
 from gateway.console.tables import Cell, Column, TableView
 from gateway.console.visit import MANAGERS, Entry, Route, Visit
-from gateway.schemas.adapters import Adapter
+from gateway.fleet.adapters.schemas.adapters import Adapter
+from gateway.fleet.engines.schemas.engines import ServedBase
+from gateway.fleet.placement.schemas import EnginePlacement
 from gateway.schemas.base import Listed
-from gateway.schemas.engines import ServedBase
-from gateway.schemas.placement import EnginePlacement
 from gateway.tenants.directory import Role
 
 

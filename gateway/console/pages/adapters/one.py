@@ -12,8 +12,8 @@ from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.common import VISITORS, adapter, command, full_name, page_of, tabs
 from gateway.console.tables import view
 from gateway.console.visit import MANAGERS, Route, Visit
-from gateway.schemas.adapters import AdapterDetails
-from gateway.schemas.placement import Explanation
+from gateway.fleet.adapters.schemas.adapters import AdapterDetails
+from gateway.fleet.placement.schemas import Explanation
 from gateway.tenants.directory import Role
 
 _EVERY = 2.0

@@ -12,9 +12,9 @@ from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters.common import command, known, page_of, wrong
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.dataplane.asgi import Message, Receive
-from gateway.schemas.adapters import RegisteredVersion
+from gateway.fleet.adapters.schemas.adapters import RegisteredVersion
+from gateway.fleet.engines.schemas.engines import ServedBase
 from gateway.schemas.base import Listed, Named
-from gateway.schemas.engines import ServedBase
 from gateway.tenants.directory import Role
 
 _MOST_DRAINED: Final = 64 * 1024 * 1024

@@ -21,7 +21,7 @@ from gateway.console.pages.adapters.common import (
     wrong,
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
-from gateway.schemas.adapters import Adapter, PromotedAdapter, ReleasedVersion
+from gateway.fleet.adapters.schemas.adapters import Adapter, PromotedAdapter, ReleasedVersion
 
 _GUARDS: Final = [
     ("rollback", "Roll it back"),

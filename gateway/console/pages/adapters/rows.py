@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from gateway.console.api_client import Json
 from gateway.console.tables import Cell, Column
-from gateway.schemas.adapters import Adapter, AdapterDetails, Place, Version, VersionDetails
+from gateway.evaluations.schemas import LastEvaluation, ListedEvaluation
+from gateway.fleet.adapters.schemas.adapters import Adapter, AdapterDetails, Place, Version, VersionDetails
+from gateway.fleet.placement.schemas import EnginePlacement
 from gateway.schemas.base import GuardSpec
-from gateway.schemas.evaluations import LastEvaluation, ListedEvaluation
-from gateway.schemas.placement import EnginePlacement
 
 TONES: Final = {"quarantined": "bad", "failed": "bad", "live": "good", "canary": "info", "retired": ""}
 SHOWN: Final = (

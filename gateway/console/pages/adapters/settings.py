@@ -16,8 +16,8 @@ from gateway.console.pages.adapters.common import (
     whole,
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
-from gateway.schemas.adapters import RemovedAdapter, ScaledAdapter
-from gateway.schemas.evaluations import EvalPolicyAnswer
+from gateway.evaluations.schemas import EvalPolicyAnswer
+from gateway.fleet.adapters.schemas.adapters import RemovedAdapter, ScaledAdapter
 
 
 async def settings(visit: Visit) -> Response:

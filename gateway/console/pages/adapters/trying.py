@@ -18,9 +18,9 @@ from gateway.console.pages.adapters.common import (
     wrong,
 )
 from gateway.console.visit import Forwarded, Route, Visit
-from gateway.schemas.adapters import AdapterDetails
+from gateway.fleet.adapters.schemas.adapters import AdapterDetails
+from gateway.fleet.engines.schemas.engines import ServedBase
 from gateway.schemas.base import Listed
-from gateway.schemas.engines import ServedBase
 from gateway.tenants.directory import Role
 
 _MOST_BYTES: Final = 512 * 1024

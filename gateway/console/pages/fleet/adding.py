@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from gateway.console.forms import body_of, fields_of
 from gateway.console.visit import OPERATORS, Route, Visit
-from gateway.schemas.engine_registration import NewEngine
-from gateway.schemas.engines import RegisteredEngine
-from gateway.schemas.enrolment import CreatedToken, NewToken
+from gateway.fleet.engines.schemas.engines import RegisteredEngine
+from gateway.fleet.engines.schemas.enrolment import CreatedToken, NewToken
+from gateway.fleet.engines.schemas.registration import NewEngine
 
 _LEFT: Final = ("name", "url", "base", "driver", "slots", "max_rank", "cpu_slots", "seats", "tasks")
 _RIGHT: Final = ("gpu_type", "gpu_count", "purchase", "region", "labels", "host", "base_config", "verify")

@@ -11,7 +11,7 @@ from gateway.console.pages.fleet.progress import DrainProgress, PlanRow
 from gateway.console.pages.fleet.rows import idle
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
-from gateway.schemas.engines import Drain, DrainOptions
+from gateway.fleet.engines.schemas.engines import Drain, DrainOptions
 
 _TONES: Final = {"move": "info", "elsewhere": "good", "stays": "warn"}
 _WORDS: Final = {"move": "move", "elsewhere": "already elsewhere", "stays": "not moved"}

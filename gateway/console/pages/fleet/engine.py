@@ -14,10 +14,10 @@ from gateway.console.pages.fleet.progress import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slots, Tile, engine_rows, feed, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
-from gateway.schemas.audit import AuditEntry, AuditPage
+from gateway.fleet.engines.schemas.engines import Engine, RestartingEngine, TrustedEngine
+from gateway.fleet.placement.schemas import PlacementChange
+from gateway.installation.audit.schemas import AuditEntry, AuditPage
 from gateway.schemas.base import Listed, Removed
-from gateway.schemas.engines import Engine, RestartingEngine, TrustedEngine
-from gateway.schemas.placement import PlacementChange
 
 _FEED: Final = 20
 _EVENTS: Final = 20

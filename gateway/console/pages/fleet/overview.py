@@ -13,8 +13,8 @@ from gateway.console import formats
 from gateway.console.pages.fleet.rows import EngineRow, Slots, choices, engine_rows, feed, filtered, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
+from gateway.fleet.placement.schemas import PlacementChange
 from gateway.schemas.base import Listed
-from gateway.schemas.placement import PlacementChange
 
 _CARDS: Final = 12
 """More engines are shown as small cells, unless the visitor wants cards."""

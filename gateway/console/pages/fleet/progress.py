@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
-from gateway.schemas.engines import Drain
+from gateway.fleet.engines.schemas.engines import Drain
 
 _ORDER: Final = ("loading", "finishing", "drained")
 

@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.console import formats
-from gateway.schemas.engines import Engine
-from gateway.schemas.placement import EnginePlacement, PlacedVersion, PlacementChange
+from gateway.fleet.engines.schemas.engines import Engine
+from gateway.fleet.placement.schemas import EnginePlacement, PlacedVersion, PlacementChange
 
 STATE_TONES: Final = {"active": "good", "cordoned": "warn", "draining": "warn", "stopping": "warn"}
 HEALTH_TONES: Final = {"up": "good", "down": "bad", "hung": "bad", "ejected": "bad", "unknown": ""}

@@ -11,9 +11,17 @@ from gateway.console.formats import money
 from gateway.console.pages.money.shared import amount, choices, month_of, tabs, tenant_link
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
+from gateway.costs.closing.schemas import Month
+from gateway.costs.forecasting.schemas import (
+    Alert,
+    Alerts,
+    Anomalies,
+    Anomaly,
+    ChangedBudget,
+    Estimate,
+    Forecast,
+)
 from gateway.schemas.base import Json, Listed
-from gateway.schemas.forecasts import Alert, Alerts, Anomalies, Anomaly, ChangedBudget, Estimate, Forecast
-from gateway.schemas.periods import Month
 
 _STATUS: Final = {
     "within": ("within", "good"),

@@ -24,10 +24,10 @@ from gateway.console.pages.money.shared import (
 )
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
+from gateway.costs.closing.schemas import Month
+from gateway.costs.margins.schemas import MarginReport
+from gateway.costs.reports.schemas.costs import CostReport, CostRow
 from gateway.schemas.base import Listed
-from gateway.schemas.costs import CostReport, CostRow
-from gateway.schemas.margins import MarginReport
-from gateway.schemas.periods import Month
 
 _GROUPS: Final = {
     "tenant": "Tenant",

@@ -12,10 +12,16 @@ from gateway.console.api_client import ApiError
 from gateway.console.pages.money.shared import cents, month_name, short_seal, tabs
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Forwarded, Route, Visit
+from gateway.costs.closing.schemas import (
+    ClosingPreview,
+    Month,
+    PreviewedStatement,
+    StatementSums,
+    Verification,
+)
+from gateway.costs.reconciliation.schemas.bills import Bill
+from gateway.costs.reconciliation.schemas.reconciliation import Reconciliation, TokenCheck
 from gateway.schemas.base import Json, Listed
-from gateway.schemas.bills import Bill
-from gateway.schemas.periods import ClosingPreview, Month, PreviewedStatement, StatementSums, Verification
-from gateway.schemas.reconciliation import Reconciliation, TokenCheck
 from gateway.units import NANO, amount_text
 
 _Statement = StatementSums | PreviewedStatement

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from gateway.console.pages.money.shared import month_of, tabs
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
+from gateway.costs.prices.schemas import AddedPrice, ExchangeRate, ListedPrice
+from gateway.costs.selling.schemas import RateCards
 from gateway.schemas.base import Json, Listed
-from gateway.schemas.prices import AddedPrice, ExchangeRate, ListedPrice
-from gateway.schemas.rate_cards import RateCards
 
 _PURCHASES: Final = [("on_demand", "On demand"), ("spot", "Spot"), ("reserved", "Reserved")]
 

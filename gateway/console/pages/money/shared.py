@@ -13,9 +13,9 @@ from urllib.parse import quote
 from gateway.console.api_client import ApiError
 from gateway.console.tables import Cell
 from gateway.console.visit import Visit
+from gateway.costs.closing.schemas import Month
+from gateway.costs.reports.schemas.costs import CostReport
 from gateway.schemas.base import Json, Listed
-from gateway.schemas.costs import CostReport
-from gateway.schemas.periods import Month
 from gateway.units import NANO, decimal_text
 
 ZERO: Final = Decimal(0)

@@ -9,9 +9,9 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.console.formats import money
+from gateway.costs.reports.schemas.usage import RequestCost
+from gateway.fleet.placement.schemas import Decision, Decisions
 from gateway.schemas.finance import UsageRecord
-from gateway.schemas.placement import Decision, Decisions
-from gateway.schemas.usage import RequestCost
 
 OUTCOMES: Final = {
     "ok": ("good", "answered", ""),

@@ -11,7 +11,7 @@ from gateway.console.api_client import ApiError
 from gateway.console.pages.fleet.rows import HEALTH_TONES
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
-from gateway.schemas.placement import Explanation
+from gateway.fleet.placement.schemas import Explanation
 
 _COLUMNS = [
     Column("engine", "Engine", lambda c: Cell(c.engine, href=f"/console/fleet/{c.engine}")),

@@ -14,9 +14,9 @@ from gateway.console.api_client import ApiError
 from gateway.console.pages.requests.attempts import Cost, DecidedAttempts, attempts, cost
 from gateway.console.pages.requests.recent import ShownError, last_errors
 from gateway.console.visit import ALL, Route, Visit
+from gateway.costs.reports.schemas.usage import RequestCost, RequestUsage
 from gateway.schemas.base import Answer
 from gateway.schemas.finance import UsageRecord
-from gateway.schemas.usage import RequestCost, RequestUsage
 from gateway.tenants.directory import Role
 
 A = TypeVar("A", bound=Answer)

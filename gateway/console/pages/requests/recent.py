@@ -14,12 +14,12 @@ from gateway.console.api_client import ApiError
 from gateway.console.pages.requests.attempts import FAILED, OUTCOMES
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import ALL, Route, Visit
+from gateway.costs.reports.schemas.usage import UsagePage
 from gateway.errors import CODES
 from gateway.schemas.base import Answer
 from gateway.schemas.finance import UsageRecord
-from gateway.schemas.tenants import RequestError
-from gateway.schemas.usage import UsagePage
 from gateway.tenants.directory import Role
+from gateway.tenants.schemas.tenants import RequestError
 from gateway.units import HOUR
 
 _FETCHED: Final = 200

@@ -13,10 +13,10 @@ from gateway.console.forms import FormField, body_of, fields_of
 from gateway.console.pages.tenants import rows
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.schemas.base import Listed
-from gateway.schemas.keys import CreatedKey, Key, KeyFields, NewKey, RotatedKey
-from gateway.schemas.tenants import Tenant
-from gateway.schemas.terms import KeyTerms
 from gateway.tenants.directory import TENANT_ROLES, Role
+from gateway.tenants.keys.schemas import CreatedKey, Key, KeyFields, NewKey, RotatedKey
+from gateway.tenants.schemas.tenants import Tenant
+from gateway.tenants.schemas.terms import KeyTerms
 
 _API: Final = "/admin/v1/keys"
 _STATES: Final = {"valid": "Valid", "gone": "Revoked or expired", "all": "All"}

@@ -16,16 +16,16 @@ from gateway.console.forms import FormField, body_of, fields_of
 from gateway.console.pages.tenants import rows
 from gateway.console.tables import view
 from gateway.console.visit import CUSTOMERS, OPERATORS, Route, Visit
-from gateway.schemas.account import Account, Me
-from gateway.schemas.adapters import Adapter
+from gateway.costs.forecasting.schemas import Forecast
+from gateway.costs.prices.schemas import ListedPrice
+from gateway.costs.reports.schemas.costs import CostReport
+from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.schemas.base import Listed
-from gateway.schemas.costs import CostReport
-from gateway.schemas.forecasts import Forecast
-from gateway.schemas.keys import Key
-from gateway.schemas.prices import ListedPrice
-from gateway.schemas.tenants import AddedTenant, ChangedTenant, RemovedTenant, Tenant, TenantPage
-from gateway.schemas.terms import TenantTerms
 from gateway.tenants.directory import Role
+from gateway.tenants.keys.schemas import Key
+from gateway.tenants.people.schemas import Account, Me
+from gateway.tenants.schemas.tenants import AddedTenant, ChangedTenant, RemovedTenant, Tenant, TenantPage
+from gateway.tenants.schemas.terms import TenantTerms
 
 Json = dict[str, Any]
 _API: Final = "/admin/v1/tenants"

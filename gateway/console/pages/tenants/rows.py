@@ -11,16 +11,16 @@ from urllib.parse import quote
 
 from gateway.console.formats import NONE, compact, money, number
 from gateway.console.tables import Cell, Column
+from gateway.costs.forecasting.schemas import Forecast, TenantEstimate
+from gateway.costs.reports.schemas.costs import CostReport, CostRow
 from gateway.errors import CODES
-from gateway.schemas.account import Account
-from gateway.schemas.adapters import Adapter
-from gateway.schemas.costs import CostReport, CostRow
-from gateway.schemas.forecasts import Forecast, TenantEstimate
-from gateway.schemas.keys import Key
+from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.schemas.options import OptionField
-from gateway.schemas.tenants import LimitUse, QuotaUse, Tenant, TenantPage
-from gateway.schemas.terms import KeyTerms, in_words, section
 from gateway.schemas.typed_text import written
+from gateway.tenants.keys.schemas import Key
+from gateway.tenants.people.schemas import Account
+from gateway.tenants.schemas.tenants import LimitUse, QuotaUse, Tenant, TenantPage
+from gateway.tenants.schemas.terms import KeyTerms, in_words, section
 from gateway.tenants.terms import RequestPolicy
 
 Json = dict[str, Any]

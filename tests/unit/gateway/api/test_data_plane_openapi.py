@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.api import batches, files
 from gateway.api.data_plane_openapi import TAG, operations
 from gateway.app import Florin
+from gateway.batches.routes import batches, files
 from gateway.config import Settings
 from gateway.dialects.endpoints import ENDPOINTS
 

@@ -9,12 +9,11 @@ import pytest
 import typer
 
 from gateway.commands.tree import tree
-from gateway.schemas.account import Me, OwnTerms
-from gateway.schemas.adapters import Adapter, RegisteredVersion
-from gateway.schemas.costs import CostReport, CostRow, Figures
-from gateway.schemas.engines import Drain, Engine, Heartbeat, Move
-from gateway.schemas.keys import Key
-from gateway.schemas.placement import (
+from gateway.costs.prices.schemas import AddedPrice, ExchangeRate
+from gateway.costs.reports.schemas.costs import CostReport, CostRow, Figures
+from gateway.fleet.adapters.schemas.adapters import Adapter, RegisteredVersion
+from gateway.fleet.engines.schemas.engines import Drain, Engine, Heartbeat, Move
+from gateway.fleet.placement.schemas import (
     Candidate,
     Choice,
     Decision,
@@ -23,11 +22,11 @@ from gateway.schemas.placement import (
     PlacedVersion,
     PlacementChange,
 )
-from gateway.schemas.prices import AddedPrice, ExchangeRate
-from gateway.schemas.tenants import Tenant, TenantPage
+from gateway.tenants.keys.schemas import Key
+from gateway.tenants.people.schemas import Me, OwnTerms
+from gateway.tenants.schemas.tenants import Tenant, TenantPage
+from tests.support.command_line import KEY
 from tests.support.samples import sample
-
-from .conftest import KEY
 
 TENANT = sample(Tenant, name="acme", created=1_700_000_000_000_000, weight=1.0)
 KEY_ROW = sample(Key, id="k1", tenant="acme", role="tenant", created=1, priority="normal", last_used=None)

@@ -8,14 +8,12 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
 from textwrap import indent
 from typing import Any
 
 import pytest
 import typer
 
-from gateway import commands
 from gateway.commands.lazy_groups import Command, Group
 from gateway.commands.tree import _LOADED_WHEN_ASKED, tree
 
@@ -88,6 +86,13 @@ def ours(modules: set[str]) -> set[str]:
     return {name for name in modules if name.partition(".")[0] in {"adapters", "deploy", "gateway"}}
 
 
+def command_modules(modules: set[str]) -> set[str]:
+    """Without packages that only hold them."""
+    return {
+        name for name in ours(modules) if "commands" in name.split(".")[:-1] or name.endswith("keys.commands")
+    }
+
+
 def test_the_list_of_commands_loads_no_command():
     codes, modules = loaded(f"{EACH}    codes.append(code)\ncode = codes\n", "--help", "-h", "")
     assert codes == [0, 0, 2]  # 2: no command was given
@@ -110,20 +115,14 @@ def test_help_of_a_command_loads_its_group_alone():
     code, modules = loaded(MAIN, "tenant", "add", "--help")
     assert code == 0
     assert foreign(modules) == TYPER | VALUES | {"orjson", "rich"}
-    commands = {name for name in ours(modules) if name.startswith("gateway.commands.")}
-    assert commands == {
+    shared = {
         f"gateway.commands.{name}"
-        for name in (
-            "client",
-            "keys",
-            "lazy_groups",
-            "options",
-            "output",
-            "session",
-            "tenant_page",
-            "tenants",
-            "tree",
-        )
+        for name in ("client", "lazy_groups", "options", "output", "session", "tree")
+    }
+    assert command_modules(modules) == shared | {
+        "gateway.tenants.commands.page",
+        "gateway.tenants.commands.tenants",
+        "gateway.tenants.keys.commands",
     }
 
 
@@ -131,9 +130,10 @@ def test_a_report_loads_no_other_finance_command():
     """It is what analysts ask all the time; its group is the largest."""
     code, modules = loaded(MAIN, "cost", "report", "--month", "2026-10")
     assert code == 3, "nobody answers"
-    finance = {name for name in modules if name.startswith("gateway.commands.cost.")}
+    finance = {name for name in command_modules(modules) if name.startswith("gateway.costs.")}
     assert finance == {
-        f"gateway.commands.cost.{name}" for name in ("invoice_table", "report", "report_tables", "rounding")
+        *(f"gateway.costs.reports.commands.{name}" for name in ("report", "report_tables", "rounding")),
+        "gateway.costs.statement.commands.invoice_table",
     }
 
 
@@ -141,7 +141,11 @@ def test_all_help_together_loads_no_client_and_nothing_that_a_gateway_is_made_of
     _, modules = loaded(ALL_HELP)
     assert foreign(modules) == TYPER | VALUES | {"orjson", "rich", "yaml"}
     assert not modules & {*HEAVY, "asyncio", "ssl"}
-    assert {"gateway.commands.check", "gateway.commands.engine_run", "gateway.commands.calibrate"} <= modules
+    assert {
+        "gateway.fleet.adapters.commands.check",
+        "gateway.fleet.engines.commands.run",
+        "gateway.costs.calibration.commands",
+    } <= modules
 
 
 ASKING = (
@@ -172,7 +176,11 @@ def test_the_list_says_of_a_command_what_its_own_help_says(name):
 def test_every_module_with_commands_is_in_the_tree():
     entries = [entry.load() for entry in _LOADED_WHEN_ASKED.values()]
     loaded = {id(app) for apps in entries for app in (apps if isinstance(apps, tuple) else (apps,))}
-    modules = [import_module(m.name) for m in walk_packages(commands.__path__, f"{commands.__name__}.")]
+    names = (
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in ROOT.joinpath("gateway").rglob("*.py")
+    )
+    modules = [import_module(name) for name in names if "commands" in name.split(".")]
     made = {m.__name__: m.app for m in modules if isinstance(getattr(m, "app", None), typer.Typer)}
     assert len(made) > 20
     forgotten = [name for name, app in made.items() if id(app) not in loaded]

@@ -6,9 +6,9 @@ import pytest
 
 from gateway.console.pages.fleet.progress import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slot, Slots, engine_rows, feed, filtered, idle, tiles
+from gateway.fleet.engines.schemas.engines import Engine
+from gateway.fleet.placement.schemas import PlacementChange
 from gateway.schemas.base import Json
-from gateway.schemas.engines import Engine
-from gateway.schemas.placement import PlacementChange
 from tests.support.samples import sample
 
 NOW = 1_000_000_000

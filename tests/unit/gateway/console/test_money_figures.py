@@ -8,9 +8,9 @@ import pytest
 
 from gateway.console.formats import NONE, money
 from gateway.console.pages.money.shared import chart, choices, daily, utilisation_by_day
+from gateway.costs.closing.schemas import Month
+from gateway.costs.reports.schemas.costs import CostPart, CostReport, CostRow
 from gateway.schemas.base import Listed
-from gateway.schemas.costs import CostPart, CostReport, CostRow
-from gateway.schemas.periods import Month
 from tests.support.samples import sample
 
 NOV = 1_795_442_400_000_000

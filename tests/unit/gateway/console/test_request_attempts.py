@@ -9,10 +9,10 @@ from gateway.console.pages.requests.attempts import Decided, DecidedAttempts, at
 from gateway.console.pages.requests.one import next_step
 from gateway.console.pages.requests.recent import ShownError
 from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
-from gateway.schemas.adapters import Adapter
+from gateway.costs.reports.schemas.usage import RequestCost
+from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.schemas.finance import UsageRecord
-from gateway.schemas.keys import Key
-from gateway.schemas.usage import RequestCost
+from gateway.tenants.keys.schemas import Key
 from tests.support.samples import sample
 
 

@@ -7,11 +7,11 @@ import pytest
 from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.audit import href, in_words
 from gateway.console.pages.tenants import rows
-from gateway.schemas.audit import AuditEntry
-from gateway.schemas.costs import CostReport, CostRow
-from gateway.schemas.keys import Key
-from gateway.schemas.tenants import LimitUse, Tenant, TenantPage
-from gateway.schemas.terms import TenantTerms
+from gateway.costs.reports.schemas.costs import CostReport, CostRow
+from gateway.installation.audit.schemas import AuditEntry
+from gateway.tenants.keys.schemas import Key
+from gateway.tenants.schemas.tenants import LimitUse, Tenant, TenantPage
+from gateway.tenants.schemas.terms import TenantTerms
 from tests.support.samples import sample
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.sample_month import MONTH, bill, fill
+from gateway.costs.sample_month.month import MONTH, bill, fill
 from gateway.metering.ledger.ledger import Ledger
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "finance.md").read_text()

@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 import gateway.dataplane.request
+from gateway.fleet.engines.schemas.registration import NewEngine
 from gateway.metering.records import NAMESPACE, is_final, orphaned, parse_line, record_id
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS
-from gateway.schemas.engine_registration import NewEngine
 from gateway.units import HOUR
 from tests.unit.gateway.metering.make import intent, record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.operations.declarative.document import schema
+from gateway.declarative.operations.document import schema
 from gateway.operations.unknown_fields import unknown_field
 
 

@@ -9,8 +9,8 @@ from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.evaluating import plan
 from gateway.console.pages.adapters.registering import registered
 from gateway.console.pages.adapters.release import promotion, switched
-from gateway.schemas.adapters import AdapterDetails, PromotedAdapter, RegisteredVersion
-from gateway.schemas.placement import EnginePlacement, PlacedVersion
+from gateway.fleet.adapters.schemas.adapters import AdapterDetails, PromotedAdapter, RegisteredVersion
+from gateway.fleet.placement.schemas import EnginePlacement, PlacedVersion
 from tests.support.samples import sample
 
 ARM = {

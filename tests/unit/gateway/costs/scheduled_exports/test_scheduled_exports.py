@@ -19,8 +19,8 @@ from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.layout import Schedule, Written, due
 from gateway.costs.scheduled_exports.status import EXPORTS, ExportStatus, export_series, read_status
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
+from gateway.installation.doctor.operations.installation_checks import of_exports
 from gateway.metering.ledger.schema import audit_log, scheduled_exports
-from gateway.operations.installation_checks import of_exports
 from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill, records

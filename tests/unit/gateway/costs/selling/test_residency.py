@@ -10,7 +10,7 @@ from sqlalchemy import delete, select, update
 from gateway.costs.closing.charging import charges_of
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import settlement_now
-from gateway.costs.margin import month_margin
+from gateway.costs.margins.margin import month_margin
 from gateway.costs.periods import Period
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, charge

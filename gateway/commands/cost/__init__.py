@@ -1,1 +1,0 @@
-"""florin cost …: one module for each command or pair of commands."""

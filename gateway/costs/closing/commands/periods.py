@@ -1,0 +1,155 @@
+"""florin cost periods, close"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gateway.commands.client import Api, Json, read, segment
+from gateway.commands.options import with_options
+from gateway.commands.output import clean, console, facts, note, show, table
+from gateway.commands.session import Session, command, confirm
+from gateway.costs.closing.commands.preview import announce, money, question, show_preview
+from gateway.costs.closing.schemas import ClosedMonth, ClosingPreview, ClosingTerms, Month
+from gateway.costs.policies.commands.shares import Share, policy_in_words, shares_of
+from gateway.schemas.base import Listed
+from gateway.units import NanoHours, gpu_hours_text, shown
+
+app = typer.Typer()
+
+_PATH = "/finance/v1/periods"
+
+
+@command(app, "periods")
+def periods(session: Session) -> None:
+    """List the months with usage: open, or closed with their seals.
+
+    Example: florin cost periods
+    """
+    session.result(session.api.get(_PATH, Listed[Month]), _periods)
+
+
+def _periods(months: Listed[Month]) -> None:
+    if not months.data:
+        note("No month has any usage yet.")
+        return
+    rows = [
+        (
+            month.month,
+            "open, can be closed" if month.can_be_closed else month.state,
+            month.records,
+            month.totals and money(month.totals.billed.amount_cents, month.currency),
+            month.closed_at,
+            month.seal,
+        )
+        for month in months.data
+    ]
+    show(table(("month", "state", "records", "billed", "closed", "seal"), rows, right=("records", "billed")))
+
+
+@command(app, "close")
+@with_options(ClosingTerms)
+def close(
+    session: Session,
+    month: Annotated[str, typer.Argument(metavar="MONTH", help="Month, for example 2026-11.")],
+    *,
+    share: Share = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show each customer's statement and what prevents closing; close nothing."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Skip the confirmation prompt. Required without a terminal.")
+    ] = False,
+    changes: Json,
+) -> None:
+    """Close a month: its figures never change again, and a seal (a Merkle root) proves what they are.
+
+    Later changes (records of a disconnected worker, a price, a calibration) become correction rows in the
+    next open month. A gateway flushes only its own usage log: close the month when every worker has been
+    running, or was restarted, since the month ended.
+
+    Example: florin cost close 2026-11 --dry-run
+    """
+    query: Json = {"policy": changes.get("policy")}
+    if share:
+        changes["shares"], changes["shares_total"] = shares_of(share)
+        query["shares"] = ",".join(share)
+    api, path = session.api, f"{_PATH}/{segment(month)}"
+    if dry_run:
+        session.result(api.get(f"{path}/preview", ClosingPreview, query), show_preview)
+        return
+    if api.get(path, Month).state != "closed":
+        preview = api.get(f"{path}/preview", ClosingPreview, query)
+        announce(preview, force=changes.get("force", False))
+        confirm(question(preview), yes=yes, unattended=False)
+    session.result(_close(api, path, changes), _closed)
+
+
+def _close(api: Api, path: str, body: Json) -> ClosedMonth:
+    """Retries until the month is closed, and shows progress on a terminal."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        month = _watched(api, path, pool.submit(api.post, f"{path}/close", body, Month))
+        waited = False
+        while month.state != "closed":
+            waited = True
+            month = _watched(api, path, pool.submit(api.post, f"{path}/close", body, Month))
+    return read(ClosedMonth, month.body | {"already": bool(month.already) and not waited}, api.url)
+
+
+def _watched(api: Api, path: str, answer: Future[Month]) -> Month:
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        return answer.result()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as progress:
+        bar = progress.add_task("closing", total=None)
+        while not answer.done():
+            if (step := api.get(path, Month).progress) is not None:
+                progress.update(bar, description=clean(step.doing), completed=step.done, total=step.total)
+            time.sleep(0.5)
+    return answer.result()
+
+
+def _closed(month: ClosedMonth) -> None:
+    if month.already:
+        note(f"{clean(month.month)} was already closed at {clean(month.closed_at)}; nothing changed.")
+    totals, currency = month.totals, month.currency
+    show(
+        facts(
+            (
+                ("month", month.month),
+                ("records", month.records),
+                ("policy", policy_in_words(month)),
+                ("billed", money(totals.billed.amount_cents, currency)),
+                ("retry waste", money(totals.retry_waste.amount_cents, currency)),
+                ("unused time", money(totals.unallocated.amount_cents, currency)),
+                ("total", money(totals.amount_cents, currency)),
+                ("seal", month.seal),
+                ("previous seal", month.previous_seal),
+            )
+        )
+    )
+    for series in month.missing_prices:
+        note(f"No price, so charged nothing: {clean(series)}")
+    rows = [
+        (
+            s.tenant, s.records, _hours(s.nano_gpu_hours),
+            _hours(s.allocated_nano_gpu_hours), money(s.amount_cents, currency),
+            s.seal,
+        )
+        for s in month.statements
+    ]  # fmt: skip  # a row
+    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "seal of records")
+    if rows:
+        show(table(heads, rows, right=heads[1:5]))
+
+
+def _hours(nano: NanoHours | None) -> str:
+    return shown(None if nano is None else gpu_hours_text(nano), 6)

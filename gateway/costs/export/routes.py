@@ -1,0 +1,121 @@
+"""A month's costs as a file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from gateway.api.dependencies import FinanceKey, StateDep
+from gateway.api.finance_requests import (
+    Tenant,
+    ledger_process_of,
+    missing_price,
+    month_of,
+    only_staff,
+    require_own_month,
+    tenants_of,
+)
+from gateway.costs.export.columns import Dataset, Format, Granularity
+from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
+from gateway.costs.export.foreign import FOREIGN
+from gateway.costs.export.spool import unwritable
+from gateway.costs.export.writers import ParquetMissingError
+from gateway.dataplane.asgi import Receive, Scope, Send
+from gateway.errors import FlorinError
+from gateway.operations.ledger_refresh import completeness_headers, refresh
+from gateway.operations.state import State
+from gateway.tenants.directory import Key
+
+router = APIRouter()
+
+_CHUNK = 256 * 1024
+
+
+@router.get(
+    "/export",
+    response_class=Response,
+    responses={200: {"content": {"text/csv": {}, "application/vnd.apache.parquet": {}}}},
+)
+async def export_month(
+    *,
+    key: FinanceKey,
+    state: StateDep,
+    month: Annotated[str, Query(description="`2026-11`.")],
+    kind: Annotated[Format, Query(alias="format")] = "focus-1.2",
+    dataset: Annotated[
+        Dataset,
+        Query(description="chargeback: tokens by tenant; infrastructure: each engine-hour and who used it."),
+    ] = "chargeback",
+    parquet: Annotated[bool, Query(description="FOCUS as Parquet instead of CSV.")] = False,
+    tenant: Tenant = None,
+    granularity: Annotated[Granularity, Query(description="A row for each hour or day (UTC).")] = "hourly",
+) -> Response:
+    """Export a month as a file: FOCUS 1.2 or 1.4, the ledger's lines, or what Vantage and CloudZero import.
+    A tenant's key gets its own chargeback, without GPU-hours and GPU prices. All formats but the ledger's
+    lines require all prices. The header `x-florin-rows` gives the number of rows; `x-florin-complete` is
+    `false` while records are still arriving in the ledger."""
+    if dataset == "infrastructure":
+        only_staff(key)
+    if kind in FOREIGN:
+        only_staff(key)
+        if parquet:
+            raise FlorinError("invalid_value", f"parquet: {kind} files are CSV.", param="parquet")
+    tenants = tenants_of(key, tenant)
+    order = Order(
+        month_of(month),
+        kind,
+        dataset,
+        state.settings.issuer,
+        parquet,
+        tenants,
+        granularity,
+        key.own_tenant or "",
+    )
+    return _Download(state, key, order)
+
+
+class _Download(Response):
+    """Creates the file and sends it. The file is removed, however the response ends."""
+
+    def __init__(self, state: State, key: Key, order: Order) -> None:
+        self._state = state
+        self._key = key
+        self._order = order
+        media = "application/vnd.apache.parquet" if order.as_parquet else "text/csv; charset=utf-8"
+        super().__init__(media_type=media)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Errors before the first byte propagate and get the usual error response."""
+        del scope, receive
+        tenant = self._key.own_tenant is not None
+        owner = f"tenant:{self._key.tenant}" if tenant else f"key:{self._key.id}"
+        async with self._state.spool.made(owner, self._make, tenant=tenant) as spooled:
+            self.headers["content-disposition"] = f'attachment; filename="{self._order.file_name}"'
+            self.headers["content-length"] = str(spooled.size)
+            self.headers["x-florin-rows"] = str(spooled.rows)
+            start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+            await send({**start, "headers": self.raw_headers})
+            while chunk := await asyncio.to_thread(spooled.file.read, _CHUNK):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _make(self, path: Path, most: int) -> int:
+        ledger_process = ledger_process_of(self._state, self._key)
+        complete = await refresh(self._state, ledger_process)
+        await require_own_month(self._state, self._key, self._order.month)
+        self.headers.update(completeness_headers(self._state, complete=complete))
+        try:
+            return await ledger_process.run(export, self._order, path, most)
+        except MissingPriceError as error:
+            raise missing_price(error, self._key) from error
+        except ParquetMissingError as error:
+            raise FlorinError("invalid_value", str(error), param="format") from error
+        except TooLargeError as error:
+            raise FlorinError(
+                "export_failed", f"The file exceeds the {most:,} bytes available now.", retry_after=60
+            ) from error
+        except OSError as error:
+            raise unwritable(error) from error

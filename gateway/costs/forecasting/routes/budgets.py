@@ -1,0 +1,44 @@
+"""Budgets for cost."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.finance_requests import Month, Tagged, Tenant, ledger_process_of, owner_of, tenants_of
+from gateway.costs.forecasting import operations as budgets
+from gateway.costs.forecasting.look_ahead import budget_report
+from gateway.costs.forecasting.schemas import Budgets, ChangedBudget, NewBudget
+from gateway.costs.periods import PeriodError, iso
+from gateway.errors import FlorinError
+from gateway.operations.authorization import actor_of
+from gateway.operations.ledger_refresh import completeness, refresh
+
+router = APIRouter(prefix="/budgets", route_class=Tagged)
+
+
+@router.get("", response_model_exclude_unset=True)
+async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Tenant = None) -> Budgets:
+    """The budgets of a month (default: this month), and how it stands against them. A tenant's
+    key sees none for months in which a rate card sets what it is charged."""
+    now, process = state.clock.now(), ledger_process_of(state, key)
+    complete = await refresh(state, process)
+    try:
+        report = await process.run(
+            budget_report,
+            month or iso(now)[:7],
+            now=now,
+            tenants=tenants_of(key, tenant),
+            owner=owner_of(state, key),
+        )
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    return Budgets.read(report | completeness(state, complete=complete))
+
+
+@router.put("", response_model_exclude_unset=True)
+async def put(new: NewBudget, key: StaffKey, state: StateDep) -> ChangedBudget:
+    """Set the monthly budget of a tenant, or without one of the installation, from a month on; or remove it.
+    Budgets warn and refuse nothing. Setting the same again changes nothing (`changed` is false)."""
+    budget, changed = await budgets.put(state, new, actor=actor_of(key))
+    return ChangedBudget.read(budget | {"changed": changed})

@@ -1,0 +1,1 @@
+"""A month of made-up usage, for trying reports."""

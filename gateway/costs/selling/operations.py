@@ -1,0 +1,131 @@
+"""Rate cards, their assignment to tenants, and invoices. Nothing is edited: a later row replaces an earlier
+one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.costs.periods import PeriodError, iso, month_of
+from gateway.costs.prices.jumps import UnconfirmedJumpError
+from gateway.costs.selling import card_store, invoices
+from gateway.costs.selling.cards import (
+    DEFAULT,
+    Assignment,
+    RateCard,
+    RateCardConflictError,
+    RateCardError,
+    card_name,
+    free_tokens,
+    minimum,
+    percent,
+    rate,
+)
+from gateway.costs.selling.invoices import Invoice, due_date
+from gateway.costs.selling.schemas import NewAssignment, NewInvoice, NewRateCard
+from gateway.errors import FlorinError
+from gateway.operations.state import State
+
+
+async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = True) -> tuple[RateCard, bool]:
+    """Return the version, and False if the same existed already. `confirmed`: False refuses what may be a
+    slip. Raises FlorinError, LedgerUnavailableError."""
+    card = card_of(new, state.clock.now())
+    with _errors():
+        return await asyncio.to_thread(
+            card_store.add_card,
+            state.ledger,
+            card,
+            default_start=new.valid_from is None,
+            actor=actor,
+            confirmed=confirmed,
+        )
+
+
+def card_of(new: NewRateCard, now: int) -> RateCard:
+    """Without `valid_from` it is valid from this month. Raises FlorinError."""
+    with _errors():
+        cached = new.cached_per_million
+        return RateCard(
+            name=card_name(new.name),
+            valid_from=_month("valid_from", new.valid_from, now),
+            currency=new.currency,
+            input_micros=rate("input_per_million", new.input_per_million),
+            cached_micros=rate("cached_per_million", new.input_per_million if cached is None else cached),
+            output_micros=rate("output_per_million", new.output_per_million),
+            minimum_micros=minimum(new.monthly_minimum),
+            free_input=free_tokens("free_input_tokens", new.free_input_tokens),
+            free_cached=free_tokens("free_cached_tokens", new.free_cached_tokens),
+            free_output=free_tokens("free_output_tokens", new.free_output_tokens),
+            reason=new.reason.strip(),
+            recorded_at=now,
+            batch_percent=new.batch_percent,
+            residency_micros=rate("residency_per_adapter_hour", new.residency_per_adapter_hour),
+        )
+
+
+async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assignment, bool]:
+    """Return the assignment, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
+    if new.tenant is not None and new.tenant not in state.directory.tenants:
+        raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
+    assignment = assignment_of(new, state.clock.now())
+    with _errors():
+        return await asyncio.to_thread(card_store.assign, state.ledger, assignment, actor=actor)
+
+
+def assignment_of(new: NewAssignment, now: int) -> Assignment:
+    """Without `valid_from` it is valid from this month. Raises FlorinError."""
+    with _errors():
+        return Assignment(
+            tenant=DEFAULT if new.tenant is None else new.tenant,
+            card=new.card or "",
+            valid_from=_month("valid_from", new.valid_from, now),
+            recorded_at=now,
+        )
+
+
+async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Invoice, bool]:
+    """Return the invoice, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
+    now = state.clock.now()
+    with _errors():
+        invoice = Invoice(
+            month=_month("month", new.month, now),
+            tenant=new.tenant,
+            number=new.number.strip(),
+            tax_name=new.tax_name.strip(),
+            tax_micros=percent(new.tax_percent),
+            due="" if new.due is None else due_date(new.due),
+            recorded_at=now,
+        )
+        return await asyncio.to_thread(invoices.add_invoice, state.ledger, invoice, actor=actor)
+
+
+def _month(param: str, value: str | None, now: int) -> str:
+    """`value`, or this month. Raises RateCardError."""
+    if value is None:
+        return iso(now)[:7]
+    try:
+        month_of(value)
+    except PeriodError as error:
+        hint = _WHOLE if param == "valid_from" else ""
+        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.{hint}") from error
+    return value
+
+
+_WHOLE = (
+    " Prices change with a month, because its allowance and minimum are those of one card: let them begin "
+    "with the next, or replace this month's as a whole (reason)."
+)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except RateCardError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except RateCardConflictError as error:
+        raise FlorinError("conflict", str(error)) from error
+    except UnconfirmedJumpError as error:
+        raise FlorinError("confirmation_required", str(error)) from error

@@ -1,0 +1,1 @@
+"""Records that a report cannot take: set aside by an operator, or in quarantine."""

@@ -1,0 +1,1 @@
+"""The whole registry as one document: `florin export`, `florin apply`, fleet files."""

@@ -1,0 +1,1 @@
+"""What operators do to a fleet: one room for each noun. The decisions themselves are in `adapters`."""

@@ -1,0 +1,1 @@
+"""Adapters and their versions, canaries, uploads and quotas, as the API and the commands offer them."""

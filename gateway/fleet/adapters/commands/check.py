@@ -1,0 +1,93 @@
+"""florin adapter check: run the registration checks locally, without registering anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.commands.client import UsageError
+from gateway.commands.output import busy, clean, facts, fail, findings_table, say, show
+from gateway.commands.session import REFUSED, Session, command
+
+if TYPE_CHECKING:
+    from gateway.fleet.adapters.commands.local_check import CheckedAdapter
+
+app = typer.Typer()
+
+
+@command(app, "check")
+def check(
+    session: Session,
+    path: Annotated[Path, typer.Argument(help="Directory or archive (tar, zip) of the adapter.")],
+    *,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="The base model: its directory, its config.json, or its name. A name is looked up in the "
+            "local hub cache, then at the gateway. Default: the gateway's only base model.",
+        ),
+    ] = None,
+    max_rank: Annotated[
+        int | None,
+        typer.Option(min=1, help="The engines' --max-lora-rank. Default: as the gateway knows it."),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            envvar="FLORIN_MAX_ADAPTER_BYTES",
+            help="Maximum size of the files. Default: 2 GiB, like the gateway's setting.",
+        ),
+    ] = None,
+    assume_base: Annotated[
+        bool,
+        typer.Option(
+            "--assume-base", help="Skip the check of the base model's name; shapes are still checked."
+        ),
+    ] = False,
+    unverified_shapes: Annotated[
+        bool,
+        typer.Option(
+            "--unverified-shapes",
+            help="Accept a base model of unknown architecture; all else is still checked.",
+        ),
+    ] = False,
+) -> None:
+    """Check an adapter as `adapter add` would, without registering it. --base PATH needs no gateway.
+
+    Prints each failed check and how to fix it. Exit code 0: the adapter would be accepted, possibly with
+    warnings; 1: it would be refused.
+
+    Example: florin adapter check ./out/checkpoint-300 --base /models/Qwen3-8B --max-rank 64
+    """
+    from gateway.fleet.adapters.commands import local_check  # loads numpy and all checks
+
+    if not path.exists():
+        raise UsageError(f"{path} does not exist: name a directory or an archive.")
+    against = local_check.against(session, base)
+    with busy(f"Checking {path} …"):
+        checked = local_check.check(
+            path,
+            against,
+            max_rank=max_rank,
+            max_bytes=max_bytes,
+            assume_base=assume_base,
+            unverified_shapes=unverified_shapes,
+        )
+    session.result(checked, _people)
+    if not checked.passed:
+        raise typer.Exit(REFUSED)
+
+
+def _people(checked: CheckedAdapter) -> None:
+    findings = [finding.model_dump() for finding in checked.findings]
+    if checked.facts is None:
+        errors = sum(finding.severity == "error" for finding in checked.findings)
+        fail(f"{checked.path} would be refused: {errors} checks failed.", findings)
+        return
+    if findings:
+        show(findings_table(findings))
+    say(f"{clean(checked.path)} passes for {clean(checked.base_model)}.")
+    show(facts([(name.replace("_", " "), value) for name, value in checked.facts.items()]))

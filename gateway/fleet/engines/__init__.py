@@ -1,0 +1,1 @@
+"""Engines, as the API and the commands offer them: registration, draining, enrolment, agents."""

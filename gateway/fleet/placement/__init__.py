@@ -1,0 +1,1 @@
+"""Where versions are, why, and what a request's decision was."""

@@ -1,0 +1,1 @@
+"""The installation itself: its settings, gateways, registry, audit log, backups and doctor."""

@@ -1,0 +1,1 @@
+"""`florin doctor`: what is wrong with the installation."""

@@ -1,0 +1,193 @@
+"""Run all checks of `florin doctor`: what is wrong with this installation, and how to fix it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from adapters.errors import EngineError, StoreUnavailableError
+from adapters.model import Engine
+from adapters.reconcile.artifact_gc import held, plan
+from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation
+from adapters.reconcile.drift import of_engines
+from adapters.reconcile.registry_checks import of_registry
+from gateway.installation.doctor.operations.exposure_checks import of_exposure
+from gateway.installation.doctor.operations.installation_checks import (
+    missing_files,
+    of_conditions,
+    of_disk,
+    of_ledger,
+    of_store,
+)
+from gateway.operations.state import State
+from gateway.runtime.gateways import Announcement
+from gateway.tenants.operations.limits import without_prices
+from gateway.tenants.operations.tenants import unmet
+
+_SIGNED_IN = "People who are signed in stay so for a day at most."
+_KILLED = -9
+_MINUTE = 60_000_000
+_ORDER = {"problem": 0, "warning": 1, "ok": 2}
+
+
+async def diagnose(state: State) -> list[Diagnosis]:
+    """The result of every check, worst first. Queries each engine."""
+    store, ledger, disk, exposed, view = await asyncio.gather(
+        of_store(state.store, fails_over=state.settings.redis_fails_over),
+        of_ledger(state),
+        asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
+        of_exposure(state),
+        look(state),
+    )
+    diagnoses: list[Diagnosis] = [
+        *of_conditions(state),
+        *of_gateways(state.gateways.all, state.clock.now()),
+        *store,
+        *ledger,
+        *disk,
+        *of_engines(view),
+        *of_registry(view),
+        *of_suspects(state),
+        *of_requirements(state),
+        *of_budgets(state),
+        *of_issuer(state),
+        *exposed,
+    ]
+    return sorted(diagnoses, key=lambda d: _ORDER[d.status])
+
+
+def of_suspects(state: State) -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "engine_deaths",
+            "problem",
+            adapter or tenant,
+            f"Requests of {tenant} were on {deaths} engines that died; new ones are refused for {left:.0f} s",
+            "Find the request that kills engines, in the engines' logs of that time, and report it to vLLM. "
+            "Until then the tenant must not send it.",
+        )
+        for (tenant, adapter), (deaths, left) in sorted(state.deaths.suspects.refusals().items())
+    ]
+
+
+def of_issuer(state: State) -> list[Diagnosis]:
+    if state.people is None:
+        return []
+    issuer = state.people.issuer
+    if not issuer.trouble:
+        return [Diagnosis("issuer", "ok", issuer.url, "People can sign in.")]
+    return [
+        Diagnosis(
+            "issuer",
+            "warning",
+            issuer.url,
+            f"The issuer of sign-ins cannot be used: {issuer.trouble} {_SIGNED_IN}",
+            "Check FLORIN_OIDC_ISSUER, FLORIN_OIDC_CA and the network. API keys keep working.",
+        )
+    ]
+
+
+def of_requirements(state: State) -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "tenant_requirements",
+            "problem",
+            tenant.name,
+            f"{warning}.",
+            "Register an engine with these labels, or change what the tenant requires: "
+            f"florin tenant update {tenant.name} --require …",
+        )
+        for _, tenant in sorted(state.directory.tenants.items())
+        for warning in unmet(state.catalog, tenant)
+    ]
+
+
+def of_budgets(state: State) -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "budget_without_prices",
+            "problem",
+            name,
+            f"The budget in money of {name} is not enforced: there are no token prices.",
+            "Set FLORIN_PRICE_INPUT and FLORIN_PRICE_OUTPUT.",
+        )
+        for name in without_prices(state)
+    ]
+
+
+def of_gateways(gateways: Iterable[Announcement], now: int) -> Iterator[Diagnosis]:
+    """Which build each gateway runs, and whose workers died lately. `now`: Unix microseconds."""
+    for gateway in gateways:
+        workers = f"{gateway.workers} worker{'s' if gateway.workers > 1 else ''}"
+        build = f"Florin {gateway.version} (commit {gateway.commit or 'unknown'})"
+        yield Diagnosis(
+            "gateway", "ok", gateway.name, f"{build}, {workers}, up {_ago(now - gateway.started)}."
+        )
+        if gateway.deaths:
+            yield _deaths(gateway, now)
+
+
+def _deaths(gateway: Announcement, now: int) -> Diagnosis:
+    count, last = len(gateway.deaths), gateway.deaths[-1]
+    killed = ", killed, often for lack of memory" if last.code == _KILLED else ""
+    return Diagnosis(
+        "worker_restarts", "warning", gateway.name,
+        f"{'A worker' if count == 1 else f'{count} workers'} died within the last hour and had to be "
+        f"replaced, the last {_ago(now - last.at)} ago (exit code {last.code}{killed}).",
+        "See the gateway's log of that time, and the kernel's (dmesg). The requests that ran there were cut "
+        "off; their usage is recorded.",
+    )  # fmt: skip
+
+
+def _ago(micros: int) -> str:
+    """`4 min`"""
+    minutes = max(0, micros) // _MINUTE
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h" if hours < 48 else f"{hours // 24} d"
+
+
+async def look(state: State) -> FleetObservation:
+    catalog = state.catalog
+    placed = {name: state.residency.placed(name) for name in catalog.engines}  # before the engines are asked
+    engines = list(catalog.engines.values())
+    heard = await _heartbeats(state)
+    looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
+    by_engine = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
+    now = state.clock.now()
+    pending_deletions = plan(
+        catalog.pending_deletions,
+        catalog.versions.values(),
+        {
+            engine.name: held(engine, look.listing, catalog) if look.listing else None
+            for engine, look in zip(engines, looks, strict=True)
+        },
+        {version for resident in placed.values() for version in resident},
+        now=now,
+        grace=int(state.settings.artifact_grace * 3600 * 1e6),
+    )
+    missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
+    return FleetObservation(catalog, by_engine, placed, now, missing, pending_deletions)
+
+
+async def _heartbeats(state: State) -> Mapping[str, str]:
+    try:
+        return await state.store.heartbeats()
+    except StoreUnavailableError:
+        return {}  # another check says so
+
+
+async def _ask(state: State, engine: Engine, heard: Mapping[str, str]) -> EngineObservation:
+    agent = engine.name in heard
+    timeout = state.settings.probe_timeout
+    try:
+        listing = await state.engine_client.serving(engine, timeout=timeout)
+    except EngineError as error:
+        return EngineObservation(error=str(error), agent=agent)
+    takes = None  # without an answer: the list has said enough
+    with contextlib.suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(timeout):
+            takes = await state.engine_client.takes_adapters(engine)
+    return EngineObservation(listing, takes_adapters=takes, agent=agent)

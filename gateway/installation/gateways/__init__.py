@@ -1,0 +1,1 @@
+"""The gateways of the installation."""

@@ -1,0 +1,185 @@
+"""Add, change and remove tenants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from adapters.errors import InUseError, NotFoundError
+from adapters.model import check_name
+from adapters.placement.requirements import shown
+from adapters.registry.catalog import Catalog
+from adapters.registry.transaction import Proposal
+from adapters.store.protocol.registry import AuditNote, Change
+from gateway.errors import FlorinError
+from gateway.operations.state import State
+from gateway.operations.transaction import RegistryReading, catch_up, change, differences
+from gateway.tenants.directory import Tenant, dump
+from gateway.tenants.operations.limits import check_money
+from gateway.tenants.operations.terms import updated
+from gateway.tenants.schemas.tenants import Obstacle, RequestError
+from gateway.tenants.schemas.terms import TenantTerms
+from gateway.tenants.terms import NO_BUDGET
+
+_OWN: Final = frozenset({"name", "suspended"})
+"""Fields of bodies that `updated` leaves to `_changed`."""
+_NAMED: Final = 3
+"""Obstacles that an error names."""
+
+
+async def put(
+    state: State,
+    name: str,
+    terms: TenantTerms,
+    *,
+    actor: str,
+    update: bool = False,
+    exact: bool = False,
+    new_only: bool = False,
+) -> tuple[Tenant, bool]:
+    """Add or change a tenant; return it, and whether it is new. Only the fields that `terms` sets change, or,
+    with `exact`, all but `suspended`. Raises InvalidNameError; FlorinError for a budget in money without
+    token prices, and with `new_only` if there is one; with `update`, NotFoundError if it is new."""
+    check_name("tenant", name)
+    now = state.clock.now()
+
+    def plan(reading: RegistryReading) -> Proposal[tuple[Tenant, bool]]:
+        old = reading.directory.tenants.get(name)
+        if old is None and update:
+            raise _not_found(name)
+        if old is not None and new_only:
+            raise FlorinError("conflict", f"There is a tenant {name!r} already.", param="name")
+        bare = Tenant(name, base_access=False, created=old.created if old else now)
+        if old is not None and exact:
+            bare = replace(bare, suspended=old.suspended)
+        new = _changed(bare if old is None or exact else old, terms, now)
+        if new == old:
+            return Proposal([], (new, False))
+        check_money(state, old.budget if old else NO_BUDGET, new.budget, name)
+        note = AuditNote(actor, _action(old, new), name, details=differences(old, new))
+        changes = [reading.change("tenant", name, dump(new), dump(old) if old else None)]
+        return Proposal(changes, (new, old is None), note)
+
+    return await change(state, plan)
+
+
+def find(state: State, name: str) -> Tenant:
+    """Raises NotFoundError."""
+    tenant = state.directory.tenants.get(name)
+    if tenant is None:
+        raise _not_found(name)
+    return tenant
+
+
+async def last_errors(state: State, tenant: Tenant) -> tuple[RequestError, ...]:
+    """The last errors of its requests, newest first. Not those of a removed tenant of the same name."""
+    errors = map(RequestError.model_validate, await state.lifecycle.activity.last_errors(tenant.name))
+    return tuple(error for error in errors if error.at >= tenant.created)
+
+
+def unmet(catalog: Catalog, tenant: Tenant) -> list[str]:
+    """A warning for each fleet of the tenant in which no engine meets its requirements. A tenant without
+    adapters has all fleets."""
+    own = [a for a in catalog.adapters.values() if a.name.startswith(f"{tenant.name}/")]
+    live = [catalog.versions.get(f"{a.name}@v{a.live}") for a in own]
+    fleets = {v.base_model for v in live if v is not None} or catalog.bases.keys()
+    return [
+        f"No engine of {base} has {shown(tenant.requires)}: requests of {tenant.name} are refused until one "
+        "has"
+        for base in sorted(fleets)
+        if tenant.requires and not any(engine.meets(tenant.requires) for engine in catalog.fleet(base))
+    ]
+
+
+async def remove(
+    state: State, name: str, *, actor: str, dry_run: bool = False
+) -> tuple[bool, list[Obstacle]]:
+    """Remove a tenant and its revoked and expired keys. Its usage stays in the ledger. Idempotent. Returns
+    whether it was there, and, of a dry run, what stands in the way. Raises InUseError while anything does."""
+    now = state.clock.now()
+
+    def plan(reading: RegistryReading) -> Proposal[tuple[Tenant | None, list[Obstacle]]]:
+        known = reading.directory.tenants.get(name)
+        if known is None:
+            return Proposal([], (None, []))
+        left = obstacles(reading, name, now)
+        if dry_run:
+            return Proposal([], (known, left))
+        if left:
+            raise InUseError(_in_the_way(name, left))
+        keys = [k for k in reading.directory.keys.values() if k.tenant == name]
+        changes = [
+            reading.deletion("tenant", name, dump(known)),
+            *(reading.deletion("key", k.id, dump(k)) for k in keys),
+            Change("self_service", name, None),
+        ]
+        return Proposal(changes, (known, []), AuditNote(actor, "tenant.remove", name))
+
+    known, left = await change(state, plan)
+    if known is not None and not dry_run:
+        await catch_up(state)
+        await _check_late(state, known, actor)
+    return known is not None, left
+
+
+async def _check_late(state: State, removed: Tenant, actor: str) -> None:
+    """Whoever adds a key or an adapter proves that the tenant is there when the commit happens. So the view,
+    which now includes the removal, has all that was added before it, also by other workers. If there is any,
+    the tenant comes back. Raises InUseError."""
+
+    def plan(reading: RegistryReading) -> Proposal[list[Obstacle]]:
+        late = obstacles(reading, removed.name, state.clock.now())
+        gone = removed.name not in reading.directory.tenants
+        back = [Change("tenant", removed.name, dump(removed), expect=None)] if late and gone else []
+        return Proposal(back, late, AuditNote(actor, "tenant.add", removed.name))
+
+    late = await change(state, plan)
+    if late:
+        raise InUseError(_in_the_way(removed.name, late))
+
+
+def obstacles(reading: RegistryReading, name: str, now: int) -> list[Obstacle]:
+    """What keeps a tenant from being removed: its adapters, adapters shared with it, and valid keys. Pure."""
+    adapters = sorted(reading.catalog.adapters.values(), key=lambda a: a.name)
+    own = [a.name for a in adapters if a.name.startswith(f"{name}/")]
+    shared = [a.name for a in adapters if name in a.shared_with]
+    keys = [k for k in reading.directory.keys.values() if k.tenant == name and k.valid(now)]
+    unshare = f"take {name} out of shared_with of {{}} (florin apply)"
+    return [
+        *(Obstacle(kind="adapter", id=a, command=f"florin adapter remove {a}") for a in own),
+        *(Obstacle(kind="share", id=a, command=unshare.format(a)) for a in shared),
+        *(
+            Obstacle(kind="key", id=k.id, command=f"florin key revoke {k.id}")
+            for k in sorted(keys, key=lambda k: k.created)
+        ),
+    ]
+
+
+def _changed(old: Tenant, terms: TenantTerms, now: int) -> Tenant:
+    new = updated(old, terms, leave=_OWN)
+    if terms.suspended is None:
+        return new
+    return replace(new, suspended=(old.suspended or now) if terms.suspended else None)
+
+
+def _action(old: Tenant | None, new: Tenant) -> str:
+    if old is None:
+        return "tenant.add"
+    if (old.suspended is None) == (new.suspended is None):
+        return "tenant.update"
+    return "tenant.resume" if new.suspended is None else "tenant.suspend"
+
+
+def _in_the_way(name: str, left: list[Obstacle]) -> str:
+    words = {"adapter": "adapter {}", "share": "adapter {}, which is shared with it", "key": "key {}"}
+    named = [words[o.kind].format(o.id) for o in left[:_NAMED]]
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    return (
+        f"{name} cannot be removed while there is {', '.join(named)}{more}: first run `{left[0].command}`"
+        f"{', and so on' if len(left) > 1 else ''}. `florin tenant remove {name} --dry-run` lists "
+        "everything, and `--cascade` removes it, too."
+    )
+
+
+def _not_found(name: str) -> NotFoundError:
+    return NotFoundError(f"There is no tenant {name[:80]!r}.")

@@ -1,0 +1,137 @@
+"""Tenants: how the API describes them to operators, and to themselves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gateway.fleet.adapters.schemas.adapters import Adapter
+from gateway.schemas.base import Answer
+from gateway.tenants.keys.schemas import Key
+from gateway.tenants.schemas.terms import TenantTerms
+from gateway.tenants.terms import Budget, Limits, Quotas, RequestPolicy
+
+
+class NewTenant(TenantTerms):
+    name: str = Field(description="1 to 63 of a-z, 0-9, '-' and '_'.", examples=["acme"])
+
+
+class OwnTenant(Answer):
+    """What a tenant sees of its terms: nothing about engines and other tenants."""
+
+    name: str
+    base_access: bool = Field(description="It may call the base model without an adapter.")
+    created: int = Field(description="Unix microseconds, UTC.")
+    limits: Limits
+    budget: Budget
+    quotas: Quotas
+    policy: RequestPolicy
+    cost_centre: str
+
+
+class Tenant(OwnTenant):
+    requires: dict[str, str] = Field(
+        description="Labels that an engine must have to hold its adapters and serve its requests."
+    )
+    weight: float = Field(description="Its share of a busy fleet, relative to the other tenants' weights.")
+    cache_group: str = Field(description="Tenants of one group share prefix caches; empty: none is shared.")
+    suspended: int | None = Field(
+        description="Since when its requests are refused, Unix microseconds, UTC; null: they are served."
+    )
+
+
+class ChangedTenant(Tenant):
+    warnings: tuple[str, ...] = Field(
+        (),
+        description="Fleets in which no engine meets its requirements, and that the name was an earlier "
+        "tenant's.",
+    )
+
+
+class AddedTenant(ChangedTenant):
+    name_used_before: bool | None = Field(
+        None,
+        description="Whether the ledger has usage of an earlier tenant of a new one's name; null: it could "
+        "not be asked, or the tenant is not new.",
+    )
+
+
+class LimitUse(Answer):
+    """What is used of one limit or budget, over all workers."""
+
+    limit: str = Field(description="Its name, as in `limits` and `budget`.", examples=["requests_per_minute"])
+    used: int | str | None = Field(description="Money is decimal text. null: not known yet.")
+    allowed: int | str
+    resets: int | None = Field(
+        description="When it is free again, Unix seconds, UTC; null for concurrent requests."
+    )
+
+
+class QuotaUse(Answer):
+    limit: int | None
+    used: int | None = Field(description="null: it is not counted.")
+
+
+class OwnQueue(Answer):
+    waiting: int = Field(
+        description="Requests that wait for an engine with room, over all workers as last heard."
+    )
+    longest_wait: float = Field(
+        description="Seconds that the oldest of this worker's waiting requests has waited."
+    )
+
+
+class Queue(OwnQueue):
+    in_flight: int = Field(description="This worker's requests on engines.")
+    served_share: float = Field(
+        description="Its share of the weighted tokens served lately (most of it in the last two minutes), "
+        "all workers together, in [0, 1]."
+    )
+
+
+class RequestError(Answer):
+    """What a request ended with."""
+
+    at: int = Field(description="Unix microseconds, UTC.")
+    code: str
+    status: int
+    request_id: str
+    adapter: str = Field(description="Empty for the base model.")
+    key: str = Field(description="The key's id.")
+
+
+class AtAGlance(Answer):
+    usage: tuple[LimitUse, ...] | None = Field(
+        description="What it uses of its limits and budgets; null while Redis is away."
+    )
+    quota_use: dict[str, QuotaUse] = Field(description="What it has registered of each quota.")
+    errors: tuple[RequestError, ...] = Field(description="The last errors of its requests, newest first.")
+    currency: str = Field(
+        description="Of amounts; empty: there is no price yet, or the ledger does not say in time."
+    )
+
+
+class TenantPage(Tenant, AtAGlance):
+    """A tenant at a glance, for operators."""
+
+    queue: Queue
+    adapters: tuple[Adapter, ...] = Field(description="Its adapters, and where they are loaded.")
+    keys: tuple[Key, ...] = Field(description="Also revoked and expired ones.")
+
+
+class Obstacle(Answer):
+    """What has to go before a tenant can be removed."""
+
+    kind: Literal["adapter", "share", "key"] = Field(description="`share`: of another tenant's adapter.")
+    id: str
+    command: str = Field(description="Removes it.")
+
+
+class RemovedTenant(Answer):
+    tenant: str
+    removed: bool
+    exists: bool = Field(description="Whether there was such a tenant.")
+    obstacles: tuple[Obstacle, ...] = Field(
+        description="What stands in the way, or, with `cascade`, was removed with it."
+    )
