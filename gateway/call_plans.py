@@ -40,7 +40,8 @@ class CallPlan:
     cost_centre: str | None
     """That of an adapter is its owner's business: it does not label the usage of tenants that share it."""
     cache_owner: str
-    """Whose prefix cache it uses: the same for tenants that share one, and different for all others."""
+    """Whose prefix cache it uses: that of a tenant, or of tenants that share one, for one version. Engines tell
+    versions apart themselves; caches outside of them may not."""
     level: int
     """The key's class in the fair queue."""
     group: Group
@@ -114,12 +115,16 @@ class CallPlans:
             requires,
             self._router.context(target),
             self.cost_centre(key, target),
-            f"group/{tenant.cache_group}" if tenant.cache_group else tenant.name,  # no name has a slash
+            f"{_cache_group(tenant)} {engine_name}",
             LEVELS[key.priority],
             (key.tenant, target.version.adapter if target.version else ""),
             f"{endpoint.route} {engine_name}",
             None if target.canary is None else self._plan(key, endpoint, target.canary),
         )
+
+
+def _cache_group(tenant: Tenant) -> str:
+    return f"group/{tenant.cache_group}" if tenant.cache_group else tenant.name  # no name has a slash
 
 
 def model_not_found(model: str) -> FlorinError:

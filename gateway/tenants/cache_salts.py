@@ -1,7 +1,7 @@
-"""The salts that keep the engines' prefix caches of tenants apart, and the rotation of their secret.
+"""The salts that keep the prefix caches of tenants and versions apart, and the rotation of their secret.
 
-A new secret makes all cached prompts unreachable. So that they do not go cold all at once, each tenant takes
-up its new salt at its own time within a given period, and keeps the previous one until then."""
+A new secret makes all cached prompts unreachable. So that they do not go cold all at once, each owner of a
+cache takes up its new salt at its own time within a given period, and keeps the previous one until then."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+
+_MOST = 10_000
+"""Salts that are remembered; beyond that, all are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +65,7 @@ class CacheSalts:
 def _salt(known: dict[str, str], secret: bytes, owner: str) -> str:
     salt = known.get(owner)
     if salt is None:
+        if len(known) >= _MOST:
+            known.clear()
         salt = known[owner] = hmac.new(secret, owner.encode(), hashlib.sha256).hexdigest()
     return salt

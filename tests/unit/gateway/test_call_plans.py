@@ -68,16 +68,17 @@ def registry() -> Registry:
 
 def test_a_plan_is_kept(registry: Registry):
     plan = registry.plan()
-    assert (plan.label, plan.engine_name, plan.cache_owner) == ("acme/support@v1", "fl-1", "acme")
+    assert (plan.label, plan.engine_name, plan.cache_owner) == ("acme/support@v1", "fl-1", "acme fl-1")
     assert registry.plan() is plan
-    assert registry.plan("support@v2").label == "acme/support@v2"
+    second = registry.plan("support@v2")
+    assert (second.label, second.cache_owner) == ("acme/support@v2", "acme fl-2")
 
 
 def test_each_change_makes_it_new(registry: Registry):
     for kind, id_, document, shows in (
         ("adapter", SUPPORT, replace(ADAPTER, live=2), lambda plan: plan.label == "acme/support@v2"),
         ("tenant", "acme", replace(TENANT, requires={"a": "b"}), lambda plan: plan.requires == {"a": "b"}),
-        ("tenant", "acme", replace(TENANT, cache_group="g"), lambda plan: plan.cache_owner == "group/g"),
+        ("tenant", "acme", replace(TENANT, cache_group="g"), lambda plan: plan.cache_owner == "group/g fl-2"),
         ("tenant", "acme", replace(TENANT, weight=3.0), lambda plan: plan.tenant.weight == 3.0),
         ("key", "k1", replace(KEY, cost_centre="c"), lambda plan: plan.cost_centre == "c"),
         ("engine", "e", ENGINE, lambda _: True),
