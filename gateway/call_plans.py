@@ -40,8 +40,8 @@ class CallPlan:
     cost_centre: str | None
     """That of an adapter is its owner's business: it does not label the usage of tenants that share it."""
     cache_owner: str
-    """Whose prefix cache it uses: that of a tenant, or of tenants that share one, for one version. Engines tell
-    versions apart themselves; caches outside of them may not."""
+    """Whose prefix cache it uses: that of a tenant, or of tenants that share one, for one version. Engines
+    tell versions apart themselves; caches outside of them may not."""
     level: int
     """The key's class in the fair queue."""
     group: Group

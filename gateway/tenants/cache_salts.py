@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-
 _MOST = 10_000
 """Salts that are remembered; beyond that, all are computed again."""
 

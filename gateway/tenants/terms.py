@@ -1,8 +1,8 @@
 """What an operator grants a tenant and its keys: limits, budgets, quotas, and which requests reach an engine.
 
 Data only; None always means no limit. `gateway.tenants.schemas.terms` says what each field means.
-`gateway.tenants.limits` enforces limits and budgets, `gateway.fleet.adapters.operations` the quotas of self-service, and
-`gateway.fields` the request policy.
+`gateway.tenants.limits` enforces limits and budgets, `gateway.fleet.adapters.operations` the quotas of
+self-service, and `gateway.fields` the request policy.
 """
 
 from __future__ import annotations
