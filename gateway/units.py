@@ -31,11 +31,19 @@ NanoHours = NewType("NanoHours", int)
 MilliHours = NewType("MilliHours", int)
 """Thousandths of an hour in which an adapter is resident."""
 Cents = NewType("Cents", int)
-"""Hundredths of the currency, as statements are rounded."""
+"""Hundredths of the currency, as statements are rounded: to its smallest unit (see `step_of`)."""
 
 CENT: Final = Amount(FEMTO // 100)
 NOTHING: Final = Amount(0)
 FREE: Final = Micros(0)
+
+_MINOR_UNITS: Final[dict[str, int]] = {
+    **dict.fromkeys(("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI"), 0),
+    **dict.fromkeys(("VND", "VUV", "XAF", "XOF", "XPF"), 0),
+    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+    **dict.fromkeys(("CLF", "UYW"), 4),
+}
+"""Decimal places of the currencies that do not have two: ISO 4217, list one, column "minor unit"."""
 
 QUOTIENT_PLACES: Final = 18
 """Places for a quotient without a finite decimal, rounded half to even."""
@@ -121,14 +129,30 @@ def half_up(number: int | Fraction, unit: int = 1) -> int:
     return int((2 * number + unit) // (2 * unit))
 
 
-def cents_of(amount: int | Fraction) -> Cents:
-    """An amount as it is stated: rounded half up."""
-    return Cents(half_up(amount, CENT))
+def places_of(currency: str | None) -> int:
+    """Decimal places of a currency; 2 if it is not known."""
+    return _MINOR_UNITS.get(currency or "", 2)
 
 
-def rounded(parts: Mapping[Key, int | Fraction], to: int, unit: int = CENT) -> dict[Key, Cents]:
+def step_of(currency: str | None) -> int:
+    """Hundredths in the smallest unit of a currency: 100 for JPY, and 1 for finer ones, too."""
+    return 100 if places_of(currency) == 0 else 1
+
+
+def cents_of(amount: int | Fraction, step: int = 1) -> Cents:
+    """An amount as it is stated: rounded half up, to whole steps of so many hundredths."""
+    return Cents(half_up(amount, CENT * step) * step)
+
+
+def rounded(
+    parts: Mapping[Key, int | Fraction], to: int, unit: int = CENT, *, step: int = 1
+) -> dict[Key, Cents]:
     """Largest remainder method: round each part down to whole units, then add one to the largest remainders
-    (ties: smaller key) until they sum to `to`, which must be the sum of the parts, rounded up or down."""
+    (ties: smaller key) until they sum to `to`, which must be the sum of the parts, rounded up or down. If
+    `to` is of whole steps of so many units, each is."""
+    if step > 1 and to % step == 0:
+        steps = rounded(parts, to // step, unit * step)
+        return {key: Cents(count * step) for key, count in steps.items()}
     floors = {key: int(part // unit) for key, part in parts.items()}
     missing = to - sum(floors.values())
     assert 0 <= missing <= len(parts), "it is not the sum of the parts"
@@ -137,11 +161,16 @@ def rounded(parts: Mapping[Key, int | Fraction], to: int, unit: int = CENT) -> d
     return {key: Cents(units) for key, units in floors.items()}
 
 
-def apportioned(parts: Mapping[Key, int | Fraction], to: int, unit: int = CENT) -> dict[Key, Cents]:
+def apportioned(
+    parts: Mapping[Key, int | Fraction], to: int, unit: int = CENT, *, step: int = 1
+) -> dict[Key, Cents]:
     """`rounded`, also where `to` is a few cents off the sum of the parts, because it is what other rounded
     amounts leave: each part bears the same of the difference."""
     if not parts:
         return {}
+    if step > 1 and to % step == 0:
+        steps = apportioned(parts, to // step, unit * step)
+        return {key: Cents(count * step) for key, count in steps.items()}
     floor = sum(int(part // unit) for part in parts.values())
     each, rest = divmod(to - floor, len(parts))
     return {key: Cents(cents + each) for key, cents in rounded(parts, floor + rest, unit).items()}
@@ -157,8 +186,18 @@ def percent(share: Decimal | str | None) -> str:
     return "-" if share is None else f"{shown(Decimal(share) * 100, 1)}%"
 
 
-def shown_cents(cents: int | None, sign: str = "") -> str:
-    return "-" if cents is None else shown(Decimal(cents).scaleb(-2), 2, sign)
+def shown_cents(cents: int | None, currency: str | None, sign: str = "") -> str:
+    """With the decimal places of the currency; with two where it has fewer and there are more, as in months
+    that earlier releases closed."""
+    if cents is None:
+        return "-"
+    places = 2 if cents % step_of(currency) else places_of(currency)
+    return shown(Decimal(cents).scaleb(-2), places, sign)
+
+
+def shown_money(number: Decimal | str | None, currency: str | None) -> str:
+    """`shown`, with the decimal places of the currency."""
+    return shown(number, places_of(currency))
 
 
 def shown(number: Decimal | str | None, places: int = 2, sign: str = "") -> str:

@@ -19,7 +19,7 @@ _FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "bytes": formats.size,
     "percent": formats.percent,
     "seconds": formats.seconds,
-    "money": formats.money,
+    "money": formats.amount_of,
 }
 
 
@@ -28,17 +28,20 @@ def rows(
 ) -> Markup:
     """The first cell of each row is its heading. `reaches`: whether the visitor has the page of an address.
     `now`: Unix microseconds."""
-    kinds = [head.column.kind for head in heads]
+    columns = [head.column for head in heads]
     opens = ['<td class="right">' if head.column.right else "<td>" for head in heads]
     lines = []
     for row in shown:
-        first, *rest = [cell(kind, content, reaches, now) for kind, content in zip(kinds, row, strict=True)]
+        first, *rest = [
+            cell(column.kind, content, reaches, now, column.currency)
+            for column, content in zip(columns, row, strict=True)
+        ]
         others = "".join(f"{start}{html}</td>" for start, html in zip(opens[1:], rest, strict=True))
         lines.append(f'<tr><th scope="row">{first}</th>{others}</tr>')
     return Markup("".join(lines))  # noqa: S704  # made of what `cell` has escaped
 
 
-def cell(kind: Kind, shown: Cell, reaches: Callable[[str], bool], now: int) -> Markup:
+def cell(kind: Kind, shown: Cell, reaches: Callable[[str], bool], now: int, currency: str = "") -> Markup:
     value = shown.text or shown.value
     if value is None or value == "":
         html = NOTHING
@@ -46,6 +49,8 @@ def cell(kind: Kind, shown: Cell, reaches: Callable[[str], bool], now: int) -> M
         html = time(shown.value, now)
     else:
         text = value if shown.text or kind not in _FORMATS else _FORMATS[kind](value)
+        if kind == "money" and currency and not shown.text:
+            text = formats.amount_of(value, currency)
         html = _linked(kind, shown, escape(text), reaches)
     if shown.note:
         html += Markup('<small class="faint">{}</small>').format(prose(shown.note))

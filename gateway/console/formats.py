@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from gateway.units import shown
+from gateway.units import shown, shown_money
 
 NONE: Final = "–"  # noqa: RUF001  # a dash, as in tables
 _STEPS: Final = (
@@ -85,12 +85,26 @@ def seconds(value: float | None) -> str:
 
 
 def money(value: Any, currency: str = "") -> str:
-    """An amount (Decimal or its text) with its currency after it: in cents, or if it is less than one unit,
-    with up to six places. Exports have all places."""
+    """An amount (Decimal or its text) with its currency after it: in the smallest unit, or if it is less than
+    one, with up to six places. Exports have all places."""
+    return _with_currency(amount_of(value, currency), currency)
+
+
+def amount_of(value: Any, currency: str = "") -> str:
+    """`money` without its currency."""
     if value is None or value == "":
         return NONE
     amount = Decimal(str(value))
-    text = shown(amount)
+    text = shown_money(amount, currency)
     if 0 < abs(amount) < 1:
         text = shown(amount, 6).rstrip("0").ljust(len(text), "0")
-    return f"{text} {currency}".rstrip()
+    return text
+
+
+def rate(value: Any, currency: str = "") -> str:
+    """A price: with two places, also in currencies that have fewer."""
+    return _with_currency(amount_of(value), currency)
+
+
+def _with_currency(text: str, currency: str) -> str:
+    return text if text == NONE else f"{text} {currency}".rstrip()

@@ -73,6 +73,7 @@ class Renderer:
             "percent": formats.percent,
             "seconds": formats.seconds,
             "money": formats.money,
+            "rate": formats.rate,
             "prose": cells.prose,
         }
         env.filters |= filters

@@ -47,6 +47,8 @@ class Column:
     microseconds."""
     kind: Kind = "text"
     help: str = ""
+    currency: str = ""
+    """Money has its decimal places; empty: two."""
 
     @property
     def right(self) -> bool:

@@ -18,6 +18,7 @@ from gateway.units import HOUR
 
 BRIDGED = 60_000_000
 UNUSED = ("startup", "idle")
+CONTINUED = ("resumed", "resumed_cut")
 SPARE = chr(0x10FFFF)
 """Of the busy time; after every record in a tie."""
 Json = Mapping[str, Any]
@@ -35,6 +36,8 @@ class Key(NamedTuple):
     version: str = ""
 
 
+Terms = tuple[str, str]
+"""Region, purchase model."""
 Amounts = Counter[str]
 """nano_gpu_hours; cost in 10**-15 of the currency; requests; prompt, cached and completion tokens."""
 
@@ -57,6 +60,7 @@ def recompute(  # noqa: PLR0917  # what an outsider has
     and engine, as the API lists them; none: it is not calibrated. `start` and `end` are whole hours, unless
     local midnights, `cut_every` so often from `start`, cut hours."""
     found: dict[Key, Amounts] = defaultdict(Counter)
+    records = [attempt for record in records for attempt in _attempts(record)]
     for place in _places(records, sightings):
         for hour in range(start - start % HOUR, end, HOUR):
             by = (weights or {}).get((hour, place[0]))
@@ -77,11 +81,11 @@ def _engine_hour(
     hour: int,
     records: Sequence[Json],
     sightings: Sequence[Json],
-    terms: tuple[Sequence[Json], Json | None, set[int], tuple[int, int]],
+    given: tuple[Sequence[Json], Json | None, set[int], tuple[int, int]],
 ) -> None:
-    """`terms`: prices, calibrated weights if there are any, further cuts, and what is reported."""
+    """`given`: prices, calibrated weights if there are any, further cuts, and what is reported."""
     engine, gpu_type, gpus = place
-    prices, by, further, (first, last) = terms
+    prices, by, further, (first, last) = given
     here = [r for r in records if _place(r) == place and _run(r)[0] < hour + HOUR and _run(r)[1] > hour]
     seen = [
         s for s in sightings
@@ -90,23 +94,24 @@ def _engine_hour(
     inside = [s for s in seen if s["started"] < hour + HOUR and s["seen"] >= hour]
     if not here and not inside:
         return
-    latest = max(inside, key=lambda s: (s["started"], s["seen"], s["worker"], s["phase"]), default=None)
-    region, purchase = (latest["region"], latest["purchase"]) if latest else ("", "on_demand")
-    rates = _rates(prices, gpu_type, region, purchase)
+    timeline = _terms(inside, hour)
+    engine_prices = {terms: _Prices.of(prices, gpu_type, *terms) for _, terms in timeline}
     busy = _union([_run(r) for r in here])
     up = [(s["started"], s["seen"]) for s in seen if s["phase"] == "up"]
     alive = [(s["started"], s["seen"]) for s in seen]
     ready = _union([*up, *busy])
     whole = _union([*_bridge(_union(alive)), *busy])
-    cuts = {at for rate in rates for at in rate[:2] if at is not None and hour < at < hour + HOUR}
+    cuts = {since for since, _ in timeline[1:]}
+    for (since, terms), (until, _) in pairwise([*timeline, (hour + HOUR, ("", ""))]):
+        cuts |= {cut for cut in engine_prices[terms].changes() if since < cut < until}
     cuts = sorted(cuts | further)
-    given = elapsed = 0
+    spread = elapsed = 0
     for start, end in zip([hour, *cuts], [*cuts, hour + HOUR], strict=True):
         provisioned, working = _length(whole, start, end), _length(busy, start, end)
         starting = _length(_union([*alive, *ready]), start, end) - _length(ready, start, end)
         elapsed += provisioned
-        total = elapsed * gpus * 10**9 // HOUR - given  # a GPU-hour is 10**9 nano-GPU-hours
-        given += total
+        total = elapsed * gpus * 10**9 // HOUR - spread  # a GPU-hour is 10**9 nano-GPU-hours
+        spread += total
         spent = _divide(
             total,
             {"busy": Fraction(working), "startup": Fraction(starting),
@@ -119,8 +124,9 @@ def _engine_hour(
         if by is not None:  # in GPU-nanoseconds; busy time beyond them is spare capacity
             omegas[SPARE] = max(working * gpus * 1000 - sum(omegas.values()), Fraction(0))
         shares = _divide(spent["busy"], omegas)
-        rate = next(r for begins, ends, r in rates if begins <= start and (ends is None or start < ends))
-        at = (hour, engine, region, purchase)
+        terms = next(terms for since, terms in reversed(timeline) if since <= start)
+        rate = engine_prices[terms].rate(start)
+        at = (hour, engine, *terms)
         spare = shares.pop(SPARE, 0)
         found[Key("headroom", *at)].update(nano_gpu_hours=spare, cost=spare * rate)
         for name, nano in shares.items():
@@ -130,7 +136,7 @@ def _engine_hour(
             amounts.update(nano_gpu_hours=nano, cost=nano * rate)
             if start <= record["ended"] < end:
                 amounts.update(
-                    requests=1,
+                    requests=record["requests"],
                     prompt_tokens=record["prompt_tokens"],
                     cached_tokens=record["cached_tokens"] or 0,
                     completion_tokens=record["completion_tokens"],
@@ -177,20 +183,20 @@ def _weight(record: Json, start: int, end: int, by: Json | None) -> Fraction:
     """The weight of a record's tokens in [start, end): linear between its start, its marks at the full hours
     and its end."""
     begun, ended = _run(record)
-    cached = record["cached_tokens"] or 0
-    known, held, done = [(begun, 0)], 0, 0
-    marks = json.loads(record["hour_marks"] or "[]")
-    for at, prompt, hit, completion in [
-        *marks, (ended, record["prompt_tokens"], cached, record["completion_tokens"]),
-    ]:  # fmt: skip  # as they are listed
-        computed = prompt - (hit or 0)
+    known, kv = [(begun, 0)], 0
+    computed = cached = done = 0
+    most_cached = _cached(record)
+    for time, prompt, hit, completion in _counts(record, begun, ended):
+        before = done
+        computed = max(computed, min(prompt - hit, record["prompt_tokens"] - most_cached))
+        cached = max(cached, min(hit, most_cached))
+        done = max(done, completion)
         if by is None:
-            known.append((at, computed + 2 * completion))
+            known.append((time, computed + 2 * done))
             continue
         # Half tokens in the KV cache times microseconds: the prompt, and the mean of the answer so far.
-        held += (2 * prompt + done + completion) * (at - known[-1][0])
-        done = completion
-        known.append((at, _calibrated(by, computed, hit or 0, completion, held, record["adapter_loads"])))
+        kv += (2 * (computed + cached) + before + done) * (time - known[-1][0])
+        known.append((time, _calibrated(by, computed, cached, done, kv, record["adapter_loads"])))
 
     def until(at: int) -> Fraction:
         for (low, weight), (high, more) in pairwise(known):
@@ -201,13 +207,44 @@ def _weight(record: Json, start: int, end: int, by: Json | None) -> Fraction:
     return until(end) - until(start)
 
 
-def _calibrated(by: Json, computed: int, cached: int, completion: int, held: int, loads: int) -> int:
+def _counts(record: Json, begun: int, ended: int) -> list[tuple[int, int, int, int]]:
+    """(time, prompt, cached, completion) at each mark between start and end, and at the end. A cached count of
+    null is that of the record; no count is more than the record's, but the cached one, which is no more than
+    the prompt then."""
+    prompt, cached, completion = record["prompt_tokens"], _cached(record), record["completion_tokens"]
+    marks = {mark[0]: mark for mark in json.loads(record["hour_marks"] or "[]") if begun < mark[0] < ended}
+    counts = [
+        (time, min(read, prompt), cached if hit is None else hit, min(written, completion))
+        for time, read, hit, written in (marks[time] for time in sorted(marks))
+    ]
+    return [(time, read, min(hit, read), written) for time, read, hit, written in counts] + [
+        (ended, prompt, cached, completion)
+    ]
+
+
+def _cached(record: Json) -> int:
+    return min(record["cached_tokens"] or 0, record["prompt_tokens"])
+
+
+def _attempts(record: Json) -> list[Json]:
+    """A record, or the two attempts that one of a continued stream stands for: reading the prompt again, which
+    is waste, and the rest of the answer, which is the customer's."""
+    if not record["billable"] or record["outcome"] not in CONTINUED:
+        return [{**record, "requests": 1}]
+    rest = {"prompt_tokens": 0, "cached_tokens": None, "adapter_loads": 0, "requests": 0}
+    return [
+        {**record, "completion_tokens": 0, "billable": False, "requests": 1},
+        {**record, **rest, "id": record["id"] + "+"},
+    ]
+
+
+def _calibrated(by: Json, computed: int, cached: int, completion: int, kv: int, loads: int) -> int:
     """GPU-nanoseconds, each of four parts rounded down; the weights are in picoseconds."""
     parts = (
         Fraction(computed * by["prefill_ps"]),
         Fraction(cached * by["cached_ps"]),
         Fraction(completion * by["decode_ps"]),
-        Fraction(held, 2 * 10**6) * by["kv_ps"] + loads * by["load_ps"],
+        Fraction(kv, 2 * 10**6) * by["kv_ps"] + loads * by["load_ps"],
     )
     return sum(part // 1000 for part in parts)
 
@@ -226,23 +263,57 @@ def _divide(total: int, weights: Mapping[str, Fraction]) -> dict[str, int]:
     return parts
 
 
-def _rates(
-    prices: Sequence[Json], gpu_type: str, region: str, purchase: str
-) -> list[tuple[int, int | None, int]]:
-    """(from, to, millionths per GPU-hour) of the series: that of the region or, without one, of none."""
-    for where in (region, ""):
-        series = [
-            p for p in prices if (p["gpu_type"], p["region"], p["purchase"]) == (gpu_type, where, purchase)
-        ]
-        if series:
-            break
-    series.sort(key=lambda price: micros(price["valid_from"]))
-    starts = [micros(price["valid_from"]) for price in series]
-    ends = [*starts[1:], None]
-    return [
-        (start, end if price["valid_to"] is None else micros(price["valid_to"]), _millionths(price))
-        for price, start, end in zip(series, starts, ends, strict=True)
-    ]
+def _terms(inside: Iterable[Json], hour: int) -> list[tuple[int, Terms]]:
+    """(since, region and purchase model) in an hour: from when they were seen, the first from its start."""
+    timeline: list[tuple[int, Terms]] = []
+    for sighting in sorted(inside, key=lambda s: (s["started"], s["seen"], s["worker"], s["phase"])):
+        terms = sighting["region"], sighting["purchase"]
+        since = max(sighting["started"], hour) if timeline else hour
+        if since == hour:
+            timeline = [(hour, terms)]
+        elif timeline[-1][1] != terms:
+            timeline.append((since, terms))
+    return timeline or [(hour, ("", "on_demand"))]
+
+
+class _Prices(NamedTuple):
+    """The prices of an engine's terms: its region's own, and those of no region for the times between."""
+
+    own: Sequence[Json]
+    others: Sequence[Json]
+
+    @classmethod
+    def of(cls, prices: Sequence[Json], gpu_type: str, region: str, purchase: str) -> _Prices:
+        series: dict[Terms, list[Json]] = defaultdict(list)
+        for price in prices:
+            if price["gpu_type"].lower() == gpu_type.lower():
+                series[price["region"], price["purchase"]].append(price)
+        if (region, purchase) == ("", "on_demand") and (region, purchase) not in series and len(series) == 1:
+            return cls(*series.values(), ())
+        return cls(series[region, purchase], series["", purchase])
+
+    def applying(self, time: int) -> Json | None:
+        """The price that applies: of those that cover a time, the one that began last."""
+        for prices in self:
+            covering = [
+                price for price in prices
+                if micros(price["valid_from"]) <= time
+                and (price["valid_to"] is None or time < micros(price["valid_to"]))
+            ]  # fmt: skip
+            if covering:
+                return max(covering, key=lambda price: micros(price["valid_from"]))
+        return None
+
+    def rate(self, time: int) -> int:
+        price = self.applying(time)
+        assert price is not None, "there is no price"
+        return _millionths(price)
+
+    def changes(self) -> set[int]:
+        """When another price begins to apply."""
+        ends = [price[name] for prices in self for price in prices for name in ("valid_from", "valid_to")]
+        times = {micros(text) for text in ends if text is not None}
+        return {time for time in times if self.applying(time) is not self.applying(time - 1)}
 
 
 def _millionths(price: Json) -> int:

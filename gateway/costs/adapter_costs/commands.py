@@ -12,7 +12,7 @@ from gateway.commands.output import clean, note, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.adapter_costs.schemas import AdapterCostReport, AdapterCosts
 from gateway.costs.forecasting.commands.ahead import unsaid
-from gateway.units import shown
+from gateway.units import shown, shown_money
 
 app = typer.Typer()
 
@@ -47,11 +47,11 @@ def _people(body: AdapterCostReport, limit: int) -> None:
         note("No adapter was used or resident in this time.")
         return
     currency = clean(body.currency)
-    rows = [_row(clean(row.adapter), row) for row in body.rows[:limit]]
+    rows = [_row(clean(row.adapter), row, currency) for row in body.rows[:limit]]
     left = len(body.rows) - limit
     rows.append([Text("")] * 8)
-    rows.append(_row(f"{body.rare.adapters:,} rarely used", body.rare))
-    rows.append(_row(f"all {body.total.adapters:,}", body.total))
+    rows.append(_row(f"{body.rare.adapters:,} rarely used", body.rare, currency))
+    rows.append(_row(f"all {body.total.adapters:,}", body.total, currency))
     columns = (
         "adapter", "requests", f"cost {currency}", "loads", "of which loads", "slot-hours", "engines",
         "slot share",
@@ -68,8 +68,8 @@ def _people(body: AdapterCostReport, limit: int) -> None:
     unsaid(body)
 
 
-def _row(name: str, row: AdapterCosts) -> list[str | Text | int]:
+def _row(name: str, row: AdapterCosts, currency: str) -> list[str | Text | int]:
     return [
-        name, row.requests, shown(row.cost), row.loads, shown(row.load_cost),
-        shown(row.slot_hours), row.engines, shown(row.slot_cost),
+        name, row.requests, shown_money(row.cost, currency), row.loads, shown_money(row.load_cost, currency),
+        shown(row.slot_hours), row.engines, shown_money(row.slot_cost, currency),
     ]  # fmt: skip  # as the columns

@@ -39,10 +39,10 @@ COST_CHANGED = "costs that changed after the month was closed"
 
 
 def with_charges(
-    connection: Connection, book: PriceBook, month: str, cards: RateCards, settled: Settlement
+    connection: Connection, book: PriceBook, month: str, cards: RateCards, settled: Settlement, step: int = 1
 ) -> Settlement:
     """The settlement, with `charges` in the statements of tenants that pay by a rate card. `book`: for rows
-    without a frozen rate."""
+    without a frozen rate. `step`: see `statement_step`."""
     costs = {tenant: statement.cost for tenant, statement in settled.statements.items()}
     shares: dict[tuple[str, str], int] = {}
     for tenant, statement in settled.statements.items():
@@ -52,7 +52,7 @@ def with_charges(
                 shares[key] = shares.get(key, 0) + line.cost
     charged = tenant_months(connection, book, month, cards, costs, shares)
     statements = {
-        tenant: statement.model_copy(update={"charges": charges_of(charged[tenant])})
+        tenant: statement.model_copy(update={"charges": charges_of(charged[tenant], step)})
         if tenant in charged
         else statement
         for tenant, statement in settled.statements.items()
@@ -60,7 +60,7 @@ def with_charges(
     return Settlement(statements, settled.totals)
 
 
-def charges_of(month: TenantMonth) -> Charges:
+def charges_of(month: TenantMonth, step: int = 1) -> Charges:
     """Each amount exactly and in cents. The sum is rounded once, half up; its parts by largest remainder, so
     that they sum to it: first tokens, residency, minimum and corrections, then the kinds of tokens."""
     current = month.current
@@ -75,13 +75,13 @@ def charges_of(month: TenantMonth) -> Charges:
             parts["batch"] = current.batch_discount
     parts |= {f"priced {name}": change.amount for name, change in month.corrections.items()}
     parts |= {f"cost {name}": cost for name, cost in month.corrected_cost.items()}
-    price = cents_of(month.amount)
-    cents = rounded(parts, price)
+    price = cents_of(month.amount, step)
+    cents = rounded(parts, price, step=step)
     lines: list[Charge] = []
     if current is None:
         lines.append(CostCharge(kind="cost", **_amounts(month.cost, cents["cost"])))
     else:
-        lines += _lines(current, cents)
+        lines += _lines(current, cents, step)
     lines += [
         _correction(name, change, cents[f"priced {name}"]) for name, change in month.corrections.items()
     ]
@@ -109,10 +109,10 @@ def _amounts(amount: int, cents: Cents) -> _Amounts:
     return {"exact": Amount(amount), "amount_cents": cents}
 
 
-def _lines(charges: MonthCharges, cents: Mapping[str, Cents]) -> Iterator[Charge]:
+def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iterator[Charge]:
     """What there was nothing of has no line, so that the documents of earlier months stay as they were."""
     card = charges.card
-    of_kinds = rounded({n: kind.amount for n, kind in enumerate(charges.kinds)}, cents["tokens"])
+    of_kinds = rounded({n: kind.amount for n, kind in enumerate(charges.kinds)}, cents["tokens"], step=step)
     for n, kind in enumerate(charges.kinds):
         yield TokenCharge(
             kind=kind.kind,

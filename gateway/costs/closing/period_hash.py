@@ -21,6 +21,7 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.closing.charging import with_charges
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
+from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month
@@ -105,8 +106,9 @@ def settlement_of(
     lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter")))
     cards = RateCards.of_rows(terms.get("rate_cards", {}))
     allocated = allocate_month(connection, book, month, MonthTerms.of(terms), lines)
-    settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, month, cards)])
-    return with_charges(connection, book, month, cards, settled)
+    step = statement_step(connection, month, terms["currency"])
+    settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, month, cards)], step=step)
+    return with_charges(connection, book, month, cards, settled, step)
 
 
 def compute_hash(

@@ -26,6 +26,7 @@ from gateway.costs.closing.checks import (
 )
 from gateway.costs.closing.documents import TenantStatement, Totals
 from gateway.costs.closing.settlement import Settlement, settle
+from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
@@ -73,13 +74,15 @@ def settlement_now(
     ]
     cards = _cards(connection, row)
     charged = charged_tenants(connection, month, cards)
-    settled = settle(lines, allocate_month(connection, book, month, terms, lines), charged)
+    currency = book.currency if row is None else row["currency"]
+    step = statement_step(connection, month, currency)
+    settled = settle(lines, allocate_month(connection, book, month, terms, lines), charged, step=step)
     return MonthSettlement(
         month=month,
         state="open" if row is None else row["state"],
         terms=terms,
-        currency=book.currency if row is None else row["currency"],
-        settlement=with_charges(connection, book, month, cards, settled),
+        currency=currency,
+        settlement=with_charges(connection, book, month, cards, settled, step),
         missing=_unpriced(posted_lines),
     )
 

@@ -2,8 +2,8 @@
 
 Tenants are billed for delivered usage and for the unused time that the policy allocates to them. Retries and
 unallocated time are borne by the operator of the fleet. This is the only place where amounts are rounded to
-hundredths of the currency, by the largest remainder method: first all parts together, so that they sum to the
-rounded total, then each tenant's lines.
+the smallest unit of the currency, by the largest remainder method: first all parts together, so that they sum
+to the rounded total, then each tenant's lines.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ class _Entry:
         )
 
 
-def settle(lines: Sequence[CostLine], allocated: MonthAllocation, tenants: Iterable[str] = ()) -> Settlement:
-    """`lines` by (tenant, adapter), each with a rate. `tenants`: get a statement even without lines."""
+def settle(
+    lines: Sequence[CostLine], allocated: MonthAllocation, tenants: Iterable[str] = (), *, step: int = 1
+) -> Settlement:
+    """`lines` by (tenant, adapter), each with a rate. `tenants`: get a statement even without lines.
+    `step`: see `statement_step`."""
     entries = _entries(lines, allocated)
     cost = total(map(_cost, lines))
     by_tenant: dict[str, list[_Entry]] = {name: [] for name in tenants}
@@ -78,8 +81,8 @@ def settle(lines: Sequence[CostLine], allocated: MonthAllocation, tenants: Itera
     retries = sum(entry.cost for entry in entries if entry.key.kind == "retry_waste")
     unallocated = cost - retries - sum(parts.values())
     parts |= {("", "retry_waste"): retries, ("", "unallocated"): unallocated}
-    cents = rounded(parts, cents_of(cost))
-    statements = {name: _statement(own, cents["tenant", name]) for name, own in by_tenant.items()}
+    cents = rounded(parts, cents_of(cost, step), step=step)
+    statements = {name: _statement(own, cents["tenant", name], step) for name, own in by_tenant.items()}
     return Settlement(statements, _totals(lines, parts, cents, allocated))
 
 
@@ -115,9 +118,9 @@ def _billed(entries: Sequence[_Entry]) -> dict[int, Amount]:
     return {index: entry.cost for index, entry in enumerate(entries) if entry.key.kind in BILLED}
 
 
-def _statement(entries: Sequence[_Entry], cents: Cents) -> TenantStatement:
+def _statement(entries: Sequence[_Entry], cents: Cents, step: int) -> TenantStatement:
     billed = _billed(entries)
-    amounts = rounded(billed, cents) if billed else {}
+    amounts = rounded(billed, cents, step=step) if billed else {}
     return TenantStatement(
         nano_gpu_hours=total(e.nano for e in entries if e.key.kind == "usage"),
         allocated_nano_gpu_hours=total(e.nano for e in entries if e.key.kind == "allocated"),

@@ -7,15 +7,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from gateway.costs.commitments.commitment import CommitmentUse
 from gateway.costs.commitments.commitment_store import uses_of
 from gateway.costs.periods import Period, complete_hours, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.rollups.provisioned import provisioned
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import engine_hours
 from gateway.units import FEMTO, HOUR, NANO, decimal_of
 
 Hours = Mapping[tuple[str, str, str], Mapping[int, int]]
@@ -50,12 +50,8 @@ def commitment_report(ledger: Ledger, month: str, *, now: int) -> dict[str, Any]
 
 
 def _provisioned(connection: Connection, within: Period) -> Hours:
-    c = engine_hours.c
-    query = select(c.gpu_type, c.region, c.purchase, c.hour, c.nano_gpu_hours).where(
-        c.hour >= within.start, c.hour < within.end, c.nano_gpu_hours > 0
-    )
     by_series: dict[tuple[str, str, str], dict[int, int]] = {}
-    for gpu_type, region, purchase, hour, nano in connection.execute(query):
+    for _, gpu_type, _, region, purchase, hour, nano in provisioned(connection, within):
         hours = by_series.setdefault((gpu_type, region, purchase), {})
         hours[hour] = hours.get(hour, 0) + nano
     return by_series

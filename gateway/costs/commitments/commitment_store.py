@@ -19,10 +19,10 @@ from gateway.costs.commitments.commitment import (
 from gateway.costs.periods import Period, iso
 from gateway.costs.prices.book import PriceError, rate_micros
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.rollups.provisioned import provisioned
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import commitments as table
-from gateway.metering.ledger.schema import engine_hours
 
 
 class CommitmentNotFoundError(Exception):
@@ -129,12 +129,9 @@ def reserved_usage(connection: Connection, within: Period) -> Usage:
 
 
 def _by_region(connection: Connection, within: Period, purchase: str) -> Mapping[Any, dict[int, int]]:
-    c = engine_hours.c
-    query = select(c.gpu_type, c.region, c.hour, c.nano_gpu_hours).where(
-        c.hour >= within.start, c.hour < within.end, c.purchase == purchase, c.nano_gpu_hours > 0
-    )
     usage: dict[tuple[str, str], dict[int, int]] = {}
-    for gpu_type, region, hour, nano in connection.execute(query):
-        hours = usage.setdefault((gpu_type, region), {})
-        hours[hour] = hours.get(hour, 0) + nano
+    for part in provisioned(connection, within):
+        if part.purchase == purchase:
+            hours = usage.setdefault((part.gpu_type, part.region), {})
+            hours[part.hour] = hours.get(part.hour, 0) + part.nano_gpu_hours
     return usage

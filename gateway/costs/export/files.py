@@ -30,6 +30,7 @@ from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import allocate_month, terms_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
 
@@ -198,7 +199,9 @@ def _closed_book(connection: Connection, order: Order) -> PriceBook | None:
         return None
     prices = json.loads(document)["terms"]["prices"]
     return PriceBook(
-        (Price(**price) for price in prices), before_corrections=not any("id" in price for price in prices)
+        (Price(**price) for price in prices),
+        before_corrections=not any("id" in price for price in prices),
+        regions_alone=month_of(order.month).start < earlier_rules_before(connection),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from gateway.commands.client import UsageError
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.margins.schemas import MarginReport
-from gateway.units import shown, shown_cents
+from gateway.units import shown_cents, shown_money
 
 app = typer.Typer()
 
@@ -47,10 +48,11 @@ def _adapters(body: MarginReport) -> None:
         note_incomplete(body)
         return
     currency = clean(body.currency or "")
+    money = partial(shown_money, currency=body.currency)
     columns = ("tenant", "adapter", f"price {currency}", "cost", "margin", "margin %")
     rows = [
         (
-            r.tenant, _name(r.adapter), shown(r.price), shown(r.cost), shown(r.margin),
+            r.tenant, _name(r.adapter), money(r.price), money(r.cost), money(r.margin),
             r.margin_percent,
         )
         for r in body.adapters or ()
@@ -70,27 +72,28 @@ def _people(body: MarginReport) -> None:
         note_incomplete(body)
         return
     currency = clean(body.currency or "")
+    cents = partial(shown_cents, currency=body.currency)
     columns = (
         "tenant", "rate card", f"price {currency}", "cost excluding unused time", "cost of unused time",
         "margin", "margin %",
     )  # fmt: skip  # one name a line says no more
     rows: list[tuple[object, ...]] = [
         (
-            r.tenant, r.rate_card or "none: cost", shown_cents(r.amount_cents),
-            shown_cents(_less(r.cost_cents, r.unused_time_cents)), shown_cents(r.unused_time_cents),
-            shown_cents(_less(r.amount_cents, r.cost_cents)), r.margin_percent,
+            r.tenant, r.rate_card or "none: cost", cents(r.amount_cents),
+            cents(_less(r.cost_cents, r.unused_time_cents)), cents(r.unused_time_cents),
+            cents(_less(r.amount_cents, r.cost_cents)), r.margin_percent,
         )
         for r in body.rows
     ]  # fmt: skip  # as above
     unpaid, totals = body.not_charged_cents, body.totals
     retries, unused = unpaid.retry_waste, unpaid.unallocated
     left = _less(totals.price_cents, totals.cost_cents)
-    price = shown_cents(totals.price_cents)
+    price = cents(totals.price_cents)
     rows += [
         ("",) * len(columns),
-        ("not charged: retries", "", "", shown_cents(retries), "", shown_cents(_less(0, retries)), ""),
-        ("not charged: unused time", "", "", "", shown_cents(unused), shown_cents(_less(0, unused)), ""),
-        ("total", "", price, "", "", shown_cents(left), totals.margin_percent),
+        ("not charged: retries", "", "", cents(retries), "", cents(_less(0, retries)), ""),
+        ("not charged: unused time", "", "", "", cents(unused), cents(_less(0, unused)), ""),
+        ("total", "", price, "", "", cents(left), totals.margin_percent),
     ]
     show(
         table(

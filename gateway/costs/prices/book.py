@@ -73,21 +73,29 @@ class Rule(NamedTuple):
 class PriceBook:
     """Prices in force, indexed for look-ups by engine attributes and time.
 
-    An engine-hour is priced by the series of its GPU type, region and purchase model; if there is none, by
-    the series of that purchase model without a region. An engine registered without region and purchase model
-    uses the only series of its GPU type; if there are several, the price is missing. A gap in the chosen
-    series is a missing price: no other series fills it.
+    An engine-hour is priced by the series of its GPU type, region and purchase model, and at times that this
+    does not cover by the series of that purchase model without a region. An engine registered without region
+    and purchase model uses the only series of its GPU type; if there are several, the price is missing.
 
     A GPU type is found in any case, unless the book has it in several."""
 
-    def __init__(self, prices: Iterable[Price], *, before_corrections: bool = False) -> None:
+    def __init__(
+        self, prices: Iterable[Price], *, before_corrections: bool = False, regions_alone: bool = False
+    ) -> None:
         """`before_corrections`: price as Florin did when it could not correct prices, for months that were
-        closed then: a price that ends leaves a gap, and GPU types are told apart by case."""
+        closed then: a price that ends leaves a gap, and GPU types are told apart by case. `regions_alone`:
+        likewise, as when the prices of all regions did not fill the gaps of a region's own."""
         series: dict[Series, list[Price]] = {}
         for price in sorted(prices, key=lambda p: p.valid_from):
             series.setdefault(price.series, []).append(price)
         self.currency = next((p[0].currency for p in series.values()), None)
-        self._rates = {key: _rates(own, resume=not before_corrections) for key, own in series.items()}
+        rates = {key: _rates(own, resume=not before_corrections) for key, own in series.items()}
+        self._rates = rates
+        if not (before_corrections or regions_alone):
+            self._rates = {
+                (name, region, purchase): _filled(own, rates.get((name, "", purchase), ())) if region else own
+                for (name, region, purchase), own in rates.items()
+            }
         types = [gpu_type for gpu_type, _, _ in series]
         self._only = {key[0]: key for key in series if types.count(key[0]) == 1}
         spellings: defaultdict[str, set[str]] = defaultdict(set)
@@ -112,7 +120,7 @@ class PriceBook:
         return self._only.get(gpu_type) if (region, purchase) == NOT_SAID else None
 
     def rates(self, gpu_type: str, region: str, purchase: str) -> Sequence[Rate]:
-        """The rates of its series, ascending and disjoint."""
+        """The rates that apply to it, ascending and disjoint."""
         key = self.series(gpu_type, region, purchase)
         return () if key is None else self._rates[key]
 
@@ -146,6 +154,16 @@ class PriceBook:
         rates = self.rates(gpu_type, region, purchase)
         times = {t for rate in rates for t in (rate.start, rate.end) if t is not None}
         return sorted(t for t in times if start < t < end)
+
+    def gaps(self, series: Series, since: int) -> list[tuple[int, int | None]]:
+        """The times from `since` on at which engines of a series have no price. None: without an end."""
+        gaps: list[tuple[int, int | None]] = []
+        reached: int | None = since
+        for rate in self.rates(*series):
+            if reached is not None and reached < rate.start:
+                gaps.append((reached, rate.start))
+            reached = None if reached is None or rate.end is None else max(reached, rate.end)
+        return gaps if reached is None else [*gaps, (reached, None)]
 
     def kinds(self, gpu_type: str) -> Iterator[tuple[str, str]]:
         """Every (region, purchase model) of an engine that the book may price differently."""
@@ -183,3 +201,32 @@ def _rates(prices: Sequence[Price], *, resume: bool) -> list[Rate]:
         elif standing is not None and resume and end != after:
             rates.append(Rate(price.valid_to, after, standing.rate_micros))
     return rates
+
+
+def _filled(own: Sequence[Rate], others: Sequence[Rate]) -> list[Rate]:
+    """`own` rates, and `others` where they leave gaps. Both are ascending and disjoint."""
+    times = sorted({t for rate in (*own, *others) for t in (rate.start, rate.end) if t is not None})
+    filled: list[Rate] = []
+    before: Rate | None = None
+    for start, end, of_own, other in zip(
+        times, [*times[1:], None], _at_each(own, times), _at_each(others, times), strict=True
+    ):
+        rate = of_own or other
+        if rate is None:
+            continue
+        since = start
+        if rate is before and filled[-1].end == start:  # the other series changes, which is no change here
+            since = filled.pop().start
+        filled.append(Rate(since, end, rate.rate_micros))
+        before = rate
+    return filled
+
+
+def _at_each(rates: Sequence[Rate], times: Iterable[int]) -> Iterator[Rate | None]:
+    """The rate at each of some ascending times."""
+    index = 0
+    for time in times:
+        while index < len(rates) and (end := rates[index].end) is not None and end <= time:
+            index += 1
+        rate = rates[index] if index < len(rates) else None
+        yield rate if rate is not None and rate.start <= time else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from adapters.model import Engine
-from gateway.costs.periods import PeriodError, instant
+from gateway.costs.periods import PeriodError, instant, iso
 from gateway.costs.prices.corrections import Change, NoPriceError, correct_price
 from gateway.costs.prices.exchange_rates import (
     ExchangeRate,
@@ -17,10 +17,13 @@ from gateway.costs.prices.exchange_rates import (
 )
 from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.prices.price import Price, PriceConflictError, PriceError
-from gateway.costs.prices.price_store import add_price
+from gateway.costs.prices.price_store import add_price, price_gaps
 from gateway.costs.prices.schemas import NewExchangeRate, NewPrice, PriceCorrection
 from gateway.errors import FlorinError
 from gateway.operations.state import State
+
+_SHOWN = 3
+"""Most times without a price that are listed."""
 
 
 async def add(state: State, new: NewPrice, *, actor: str, confirmed: bool = True) -> tuple[Price, bool]:
@@ -110,8 +113,22 @@ def _refusals() -> Iterator[None]:
         raise FlorinError("not_found", str(error)) from error
 
 
-def warnings(price: Price, spelling: str | None, engines: Iterable[Engine]) -> list[str]:
-    """What may be a slip. `spelling`: the GPU type as it was given."""
+async def warnings(state: State, price: Price, spelling: str | None) -> list[str]:
+    """What may be a slip, and the times that have no price. `spelling`: the GPU type as it was given. Raises
+    LedgerUnavailableError."""
+    gaps = await asyncio.to_thread(price_gaps, state.ledger, price, state.clock.now())
+    return [*_slips(price, spelling, state.catalog.engines.values()), *_unpriced(price, gaps)]
+
+
+def _unpriced(price: Price, gaps: Sequence[tuple[int, int | None]]) -> Iterator[str]:
+    for start, end in gaps[:_SHOWN]:
+        until = "on" if end is None else f"to {iso(end)}"
+        yield f"No price applies to {price.named} from {iso(start)} {until}."
+    if len(gaps) > _SHOWN:
+        yield f"{len(gaps) - _SHOWN:,} later times have no price either."
+
+
+def _slips(price: Price, spelling: str | None, engines: Iterable[Engine]) -> list[str]:
     slips = []
     if spelling is not None and spelling != price.gpu_type:
         slips.append(f"{spelling} is spelled {price.gpu_type}, as in the price book.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
@@ -27,7 +27,7 @@ from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.engine_hours import mark_dirty, pruned_before
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods
+from gateway.metering.ledger.schema import engine_hours, periods
 from gateway.metering.ledger.schema import prices as table
 
 
@@ -110,6 +110,15 @@ def add_price(
         mark_stale(connection, [price], book, [*book, price], opened)
         record(connection, actor, "price.add", gpu_type, price.document(), now)
         return price, True
+
+
+def price_gaps(ledger: Ledger, price: Price, now: int) -> list[tuple[int, int | None]]:
+    """The times without a price for engines of a price's series: since the last closed month, and since any
+    engine ran. None: without an end. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        first = connection.execute(select(func.min(engine_hours.c.hour))).scalar()
+        since = max(opened_at(connection), now if first is None else first)
+        return PriceBook(read_prices(connection)).gaps(price.series, min(since, now))
 
 
 def _check_currency(connection: Connection, price: Price) -> None:

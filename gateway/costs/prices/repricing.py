@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from gateway.costs.periods import month_of
+from gateway.costs.periods import LAST_HOUR, month_of
 from gateway.costs.prices.book import PriceBook
-from gateway.metering.ledger.engine_hours import EngineHour
+from gateway.metering.ledger.engine_hours import EngineHour, changed_terms
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 from gateway.units import HOUR
 
@@ -50,10 +50,13 @@ def stale(
     query = select(
         table.hour, table.engine, table.gpu_type, table.gpu_count, table.region, table.purchase
     ).where(func.lower(table.gpu_type) == gpu_type.lower(), or_(table.hour.in_(cut), and_(*touched)))
+    changed = changed_terms(connection, start - start % HOUR, LAST_HOUR)
     for hour, engine, kind, gpu_count, region, purchase in connection.execute(
         query.execution_options(yield_per=1000)
     ):
-        if differs(kind, region, purchase, hour):
+        several = changed.get((engine, kind, gpu_count), ())
+        terms = ((region, purchase), *several)
+        if any(differs(kind, where, how, hour) for where, how in terms):
             yield hour, engine, kind, gpu_count
 
 

@@ -36,8 +36,8 @@ async def add(
     price, new = await prices.add(state, body, actor=actor_of(key), confirmed=confirm)
     if not new:
         response.status_code = 200
-    engines = state.catalog.engines.values()
-    return AddedPrice.read(price.document() | {"warnings": prices.warnings(price, body.gpu_type, engines)})
+    warnings = await prices.warnings(state, price, body.gpu_type)
+    return AddedPrice.read(price.document() | {"warnings": warnings})
 
 
 @router.post("/prices/{number}/correct", status_code=201)
@@ -48,8 +48,8 @@ async def correct(
     open-ended price before it resumes where the corrected one no longer applies. Open months change at once,
     closed months by corrections in the open month. Role finance or operator."""
     price = await prices.correct(state, number, body, actor=actor_of(key), confirmed=confirm)
-    engines = state.catalog.engines.values()
-    return AddedPrice.read(price.document() | {"warnings": prices.warnings(price, body.gpu_type, engines)})
+    warnings = await prices.warnings(state, price, body.gpu_type)
+    return AddedPrice.read(price.document() | {"warnings": warnings})
 
 
 @router.get("/prices", response_model_exclude_unset=True)

@@ -130,7 +130,8 @@ class Price(Answer):
 
 class AddedPrice(Price):
     warnings: tuple[str, ...] = Field(
-        description="What may be a slip: a GPU type that no engine has, or that the book spells differently."
+        description="What may be a slip: a GPU type that no engine has, or that the book spells differently; "
+        "and the times for which engines of its region and purchase model have no price."
     )
 
 

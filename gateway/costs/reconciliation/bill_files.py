@@ -1,8 +1,8 @@
-"""Parses a GPU provider's bill: plain CSV, or FOCUS 1.0 to 1.4 as CSV. Pure.
+"""Parses a GPU provider's bill: plain CSV, FOCUS 1.0 to 1.4 as CSV, or an AWS Cost and Usage Report. Pure.
 
 A table lists the sources of each field: columns (`Column`) or keys in a JSON column (`Tags.engine`). A
-mapping adds a source in front of them, and renames translate the provider's values. FOCUS lines about other
-things than GPUs are counted and summed separately.
+mapping adds a source in front of them, and renames translate the provider's values. Lines about other things
+than GPUs are counted and summed separately.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from gateway.costs.periods import PeriodError
 from gateway.costs.prices.book import PURCHASES
+from gateway.costs.reconciliation import bill_aws
 from gateway.costs.reconciliation.bill_cells import LONGEST, BillError, Cells, column_of, rows_of
 from gateway.costs.reconciliation.bill_times import looks_inclusive, span
 from gateway.units import NANO
@@ -36,6 +37,7 @@ _FOCUS: dict[str, tuple[str, ...]] = {
     "end": ("ChargePeriodEnd",),
     "resource": ("ResourceName", "ResourceId"),
     "gpu_type": ("x_GpuType", "SkuPriceDetails.GpuType", "SkuPriceDetails.x_GpuType", "Tags.gpu_type"),
+    "instance": ("SkuPriceDetails.InstanceType", "SkuPriceDetails.x_InstanceType"),
     "gpu_count": ("x_GpuCount", "SkuPriceDetails.GpuCount", "SkuPriceDetails.x_GpuCount", "Tags.gpu_count"),
     "region": ("RegionId",),
     "purchase": ("PricingCategory",),
@@ -45,10 +47,16 @@ _FOCUS: dict[str, tuple[str, ...]] = {
     "description": ("ChargeDescription",),
     "gpu_hours": (),  # only by mapping, because the quantity columns come with units
 }
-_QUANTITIES = (("ConsumedQuantity", "ConsumedUnit"), ("PricingQuantity", "PricingUnit"))
+_FIELDS = {"csv": _CSV, "focus": _FOCUS, "aws": bill_aws.COLUMNS}
+_QUANTITIES = {
+    "csv": (),
+    "focus": (("ConsumedQuantity", "ConsumedUnit"), ("PricingQuantity", "PricingUnit")),
+    "aws": bill_aws.QUANTITIES,
+}
 _REQUIRED = {
     "csv": ("start", "end", "gpu_type", "gpu_hours", "cost", "currency"),
     "focus": ("start", "end", "cost", "currency"),
+    "aws": ("start", "end", "cost", "currency", "category"),
 }
 _PURCHASE = {"standard": "on_demand", "dynamic": "spot", "committed": "reserved", "": "on_demand"}
 CATEGORIES = ("usage", "tax", "credit", "purchase", "adjustment")
@@ -91,7 +99,7 @@ class BillFormat:
     """How to read a file."""
 
     format: str = ""
-    """`csv`, `focus`, or empty: detected from the header."""
+    """`csv`, `focus`, `aws`, or empty: detected from the header."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Field → `Column` or `Column.key`, tried before the format's own sources."""
     renames: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -138,7 +146,7 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
     columns = {name.strip(): index for index, name in enumerate(heading)}
     if len(columns) != len(heading):
         raise BillError("The header names a column twice.")
-    kind = reading.format or ("focus" if "ChargePeriodStart" in columns else "csv")
+    kind = reading.format or _format_of(columns)
     sources = _sources(kind, reading)
     _check_heading(kind, sources, columns)
     parsed = Parsed(kind)
@@ -150,7 +158,8 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
         try:
             row = Cells(cells, columns, sources, reading.renames, reading.decimal_comma)
             parsed.lines.append(_line(number, row, kind, reading))
-            parsed.inclusive_looking += not reading.inclusive_ends and looks_inclusive(row.get("end"))
+            exclusive = kind != "aws" and not reading.inclusive_ends
+            parsed.inclusive_looking += exclusive and looks_inclusive(row.get("end"))
         except _NotGpuError as other:
             parsed.ignored += 1
             before = parsed.ignored_cost.get(other.currency, Decimal(0))
@@ -162,10 +171,18 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
     return parsed
 
 
+def _format_of(columns: Iterable[str]) -> str:
+    if "ChargePeriodStart" in columns:
+        return "focus"
+    return "aws" if any(mark in columns for mark in bill_aws.MARKS) else "csv"
+
+
 def _sources(kind: str, reading: BillFormat) -> dict[str, tuple[str, ...]]:
-    known = dict(_FOCUS if kind == "focus" else _CSV)
+    known = dict(_FIELDS[kind])
     if kind == "focus" and reading.effective:
         known["cost"] = ("EffectiveCost",)
+    if kind == "aws" and reading.effective:
+        raise BillError("An AWS report has no single column of effective costs: export it as FOCUS.")
     for name, source in reading.columns.items():
         if name not in known:
             raise BillError(f"A {kind} bill has no field {name!r}; its fields are {', '.join(known)}.")
@@ -179,9 +196,10 @@ def _check_heading(kind: str, sources: Mapping[str, tuple[str, ...]], columns: M
         for name in _REQUIRED[kind]
         if not any(column_of(source, columns)[0] in columns for source in sources[name])
     ]
-    measured = any(quantity in columns and unit in columns for quantity, unit in _QUANTITIES)
-    if kind == "focus" and not measured and not sources["gpu_hours"]:
-        missing.append("ConsumedQuantity and ConsumedUnit")
+    quantities = _QUANTITIES[kind]
+    measured = any(quantity in columns and unit in columns for quantity, unit in quantities)
+    if quantities and not measured and not sources["gpu_hours"]:
+        missing.append(" and ".join(quantities[0]))
     if missing:
         raise BillError(f"The header of a {kind} bill must name {', '.join(missing)}.")
 
@@ -191,12 +209,15 @@ def _line(number: int, cells: Cells, kind: str, reading: BillFormat) -> BillLine
     currency = cells.need("currency").upper()
     if not re.fullmatch("[A-Z]{3}", currency):
         raise BillError(f"currency: {currency[:40]!r} is not three letters.")
-    category = _category(cells.get("category"))
-    if category != "usage" and not cells.get("gpu_type") and reading.gpus_only:
+    category = _category(cells.get("category"), kind)
+    gpu_type = _gpu_type(cells)
+    if category != "usage" and not gpu_type and reading.gpus_only:
         raise _NotGpuError(currency, cost)
-    hours_of = _csv_hours if kind == "csv" else _focus_hours
-    hours = hours_of(cells, category, currency, cost)
-    start, end = span(cells.need("start"), cells.need("end"), inclusive=reading.inclusive_ends)
+    if category == "usage" and _is_of_something_else(cells, kind, gpu_type):
+        raise _NotGpuError(currency, cost)
+    hours = _hours(cells, kind, gpu_type, category)
+    inclusive = reading.inclusive_ends or kind == "aws"  # whose lines of a month end in its last second
+    start, end = span(cells.need("start"), cells.need("end"), inclusive=inclusive)
     if abs(hours) > _LARGEST:
         raise BillError(f"More than {_LARGEST:,} GPU-hours in one line.")
     return BillLine(
@@ -204,9 +225,9 @@ def _line(number: int, cells: Cells, kind: str, reading: BillFormat) -> BillLine
         start=start,
         end=end,
         resource=cells.name("resource"),
-        gpu_type=cells.name("gpu_type"),
+        gpu_type=gpu_type,
         region=cells.name("region"),
-        purchase=_purchase(cells.get("purchase")),
+        purchase=_purchase(_purchase_text(cells, kind)),
         nano_gpu_hours=_nano(hours),
         cost=f"{cost:f}",
         currency=currency,
@@ -215,28 +236,44 @@ def _line(number: int, cells: Cells, kind: str, reading: BillFormat) -> BillLine
     )
 
 
-def _csv_hours(cells: Cells, category: str, _currency: str, _cost: Decimal) -> Fraction:
+def _gpu_type(cells: Cells) -> str:
+    """As the line says it, or else that of its instance type; empty: it is not about GPUs."""
+    if stated := cells.name("gpu_type"):
+        return stated
+    instance = cells.get("instance")
+    known, _ = bill_aws.INSTANCES.get(instance, (instance, 0))
+    renamed = cells.renames.get(("gpu_type", instance)) or cells.renames.get(("gpu_type", known))
+    return renamed or (known if instance in bill_aws.INSTANCES else "")
+
+
+def _is_of_something_else(cells: Cells, kind: str, gpu_type: str) -> bool:
+    """Whether a line of usage is not about GPU time. Raises BillError if it is, and does not say of which."""
+    if kind == "aws" and not bill_aws.is_running_time(cells.get("usage_type")):
+        return True
+    units = [cells.raw(unit).casefold() for _, unit in _QUANTITIES[kind]]
+    if gpu_type:  # perhaps only the instance's, of whose network or disk the line is
+        stated = kind != "focus" or cells.get("gpu_type") or cells.get("gpu_hours")
+        return not stated and not any(map(_UNIT.fullmatch, units))
+    if kind == "csv":
+        return not cells.get("gpu_hours")
+    of_gpus = any(unit.startswith("gpu") for unit in units)
+    if kind == "aws" and cells.get("gpu_count").strip("0").isdecimal():
+        instance = cells.get("instance")[:40]
+        raise BillError(f"The GPU type of {instance!r} is not known: rename gpu_type:{instance} to it.")
+    if of_gpus:
+        raise BillError("No GPU type: map gpu_type to the column that has it.")
+    return not cells.get("gpu_hours")
+
+
+def _hours(cells: Cells, kind: str, gpu_type: str, category: str) -> Fraction:
     """GPU-hours of a line, which only usage must state."""
     stated = cells.get("gpu_hours")
-    if category != "usage" and not stated:
+    if category != "usage" and not (stated and gpu_type):
         return Fraction(0)
-    cells.need("gpu_type")
-    return Fraction(cells.number("gpu_hours", cells.need("gpu_hours")))
-
-
-def _focus_hours(cells: Cells, category: str, currency: str, cost: Decimal) -> Fraction:
-    """GPU-hours of a line; 0 for taxes, credits and purchases. Raises _NotGpuError."""
-    if stated := cells.get("gpu_hours"):
+    if stated or kind == "csv":
         cells.need("gpu_type")
-        return Fraction(cells.number("gpu_hours", stated))
-    if category != "usage":
-        return Fraction(0)
-    quantities = [(cells.raw(quantity), cells.raw(unit)) for quantity, unit in _QUANTITIES]
-    of_gpus = any(unit.casefold().startswith("gpu") for _, unit in quantities)
-    if not cells.get("gpu_type"):
-        if of_gpus:
-            raise BillError("No GPU type: map gpu_type to the column that has it.")
-        raise _NotGpuError(currency, cost)
+        return Fraction(cells.number("gpu_hours", cells.need("gpu_hours")))
+    quantities = [(cells.raw(quantity), cells.raw(unit)) for quantity, unit in _QUANTITIES[kind]]
     for quantity, unit in quantities:
         match = _UNIT.fullmatch(unit.casefold())
         if match and quantity:
@@ -247,14 +284,24 @@ def _focus_hours(cells: Cells, category: str, currency: str, cost: Decimal) -> F
 
 
 def _gpus(cells: Cells, unit: str) -> Fraction:
-    count = cells.get("gpu_count")
-    if not count:
+    if count := cells.get("gpu_count"):
+        return Fraction(cells.number("gpu_count", count))
+    _, known = bill_aws.INSTANCES.get(cells.get("instance"), ("", 0))
+    if not known:
         raise BillError(f"The unit is {unit!r} but the number of GPUs is missing: map gpu_count.")
-    return Fraction(cells.number("gpu_count", count))
+    return Fraction(known)
 
 
-def _category(value: str) -> str:
+def _purchase_text(cells: Cells, kind: str) -> str:
+    if kind == "aws" and not cells.get("purchase"):
+        return bill_aws.purchase_of(cells.get("category"), cells.get("usage_type"))
+    return cells.get("purchase")
+
+
+def _category(value: str, kind: str) -> str:
     known = value.casefold() or "usage"
+    if kind == "aws":
+        known = bill_aws.CATEGORIES.get(known, known)
     if known not in CATEGORIES:
         raise BillError(
             f"category: {value[:40]!r} is not one of {', '.join(CATEGORIES)}; rename it to one of them."

@@ -22,7 +22,8 @@ from gateway.costs.reconciliation.bill_differences import KINDS, BillAccount, Bi
 from gateway.costs.reconciliation.bills import read_bill, sources_of
 from gateway.costs.reconciliation.foreign_bills import converted, totals
 from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict, described, line_id, overall
-from gateway.metering.ledger.schema import engine_hours, engine_spans
+from gateway.costs.rollups.provisioned import provisioned
+from gateway.metering.ledger.schema import engine_spans
 from gateway.units import DAY, NANO, decimal_of
 
 _ATTRIBUTED = {"usage", "retry_waste"}
@@ -111,11 +112,7 @@ def _ours(connection: Connection, book: PriceBook, within: Period) -> list[Ours]
     """Provisioned time by engine and GPU, as known now."""
     hours: dict[tuple[str, str, str, str], dict[int, int]] = {}
     counts: dict[tuple[str, str, str, str], int] = {}
-    c = engine_hours.c
-    query = select(c.engine, c.gpu_type, c.region, c.purchase, c.gpu_count, c.hour, c.nano_gpu_hours).where(
-        c.hour >= within.start, c.hour < within.end, c.nano_gpu_hours > 0
-    )
-    for engine, gpu_type, region, purchase, count, hour, nano in connection.execute(query):
+    for engine, gpu_type, count, region, purchase, hour, nano in provisioned(connection, within):
         key = (engine, gpu_type, region, purchase)
         own_hours = hours.setdefault(key, {})
         own_hours[hour] = own_hours.get(hour, 0) + nano

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, select
 
-from gateway.costs.periods import Period, month_of
+from gateway.costs.periods import LAST_HOUR, Period, month_of
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.plausibility import storable
 from gateway.costs.rollups.set_aside import read_set_aside
@@ -24,7 +24,7 @@ def completeness(connection: Connection, month: str, within: Period) -> dict[str
     return {
         "imbalances": [str(imbalance) for imbalance in imbalances(connection, month)],
         "hours_pending": _pending(connection, within),
-        "quarantined": _quarantined(connection),
+        "quarantined": _quarantined(connection, month_of(month)),
         "delivered_twice": delivered_twice(connection, within) if second_attempts else 0,
         "records": records,
         "implausible": _implausible(connection, within),
@@ -39,11 +39,18 @@ def _pending(connection: Connection, within: Period) -> int:
     return int(connection.execute(query).scalar() or 0)
 
 
-def _quarantined(connection: Connection) -> dict[str, int]:
-    """All, by reason: their time of arrival says little about the month that they belong to."""
-    reason = quarantine.c.reason
-    rows = connection.execute(select(reason, func.count()).group_by(reason).order_by(reason))
-    return {name: int(count) for name, count in rows}
+def _quarantined(connection: Connection, period: Period) -> dict[str, int]:
+    """Records of a month that no one has dismissed, by reason. One with an impossible time counts where it
+    arrived."""
+    c = quarantine.c
+    time = case((c.ended.between(0, LAST_HOUR), c.ended), else_=c.recorded_at)
+    query = (
+        select(c.reason, func.count())
+        .where(time >= period.start, time < period.end, c.dismissed_at.is_(None))
+        .group_by(c.reason)
+        .order_by(c.reason)
+    )
+    return {name: int(count) for name, count in connection.execute(query)}
 
 
 def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any]], int]:

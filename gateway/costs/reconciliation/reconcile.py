@@ -68,5 +68,8 @@ def _completeness_findings(complete: dict[str, Any]) -> list[str]:
     if complete["delivered_twice"]:
         findings.append(f"{complete['delivered_twice']:,} requests have two billed attempts.")
     if waiting := sum(complete["quarantined"].values()):
-        findings.append(f"{waiting:,} records are quarantined and need review.")
+        findings.append(
+            f"{waiting:,} records are quarantined and need review: florin cost quarantine shows them; "
+            "florin cost dismiss RECORD --reason … says that they are rightly in no bill."
+        )
     return findings

@@ -12,7 +12,7 @@ from gateway.costs.closing.documents import StatementLine, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.reports.figures import Key
-from gateway.units import Cents, amount_of, apportioned, rounded
+from gateway.units import Cents, amount_of, apportioned, rounded, step_of
 
 _LINE = ("month", "tenant", "adapter", "gpu_type", "region", "purchase")
 _OF_LINES = set(_LINE[1:])
@@ -53,7 +53,8 @@ class StatementAmounts:
     def put(self, report: dict[str, Any], months: Iterable[MonthSettlement]) -> None:
         """Write the amounts into the report's document; null where a price is missing."""
         settled = list(months)
-        usage, allocated = self._rows(settled)
+        step = min((step_of(month.currency) for month in settled), default=1)
+        usage, allocated = self._rows(settled, step)
         for row in report["rows"]:
             key = tuple(row[name] for name in self._by)
             row["amount_cents"] = None if usage is None else _known(row, "cost", usage.get(key, 0))
@@ -61,16 +62,18 @@ class StatementAmounts:
                 row["allocated_amount_cents"] = _known(row, "allocated_cost", allocated.get(key, 0))
         self._totals(report, settled)
         if not self._tenants:
-            _put_unbilled(report, settled)
+            _put_unbilled(report, settled, step)
 
-    def _rows(self, settled: Sequence[MonthSettlement]) -> tuple[dict[Key, int] | None, dict[Key, int]]:
+    def _rows(
+        self, settled: Sequence[MonthSettlement], step: int
+    ) -> tuple[dict[Key, int] | None, dict[Key, int]]:
         usage: defaultdict[Key, int] = defaultdict(int)
         allocated: defaultdict[Key, int] = defaultdict(int)
         for line, entry, cents in self._entries(settled, correction=False):
             if entry.kind == "allocated":
-                _divide(self._borne[line], cents, allocated)
+                _divide(self._borne[line], cents, allocated, step)
             elif self.divides:
-                _divide(self._used[line], cents, usage)
+                _divide(self._used[line], cents, usage, step)
             else:
                 names = dict(zip(_LINE, line, strict=True))
                 usage[tuple(names.get(name, "") for name in self._by)] += cents
@@ -109,9 +112,9 @@ class StatementAmounts:
                     yield (month, tenant, entry.adapter, *entry.series), entry, entry.amount_cents
 
 
-def _divide(parts: Mapping[Key, int], cents: int, into: dict[Key, int]) -> None:
+def _divide(parts: Mapping[Key, int], cents: int, into: dict[Key, int], step: int) -> None:
     if parts:
-        for key, part in rounded(parts, cents).items():
+        for key, part in rounded(parts, cents, step=step).items():
             into[key] += part
 
 
@@ -119,7 +122,7 @@ def _known(figures: Mapping[str, Any], name: str, cents: int) -> int | None:
     return None if figures[name] is None else cents
 
 
-def _put_unbilled(report: dict[str, Any], settled: Sequence[MonthSettlement]) -> None:
+def _put_unbilled(report: dict[str, Any], settled: Sequence[MonthSettlement], step: int) -> None:
     """The amounts of what has no statement. With delivered usage, they sum to the whole."""
     totals = [month.settlement.totals for month in settled]
     everything = sum(sums.amount_cents for sums in totals)
@@ -136,6 +139,6 @@ def _put_unbilled(report: dict[str, Any], settled: Sequence[MonthSettlement]) ->
     if not report["corrections"]["rows"]:  # whose retries are part of the settlement's
         fixed = {"retry_waste": sum(sums.retry_waste.amount_cents for sums in totals), "corrections": 0}
     costs = {name: amount_of(part["cost"]) for name, part in parts.items() if name not in fixed}
-    cents = fixed | apportioned(costs, everything - delivered - sum(fixed.values()))
+    cents = fixed | apportioned(costs, everything - delivered - sum(fixed.values()), step=step)
     for name, part in parts.items():
         part["amount_cents"] = cents[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select, type_coerce
@@ -30,6 +31,7 @@ from gateway.costs.rollups.posting import (
 from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
 from gateway.metering.ledger.engine_hours import EngineHour as Place
+from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.record_rows import engine_hour_records
 from gateway.metering.ledger.schema import calibrations, engine_spans, usage
 from gateway.metering.records import CONTINUED, Outcome
@@ -99,6 +101,22 @@ class HourTerms:
     def book(self) -> PriceBook:
         return PriceBook(read_prices(self._connection))
 
+    def book_at(self, hour: int) -> PriceBook:
+        """The price book by the rules of an hour."""
+        return self._earlier_book if self.by_earlier_rules(hour) else self.book
+
+    def by_earlier_rules(self, hour: int) -> bool:
+        """Whether an hour was closed when prices of regions stood alone, and terms held for whole hours."""
+        return hour < self._earlier_rules_before
+
+    @cached_property
+    def _earlier_rules_before(self) -> int:
+        return earlier_rules_before(self._connection)
+
+    @cached_property
+    def _earlier_book(self) -> PriceBook:
+        return PriceBook(read_prices(self._connection), regions_alone=True)
+
     @cached_property
     def _calibrations(self) -> list[Any]:
         table = calibrations.c
@@ -149,19 +167,20 @@ def divided_hour(
         check_records(records)
     spans = connection.execute(_SPANS, at(place)).all()
     region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
+    earlier = () if terms.by_earlier_rules(hour) else _earlier_terms(hour, spans)
     weights = terms.weights(gpu_type, base_model, hour)
+    context = HourContext(region, purchase, base_model, weights.id, earlier)
     pieces = divide(
         HourInput(
             hour,
             gpu_count,
             up=[(s.started, s.seen) for s in spans if s.phase == "up"],
             startup=[(s.started, s.seen) for s in spans if s.phase != "up"],
-            cuts=sorted({*terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR), *cuts}),
+            cuts=sorted({*_cuts(terms.book_at(hour), gpu_type, hour, context), *cuts}),
             weights=weights,
         ),
         [*attempts, *continuations],
     )
-    context = HourContext(region, purchase, base_model, weights.id)
     return DividedHour(attempts, continuations, rejected, pieces, context)
 
 
@@ -190,10 +209,34 @@ def compute(connection: Connection, terms: HourTerms, place: Place, cuts: Iterab
 
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:
-    """Region, purchase model and base model of an engine in an hour: those of the latest span in it or, if
-    there is none, of the records."""
-    inside = [s for s in spans if s.started < hour + HOUR and s.seen >= hour]
+    """Region, purchase model and base model of an engine at the end of an hour: those of the latest span in
+    it or, if there is none, of the records."""
+    inside = _inside(hour, spans)
     if inside:
-        last = max(inside, key=lambda s: (s.started, s.seen, s.worker, s.phase))
+        last = inside[-1]
         return last.region, last.purchase, last.base_model
     return *NOT_SAID, min((r[BASE_MODEL] for r in records), default="")
+
+
+def _earlier_terms(hour: int, spans: Iterable[Any]) -> list[tuple[int, str, str]]:
+    """As in HourContext: terms hold from when they were first seen, the first ones from the hour's start."""
+    return [
+        (after.started, before.region, before.purchase)
+        for before, after in pairwise(_inside(hour, spans))
+        if (before.region, before.purchase) != (after.region, after.purchase) and after.started > hour
+    ]
+
+
+def _inside(hour: int, spans: Iterable[Any]) -> list[Any]:
+    """The spans in an hour, in order of time."""
+    inside = (s for s in spans if s.started < hour + HOUR and s.seen >= hour)
+    return sorted(inside, key=lambda s: (s.started, s.seen, s.worker, s.phase))
+
+
+def _cuts(book: PriceBook, gpu_type: str, hour: int, context: HourContext) -> Iterator[int]:
+    """The times within an hour at which its terms or their rate change."""
+    start = hour
+    for until, region, purchase in (*context.earlier, (hour + HOUR, context.region, context.purchase)):
+        yield from book.changes(gpu_type, region, purchase, start, until)
+        start = until
+    yield from (until for until, _, _ in context.earlier)

@@ -62,12 +62,21 @@ BY_BOOK = RowPrice(None, None)
 
 @dataclass(frozen=True, slots=True)
 class HourContext:
-    """What the rows of an engine-hour have in common."""
+    """What the rows of an engine-hour have in common. Region and purchase model are those at its end."""
 
     region: str
     purchase: str
     base_model: str
     calibration: int
+    earlier: Sequence[tuple[int, str, str]] = ()
+    """(until, region, purchase model) that held before in the hour, ascending."""
+
+    def terms_at(self, time: int) -> tuple[str, str]:
+        """Region and purchase model."""
+        for until, region, purchase in self.earlier:
+            if time < until:
+                return region, purchase
+        return self.region, self.purchase
 
 
 def details(
@@ -101,7 +110,7 @@ def details(
         ):  # fmt: skip  # a row each
             if nano:
                 key = RowKey(
-                    start, bucket, "", "", "", pool.base_model, pool.region, pool.purchase, pool.calibration
+                    start, bucket, "", "", "", pool.base_model, *pool.terms_at(start), pool.calibration
                 )
                 sums_by_row.append((key, (), (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)))
     return sums_by_row
@@ -172,8 +181,7 @@ def _details(pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str
             billable, tenant, adapter, version, base_model = owner[:_ROW]
             bucket = buckets[bool(billable)]
             key = RowKey(
-                piece, bucket, tenant, adapter, version, base_model,
-                pool.region, pool.purchase, pool.calibration,
+                piece, bucket, tenant, adapter, version, base_model, *pool.terms_at(piece), pool.calibration
             )  # fmt: skip  # in the order of the fields
             yield key, owner[_ROW:], figures
 

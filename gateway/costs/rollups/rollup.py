@@ -244,7 +244,7 @@ def _correct(
     gpu_type = hour.place[2]
 
     def by_book(key: RowKey) -> RowPrice:
-        rate = terms.book.rate(gpu_type, key.region, key.purchase, key.piece)
+        rate = terms.book_at(hour.place[0]).rate(gpu_type, key.region, key.purchase, key.piece)
         return BY_BOOK if rate is None else RowPrice(rate, terms.book.currency)
 
     changes = corrections(standing, fresh, by_book)

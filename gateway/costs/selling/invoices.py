@@ -41,10 +41,10 @@ class Invoice:
         """Without superfluous zeros: `19`, `7.7`."""
         return short_text(self.tax_micros, 6)
 
-    def tax_cents(self, cents: int) -> Cents:
-        """The tax on a statement's amount, rounded half away from zero."""
+    def tax_cents(self, cents: int, step: int = 1) -> Cents:
+        """The tax on a statement's amount, rounded half away from zero, to whole steps."""
         sign = -1 if cents < 0 else 1
-        return Cents(sign * half_up(abs(cents) * self.tax_micros, _WHOLE))
+        return Cents(sign * half_up(abs(cents) * self.tax_micros, _WHOLE * step) * step)
 
     def document(self) -> dict[str, Any]:
         return {

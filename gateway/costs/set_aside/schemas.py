@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,28 @@ class Exclusion(Answer):
     set_aside: bool = Field(description="The hour still is.")
 
 
+class DismissedRecords(StrictBody):
+    """Records in quarantine that rightly are in no report and no bill, and why."""
+
+    records: list[Annotated[str, Field(max_length=36)]] = Field(
+        min_length=1, max_length=1000, description="Ids, as listed."
+    )
+    reason: str = Field(min_length=3, max_length=500, description="Why; kept in the audit log.")
+
+
+class Dismissed(Answer):
+    """What a dismissal did."""
+
+    dismissed: tuple[str, ...] = Field(description="Ids of records that were not dismissed before.")
+    reason: str
+
+
+class Dismissal(Answer):
+    by: str = Field(description="Id of the key.")
+    at: str
+    reason: str
+
+
 class QuarantinedRecord(Answer):
     id: str
     reason: Literal["differs", "pruned", "excluded"] = Field(
@@ -45,6 +67,10 @@ class QuarantinedRecord(Answer):
     recorded_at: str
     record: dict[str, Any] = Field(description="As it arrived.")
     stored: dict[str, Any] | None = Field(description="The ledger's values of the fields that differ.")
+    dismissal: Dismissal | None = Field(
+        None,
+        description="Who decided that it rightly is in no bill, so that its month can be reconciled.",
+    )
 
 
 class Quarantine(Answer):

@@ -44,10 +44,11 @@ def exchange_rate(
     return chosen(read_exchange_rates(connection), currency, target, month_of(month).end, now, tenant)
 
 
-def converted(statement: TenantStatement, factor: Fraction) -> TenantStatement:
-    """The statement with its amounts in cents of another currency; exact amounts stay in the price book's."""
+def converted(statement: TenantStatement, factor: Fraction, step: int) -> TenantStatement:
+    """The statement with its amounts in cents of another currency, in whole steps; exact amounts stay in the
+    price book's."""
     billed = {n: line.cost * factor for n, line in enumerate(statement.lines) if line.kind in BILLED}
-    cents, amounts = _rounded(billed)
+    cents, amounts = _rounded(billed, step)
     return statement.model_copy(
         update={
             "amount_cents": cents,
@@ -55,22 +56,22 @@ def converted(statement: TenantStatement, factor: Fraction) -> TenantStatement:
                 line.model_copy(update={"amount_cents": amounts.get(n)})
                 for n, line in enumerate(statement.lines)
             ),
-            "charges": None if statement.charges is None else _charges(statement.charges, factor),
+            "charges": None if statement.charges is None else _charges(statement.charges, factor, step),
         }
     )
 
 
-def _charges(charges: Charges, factor: Fraction) -> Charges:
-    cents, amounts = _rounded({n: line.exact * factor for n, line in enumerate(charges.lines)})
+def _charges(charges: Charges, factor: Fraction, step: int) -> Charges:
+    cents, amounts = _rounded({n: line.exact * factor for n, line in enumerate(charges.lines)}, step)
     lines = tuple(
         line.model_copy(update={"amount_cents": amounts[n]}) for n, line in enumerate(charges.lines)
     )
     return charges.model_copy(update={"amount_cents": cents, "lines": lines})
 
 
-def _rounded(amounts: Mapping[int, Fraction]) -> tuple[Cents, dict[int, Cents]]:
-    cents = cents_of(sum(amounts.values(), Fraction(0)))
-    return cents, rounded(amounts, cents) if amounts else {}
+def _rounded(amounts: Mapping[int, Fraction], step: int) -> tuple[Cents, dict[int, Cents]]:
+    cents = cents_of(sum(amounts.values(), Fraction(0)), step)
+    return cents, rounded(amounts, cents, step=step) if amounts else {}
 
 
 def charges_document(charges: Charges, factor: Fraction) -> dict[str, Any]:

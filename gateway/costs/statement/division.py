@@ -46,6 +46,7 @@ class Undivided:
     usage: Sequence[Item]
     allocated: Sequence[Item]
     cents: Cents
+    step: int = 1
 
 
 def divide_statement(
@@ -64,7 +65,8 @@ def divide_statement(
             before = sums.setdefault(line.keys[0], [0] * len(values))
             sums[line.keys[0]] = [a + b for a, b in zip(before, values, strict=True)]
     used, unused = (total(item.cents for item in items) for items in (statement.usage, statement.allocated))
-    cents = apportioned({name: values[-1] * factor for name, values in sums.items()}, used)
+    amounts = {name: values[-1] * factor for name, values in sums.items()}
+    cents = apportioned(amounts, used, step=statement.step)
     parts = tuple(
         Item(name, "", requests, prompt, cached, output, cents[name])
         for name, (requests, prompt, cached, output, _) in sorted(sums.items())

@@ -17,7 +17,7 @@ def document(
     """Amounts are in hundredths of the currency; `exact` ones of a rate card are decimals. `now`: date of a
     preliminary statement. `labels`: of keys. `complete`: whether the ledger has all usage so far."""
     closed, invoice = statement.period_hash, statement.invoice
-    tax = invoice.tax_cents(statement.cents) if invoice else 0
+    tax = statement.tax_cents
     return {
         "statement": f"{statement.month}/{statement.tenant}",
         "issuer": issuer,

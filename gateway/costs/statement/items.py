@@ -49,17 +49,17 @@ class Item:
 
 
 def items_of(
-    lines: Sequence[CostLine], statement: TenantStatement, factor: Fraction = ONE
+    lines: Sequence[CostLine], statement: TenantStatement, factor: Fraction = ONE, step: int = 1
 ) -> dict[str, tuple[Item, ...]]:
-    """The statement's lines, with usage divided among versions, and corrections among months, too. `factor`:
-    of its currency."""
+    """The statement's lines, with usage divided among versions, and corrections among months, too. `factor`,
+    `step`: of its currency."""
     items: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
     for entry in statement.lines:
         if entry.amount_cents is None:
             continue
         if entry.kind == "usage":
             items["corrections" if entry.correction else "usage"] += _versions(
-                lines, entry, entry.amount_cents, factor
+                lines, entry, entry.amount_cents, factor, step
             )
         elif entry.correction:
             share = Item("Share of unused time", _gpu(entry), 0, 0, 0, 0, entry.amount_cents)
@@ -69,7 +69,9 @@ def items_of(
     return {kind: tuple(parts) for kind, parts in items.items()}
 
 
-def _versions(lines: Sequence[CostLine], entry: StatementLine, amount: Cents, factor: Fraction) -> list[Item]:
+def _versions(
+    lines: Sequence[CostLine], entry: StatementLine, amount: Cents, factor: Fraction, step: int
+) -> list[Item]:
     """One line of the statement, divided among versions; the hundredths still sum to it."""
     parts: dict[tuple[str, str, str], list[int]] = {}
     for line in lines:
@@ -81,7 +83,7 @@ def _versions(lines: Sequence[CostLine], entry: StatementLine, amount: Cents, fa
             values = (*(getattr(line, name) for name in COUNTS), line.cost)
             before = parts.get(key, [0] * len(values))
             parts[key] = [a + b for a, b in zip(before, values, strict=True)]
-    cents = rounded({key: values[-1] * factor for key, values in parts.items()}, amount)
+    cents = rounded({key: values[-1] * factor for key, values in parts.items()}, amount, step=step)
     return [_item(entry, key, values, cents[key]) for key, values in sorted(parts.items())]
 
 
@@ -100,7 +102,11 @@ def _gpu(entry: StatementLine) -> str:
 
 
 def priced_items(
-    lines: Sequence[CostLine], card: RateCard, charges: Charges | None, factor: Fraction = ONE
+    lines: Sequence[CostLine],
+    card: RateCard,
+    charges: Charges | None,
+    factor: Fraction = ONE,
+    step: int = 1,
 ) -> dict[str, tuple[Item, ...]]:
     """Usage at the card's rates, before allowance and minimum, by version; and the corrections."""
     sums: dict[tuple[str, str], list[int]] = {}
@@ -117,10 +123,10 @@ def priced_items(
         key: list_price(card, Tokens(prompt - cached, cached, output)) * factor
         for key, (_, prompt, cached, output) in sums.items()
     }
-    price = cents_of(sum(prices.values(), Fraction(0)))
+    price = cents_of(sum(prices.values(), Fraction(0)), step)
     if not any(line.free_tokens for line in tokens):
         price = total(line.amount_cents for line in tokens)
-    cents = rounded(prices, price) if prices else {}
+    cents = rounded(prices, price, step=step) if prices else {}
     return {
         "usage": tuple(
             Item(key[0], "", requests, prompt - cached, cached, output, cents[key])

@@ -21,7 +21,7 @@ from gateway.costs.statement.document import document
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.statement_figures import Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
-from gateway.units import FEMTO, Amount, Cents, half_up, shown, total
+from gateway.units import FEMTO, Amount, Cents, half_up, shown, shown_cents, total
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -77,7 +77,7 @@ def render(
         charges=_charges(statement),
         resident=any(isinstance(line, ResidencyCharge) for line in _lines(statement)),
         free=_free_cents(statement),
-        tax=statement.invoice.tax_cents(statement.cents) if statement.invoice else 0,
+        tax=statement.tax_cents,
         days=plots.days(series, "Tokens per day, by adapter"),
         division=_division(statement, labels),
         bars=plots.bars(_bars(statement, colours), "Amount by adapter"),
@@ -178,7 +178,12 @@ def _bars(statement: Statement, colours: dict[str, str]) -> list[tuple[str, str,
         amounts[name] = amounts.get(name, 0) + item.cents
     ordered = sorted(amounts.items(), key=lambda pair: (pair[0] == plots.REST, -pair[1], pair[0]))
     return [
-        (short(name, statement.tenant), colours.get(name, plots.COLOURS[-1]), cents, money(cents))
+        (
+            short(name, statement.tenant),
+            colours.get(name, plots.COLOURS[-1]),
+            cents,
+            money(cents, statement.currency),
+        )
         for name, cents in ordered
     ]
 
@@ -240,9 +245,8 @@ def _lines(statement: Statement) -> tuple[Charge, ...]:
     return () if statement.charges is None else statement.charges.lines
 
 
-def money(cents: int) -> str:
-    sign = MINUS if cents < 0 else ""
-    return f"{sign}{abs(cents) // 100:,}.{abs(cents) % 100:02d}"
+def money(cents: int, currency: str) -> str:
+    return shown_cents(cents, currency).replace("-", MINUS)
 
 
 def count(number: int) -> str:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.closing.documents import Charges, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement, settlement_now
+from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.files import MissingPriceError, missing_prices
@@ -84,6 +85,12 @@ class Statement:
     converted: Conversion | None = None
     """From the price book's currency."""
     division: Division | None = None
+    step: int = 1
+    """Hundredths in the smallest unit of the currency."""
+
+    @property
+    def tax_cents(self) -> Cents:
+        return self.invoice.tax_cents(self.cents, self.step) if self.invoice else Cents(0)
 
     @property
     def charges_document(self) -> dict[str, Any] | None:
@@ -120,18 +127,24 @@ def read_statement(
     if missing := _missing(lines, settled, statement, card):
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
     own, change = _currency(closed, card, book), None
+    step = statement_step(connection, month, own)
     if currency not in {None, own} and own:
         asking = tenant if for_tenant else None
         rate = exchange_rate(connection, month, own, currency or "", now=now, tenant=asking)
         change = Conversion(rate, statement.price_cents)
-        statement = converted(statement, rate.factor)
+        step = statement_step(connection, month, rate.target)
+        statement = converted(statement, rate.factor, step)
     cents, charges = statement.price_cents, statement.charges
     factor = ONE if change is None else change.rate.factor
-    items = items_of(lines, statement, factor) if card is None else priced_items(lines, card, charges, factor)
+    items = (
+        items_of(lines, statement, factor, step)
+        if card is None
+        else priced_items(lines, card, charges, factor, step)
+    )
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
     division = None
     if by is not None:
-        undivided = Undivided(tenant, period, items["usage"], items["allocated"], cents)
+        undivided = Undivided(tenant, period, items["usage"], items["allocated"], cents, step)
         division = divide_statement(connection, book, by, undivided, card, factor)
     return Statement(
         tenant=tenant,
@@ -150,6 +163,7 @@ def read_statement(
         invoice=read_invoice(connection, tenant, month),
         converted=change,
         division=division,
+        step=step,
     )
 
 

@@ -105,6 +105,7 @@ ACTIONS: dict[str, str] = {
     "events.replay": "Events that had been sent were queued to be sent again.",
     "events.skip": "Events that waited for their receiver were discarded.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
+    "usage.dismiss": "Records in quarantine were dismissed, with a reason: rightly in no bill.",
 }
 """Action → its description. docs/reference/audit.md lists them."""
 

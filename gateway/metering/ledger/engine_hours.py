@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from random import getrandbits
@@ -10,13 +11,17 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from gateway.metering.ledger.database import insert_in
-from gateway.metering.ledger.schema import dirty_hours, ledger_state
+from gateway.metering.ledger.schema import dirty_hours, engine_spans, ledger_state
 from gateway.units import HOUR
 
 EngineHour = tuple[int, str, str, int]
 """(hour, engine, gpu_type, gpu_count)"""
 
 PLACE = ("engine", "gpu_type", "gpu_count")
+Pool = tuple[str, str, int]
+"""Engine, GPU type, GPUs."""
+Terms = tuple[str, str]
+"""Region, purchase model."""
 
 
 def touched(spans: Iterable[tuple[int, int, str, str, int]]) -> set[EngineHour]:
@@ -59,9 +64,27 @@ def _mark(dialect: str) -> Any:
 
 
 _PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
+_EARLIER_RULES_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "earlier_rules_before")
 
 
 def pruned_before(connection: Connection) -> int:
     """Some records that ended before this time have been removed, so their hours are never rolled up
     again."""
     return connection.execute(_PRUNED_BEFORE).scalar() or 0
+
+
+def earlier_rules_before(connection: Connection) -> int:
+    """Hours before this time were closed by an earlier release, by rules that have changed since: they are
+    computed as they were."""
+    return connection.execute(_EARLIER_RULES_BEFORE).scalar() or 0
+
+
+def changed_terms(connection: Connection, start: int, end: int) -> dict[Pool, set[Terms]]:
+    """The engines that had several terms in [start, end), with them."""
+    c = engine_spans.c
+    columns = [*(c[name] for name in PLACE), c.region, c.purchase]
+    query = select(*columns).where(c.seen >= start, c.started < end).distinct()
+    terms: defaultdict[Pool, set[Terms]] = defaultdict(set)
+    for engine, gpu_type, gpu_count, region, purchase in connection.execute(query):
+        terms[engine, gpu_type, gpu_count].add((region, purchase))
+    return {pool: several for pool, several in terms.items() if len(several) > 1}

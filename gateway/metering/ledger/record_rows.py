@@ -155,6 +155,7 @@ def _content(row: dict[str, Any]) -> dict[str, Any]:
         "digest": hashlib.sha256(content).hexdigest(),
         "content": content.decode(),
         "recorded_at": time.time_ns() // 1000,
+        "ended": row["ended"],
     }
 
 

@@ -19,6 +19,9 @@ from gateway.units import (
     rounded,
     short_text,
     shown,
+    shown_cents,
+    shown_money,
+    step_of,
     typed_units,
     units_of,
 )
@@ -109,3 +112,21 @@ def test_people_see_rounded_numbers_with_separators():
     assert shown(Decimal(-5), 3) == "-5.000"
     assert shown("0.5", 1, "+") == "+0.5"
     assert shown(None) == "-"
+
+
+def test_amounts_have_the_places_of_their_currency():
+    assert [shown_cents(16_580_100, name) for name in ("JPY", "USD", "KWD", None)] == [
+        "165,801", "165,801.00", "165,801.000", "165,801.00",
+    ]  # fmt: skip
+    assert shown_cents(16_580_095, "JPY") == "165,800.95", "it was stated so before"
+    assert (shown_money("165800.95", "JPY"), shown_money("1.5", "BHD")) == ("165,801", "1.500")
+
+
+@given(st.lists(st.integers(-(10**22), 10**22), min_size=1, max_size=9))
+def test_parts_in_whole_yen_sum_to_whole_yen(amounts):
+    step = step_of("JPY")
+    total = cents_of(sum(amounts), step)
+    parts = rounded(dict(enumerate(amounts)), total, step=step)
+    assert sum(parts.values()) == total
+    assert all(cents % 100 == 0 and abs(cents * CENT - amounts[n]) < 100 * CENT for n, cents in parts.items())
+    assert sum(apportioned(dict(enumerate(amounts)), total + 700, step=step).values()) == total + 700

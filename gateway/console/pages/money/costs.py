@@ -115,7 +115,9 @@ def _columns(dimensions: list[str], currency: str, report: CostReport, *, gpu: b
     ]
     if gpu:
         columns.append(Column("gpu_hours", "GPU-hours", lambda row: float(row.gpu_hours), "number"))
-    columns.append(Column("cost", f"Cost {currency}".rstrip(), lambda row: _cost(row.cost), "money"))
+    columns.append(
+        Column("cost", f"Cost {currency}".rstrip(), lambda row: _cost(row.cost), "money", currency=currency)
+    )
     return columns
 
 
@@ -164,7 +166,7 @@ def _days_table(visit: Visit, days: list[str], lines: list[tuple[str, list[float
 
     columns = [Column("day", "Day", lambda row: row[0])]
     columns += [
-        Column(f"g{n}", f"{name} {currency}".rstrip(), of(n), "money")
+        Column(f"g{n}", f"{name} {currency}".rstrip(), of(n), "money", currency=currency)
         for n, (name, _) in enumerate(lines, start=1)
     ]
     rows = [(day, *(values[n] for _, values in lines)) for n, day in enumerate(days)]
@@ -185,7 +187,13 @@ async def utilisation(visit: Visit) -> Response:
         Column("provisioned", "Provisioned GPU-hours", lambda row: row.provisioned, "number"),
         Column("busy", "Busy GPU-hours", lambda row: row.busy, "number"),
         Column("share", "Utilisation", lambda row: row.share, "percent"),
-        Column("unused_cost", f"Unused {currency}".rstrip(), lambda row: row.unused_cost, "money"),
+        Column(
+            "unused_cost",
+            f"Unused {currency}".rstrip(),
+            lambda row: row.unused_cost,
+            "money",
+            currency=currency,
+        ),
     ]
     table = visit.table(columns, rows, sort="-day", size=31)
     if file := visit.export(table, f"utilisation-{month}"):

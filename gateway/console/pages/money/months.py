@@ -105,8 +105,8 @@ def _statements(visit: Visit, month: str, currency: str, *, sealed: bool) -> lis
 
     columns = [Column("tenant", "Tenant", link)]
     if visit.tenant is None:
-        columns.append(Column("cost", f"Cost {currency}".rstrip(), cost, "money"))
-    columns.append(Column("amount", f"Charged {currency}".rstrip(), charged, "money"))
+        columns.append(Column("cost", f"Cost {currency}".rstrip(), cost, "money", currency=currency))
+    columns.append(Column("amount", f"Charged {currency}".rstrip(), charged, "money", currency=currency))
     if sealed:
         columns += [
             Column("records", "Records", lambda row: row.records, "number"),

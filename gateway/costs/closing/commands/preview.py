@@ -26,7 +26,7 @@ _HEADS = ("customer", "what", "GPU", "requests", "GPU-hours", "amount")
 
 
 def money(cents: int | None, currency: str | None) -> str | None:
-    return None if cents is None else f"{shown_cents(cents)} {currency or ''}".strip()
+    return None if cents is None else f"{shown_cents(cents, currency)} {currency or ''}".strip()
 
 
 def question(preview: ClosingPreview) -> str:

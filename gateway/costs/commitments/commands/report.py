@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from gateway.commands.output import busy, clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.commitments.schemas import CommitmentReport, Coverage, SpotSavings
-from gateway.units import percent, shown
+from gateway.units import percent, shown, shown_money
 
 app = typer.Typer()
 
@@ -38,6 +39,7 @@ def commitments(
 def _people(body: CommitmentReport) -> None:
     note(f"{clean(body.start)} to {clean(body.to)}")
     currency = clean(body.currency)
+    money = partial(shown_money, currency=currency)
     if not body.rows:
         note("No commitments in this month: florin commitment add")
     else:
@@ -45,8 +47,8 @@ def _people(body: CommitmentReport) -> None:
             (
                 str(row.id), row.description, f"{row.gpus:,} x {row.gpu_type}", row.region,
                 shown(row.committed_gpu_hours, 3), shown(row.used_gpu_hours, 3),
-                percent(row.utilisation), shown(row.net_cost), shown(row.unused_cost),
-                shown(row.list_cost), shown(row.savings),
+                percent(row.utilisation), money(row.net_cost), money(row.unused_cost),
+                money(row.list_cost), money(row.savings),
             )
             for row in body.rows
         ]  # fmt: skip  # as the columns
@@ -57,8 +59,8 @@ def _people(body: CommitmentReport) -> None:
         show(table(columns, rows, right=columns[4:]))
         totals = body.totals
         say(
-            f"Commitments cost {shown(totals.net_cost)} {currency}; "
-            f"{shown(totals.unused_cost)} of it paid for capacity that no engine used."
+            f"Commitments cost {money(totals.net_cost)} {currency}; "
+            f"{money(totals.unused_cost)} of it paid for capacity that no engine used."
         )
     _coverage(body.gpu_types)
     _spot(body.spot, currency)
@@ -87,10 +89,11 @@ def _coverage(gpu_types: Sequence[Coverage]) -> None:
 def _spot(spot: Sequence[SpotSavings], currency: str) -> None:
     if not spot:
         return
+    money = partial(shown_money, currency=currency)
     rows = [
         (
-            row.gpu_type, row.region, shown(row.gpu_hours, 3), shown(row.cost),
-            shown(row.list_cost), shown(row.savings),
+            row.gpu_type, row.region, shown(row.gpu_hours, 3), money(row.cost),
+            money(row.list_cost), money(row.savings),
         )
         for row in spot
     ]  # fmt: skip  # as the columns

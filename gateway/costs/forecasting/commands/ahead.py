@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.forecasting.schemas import Alerts, Anomalies, Estimate, Forecast
 from gateway.schemas.finance import Complete, PriceSeries
-from gateway.units import percent, short, shown
+from gateway.units import percent, short, shown, shown_money
 
 app = typer.Typer()
 
@@ -61,12 +62,12 @@ def forecast(
 def _forecast(body: Forecast) -> None:
     currency = clean(body.currency)
     rows = [
-        _forecast_row(clean(row.tenant), row)
+        _forecast_row(clean(row.tenant), row, body.currency)
         for row in sorted(body.rows, key=lambda row: (-Decimal(row.so_far), row.tenant))
     ]
     if body.whole:
         rows.append([Text("")] * 7)
-        rows.append(_forecast_row("provisioned GPU cost at list price", body.whole))
+        rows.append(_forecast_row("provisioned GPU cost at list price", body.whole, body.currency))
     columns = ("tenant", f"so far {currency}", "expected", "low", "high", "budget", "status")
     show(table(columns, rows, right=columns[1:6]))
     note(
@@ -81,11 +82,9 @@ def _forecast(body: Forecast) -> None:
     unsaid(body)
 
 
-def _forecast_row(name: str, row: Estimate) -> list[str | Text]:
-    return [
-        name, shown(row.so_far), shown(row.expected), shown(row.low), shown(row.high),
-        shown(row.budget), status(row.status),
-    ]  # fmt: skip  # as the columns
+def _forecast_row(name: str, row: Estimate, currency: str | None) -> list[str | Text]:
+    amounts = (row.so_far, row.expected, row.low, row.high, row.budget)
+    return [name, *(shown_money(amount, currency) for amount in amounts), status(row.status)]
 
 
 @command(app, "anomalies")
@@ -115,9 +114,10 @@ def _anomalies(body: Anomalies) -> None:
         )
         unsaid(body)
         return
+    money = partial(shown_money, currency=body.currency)
     rows = [
         (
-            row.kind, row.subject, row.since, row.day, shown(row.cost), shown(row.habit),
+            row.kind, row.subject, row.since, row.day, money(row.cost), money(row.habit),
             _ratio(row.kind, row.ratio),
         )
         for row in body.data
@@ -160,11 +160,12 @@ def _alerts(body: Alerts) -> None:
 
 
 def _about(data: Json) -> str:
+    money, currency = partial(shown_money, currency=data["currency"]), data["currency"]
     if "budget" in data:
-        end = "" if data["expected"] is None else f", {shown(data['expected'])} expected"
-        used = f"{shown(data['so_far'])} of {shown(data['budget'])} {data['currency']}"
+        end = "" if data["expected"] is None else f", {money(data['expected'])} expected"
+        used = f"{money(data['so_far'])} of {money(data['budget'])} {currency}"
         return f"{data['month']}: {used} used{end}"
-    cost = f"{shown(data['cost'])} {data['currency']} on {data['day']}"
+    cost = f"{money(data['cost'])} {currency} on {data['day']}"
     return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data['kind'], data['ratio'])}"
 
 

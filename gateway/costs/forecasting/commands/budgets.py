@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from gateway.commands.session import Session, command
 from gateway.costs.forecasting.commands.ahead import status, unsaid
 from gateway.costs.forecasting.schemas import Budget, Budgets, BudgetState, ChangedBudget
 from gateway.schemas.typed_text import parsed
-from gateway.units import shown
+from gateway.units import shown_money
 
 _budgets = typer.Typer(
     no_args_is_help=True,
@@ -55,8 +56,9 @@ def set_(
 
 
 def _was_set(body: ChangedBudget) -> None:
+    amount = shown_money(body.amount, body.currency)
     say(
-        f"{_whose(body)} may cost {shown(body.amount)} {clean(body.currency)} a month from "
+        f"{_whose(body)} may cost {amount} {clean(body.currency)} a month from "
         f"{clean(body.first)} on; warning at {body.warn_percent} %."
     )
     if not body.changed:
@@ -98,10 +100,11 @@ def _listed(body: Budgets) -> None:
     if not body.data:
         note("No budget is set: florin cost budget set AMOUNT --tenant NAME")
         return
+    money = partial(shown_money, currency=body.currency)
     rows = [
         (
-            _whose(budget), shown(budget.amount), shown(budget.so_far), _percent(budget.used_percent),
-            shown(budget.expected), status(budget.status), budget.first,
+            _whose(budget), money(budget.amount), money(budget.so_far), _percent(budget.used_percent),
+            money(budget.expected), status(budget.status), budget.first,
         )
         for budget in body.data
     ]  # fmt: skip  # as the columns

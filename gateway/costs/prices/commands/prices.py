@@ -36,6 +36,10 @@ def _added(price: AddedPrice) -> None:
         f"{clean(price.gpu_type)} costs {clean(price.rate_per_gpu_hour)} {clean(price.currency)} "
         f"per GPU-hour from {clean(price.valid_from)}{until}."
     )
+    _warn(price)
+
+
+def _warn(price: AddedPrice) -> None:
     for warning in price.warnings:
         note(f"Warning: {clean(warning)}")
 
@@ -66,6 +70,7 @@ def correct(
 def _corrected(price: AddedPrice) -> None:
     if price.withdrawn:
         say(f"Price {price.supersedes} of {clean(price.gpu_type)} was withdrawn.")
+        _warn(price)
         return
     say(f"Price {price.supersedes} was corrected; the new price is {price.id}.")
     _added(price)

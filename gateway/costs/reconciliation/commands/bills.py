@@ -23,6 +23,7 @@ _SHOWN = 12
 class BillFileFormat(StrEnum):
     CSV = "csv"
     FOCUS = "focus"
+    AWS = "aws"
 
 
 class DecimalMark(StrEnum):
@@ -77,7 +78,8 @@ def import_bill(
         bool, typer.Option("--skip-bad", help="Import the valid lines and skip the others.")
     ] = False,
 ) -> None:
-    """Import a GPU provider's bill for reconciliation: plain CSV or FOCUS 1.0 to 1.4.
+    """Import a GPU provider's bill for reconciliation: plain CSV, FOCUS 1.0 to 1.4, or an AWS
+    Cost and Usage Report.
 
     CSV columns: start, end, resource, gpu_type, region, purchase, gpu_hours, cost, currency, description,
     category (usage, tax, credit, purchase or adjustment; only usage needs GPU type and hours), separated by

@@ -60,7 +60,7 @@ def true_up(
         if not session.json:
             _shown(preview)
         confirm(
-            f"Set the cost of {month} to {shown_cents(preview.invoice_amount_cents)} {preview.currency}?",
+            f"Set the cost of {month} to {_total(preview)}?",
             yes=yes,
             unattended=False,
         )
@@ -81,11 +81,12 @@ def _state(true_ups: TrueUps) -> None:
 def _shown(preview: TrueUp) -> None:
     books = "closed" if preview.books == "closed" else "open: preliminary"
     listed = f"provisioned GPU cost at list price ({books})"
-    rows: list[list[str | Text]] = [[listed, Text(""), shown_cents(preview.list_amount_cents)]]
+    money = partial(shown_cents, currency=preview.currency)
+    rows: list[list[str | Text]] = [[listed, Text(""), money(preview.list_amount_cents)]]
     for line in preview.lines:
-        amount = shown_cents(line.amount_cents, sign="+")
+        amount = money(line.amount_cents, sign="+")
         rows.append([f"  {line.reason}", clean(line.gpu_hours), amount])
-    rows.append([Text("invoice", "bold"), Text(""), shown_cents(preview.invoice_amount_cents)])
+    rows.append([Text("invoice", "bold"), Text(""), money(preview.invoice_amount_cents)])
     columns = ("", "GPU-hours", clean(preview.currency))
     show(table(columns, rows, right=columns[1:]))
 
@@ -99,4 +100,4 @@ def _recorded(true_up: RecordedTrueUp, *, known: bool) -> None:
 
 
 def _total(true_up: TrueUp) -> str:
-    return f"{shown_cents(true_up.invoice_amount_cents)} {clean(true_up.currency)}"
+    return f"{shown_cents(true_up.invoice_amount_cents, true_up.currency)} {clean(true_up.currency)}"

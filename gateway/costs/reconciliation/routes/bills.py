@@ -34,7 +34,7 @@ async def add(
     state: StateDep,
     file_name: Annotated[str, Query(max_length=200, description="Shown in listings.")] = "",
     format_: Annotated[
-        Literal["csv", "focus"] | None,
+        Literal["csv", "focus", "aws"] | None,
         Query(alias="format", description="Default: detected from the header."),
     ] = None,
     map_: Annotated[

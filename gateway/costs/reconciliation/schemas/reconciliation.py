@@ -175,7 +175,7 @@ class RecordCounts(Answer):
 class LedgerCompleteness(Answer):
     imbalances: tuple[str, ...] = Field(description="Engine-hours whose parts do not sum to their time.")
     hours_pending: int = Field(description="Engine-hours still to be rolled up.")
-    quarantined: dict[str, int] = Field(description="Records by reason.")
+    quarantined: dict[str, int] = Field(description="The month's records that no one dismissed, by reason.")
     delivered_twice: int = Field(description="Requests with two billed attempts.")
     records: tuple[RecordCounts, ...]
     implausible: int

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.output import clean, console, note, note_incomplete, show, table
-from gateway.costs.reports.commands.rounding import cents_of, places_of, rounded, summed
+from gateway.costs.reports.commands.rounding import cents_of, places_for, rounded, summed
 from gateway.costs.reports.schemas.costs import (
     Corrections,
     CostPart,
@@ -24,7 +24,7 @@ from gateway.costs.reports.schemas.costs import (
 )
 from gateway.costs.statement.commands.invoice_table import show_invoice
 from gateway.schemas.finance import PriceSeries
-from gateway.units import shown
+from gateway.units import places_of, shown
 
 _COUNTS = {
     "requests": "requests",
@@ -51,7 +51,7 @@ def show_report(report: CostReport, *, unit_prices: bool = False) -> None:
     if report.invoice is not None and report.whole is not None:
         show_invoice(report.invoice, report.whole, report.currency)
     if report.utilisation:
-        _utilisation(report.utilisation)
+        _utilisation(report.utilisation, report.currency)
     if unit_prices:
         _unit_prices(report.unit_prices, report.currency)
     for remark in _remarks(report):
@@ -82,8 +82,8 @@ def _main(report: CostReport, parts: dict[str, Figures]) -> None:
     groups, rows, overall = report.by, report.rows, report.whole
     currency = f" {report.currency}" if report.currency else ""
     hours, costs = (
-        _column(rows, parts, overall, _hours, least=3),
-        _column(rows, parts, overall, _cost, cents=lambda figures: cents_of(figures.amount_cents)),
+        _column(rows, parts, overall, _hours, places=3),
+        _costs(report, parts),
     )
     names = [_names(row, groups, report.key_labels) for row in rows]
     counts = [_counts(row) for row in rows]
@@ -155,8 +155,8 @@ def _allocated(report: CostReport, parts: dict[str, Figures], length: int) -> li
     """Unused time allocated to each row, and by corrections."""
     figures = [*report.rows, report.totals]
     known = [None if row.allocated_cost is None else Decimal(row.allocated_cost) for row in figures]
-    places = places_of(known)
-    if places == 2:
+    places = places_for(known, report.currency)
+    if places == places_of(report.currency):
         known = _rather([cents_of(row.allocated_amount_cents) for row in figures], known)
     amounts = [*rounded(known[:-1], known[-1], places), known[-1]]
     blank = [""] * (length - len(amounts))
@@ -165,22 +165,35 @@ def _allocated(report: CostReport, parts: dict[str, Figures], length: int) -> li
     return [*(shown(amount, places) for amount in amounts), *blank]
 
 
+def _costs(report: CostReport, parts: dict[str, Figures]) -> list[str]:
+    amounts = [_cost(part) for part in (*parts.values(), *([report.whole] if report.whole else []))]
+    if report.whole is None:
+        amounts.append(summed(amounts))
+    places = places_for(amounts, report.currency)
+    as_stated = places == places_of(report.currency)  # more places contradict no statement
+    cents = _stated if as_stated else None
+    return _column(report.rows, parts, report.whole, _cost, places=places, cents=cents)
+
+
+def _stated(figures: Figures) -> Decimal | None:
+    return cents_of(figures.amount_cents)
+
+
 def _column(
     rows: Sequence[CostRow],
     parts: dict[str, Figures],
     overall: Figures | None,
     amount: Callable[[Figures], Decimal | None],
     *,
-    least: int = 2,
-    cents: Callable[[Figures], Decimal | None] = lambda _: None,
+    places: int,
+    cents: Callable[[Figures], Decimal | None] | None = None,
 ) -> list[str]:
     """Cells of the rows, the parts (the first is the rows' total) and the whole. The rounded amounts add up
     to the sums shown, because a reader will check. `cents`: amounts that are rounded already, as on the
     statements."""
     inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
     total = summed(outside) if overall is None else amount(overall)
-    places = max(least, places_of([total, *outside]))
-    if places == 2:  # more places contradict no statement
+    if cents is not None:
         inside = _rather([cents(row) for row in rows], inside)
         outside = _rather([cents(part) for part in parts.values()], outside)
         total = summed(outside) if overall is None else total
@@ -193,13 +206,14 @@ def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[
     return amounts if None in cents else cents
 
 
-def _utilisation(rows: Sequence[Utilisation]) -> None:
+def _utilisation(rows: Sequence[Utilisation], currency: str | None) -> None:
     heads = ("GPU-hours provisioned", "busy", "utilisation", "cost of unused time")
     costs = [None if row.idleness_cost is None else Decimal(row.idleness_cost) for row in rows]
+    places = places_for(costs, currency)
     cells = [
         (
             row.gpu_type, shown(row.provisioned_gpu_hours, 3), shown(row.busy_gpu_hours, 3),
-            "-" if row.utilisation is None else f"{row.utilisation:.1%}", shown(cost, places_of(costs)),
+            "-" if row.utilisation is None else f"{row.utilisation:.1%}", shown(cost, places),
         )
         for row, cost in zip(rows, costs, strict=True)
     ]  # fmt: skip  # as the columns
@@ -220,7 +234,7 @@ def _unit_prices(rows: Sequence[UnitPrices], currency: str | None) -> None:
             texts = (prices.input, prices.cached, prices.output)
             if any(texts):
                 lines.append((gpu, kind, [None if text is None else Decimal(text) for text in texts]))
-    places = places_of([price for *_, prices in lines for price in prices])
+    places = places_for([price for *_, prices in lines for price in prices], currency)
     cells = [[gpu, kind, *(shown(price, places) for price in prices)] for gpu, kind, prices in lines]
     if cells:
         heads = tuple(_KINDS.values())
@@ -266,7 +280,7 @@ def _unused(report: CostReport) -> Iterator[str]:
         ("Cost of spare capacity while busy", (report.headroom,)),
     ):
         if part := summed([_cost(part.totals) for part in parts if part is not None]):
-            money = f"{shown(part, places_of([cost]))} {report.currency}"
+            money = f"{shown(part, places_for([cost], report.currency))} {report.currency}"
             yield f"{what}: {money}, {part / cost:.1%} of the total."
 
 

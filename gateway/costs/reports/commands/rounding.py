@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
+from gateway.units import places_of
+
 
 def cents_of(cents: int | None) -> Decimal | None:
     return None if cents is None else Decimal(cents).scaleb(-2)
@@ -15,10 +17,11 @@ def summed(amounts: Sequence[Decimal | None]) -> Decimal | None:
     return sum(known, Decimal(0)) if len(known) == len(amounts) else None
 
 
-def places_of(amounts: Sequence[Decimal | None]) -> int:
-    """Decimal places of the currency: more for smaller amounts."""
+def places_for(amounts: Sequence[Decimal | None], currency: str | None) -> int:
+    """The decimal places of the currency: more for smaller amounts."""
     largest = max((abs(amount) for amount in amounts if amount is not None), default=Decimal(0))
-    return 2 if largest >= 100 else 4 if largest >= 1 else 6
+    least = places_of(currency)
+    return least if largest >= 100 else least + 2 if largest >= 1 else least + 4
 
 
 def rounded(amounts: Sequence[Decimal | None], total: Decimal | None, places: int) -> list[Decimal | None]:

@@ -38,7 +38,7 @@ class EngineHour(Answer):
     engine: str
     gpu_type: str
     gpu_count: int
-    region: str
+    region: str = Field(description="At the end of the hour, like `purchase` and `base_model`.")
     purchase: str
     base_model: str
     provisioned_us: int

@@ -1,4 +1,4 @@
-"""florin cost quarantine"""
+"""florin cost quarantine | dismiss"""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.output import note, show, table, when
+from gateway.commands.output import clean, note, say, show, table, when
 from gateway.commands.session import Session, command
-from gateway.costs.set_aside.schemas import Quarantine, QuarantinedRecord
+from gateway.costs.set_aside.schemas import Dismissed, Quarantine, QuarantinedRecord
 from gateway.schemas.base import Json
 
 app = typer.Typer()
@@ -49,6 +49,7 @@ def _listed(quarantine: Quarantine) -> None:
     ]  # fmt: skip  # as the columns
     heads = ("record", "tenant", "engine", "ended", "input", "output", "reason", "since")
     show(table(heads, rows, right=("input", "output")))
+    note("Of those that rightly are in no bill: florin cost dismiss RECORD --reason …")
     if quarantine.total > len(rows):
         note(f"The newest {len(rows):,} of {quarantine.total:,}; --limit shows more.")
 
@@ -67,4 +68,32 @@ def _reason(item: QuarantinedRecord) -> str:
     changed = [
         f"{name} {stored}, not {item.record.get(name)}" for name, stored in (item.stored or {}).items()
     ]
-    return f"{reason}: {'; '.join(changed)}" if changed else reason
+    reason = f"{reason}: {'; '.join(changed)}" if changed else reason
+    return f"{reason}; dismissed: {item.dismissal.reason}" if item.dismissal else reason
+
+
+@command(app, "dismiss")
+def dismiss(
+    session: Session,
+    records: Annotated[
+        list[str],
+        typer.Argument(metavar="RECORD...", help="Records shown by `florin cost quarantine`."),
+    ],
+    *,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log.")],
+) -> None:
+    """Decide that records in quarantine rightly are in no report and no bill.
+
+    They stay listed, and no longer keep their month from being reconciled. Repeating it changes nothing.
+
+    Example: florin cost dismiss 0193f0a2-8c01-7000-8000-9a41c6e0d3b7 --reason "The same log, restored twice"
+    """
+    body = {"records": records, "reason": reason}
+    session.result(session.api.post("/finance/v1/quarantine/dismiss", body, Dismissed), _dismissed)
+
+
+def _dismissed(done: Dismissed) -> None:
+    for record in done.dismissed:
+        say(f"Dismissed {clean(record)}.")
+    if not done.dismissed:
+        note("They were dismissed before; nothing to do.")

@@ -35,6 +35,7 @@ REVISIONS = (
     "0012",
     "0013",
     "0014",
+    "0018",
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""

@@ -211,6 +211,10 @@ quarantine = Table(
         server_default="differs",
         comment="`differs`, `pruned` or `excluded`",
     ),
+    Column("ended", BigInteger, comment="of the record: the month that it would belong to"),
+    Column("dismissed_at", BigInteger, comment="null: it waits for a person's decision"),
+    Column("dismissed_by", Text, comment="the id of their key"),
+    Column("dismissed_reason", Text),
     comment="records whose id is stored with other content, or that arrived after the records of their hour "
     "were pruned, or that an operator excluded: for a person to examine",
 )
@@ -221,5 +225,6 @@ ledger_state = Table(
     Column("name", String(40), primary_key=True),
     Column("value", BigInteger, nullable=False),
     comment="`batch`: number of the last transaction; `pruned_before`: earlier records may have been "
-    "removed; `identity`: a random number that tells this ledger from others",
+    "removed; `identity`: a random number that tells this ledger from others; `earlier_rules_before`: end of "
+    "the months that earlier releases closed, by rules that have changed since",
 )

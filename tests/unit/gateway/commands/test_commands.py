@@ -476,6 +476,7 @@ ALL = dict(leaves(typer.main.get_command(tree())))
 
 ELSEWHERE = {
     ("doctor",),
+    ("cost", "dismiss"),  # test_cost_quarantine
     *(("login",), ("logout",)),  # tests/integration/test_sign_in
     *(("backup",), ("restore",)),  # tests/integration/test_backup
     *(

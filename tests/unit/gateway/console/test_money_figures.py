@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.console.formats import NONE, money
+from gateway.console.formats import NONE, money, rate
 from gateway.console.pages.money.shared import chart, choices, daily, utilisation_by_day
 from gateway.costs.closing.schemas import Month
 from gateway.costs.reports.schemas.costs import CostPart, CostReport, CostRow
@@ -64,3 +64,8 @@ def test_this_month_can_always_be_chosen():
 )
 def test_money_is_in_cents_unless_there_are_few(amount, shown):
     assert money(amount, "USD") == shown
+
+
+def test_money_has_the_places_of_its_currency():
+    """A price of a GPU-hour is no amount that someone pays."""
+    assert (money("165800.95", "JPY"), rate("373.5", "JPY")) == ("165,801 JPY", "373.50 JPY")

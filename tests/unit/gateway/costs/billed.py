@@ -48,5 +48,5 @@ def line(
     return f"{start},{end},{engine},H100,{gpu_hours},{cost},USD"
 
 
-def run(ledger: Ledger, tolerance: str = "0.1", now: int = NOW) -> dict[str, Any]:
-    return reconcile(ledger, "2026-11", tolerance=Fraction(tolerance), now=now)
+def run(ledger: Ledger, tolerance: str = "0.1", now: int = NOW, month: str = "2026-11") -> dict[str, Any]:
+    return reconcile(ledger, month, tolerance=Fraction(tolerance), now=now)

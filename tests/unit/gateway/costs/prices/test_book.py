@@ -86,11 +86,27 @@ def test_an_engine_that_says_neither_takes_the_only_series_there_is():
     assert rate([spot, price(0, rate=3, region="eu")]) is None
 
 
-def test_a_series_is_not_left_for_another_in_its_gaps():
-    book = PriceBook([price(0, rate=1), price(100, 200, rate=2, region="eu")])
-    assert [book.rate("H100", "eu", "on_demand", t) for t in (99, 100, 200)] == [None, 2, None]
-    assert book.changes("H100", "eu", "on_demand", 0, 1000) == [100, 200]
-    assert book.changes("H100", "us", "on_demand", 0, 1000) == []
+def test_the_price_of_all_regions_fills_the_gaps_of_a_region_s_own():
+    prices = [
+        price(0, 350, rate=1), price(350, rate=4), price(100, 200, rate=2, region="eu"),
+        price(300, 400, rate=3, region="eu"),
+    ]  # fmt: skip
+    book = PriceBook(prices)
+    times = (99, 100, 200, 300, 399, 400)
+    assert [book.rate("H100", "eu", "on_demand", t) for t in times] == [1, 2, 1, 3, 3, 4]
+    assert book.changes("H100", "eu", "on_demand", 0, 1000) == [100, 200, 300, 400]
+    assert book.changes("H100", "us", "on_demand", 0, 1000) == [350]
+    earlier = PriceBook(prices, regions_alone=True)
+    assert [earlier.rate("H100", "eu", "on_demand", t) for t in times] == [None, 2, None, 3, 3, None]
+
+
+def test_gaps_that_no_price_fills():
+    prices = [price(100, 200), price(300, 400), price(200, 250, region="eu"), price(500, region="eu")]
+    book = PriceBook(prices)
+    assert book.gaps(("H100", "", "on_demand"), 0) == [(0, 100), (200, 300), (400, None)]
+    assert book.gaps(("H100", "eu", "on_demand"), 150) == [(250, 300), (400, 500)]
+    assert book.gaps(("H100", "eu", "on_demand"), 600) == []
+    assert book.gaps(("H100", "", "spot"), 7) == [(7, None)]
 
 
 @pytest.mark.parametrize(

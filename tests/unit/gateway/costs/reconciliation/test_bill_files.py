@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from decimal import Decimal
 
 import pytest
@@ -274,3 +275,97 @@ def test_charges_of_an_invoice_need_no_gpu(category):
     plain = {**SIMPLE, "gpu_type": "", "gpu_hours": "", "category": category.lower()}
     assert (one(plain).category, one(plain).nano_gpu_hours) == (category.lower(), 0)
     assert "is not one of usage, tax" in reason({**plain, "category": "gift"})
+
+
+AWS = {
+    "identity/LineItemId": "x", "lineItem/UsageStartDate": "2026-11-01T00:00:00Z",
+    "lineItem/UsageEndDate": "2026-11-01T01:00:00Z", "lineItem/LineItemType": "Usage",
+    "lineItem/ProductCode": "AmazonEC2", "lineItem/UsageType": "USE1-BoxUsage:p5.48xlarge",
+    "lineItem/ResourceId": "i-0abc", "lineItem/UsageAmount": "1.0", "lineItem/CurrencyCode": "USD",
+    "lineItem/UnblendedCost": "5.504E1", "lineItem/LineItemDescription": "$55.04 per hour",
+    "product/instanceType": "p5.48xlarge", "product/regionCode": "us-east-1", "pricing/unit": "Hrs",
+    "resourceTags/user:engine": "gpu-a",
+}  # fmt: skip
+OTHER = {
+    "product/instanceType": "",
+    "lineItem/ResourceId": "",
+    "lineItem/UsageAmount": "3",
+    "pricing/unit": "",
+}
+MONTH_END = {"lineItem/UsageEndDate": "2026-11-30T23:59:59Z"}
+AWS_FILE = (
+    AWS,
+    {**AWS, "lineItem/UsageType": "SpotUsage:g6e.12xlarge", "product/instanceType": "g6e.12xlarge"},
+    {**AWS, "lineItem/LineItemType": "SavingsPlanCoveredUsage"},
+    {**AWS, "lineItem/LineItemType": "SavingsPlanNegation", "lineItem/UnblendedCost": "-55.04"},
+    {**AWS, **OTHER, "lineItem/LineItemType": "Tax", "lineItem/UnblendedCost": "9.5", **MONTH_END},
+    {**AWS, "lineItem/LineItemType": "Credit", "lineItem/UnblendedCost": "-20"},
+    {**AWS, **OTHER, "lineItem/UsageType": "TimedStorage-ByteHrs", "lineItem/UnblendedCost": "0.25"},
+    {**AWS, "lineItem/UsageType": "EBSOptimized:p5.48xlarge", "lineItem/UnblendedCost": "0.5"},
+    {
+        **AWS, "lineItem/UsageType": "BoxUsage:m7i.large", "product/instanceType": "m7i.large",
+        "lineItem/UnblendedCost": "1",
+    },
+)  # fmt: skip
+
+
+def test_an_aws_report_is_read_as_it_is():
+    """GPU types and numbers follow from the instance types; taxes and credits need none; disks and other
+    instances are counted as left out."""
+    parsed = parse(text_of(*AWS_FILE), columns={"resource": "resourceTags/user:engine"})
+    assert (parsed.format, parsed.bad, parsed.inclusive_looking) == ("aws", [], 0)
+    assert [
+        (line.category, line.purchase, line.gpu_type, line.nano_gpu_hours // 10**9, line.cost)
+        for line in parsed.lines
+    ] == [
+        ("usage", "on_demand", "H100", 8, "55.04"),
+        ("usage", "spot", "L40S", 4, "55.04"),
+        ("usage", "reserved", "H100", 8, "55.04"),
+        ("adjustment", "on_demand", "H100", 0, "-55.04"),
+        ("tax", "on_demand", "", 0, "9.5"),
+        ("credit", "on_demand", "H100", 0, "-20"),
+    ]
+    assert (parsed.ignored, parsed.ignored_cost) == (3, {"USD": Decimal("1.75")})
+    assert iso(parsed.lines[4].end) == "2026-12-01T00:00:00Z"
+    assert {(line.resource, line.region) for line in parsed.lines} == {("gpu-a", "us-east-1")}
+
+
+def test_the_second_version_of_the_aws_report():
+    names = {
+        name: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.replace("/", "_")).lower()
+        for name in AWS if not name.startswith("resourceTags")
+    }  # fmt: skip
+    row = {names[name]: value for name, value in AWS.items() if name in names} | {"product": '{"gpu": "8"}'}
+    line = one(row)
+    assert (line.gpu_type, line.nano_gpu_hours, line.region) == ("H100", 8 * 10**9, "us-east-1")
+
+
+def test_an_instance_type_that_is_not_known_is_named():
+    row = {**AWS, "product/instanceType": "p9.48xlarge", "product/gpu": "8"}
+    assert "rename gpu_type:p9.48xlarge" in reason(row)
+    line = one(row, renames={("gpu_type", "p9.48xlarge"): "X100"})
+    assert (line.gpu_type, line.nano_gpu_hours) == ("X100", 8 * 10**9)
+    assert one(AWS, renames={("gpu_type", "H100"): "H100-80GB"}).gpu_type == "H100-80GB"
+
+
+def test_an_aws_report_has_no_effective_cost():
+    with pytest.raises(BillError, match="export it as FOCUS"):
+        parse(text_of(AWS), effective=True)
+
+
+def test_instance_hours_of_a_focus_bill_need_no_number_of_gpus():
+    row = {**FOCUS, "SkuPriceDetails": '{"InstanceType": "p5.48xlarge"}', "ConsumedUnit": "Hours"}
+    line = one({**row, "ConsumedQuantity": "1"})
+    assert (line.gpu_type, line.nano_gpu_hours) == ("H100", 8 * 10**9)
+    parsed = parse(text_of({**row, "ConsumedUnit": "GB", "PricingUnit": "GB"}))
+    assert (parsed.lines, parsed.bad, parsed.ignored) == ([], [], 1), "its network"
+
+
+def test_a_plain_bill_has_other_lines_too():
+    credit = {**SIMPLE, "gpu_type": "", "category": "credit", "cost": "-3"}
+    disk = {**SIMPLE, "gpu_type": "", "gpu_hours": "", "category": "usage", "cost": "2"}
+    parsed = parse(text_of({**SIMPLE, "category": ""}, credit, disk))
+    assert (parsed.bad, parsed.ignored, parsed.ignored_cost) == ([], 1, {"USD": Decimal(2)})
+    assert [(line.category, line.nano_gpu_hours) for line in parsed.lines] == [
+        ("usage", 8 * 10**9), ("credit", 0),
+    ]  # fmt: skip

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.periods import iso
+from gateway.metering.ledger.quarantine import dismiss
 from gateway.metering.ledger.schema import (
     engine_counters,
     ledger_state,
@@ -164,7 +165,7 @@ def test_a_ledger_that_does_not_balance_and_what_a_person_must_see(november):
     put(
         november,
         quarantine,
-        {"id": "x", "digest": "y", "content": "{}", "recorded_at": 1, "reason": "differs"},
+        {"id": "x", "digest": "y", "content": "{}", "recorded_at": FIRST * HOUR, "reason": "differs"},
     )
     november.insert(
         [
@@ -181,3 +182,14 @@ def test_a_ledger_that_does_not_balance_and_what_a_person_must_see(november):
     )
     assert len(found["completeness"]["imbalances"]) == 1
     assert [sentence.split(" ")[0] for sentence in found["unexplained"]] == ["No", "The", "1", "1"]
+
+
+def test_a_quarantined_record_concerns_its_own_month_until_it_is_dismissed(november, bill):
+    bill(line(0), line(1))
+    november.insert([record("r", dispatched=FIRST * HOUR, ended=FIRST * HOUR + 1)])
+    again = record("r", dispatched=FIRST * HOUR, ended=FIRST * HOUR + 2)
+    november.insert([again])
+    assert run(november, month="2026-10")["completeness"]["quarantined"] == {}
+    assert run(november)["unexplained"][-1].startswith("1 records are quarantined")
+    dismiss(november, [again.id], reason="Shipped twice", now=1, by="key-1")
+    assert (run(november)["completeness"]["quarantined"], run(november)["ok"]) == ({}, True)

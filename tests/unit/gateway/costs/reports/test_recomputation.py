@@ -31,6 +31,13 @@ PRICES = (
     # within an hour, to the microsecond
     ("H100", "", "on_demand", "2.191919", "2026-11-01T02:01:17.777777Z"),
     ("H100", "eu", "spot", "0.999999", "2026-10-01T01:30:00.000001Z"),
+    # what a region's price does not cover has that of all regions, which changes twice
+    ("B200", "", "spot", "3.3", "1970-01-01"),
+    ("B200", "", "spot", "3.7", "2026-10-01T01:10:00.000003Z"),
+    ("B200", "", "spot", "4.1", "2026-10-01T02:20:00Z"),
+    ("B200", "ap", "spot", "2.9", "2026-10-01T02:05:00Z", "2026-10-01T02:40:00.5Z"),
+    ("B200", "ap", "on_demand", "6.6", "1970-01-01"),
+    ("B200", "ap", "on_demand", "0.5", "2026-10-01T03:50:00Z", "2026-10-01T03:55:00Z"),
 )
 
 
@@ -89,8 +96,58 @@ def fill(ledger):
         ledger.insert(fleet.records(seed, start))
         fleet.span(ledger, start)
         records, spans = hard_cases(start)
-        ledger.insert(records)
-        see(ledger, start, spans)
+        ledger.insert([*records, *harder_cases(start)])
+        see(ledger, start, [*spans, *CHANGING])
+
+
+CHANGING = [
+    # spot until the middle of the fourth hour; the second worker sees the change a second later
+    ("e", "B200", 8, "ap", "spot", "w1", "up", 0, 3 * HOUR + 30 * MINUTE),
+    ("e", "B200", 8, "ap", "spot", "w2", "up", 5, 3 * HOUR + 30 * MINUTE + 1_000_000),
+    ("e", "B200", 8, "ap", "on_demand", "w1", "up", 3 * HOUR + 30 * MINUTE, 5 * HOUR),
+    ("e", "B200", 8, "ap", "on_demand", "w2", "up", 3 * HOUR + 30 * MINUTE + 1_000_000, 5 * HOUR),
+]
+
+
+def harder_cases(start):
+    """As failovers and aborts leave them: resumed streams, marks with cached counts that are not known yet or
+    contradict the record, attempts without tokens, and attempts that end before they begin."""
+    draw = random.Random(start + 1)
+    records = []
+    for number in range(60):
+        begun = start + draw.randrange(4 * HOUR)
+        ended = begun - 3 if number % 10 == 9 else begun + draw.randrange(1, HOUR)
+        empty = number % 6 == 5
+        prompt, completion = (0, 0) if empty else (draw.randrange(1, 900), draw.randrange(2, 900))
+        cached = draw.choice((None, prompt // 3))
+        turn = ended - ended % HOUR
+        hit = draw.choice((None, 0, prompt // 3, prompt + 7))
+        mark = [turn, draw.choice((prompt, prompt // 2)), hit, draw.choice((completion // 2, completion + 5))]
+        records.append(
+            record(
+                f"harder-{start}-{number}",
+                tenant=draw.choice(fleet.TENANTS),
+                engine="e",
+                gpu_type="B200",
+                gpu_count=8,
+                dispatched=begun,
+                ended=ended,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                completion_tokens=completion,
+                adapter_loads=number % 3,
+                hour_marks=orjson.dumps([mark]).decode() if begun < turn < ended else None,
+                outcome=draw.choice(("ok", "resumed", "resumed_cut", "failover")),
+                billable=number % 7 != 0,
+            )
+        )
+    empty = {"prompt_tokens": 0, "cached_tokens": None, "completion_tokens": 0}
+    quiet = start + 4 * HOUR + 20 * MINUTE
+    pool = {"engine": "e", "gpu_type": "B200", "gpu_count": 8}
+    alone = [
+        record(f"alone-{start}-{n}", dispatched=quiet, ended=quiet + MINUTE, **empty, **pool) for n in "ab"
+    ]
+    return [*records, *alone]
 
 
 def see(ledger, start, spans):
@@ -176,6 +233,7 @@ async def test_an_outsider_finds_the_same_to_the_last_unit(client_for, installed
             assert whole(report) == sums(mine)
         assert {(key.engine, key.purchase) for key in october} == {
             ("a", "on_demand"), ("b", "on_demand"), ("c", "spot"), ("d", "reserved"),
+            ("e", "spot"), ("e", "on_demand"),
         }  # fmt: skip
         assert {key.bucket for key in october} == {"usage", "retry_waste", "startup", "idle"}
 
@@ -252,11 +310,12 @@ def iso_offset(ahead):
 
 
 async def test_calibrated_weights_too(client_for, installed):
-    """Two GPU types are calibrated, one of them so slow that its work exceeds the busy time; the third is not."""
+    """Three GPU types are calibrated, one of them so slow that its work exceeds the busy time; one is not."""
     names = ("gpu_type", "prefill_ps", "cached_ps", "decode_ps", "kv_ps", "load_ps")
     rows = [
         ("H100", 123_456_789, 1_234_567, 7_654_321_987, 98_765, 5 * 10**12 + 1),
         ("L40", 10**12 + 7, 3, 10**13 + 11, 0, 0),
+        ("B200", 10**8, 10**6, 10**9 + 7, 12_345, 10**12),
     ]
     put(installed.ledger, calibrations, *(calibration(**dict(zip(names, row, strict=True))) for row in rows))
     async with client_for(Role.OPERATOR) as client:
@@ -273,7 +332,7 @@ async def test_calibrated_weights_too(client_for, installed):
         report = await costs(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)})
     assert outsider.reported(report) == mine
     assert whole(report) == sums(mine)
-    assert {engine for _, engine in by} == {"a", "b", "c"}
+    assert {engine for _, engine in by} == {"a", "b", "c", "e"}
     spare = {(key.engine, key.hour) for key in mine if key.bucket == "headroom"}
     used = {(key.engine, key.hour) for key in mine if key.bucket == "usage"}
     assert {"a", "c"} <= {engine for engine, _ in spare}, "what is busy beyond the work of its tokens"
@@ -285,12 +344,12 @@ async def add_all(client):
         await add(client, *terms)
 
 
-async def add(client, gpu_type, region, purchase, rate, since):
+async def add(client, gpu_type, region, purchase, rate, since, until=None):  # noqa: PLR0917  # as in PRICES
     body = {
         "gpu_type": gpu_type, "region": region, "purchase": purchase, "rate_per_gpu_hour": rate,
-        "valid_from": since,
+        "valid_from": since, "valid_to": until,
     }  # fmt: skip
-    answer = await client.post("/admin/v1/prices", json=body)
+    answer = await client.post("/admin/v1/prices", json=body, params={"confirm": "true"})
     assert answer.status_code == 201, answer.text
 
 

@@ -12,14 +12,16 @@ from pyarrow import parquet
 
 from adapters.store.protocol.registry import Event
 from gateway.api.finance_requests import token
-from gateway.costs.periods import instant
+from gateway.costs.periods import instant, month_of
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_hours
 from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
 from gateway.observability.metrics import Metrics
 from gateway.tenants.directory import Role, Tenant, dump
 from gateway.units import HOUR
 from tests.doubles.ledger_process import LedgerProcessHere
+from tests.support.ledger_rows import engine_hour, put
 from tests.support.paging import pages_of
 from tests.support.waiting import until
 from tests.unit.gateway.metering.make import record
@@ -66,6 +68,25 @@ async def test_a_finance_key_adds_and_corrects_prices(client_for, installed):
     assert spelled.json()["warnings"] == ["H100 is spelled h100, as in the price book."]
     assert [(p["id"], p["gpu_type"]) for p in listed] == [(2, "h100"), (3, "h100")]
     assert [(p["id"], p["superseded_by"]) for p in history] == [(1, 2), (2, None), (3, None)]
+
+
+async def test_times_without_a_price_are_warned_of(client_for, installed):
+    """An engine has run since 1 October, and no month is closed."""
+    hour = month_of("2026-10").start // HOUR
+    put(installed.ledger, engine_hours, engine_hour(hour))
+    spot = {**PRICE, "purchase": "spot", "region": "eu"}
+    week = {"valid_from": "2026-10-08", "valid_to": "2026-10-15"}
+    async with client_for(Role.FINANCE) as client:
+        alone = await client.post("/admin/v1/prices", json={**spot, **week})
+        base = await client.post("/admin/v1/prices", json={**spot, "region": "", "valid_from": "2026-10-10"})
+        again = await client.post("/admin/v1/prices", json={**spot, **week})
+    before, after = "2026-10-08T00:00:00Z", "2026-10-15T00:00:00Z"
+    assert alone.json()["warnings"][-2:] == [
+        f"No price applies to H100 (spot, eu) from 2026-10-01T00:00:00Z to {before}.",
+        f"No price applies to H100 (spot, eu) from {after} on.",
+    ]
+    assert base.json()["warnings"][-1].endswith("from 2026-10-01T00:00:00Z to 2026-10-10T00:00:00Z.")
+    assert again.json()["warnings"][-1].endswith(f"from 2026-10-01T00:00:00Z to {before}.")
 
 
 RATE = {"currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01", "source": "ECB"}

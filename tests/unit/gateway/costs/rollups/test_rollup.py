@@ -7,9 +7,10 @@ from sqlalchemy import delete, insert, select, update
 
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import add_calibration
-from gateway.costs.periods import month_of
+from gateway.costs.periods import Period, month_of
 from gateway.costs.rollups import rollup
 from gateway.costs.rollups.posting import FIGURES
+from gateway.costs.rollups.provisioned import provisioned
 from gateway.costs.rollups.rollup import Rolled, imbalance, roll
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.engine_hours import mark_dirty
@@ -171,12 +172,65 @@ def test_another_pool_of_the_same_engine_s_spans_are_not_its(ledger):
     assert sorted(pools) == [(1, GPU_HOUR // 2), (8, 8 * GPU_HOUR)]
 
 
-def test_an_hour_s_terms_are_the_latest_that_were_seen_in_it(ledger):
-    see_up(ledger, OCTOBER, OCTOBER + HALF, region="eu", base_model="old")
-    see_up(ledger, OCTOBER + HALF, OCTOBER + HALF + 9, region="us", base_model="new")
-    see_up(ledger, OCTOBER + HOUR, OCTOBER + 2 * HOUR, region="asia")
+def change_terms(ledger):
+    """Spot in the EU, then on demand in the US, as two workers see it, one a second later."""
+    see_up(ledger, OCTOBER - HOUR, OCTOBER + HALF // 2, region="eu", purchase="spot")
+    see_up(ledger, OCTOBER, OCTOBER + HALF // 2 + 1_000_000, region="eu", purchase="spot", worker="w2")
+    see_up(ledger, OCTOBER + HALF // 2, OCTOBER + HOUR, region="us")
+    see_up(ledger, OCTOBER + HALF // 2 + 1_000_000, OCTOBER + HOUR, region="us", worker="w2")
+    ledger.insert([used("a", OCTOBER), used("b", OCTOBER, HOUR, tenant="bolt")])
+
+
+def test_terms_hold_from_when_they_were_seen(ledger):
+    change_terms(ledger)
     roll(ledger, LATE)
-    assert (whole(ledger)["region"], whole(ledger)["base_model"]) == ("us", "new")
+    terms = ("piece", "region", "purchase", "tenant", "nano_gpu_hours")
+    first, second = (OCTOBER, "eu", "spot"), (OCTOBER + HALF // 2, "us", "on_demand")
+    assert [row for row in rows(ledger, *terms) if OCTOBER <= row[0] < OCTOBER + HOUR] == [
+        (*first, "acme", 166_666_667), (*first, "bolt", 83_333_333),
+        (*second, "acme", 300_000_000), (*second, "bolt", 450_000_000),
+    ]  # fmt: skip
+    assert (whole(ledger)["region"], whole(ledger)["purchase"]) == ("us", "on_demand")
+    assert imbalance(ledger) == 0
+
+
+def test_the_parts_of_such_an_hour_are_provisioned_each_on_its_terms(ledger):
+    change_terms(ledger)
+    see_up(ledger, OCTOBER, OCTOBER + HOUR, engine="gpu-b")
+    roll(ledger, LATE)
+    with ledger.read() as connection:
+        parts = sorted(provisioned(connection, Period(OCTOBER, OCTOBER + HOUR)))
+    assert [(part.engine, part.region, part.purchase, part.nano_gpu_hours) for part in parts] == [
+        ("gpu-a", "eu", "spot", GPU_HOUR // 4),
+        ("gpu-a", "us", "on_demand", GPU_HOUR * 3 // 4),
+        ("gpu-b", "", "on_demand", GPU_HOUR),
+    ]
+
+
+def test_a_price_of_terms_that_held_for_a_part_of_a_closed_hour_corrects_it(ledger):
+    change_terms(ledger)
+    roll(ledger, LATE)
+    mark_closed(ledger, "2026-10")
+    price(ledger, "H100", "3", OCTOBER, valid_to=OCTOBER + HOUR, region="eu", purchase="spot")
+    assert [mark["hour"] for mark in marks(ledger)] == [OCTOBER]
+
+
+def test_hours_that_an_earlier_release_closed_keep_the_terms_of_their_end(ledger):
+    change_terms(ledger)
+    mark_closed(ledger, "2026-10")
+    put(ledger, ledger_state, {"name": "earlier_rules_before", "value": NOVEMBER})
+    roll(ledger, LATE)
+    assert {row[1:] for row in rows(ledger, "hour", "region", "purchase") if row[0] == OCTOBER} == {
+        ("us", "on_demand")
+    }
+
+
+def test_an_hour_s_base_model_is_the_latest_that_was_seen_in_it(ledger):
+    see_up(ledger, OCTOBER, OCTOBER + HALF, base_model="old")
+    see_up(ledger, OCTOBER + HALF, OCTOBER + HALF + 9, base_model="new")
+    see_up(ledger, OCTOBER + HOUR, OCTOBER + 2 * HOUR, base_model="newer")
+    roll(ledger, LATE)
+    assert whole(ledger)["base_model"] == "new"
 
 
 def test_gaps_are_bridged_from_hour_to_hour(ledger):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from gateway.metering.ledger.audit_log import Wanted
+from gateway.metering.ledger.audit_log import read as read_audit
 from gateway.tenants.directory import Role
 from tests.support.paging import pages_of
 from tests.unit.gateway.metering.make import record
@@ -32,6 +34,26 @@ async def test_pages_hold_each_record_once(client_for, installed):
     seen = [quarantined["id"] for page in pages for quarantined in page["data"]]
     assert sorted(seen) == sorted(one.id for one in records)
     assert bad.status_code == 400
+
+
+async def test_a_dismissal_is_kept_with_its_reason_and_audited(client_for, installed):
+    records = [record(name) for name in ("r", "s")]
+    installed.ledger.insert(records)
+    installed.ledger.insert([one._replace(completion_tokens=99) for one in records])
+    body = {"records": [records[0].id], "reason": "Shipped twice"}
+    async with client_for(Role.FINANCE) as client:
+        first = await client.post(f"{PATH}/dismiss", json=body)
+        again = await client.post(f"{PATH}/dismiss", json={**body, "reason": "Another reason"})
+        unknown = await client.post(f"{PATH}/dismiss", json={**body, "records": [records[1].id, "x"]})
+        listed = (await client.get(PATH)).json()["data"]
+    [entry] = read_audit(installed.ledger, Wanted(action="usage.dismiss"), 10)
+    assert first.json() == {"dismissed": [records[0].id], "reason": "Shipped twice"}
+    assert again.json()["dismissed"] == []
+    assert unknown.status_code == 404
+    by_id = {entry["id"]: entry["dismissal"] for entry in listed}
+    assert by_id[records[0].id]["reason"] == "Shipped twice"
+    assert by_id[records[1].id] is None, "nothing is dismissed if one of them is unknown"
+    assert (entry.subject, entry.details) == (records[0].id, {"reason": "Shipped twice"})
 
 
 @pytest.mark.parametrize("path", [PATH, "/finance/v1/provisioned-time", "/finance/v1/provisioned-time/hours"])

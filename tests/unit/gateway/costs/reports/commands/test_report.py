@@ -111,6 +111,14 @@ def test_what_is_shown_sums_to_what_is_shown_as_the_sum(shown):
         assert delivered + nobody == whole == 3
 
 
+def test_amounts_have_the_places_of_their_currency(shown):
+    result = shown(currency="JPY")
+    _, *rows, delivered, waste, idle, whole = [line[-1] for line in cells(result)[:8]]
+    assert (rows, delivered) == (["33", "33", "34"], "100")
+    assert (waste, idle, whole) == ("3", "230", "333")
+    assert "Cost of unused time (idle and start-up): 230 JPY" in result.stderr
+
+
 def test_utilisation(shown):
     lines = shown().stdout.splitlines()
     [heads] = [line.split("  ") for line in lines if "utilisation" in line]

@@ -39,3 +39,13 @@ def test_a_record_with_an_impossible_time_is_listed(fake):
 def test_none_is_said(fake):
     fake.answer("GET", PATH, {"data": [], "total": 0, "next": None})
     assert "No record is in quarantine." in fake.florin("cost", "quarantine").stderr
+
+
+def test_dismissals_are_shown_and_made(fake):
+    dismissal = {"by": "key-1", "at": "2026-11-04T00:00:00Z", "reason": "Shipped twice"}
+    fake.answer("GET", PATH, {"data": [{**ONE, "dismissal": dismissal}], "total": 1, "next": None})
+    assert "dismissed: Shipped twice" in " ".join(fake.florin("cost", "quarantine").stdout.split())
+    fake.answer("POST", "/finance/v1/quarantine/dismiss", {"dismissed": ["r-1"], "reason": "Shipped twice"})
+    done = fake.florin("cost", "dismiss", "r-1", "r-2", "--reason", "Shipped twice")
+    assert done.stdout == "Dismissed r-1.\n"
+    assert fake.asked[-1][2] == {"records": ["r-1", "r-2"], "reason": "Shipped twice"}

@@ -1,0 +1,64 @@
+"""Statements have the decimal places of their currency."""
+
+import re
+
+import pytest
+
+from gateway.costs.closing.closing import close
+from gateway.costs.statement.page import statement_json, statement_page
+from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.schema import ledger_state
+from gateway.units import DAY
+from tests.support.ledger_rows import price, put
+from tests.unit.gateway.costs import month as fleet
+from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, TENANTS
+from tests.unit.gateway.costs.selling.cards import sell
+
+NOW = NOVEMBER + DAY
+ABOUT = {"issuer": "Nordlicht", "now": NOW, "known": False}
+
+
+@pytest.fixture
+def yen(ledger):
+    """October in JPY; acme has a rate card."""
+    price(ledger, "H100", "37351.37", currency="JPY")
+    price(ledger, "L40", "10500.11", currency="JPY")
+    ledger.insert(fleet.records(0, OCTOBER))
+    fleet.span(ledger, OCTOBER)
+    sell(ledger, "acme", currency="JPY", input_micros=10**10 + 7, output_micros=3 * 10**10 + 1)
+    return ledger
+
+
+def amounts(document):
+    return [
+        document["amount_cents"],
+        document["unused_time_cents"],
+        *(row["amount_cents"] for row in (*document["usage"], *document["division"]["rows"])),
+        *(line["amount_cents"] for line in (document["charges"] or {"lines": ()})["lines"]),
+    ]
+
+
+def test_a_month_in_yen_has_whole_ones(yen):
+    close(yen, "2026-10", now=NOW, by="test", policy="proportional")
+    for tenant in TENANTS:
+        document = statement_json(yen, tenant, "2026-10", by="key", **ABOUT)
+        assert document["amount_cents"] > 100
+        assert not any(amount % 100 for amount in amounts(document)), document
+        assert document["amount_cents"] == sum(
+            row["amount_cents"] for row in document["division"]["rows"]
+        ) + (document["division"]["unused_time_cents"] + document["division"]["other_cents"])
+        page = statement_page(yen, tenant, "2026-10", **ABOUT)
+        assert f"<b>{document['amount_cents'] // 100:,}</b> JPY" in page
+    [checked] = verify(yen, "2026-10")
+    assert [check for check in checked.checks if check.ok is False] == []
+
+
+def test_a_month_that_an_earlier_release_closed_keeps_its_hundredths(yen):
+    put(yen, ledger_state, {"name": "earlier_rules_before", "value": NOVEMBER})
+    close(yen, "2026-10", now=NOW, by="test", policy="proportional")
+    total = statement_json(yen, "bolt", "2026-10", **ABOUT)["amount_cents"]
+    assert total % 100
+    shown = f"{total // 100:,}.{total % 100:02d}"
+    assert re.search(rf"<b>{shown}</b> JPY", statement_page(yen, "bolt", "2026-10", **ABOUT))
+    [checked] = verify(yen, "2026-10")
+    assert [check for check in checked.checks if check.ok is False] == []
