@@ -122,6 +122,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
         reports("/finance/v1/adapters", staff),
         reports("/finance/v1/anomalies", staff),
+        reports("/finance/v1/chain", staff),
         reports("/finance/v1/commitments", staff),
         reports("/finance/v1/compare", staff),
         reports("/finance/v1/margin", staff),

@@ -19,6 +19,7 @@ from gateway.costs.reports.routes import compare, costs, provisioned_time, usage
 from gateway.costs.selling import routes as selling
 from gateway.costs.set_aside.routes import quarantine, set_aside
 from gateway.costs.statement import routes as statement
+from gateway.costs.verification import routes as verification
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
 for room in (
@@ -26,6 +27,7 @@ for room in (
     ahead,
     bills,
     budgets,
+    verification,
     commitments,
     compare,
     costs,

@@ -57,6 +57,7 @@ OF_TENANT_ADMINS = {
 }
 OF_STAFF = (
     "bills",
+    "chain",
     "commitments",
     "compare",
     "margin",

@@ -13,6 +13,7 @@ from gateway.costs.calibration.fit import TERMS
 from gateway.costs.periods import iso
 from gateway.costs.prices.repricing import marked
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
@@ -91,6 +92,7 @@ def add_calibration(
         text = orjson.dumps(document).decode()
         inserted = connection.execute(insert(table).values(**row, document=text).returning(table))
         kept = _calibration(inserted.mappings().one())
+        seal(connection, "calibration", gpu_type, base_model)
         pools = select(
             engine_hours.c.hour, engine_hours.c.engine, engine_hours.c.gpu_type, engine_hours.c.gpu_count
         )

@@ -48,6 +48,7 @@ from gateway.costs.rollups.rollup import lock_postings, roll
 from gateway.costs.selling.card_store import card_rows
 from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
@@ -101,6 +102,7 @@ def close(
     hashed = _sum(ledger, row, progress)
     with ledger.write() as connection:
         if _commit(connection, row, hashed, now):
+            seal(connection, "month", month)
             details = {"seal": hashed.root, "policy": row["policy"], "records": hashed.summary["records"]}
             record(connection, actor, "period.close", month, details, now)
     closed = _row(ledger, month)
@@ -193,6 +195,7 @@ def _cut_off(
             document=canonical({"terms": terms}).decode(),
         )
     )
+    seal(connection, "month", month)
 
 
 def _sum(ledger: Ledger, row: Mapping[str, Any], progress: Progress) -> HashedPeriod:

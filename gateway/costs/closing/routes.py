@@ -111,7 +111,8 @@ async def verify_period(
     if await closing.finished(task):
         with closing.period_errors():
             return Verification.model_validate(task.result())
-    return StreamingResponse(_kept_alive(month, task), media_type="application/json")  # type: ignore[return-value]  # the same JSON, later
+    unverified = {"month": month, "seal": ""}
+    return StreamingResponse(kept_alive(unverified, task), media_type="application/json")  # type: ignore[return-value]  # the same JSON, later
 
 
 @router.get("/{month}/proof")
@@ -154,7 +155,8 @@ async def records(
     return rendered(page, next=None if last is None else token_of(*last))
 
 
-async def _kept_alive(month: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
+async def kept_alive(unverified: dict[str, Any], task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
+    """Spaces, then the task's result as JSON. `unverified`: what the answer says of itself if it fails."""
     while not task.done():
         yield b" "
         await closing.finished(task)
@@ -162,5 +164,5 @@ async def _kept_alive(month: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIt
         report = task.result()
     except (NotClosedError, LedgerUnavailableError) as error:
         failed = {"name": "ledger", "ok": False, "detail": str(error)}
-        report = {"month": month, "seal": "", "ok": False, "checks": [failed]}
+        report = {**unverified, "ok": False, "checks": [failed]}
     yield json.dumps(report).encode()

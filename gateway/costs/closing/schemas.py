@@ -155,6 +155,23 @@ class Verification(Answer):
     checks: tuple[VerificationCheck, ...]
 
 
+class Anchor(Answer):
+    """The last entry of the ledger's chain. To be kept elsewhere, and checked later."""
+
+    entries: Annotated[int, Field(description="Its number: how many entries the chain has.")]
+    hash: Annotated[str, Field(description="SHA-256, hexadecimal; empty: the chain has no entry yet.")]
+    at: Annotated[str, Field(description="When it was exported.")]
+
+
+class ChainVerification(Answer):
+    """The books, compared with the chain of what was written to them."""
+
+    entries: int
+    hash: Annotated[str, Field(description="Of the last entry.")]
+    ok: Annotated[bool, Field(description="No check failed.")]
+    checks: tuple[VerificationCheck, ...]
+
+
 class ProofStep(Answer):
     side: Literal["left", "right"]
     hash: str

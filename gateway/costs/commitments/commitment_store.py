@@ -21,6 +21,7 @@ from gateway.costs.prices.book import PriceError, rate_micros
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.provisioned import provisioned
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import commitments as table
 
@@ -84,6 +85,7 @@ def add_commitment(
             )
         values = {**terms, "recorded_at": now, "recorded_by": by}
         number = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+        seal(connection, "commitment", number)
         document = Commitment(id=number, **values).document()
         record(connection, actor, "commitment.add", str(number), document, now)
     return document, True
@@ -108,6 +110,7 @@ def withdraw_commitment(
             .where(table.c.id == number)
             .values(withdrawn_at=now, withdrawn_by=by, withdrawn_reason=reason)
         )
+        seal(connection, "commitment", number)
         record(connection, actor, "commitment.withdraw", str(number), {"reason": reason}, now)
         [withdrawn] = [commitment for commitment in read_commitments(connection) if commitment.id == number]
     return withdrawn.document()

@@ -18,6 +18,7 @@ from gateway.costs.allocation import NONE, OWN_POLICIES, AllocationPolicy
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso, month_of
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
@@ -148,6 +149,7 @@ def set_policy(
             "recorded_at": now,
         }
         connection.execute(insert(table).values(values))
+        seal(connection, "policy", tenant)
         details = {"policy": name, "shares": dict(policy.shares), "from": since, "reason": reason}
         record(connection, actor, "policy.set", tenant or "installation", details, now)
     return since, True

@@ -19,6 +19,7 @@ from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso
 from gateway.costs.prices.jumps import check_jump
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import exchange_rates as table
@@ -137,6 +138,7 @@ def add_exchange_rate(
         key = connection.execute(insert(table).values(row)).inserted_primary_key
         assert key is not None
         new = replace(new, id=key[0])
+        seal(connection, "exchange_rate", currency, target)
         record(connection, actor, "exchange_rate.add", f"{currency} to {target}", new.document(), now)
         return new, True
 

@@ -24,6 +24,7 @@ from gateway.costs.prices.price import (
 )
 from gateway.costs.prices.repricing import opened_at, stale
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.engine_hours import mark_dirty, pruned_before
 from gateway.metering.ledger.ledger import Ledger
@@ -136,6 +137,7 @@ def insert_price(connection: Connection, price: Price) -> Price:
     row = {name: value for name, value in asdict(price).items() if name != "id"}
     key = connection.execute(insert(table).values(row)).inserted_primary_key
     assert key is not None
+    seal(connection, "price", *price.series)
     return replace(price, id=key[0])
 
 

@@ -1,4 +1,4 @@
-"""florin cost proof, verify"""
+"""florin cost proof, anchor, verify"""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from rich.text import Text
 from gateway.commands.client import Api, Json, UsageError, segment
 from gateway.commands.output import note, print_json, say, show, table
 from gateway.commands.session import REFUSED, Session, command
-from gateway.costs.closing.schemas import Month, Proof, RecordsAsHashed, Verification
+from gateway.costs.closing.schemas import (
+    Anchor,
+    ChainVerification,
+    Month,
+    Proof,
+    RecordsAsHashed,
+    Verification,
+    VerificationCheck,
+)
 from gateway.schemas.base import Listed
 
 app = typer.Typer()
 
 _PATH = "/finance/v1/periods"
+_CHAIN = "/finance/v1/chain"
 
 
 @command(app, "proof")
@@ -61,6 +70,16 @@ def _records(api: Api, path: str, tenant: str) -> Iterator[Json]:
             return
 
 
+@command(app, "anchor")
+def anchor(session: Session) -> None:
+    """Print the last entry of the ledger's chain, as one line of JSON. Keep it on another system: it proves
+    later that nothing before it was changed.
+
+    Example: florin cost anchor >> /mnt/auditor/anchors.jsonl
+    """
+    typer.echo(json.dumps(session.api.get(_CHAIN, Anchor).body))
+
+
 @command(app, "verify")
 def verify(
     session: Session,
@@ -88,28 +107,39 @@ def verify(
         str | None,
         typer.Option(help="The seal you expect, for example from an invoice.", show_default=False),
     ] = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option(help="Anchors that florin cost anchor printed, one per line.", show_default=False),
+    ] = None,
 ) -> None:
-    """Recompute closed months and compare, or check a tenant's proof. Exit code 1 if a check fails.
+    """Recompute closed months, and compare the books with the ledger's chain of what was written to them; or
+    check a tenant's proof. Exit code 1 if a check fails.
 
-    Example: florin cost verify --month 2026-11; florin cost verify --proof proof.json --records records.jsonl
+    Example: florin cost verify --anchor anchors.jsonl; florin cost verify --proof proof.json --records r.txt
     """
+    chain = None
     if proof is not None and month is None:
-        if quick:
-            raise UsageError("--quick cannot be combined with --proof, which is always complete.")
+        if quick or anchor is not None:
+            raise UsageError("--proof cannot be combined with --quick or --anchor: it needs no gateway.")
         verifications = [_offline(proof, records, seal)]
     elif proof is not None or records is not None:
         raise UsageError("--records requires --proof, and --proof cannot be combined with --month.")
     elif seal is not None and month is None:
         raise UsageError("--seal requires one --month or a --proof.")
     else:
+        anchors = None if anchor is None else _read_anchors(anchor)
+        chain = session.api.get(f"{_CHAIN}/verify", ChainVerification, {"anchor": anchors})
         verifications = _online(session.api, month, seal, quick=quick)
-    ok = all(verification.ok for verification in verifications)
+    ok = (chain is None or chain.ok) and all(verification.ok for verification in verifications)
     if session.json:
-        print_json({"ok": ok, "data": [verification.body for verification in verifications]})
-    elif not verifications:
-        note("No month is closed yet.")
+        data = [verification.body for verification in verifications]
+        print_json(
+            {"ok": ok, "data": data} if chain is None else {"ok": ok, "data": data, "chain": chain.body}
+        )
     else:
-        _verified(verifications)
+        if not verifications:
+            note("No month is closed.")
+        _verified(chain, verifications)
     if not ok:
         raise typer.Exit(REFUSED)
 
@@ -121,10 +151,6 @@ def _online(api: Api, month: str | None, seal: str | None, *, quick: bool) -> li
     params = {"quick": "true" if quick else None}
     verifications = [api.get(f"{_PATH}/{segment(name)}/verify", Verification, params) for name in months]
     return [_compared(verification, seal) for verification in verifications] if seal else verifications
-
-
-def _closed_months(api: Api) -> list[str]:
-    return [month.month for month in api.get(_PATH, Listed[Month]).data if month.state == "closed"]
 
 
 def _compared(verification: Verification, seal: str) -> Verification:
@@ -165,7 +191,7 @@ def _read(path: Path) -> Any:
 
 
 def _read_records(path: Path) -> list[Json]:
-    """Reads an array, the API's pages, or one record per line."""
+    """Reads an array, the API's pages, or one object per line."""
     try:
         text = path.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -179,13 +205,34 @@ def _read_records(path: Path) -> list[Json]:
     return read
 
 
-def _verified(verifications: list[Verification]) -> None:
+def _read_anchors(path: Path) -> list[str]:
+    """As the API takes them."""
+    try:
+        anchors = [f"{int(line['entries'])}:{str(line['hash']).lower()}" for line in _read_records(path)]
+    except (KeyError, TypeError, ValueError):
+        anchors = []
+    if not anchors:
+        raise UsageError(f"{path} holds no anchors: florin cost anchor prints one.")
+    return anchors
+
+
+def _verified(chain: ChainVerification | None, verifications: list[Verification]) -> None:
+    results: list[tuple[str, VerificationCheck]] = []
+    if chain is not None:
+        results += (("ledger", check) for check in chain.checks)
+    results += ((v.month, check) for v in verifications for check in v.checks)
     words = {
         True: Text("ok", "green"),
         False: Text("FAILED", "bold red"),
         None: Text("not checked", "yellow"),
     }
-    rows = [(v.month, check.name, words[check.ok], check.detail) for v in verifications for check in v.checks]
+    rows = [(about, check.name, words[check.ok], check.detail) for about, check in results]
     show(table(("month", "check", "result", "details"), rows))
-    failed = [v.month for v in verifications if not v.ok]
-    say(f"Changed since it was closed: {', '.join(failed)}." if failed else "All checks passed.")
+    failed = dict.fromkeys(about for about, check in results if check.ok is False)
+    unchecked = dict.fromkeys(check.name for _, check in results if check.ok is None)
+    if failed:
+        say(f"Changed since it was recorded: {', '.join(failed)}.")
+    elif unchecked:
+        say(f"No check failed. Not checked: {', '.join(unchecked)}.")
+    else:
+        say("All checks passed.")

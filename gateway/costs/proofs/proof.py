@@ -1,4 +1,4 @@
-"""A tenant's proof that its statement is part of a closed period and covers exactly its records.
+"""A tenant's proof that its statement is part of a closed period, and covers and charges exactly its records.
 
 Pure and offline: checking it takes the proof, the records, SHA-256 and JSON, and no trust in the gateway.
 Take the seal from another source than the proof: the month's invoice, or the next month's proof, whose header
@@ -7,10 +7,11 @@ has it as `previous_root`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.costs.proofs.charged import as_stated, prices, wrong_amounts, wrong_quantities
 from gateway.costs.proofs.merkle import (
     VERSION,
     MerkleStep,
@@ -106,12 +107,17 @@ def verify_proof(
     """Run each check. `records`: the tenant's, in any order, as the API returns them. `seal`: from another
     source, if the caller has it. Raises ProofError."""
     try:
-        checks = [_seal_check(proof, seal), _header_check(proof), _statement_check(proof)]
+        statement, version = proof["statement"], version_of(proof["header"])
+        checks = [
+            _seal_check(proof, seal),
+            _header_check(proof),
+            _statement_check(proof),
+            *_amounts_checks(statement),
+        ]
         if records is None:
             return [*checks, ProofCheck("records", None, "Not given.")]
-        version = version_of(proof["header"])
-        return [*checks, *_records_checks(proof["statement"], list(records), version)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [*checks, *_records_checks(statement, list(records), version)]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ProofError(f"A field is missing or invalid: {error}") from error
 
 
@@ -157,6 +163,23 @@ def _statement_check(proof: Mapping[str, Any]) -> ProofCheck:
     )
 
 
+def _amounts_checks(statement: Mapping[str, Any]) -> Iterator[ProofCheck]:
+    if wrong := wrong_amounts(statement):
+        yield ProofCheck("amounts", ok=False, detail="; ".join(wrong))
+    else:
+        detail = "; ".join([*prices(statement), f"the lines sum to {statement['amount_cents']} cents"])
+        yield ProofCheck("amounts", ok=True, detail=f"{detail[0].upper()}{detail[1:]}.")
+    if stated := as_stated(statement):
+        detail = f"Not in the records, so taken as stated: {', '.join(stated)}."
+        yield ProofCheck("other amounts", None, detail)
+
+
+def _quantities_check(statement: Mapping[str, Any], records: list[Mapping[str, Any]]) -> ProofCheck:
+    if wrong := wrong_quantities(statement, records):
+        return ProofCheck("quantities", ok=False, detail="; ".join(wrong))
+    return ProofCheck("quantities", ok=True, detail="It charges the tokens of its billable records.")
+
+
 def _side(text: Any) -> Any:
     if text not in {"left", "right"}:
         raise ValueError(f"side {text!r}")
@@ -175,7 +198,11 @@ def _records_checks(
     count, covered = len(ordered), statement["records"]
     if root == statement["root"] and count == covered:
         detail = f"The statement covers these {count:,} records and no others."
-        return [ProofCheck("records", ok=True, detail=detail), _sums_check(statement, ordered)]
+        return [
+            ProofCheck("records", ok=True, detail=detail),
+            _sums_check(statement, ordered),
+            _quantities_check(statement, ordered),
+        ]
     if count != covered:
         detail = f"The statement covers {covered:,} records; {count:,} are given."
     else:

@@ -15,6 +15,7 @@ from gateway.costs.reconciliation.bill_section import bill_section
 from gateway.costs.reconciliation.token_section import token_section
 from gateway.costs.reconciliation.verdicts import Acceptance, Amounts, Verdict
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_acceptances as table
 from gateway.units import NANO
@@ -87,6 +88,7 @@ def accept(
                 connection, month, line["line"], _amounts(line), accepted=True, reason=reason, now=now, by=by
             )
         if new:
+            seal(connection, "acceptance", month)
             details = {
                 "reason": reason,
                 "lines": [{key: line[key] for key in _TOLD if key in line} for line in new],
@@ -106,6 +108,7 @@ def unaccept(ledger: Ledger, line: str, *, reason: str, now: int, by: str, actor
         if acceptance is None:
             raise LineNotFoundError(f"{line} is not accepted: florin cost acceptances --month {month}.")
         _put(connection, month, line, acceptance.amounts, accepted=False, reason=reason, now=now, by=by)
+        seal(connection, "acceptance", month)
         record(connection, actor, "bill.unaccept", month, {"line": line, "reason": reason}, now)
     return {"line": line, "month": month, "reason": reason, **acceptance.amounts.document()}
 

@@ -16,6 +16,7 @@ from gateway.costs.periods import Period, iso
 from gateway.costs.reconciliation.bill_cells import BillError
 from gateway.costs.reconciliation.bill_files import BadLine, BillFormat, BillLine, Parsed, parse_bill
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines as table
 from gateway.units import NANO, decimal_of
@@ -115,6 +116,7 @@ def import_bill(
     with ledger.write() as connection:
         new = _store(connection, digest, parsed, file_name, now)
         if new:
+            seal(connection, "bill", digest)
             details = {"file_name": file_name, "lines": new, "skip_bad": skip_bad}
             record(connection, actor, "bill.import", digest, details, now)
         repeated = _repeated(connection, digest)
@@ -231,6 +233,7 @@ def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -
                 "one, as the list of bills shows them."
             )
         count = connection.execute(delete(table).where(_is(line_ids[0])).returning(table.c.id)).all()
+        seal(connection, "bill", line_ids[0])
         record(connection, actor, "bill.remove", line_ids[0], {"lines": len(count)}, now)
     return {"source": line_ids[0], "lines": len(count)}
 

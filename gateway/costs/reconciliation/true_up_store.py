@@ -21,6 +21,7 @@ from gateway.costs.reconciliation.bill_section import (
 )
 from gateway.costs.reconciliation.true_up import Books, cents_of, open_books, true_up
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, periods
 from gateway.metering.ledger.schema import true_ups as table
@@ -74,6 +75,7 @@ def record_true_up(
             return before[0], False
         document = canonical(preview).decode()
         connection.execute(insert(table).values(month=month, at=now, by=by, document=document))
+        seal(connection, "true_up", month)
         details = {key: preview[key] for key in ("currency", "list_cost", "invoice_cost", "sources", "seal")}
         record(connection, actor, "bill.true_up", month, details, now)
         return read_true_ups(connection, month)[0], True

@@ -21,6 +21,7 @@ from gateway.costs.selling.cards import (
     version_to_add,
 )
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rate_card_assignments, rate_cards
@@ -70,6 +71,7 @@ def add_card(
                 check_card_jump(known, added)
             check_currency(card.currency, [p.currency for p in read_prices(connection)[:1]])
             connection.execute(insert(rate_cards), [asdict(added)])
+            seal(connection, "rate_card", added.name)
             record(connection, actor, "rate_card.add", added.name, added.document(), added.recorded_at)
         return added, new
 
@@ -89,6 +91,7 @@ def assign(ledger: Ledger, new: Assignment, *, actor: str = "") -> tuple[Assignm
         assignment, fresh = assignment_to_add(read_cards(connection), new, opened=opened_month(connection))
         if fresh:
             connection.execute(insert(rate_card_assignments), [asdict(assignment)])
+            seal(connection, "assignment", assignment.tenant)
             subject = assignment.tenant or "default"
             record(
                 connection, actor, "rate_card.assign", subject, assignment.document(), assignment.recorded_at

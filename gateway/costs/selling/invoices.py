@@ -14,6 +14,7 @@ from sqlalchemy import Connection, insert, select
 from gateway.costs.periods import iso
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import invoices, period_tenants, periods
 from gateway.units import MICRO, Cents, half_up, short_text
@@ -120,6 +121,7 @@ def add_invoice(ledger: Ledger, new: Invoice, *, actor: str = "") -> tuple[Invoi
                     f"Invoice number {new.number} was already given to {tenant} for {month}."
                 )
         connection.execute(insert(invoices), [asdict(new)])
+        seal(connection, "invoice", new.month, new.tenant)
         details = {**new.document(), "replaces": None if standing is None else standing.number}
         record(connection, actor, "invoice.add", f"{new.month}/{new.tenant}", details, new.recorded_at)
         return new, True

@@ -1,7 +1,8 @@
 """Recomputes a closed period from the ledger and compares it with what was recorded.
 
-The checks are independent, so that a difference is named: root, chain, roll-ups, prices, rates, balance,
-cost, residency, statements, cents, records, counts, attribution.
+The checks are independent, so that a difference is named: closing, root, chain, roll-ups, prices, rates,
+balance, cost, residency, statements, cents, records, counts, attribution. Which months are closed is not
+only what `periods` says, but also what was written to the ledger's chain.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from gateway.costs.verification.pricing_checks import changed_prices, cost_check
 from gateway.costs.verification.recomputation import recompute_hours
 from gateway.costs.verification.record_counts import HourlyCounts
 from gateway.costs.verification.residency_check import residency_check
+from gateway.metering.ledger.chain import PRUNED, is_as_sealed
+from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
+from gateway.metering.ledger.schema import period_tenants, periods
 from gateway.units import amount_text, gpu_hours_text
 
 _SHOWN = 3
@@ -78,7 +81,9 @@ def read_stored(connection: Connection, month: str) -> StoredPeriod:
     """Raises NotClosedError."""
     row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
     if row is None or row["state"] != "closed":
-        raise NotClosedError(f"{month} is not closed.")
+        if is_as_sealed(connection, "month", month):
+            raise NotClosedError(f"{month} is not closed.")
+        raise NotClosedError(f"{month} was closed, and is not as it was recorded: see florin cost verify.")
     document = json.loads(row["document"])
     query = select(period_tenants).where(period_tenants.c.month == month).order_by(period_tenants.c.tenant)
     tenants = tuple(connection.execute(query).mappings())
@@ -114,6 +119,7 @@ def _verify(ledger: Ledger, month: str, progress: Progress, *, quick: bool) -> V
         stored = read_stored(connection, month)
         progress("sums", 0, 0)
         checks = [
+            _closing(connection, stored),
             _root(stored),
             _chain(connection, stored),
             _rollups(connection, stored),
@@ -136,6 +142,10 @@ def _verify(ledger: Ledger, month: str, progress: Progress, *, quick: bool) -> V
             _cents(stored),
         ]
         pruned = _pruned(connection, month)
+        if not is_as_sealed(connection, "retention", PRUNED):
+            wrong = "No run of the retention recorded that raw records were pruned."
+            checks.append(ProofCheck("retention", ok=False, detail=wrong))
+            pruned = None
     if quick:
         checks += [ProofCheck(name, None, _NOT_QUICK) for name in ("records", "counts", "attribution")]
     elif pruned is not None:
@@ -155,10 +165,17 @@ def _said(name: str, wrong: Sequence[object], right: str) -> ProofCheck:
 
 def _pruned(connection: Connection, month: str) -> str | None:
     """Before when raw records were pruned, if that affects this period."""
-    query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
-    before = connection.execute(query).scalar_one_or_none() or 0
+    before = pruned_before(connection)
     first = min([month_of(month).start, *late_hours(connection, month)])
     return iso(before) if before > first else None
+
+
+def _closing(connection: Connection, stored: StoredPeriod) -> ProofCheck:
+    row = stored.row
+    if not is_as_sealed(connection, "month", stored.cover.month):
+        wrong = f"by {row['closed_by']} at {iso(row['closed_at'] or 0)}: not as it was recorded"
+        return ProofCheck("closing", ok=False, detail=wrong)
+    return ProofCheck("closing", ok=True, detail=f"by {row['closed_by']} at {iso(row['closed_at'])}")
 
 
 def _root(stored: StoredPeriod) -> ProofCheck:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -60,7 +60,7 @@ class NewBackup(BackupFile):
     deleted: tuple[str, ...]
 
 
-class MonthCheck(Answer):
+class BooksCheck(Answer):
     name: str
     ok: bool | None
     detail: str
@@ -69,7 +69,13 @@ class MonthCheck(Answer):
 class CheckedMonth(Answer):
     month: str
     ok: bool
-    checks: tuple[MonthCheck, ...]
+    checks: tuple[BooksCheck, ...]
+
+
+class CheckedChain(Answer):
+    entries: int
+    ok: bool
+    checks: tuple[BooksCheck, ...]
 
 
 class RestoredBackup(BackupFile):
@@ -77,6 +83,7 @@ class RestoredBackup(BackupFile):
     absent: tuple[str, ...]
     ok: bool
     months: tuple[CheckedMonth, ...]
+    chain: CheckedChain
 
 
 @command(app, "backup", local=True)
@@ -136,7 +143,7 @@ def restore(
     """Restore a backup into an empty installation. Stop the gateways first, and start them afterwards.
 
     Run it with the settings of the new installation. Everything is checked before anything is written. If it
-    was interrupted, run it again. Exit code 1 if a closed month does not verify afterwards.
+    was interrupted, run it again. Exit code 1 if the books do not verify afterwards.
 
     With --check, it says what a backup contains and whether it can be restored: checksums, the registry, each
     version's files, every row of the ledger, and the closed months. TMPDIR needs room for the ledger.
@@ -159,6 +166,7 @@ def restore(
         absent=tuple(done.absent),
         ok=done.ok,
         months=tuple(done.periods),
+        chain=done.chain,
     )
     session.result(backup, _rehearsed if check else _restored)
     if not done.ok:
@@ -220,24 +228,26 @@ def _restored(backup: RestoredBackup) -> None:
     say(f"Restored {backup.in_words()}.")
     if backup.absent:
         note(f"Without files here: {clean(backup.absent)}. Copy them to FLORIN_ARTIFACT_DIR.")
-    _months(backup.months)
+    _books(backup)
     say("Start the gateways now.")
 
 
 def _rehearsed(backup: RestoredBackup) -> None:
-    verdict = "can be restored" if backup.ok else "can be restored, but its months do not add up"
+    verdict = "can be restored" if backup.ok else "can be restored, but its books do not add up"
     say(
         f"{clean(backup.file)} ({backup.bytes / 1e6:,.1f} MB), of {when(backup.at)}, by Florin "
         f"{clean(backup.florin)}, {verdict}: {backup.in_words()}."
     )
     if backup.absent:
         note(f"{len(backup.absent)} versions have no files in it, like {clean(backup.absent[0])}.")
-    _months(backup.months)
+    _books(backup)
 
 
-def _months(months: Sequence[CheckedMonth]) -> None:
-    failed = [month.month for month in months if not month.ok]
-    if failed:
+def _books(backup: RestoredBackup) -> None:
+    months = backup.months
+    if failed := [month.month for month in months if not month.ok]:
         say(f"These closed months do not verify: {', '.join(failed)}. See florin cost verify.")
     elif months:
         say(f"All {len(months)} closed months verify.")
+    if wrong := [check.name for check in backup.chain.checks if check.ok is False]:
+        say(f"Not as it was recorded: {', '.join(wrong)}. See florin cost verify.")

@@ -22,7 +22,7 @@ import orjson
 from sqlalchemy import Column, ColumnElement, Connection, and_, func, or_, select, true, tuple_
 
 from adapters.store.protocol.registry import AuditEntry, AuditNote
-from gateway.metering.ledger import audit_outbox
+from gateway.metering.ledger import audit_outbox, chain
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import audit_log
@@ -265,7 +265,14 @@ def _row(entry: Logged) -> dict[str, Any]:
 def _put(connection: Connection, rows: list[dict[str, Any]]) -> None:
     c = audit_log.c
     put = insert(connection, audit_log).on_conflict_do_nothing().returning(c.id, c.digest, c.at, c.seq)
-    audit_outbox.queue(connection, [dict(row) for row in connection.execute(put, rows).mappings()])
+    new = [dict(row) for row in connection.execute(put, rows).mappings()]
+    by_key = {(row["id"], row["digest"]): row for row in rows}
+    keys = [(row["id"], row["digest"]) for row in new]
+    chain.append(
+        connection,
+        [("audit", chain.subject_of(key), chain.content(audit_log, [by_key[key]])) for key in keys],
+    )
+    audit_outbox.queue(connection, new)
 
 
 def entry_of(row: Mapping[Any, Any]) -> Logged:

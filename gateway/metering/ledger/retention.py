@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Select, delete, func, select
 
+from gateway.metering.ledger.chain import PRUNED, seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.engine_hours import pruned_before
@@ -67,8 +68,9 @@ def _advance(connection: Connection, limit: int) -> int | None:
     end = _end_of_closed(connection, before, limit)
     unrolled = connection.execute(select(func.min(dirty_hours.c.hour))).scalar()
     if end > before and (unrolled is None or unrolled >= end):
-        put = insert(connection, ledger_state).values(name="pruned_before", value=end)
+        put = insert(connection, ledger_state).values(name=PRUNED, value=end)
         connection.execute(put.on_conflict_do_update(index_elements=["name"], set_={"value": end}))
+        seal(connection, "retention", PRUNED)
         before = end
     return _cutoff(connection, before)
 

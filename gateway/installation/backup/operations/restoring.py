@@ -30,6 +30,7 @@ from adapters.store.continuity import Position, next_epoch
 from adapters.store.protocol.registry import AuditNote
 from adapters.store.redis.registry_backup import RegistryContents
 from gateway.config import Settings, load_settings
+from gateway.costs.verification.chain_check import VerifiedChain, verify_chain
 from gateway.costs.verification.verify import VerifiedPeriod
 from gateway.costs.verification.verify import verify as verify_periods
 from gateway.installation.backup.operations.archive import (
@@ -55,10 +56,12 @@ class RestoredBackup:
     """Versions whose files are neither in the backup nor in the artifact directory."""
     periods: tuple[VerifiedPeriod, ...]
     """The closed months, verified in the restored ledger."""
+    chain: VerifiedChain
+    """What was written to the books, likewise."""
 
     @property
     def ok(self) -> bool:
-        return all(period.ok for period in self.periods)
+        return self.chain.ok and all(period.ok for period in self.periods)
 
 
 def rehearse(path: Path, *, progress: Progress = silent) -> RestoredBackup:
@@ -105,13 +108,14 @@ def restore(
     ledger = Ledger(settings.ledger)
     try:
         verified = verify_periods(ledger, progress=lambda *_: progress("verifying", 0, None))
+        chain = verify_chain(ledger)
     finally:
         ledger.close()
     absent = _absent(
         contents,
         lambda hexdigest: hexdigest in manifest.artifacts or _is_there(settings.artifacts / hexdigest),
     )
-    return RestoredBackup(manifest, absent, tuple(verified))
+    return RestoredBackup(manifest, absent, tuple(verified), chain)
 
 
 async def _refuse_used_registry(settings: Settings, url: str) -> None:

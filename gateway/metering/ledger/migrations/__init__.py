@@ -15,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
+from gateway.metering.ledger.chain import adopt
 from gateway.metering.ledger.database import LedgerTooNewError, reading, writing
 from gateway.metering.ledger.schema import schema
 
@@ -35,6 +36,7 @@ REVISIONS = (
     "0012",
     "0013",
     "0014",
+    "0017",
     "0018",
 )
 HEAD = REVISIONS[-1]
@@ -86,6 +88,8 @@ def upgrade(connection: Connection, revision: str) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     with _ALEMBIC:
         command.upgrade(config, revision)
+    if revision == HEAD:
+        adopt(connection)
 
 
 def _describe(connection: Connection) -> None:

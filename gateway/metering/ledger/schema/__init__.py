@@ -23,6 +23,7 @@ from gateway.metering.ledger.schema.budgets import (
     grid_factors,
     residency_spans,
 )
+from gateway.metering.ledger.schema.chain import ledger_chain
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
 from gateway.metering.ledger.schema.evaluations import evaluations
 from gateway.metering.ledger.schema.events import audit_outbox, event_streams
@@ -82,6 +83,7 @@ __all__ = [
     "gpu_power",
     "grid_factors",
     "invoices",
+    "ledger_chain",
     "ledger_state",
     "of_tenant",
     "period_residency",

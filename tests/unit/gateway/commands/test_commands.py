@@ -527,7 +527,7 @@ ELSEWHERE = {
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     ("cost", "quarantine"),  # test_cost_quarantine
     ("cost", "sample"),  # test_cost_sample
-    *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
+    *(("cost", name) for name in ("periods", "close", "proof", "verify", "anchor")),  # test_cost_periods
     *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
     *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards
     *(("batch", name) for name in ("list", "show", "cancel")),  # test_batches

@@ -7,7 +7,7 @@ from alembic import op
 from sqlalchemy import BigInteger, Column, Connection, Text, text
 
 revision = "0018"
-down_revision = "0014"
+down_revision = "0017"
 
 _MARK = (
     "INSERT INTO dirty_hours (hour, engine, gpu_type, gpu_count, version) "

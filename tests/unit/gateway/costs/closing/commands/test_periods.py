@@ -210,37 +210,80 @@ WRONG = RIGHT | {
 }
 
 
-def test_every_closed_month_is_verified(fake):
+CHAIN_PATH = "/finance/v1/chain"
+CHAIN = {"entries": 7, "hash": "cd" * 32, "ok": True, "checks": [
+    {"name": "chain", "ok": True, "detail": "7 entries follow each other."},
+]}  # fmt: skip  # one check a line
+REWRITTEN = CHAIN | {
+    "ok": False,
+    "checks": [{"name": "closed months", "ok": False, "detail": "2026-11 was changed"}],
+}
+
+
+@pytest.fixture
+def closed(fake):
     fake.answer("GET", PATH, {"data": [CLOSED, OPEN | {"month": "2026-12"}]})
     fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
-    out = fake.florin("cost", "verify")
+    fake.answer("GET", f"{CHAIN_PATH}/verify", CHAIN)
+    return fake
+
+
+def test_the_books_and_every_closed_month_are_verified(closed):
+    out = closed.florin("cost", "verify")
     assert out.exit_code == 0
-    assert "not checked" in out.stdout
-    assert out.stdout.splitlines()[-1] == "All checks passed."
+    assert "7 entries follow each other." in out.stdout
+    assert out.stdout.splitlines()[-1] == "No check failed. Not checked: records."
+    right = RIGHT | {"checks": RIGHT["checks"][:1]}
+    closed.answer("GET", f"{PATH}/2026-11/verify", right)
+    assert closed.florin("cost", "verify").stdout.splitlines()[-1] == "All checks passed."
 
 
-def test_what_is_wrong_is_named_and_ends_with_1(fake):
-    fake.answer("GET", PATH, {"data": [CLOSED]})
-    fake.answer("GET", f"{PATH}/2026-11/verify", WRONG)
-    out = fake.florin("cost", "verify", "--month", "2026-11")
+def test_what_is_wrong_is_named_and_ends_with_1(closed):
+    closed.answer("GET", f"{PATH}/2026-11/verify", WRONG)
+    out = closed.florin("cost", "verify", "--month", "2026-11")
     assert out.exit_code == 1
     assert "FAILED" in out.stdout
     assert "acme: a record was changed" in out.stdout
-    assert json.loads(fake.florin("cost", "verify", "--json").stdout) == {"ok": False, "data": [WRONG]}
+    document = json.loads(closed.florin("cost", "verify", "--json").stdout)
+    assert document == {"ok": False, "data": [WRONG], "chain": CHAIN}
 
 
-def test_a_quick_verification_is_asked_for(fake):
-    fake.answer("GET", PATH, {"data": [CLOSED]})
-    fake.answer("GET", f"{PATH}/2026-11/verify?quick=true", RIGHT)
-    out = fake.florin("cost", "verify", "--quick")
-    assert (out.exit_code, fake.asked[-1][1]) == (0, f"{PATH}/2026-11/verify?quick=true")
+def test_books_that_were_changed_fail_though_no_month_is_said_to_be_closed(closed):
+    closed.answer("GET", PATH, {"data": [OPEN]})
+    closed.answer("GET", f"{CHAIN_PATH}/verify", REWRITTEN)
+    out = closed.florin("cost", "verify")
+    assert out.exit_code == 1
+    assert out.stdout.splitlines()[-1] == "Changed since it was recorded: ledger."
 
 
-def test_another_root_than_expected(fake):
-    fake.answer("GET", PATH, {"data": [CLOSED]})
-    fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
-    assert fake.florin("cost", "verify", "--month", "2026-11", "--seal", "AB" * 32).exit_code == 0
-    out = fake.florin("cost", "verify", "--month", "2026-11", "--seal", "12" * 32)
+def test_an_anchor_is_a_line_to_be_kept_elsewhere_and_checked_later(closed, tmp_path):
+    anchor = {"entries": 7, "hash": "cd" * 32, "at": "2026-11-27T00:00:00Z"}
+    closed.answer("GET", CHAIN_PATH, anchor)
+    out = closed.florin("cost", "anchor")
+    assert json.loads(out.stdout) == anchor
+    kept = tmp_path / "anchors.jsonl"
+    kept.write_text(out.stdout.replace("cd", "CD") + json.dumps(anchor | {"entries": 5}) + "\n")
+    query = "&".join(f"anchor={number}%3A{'cd' * 32}" for number in (7, 5))
+    closed.answer("GET", f"{CHAIN_PATH}/verify?{query}", REWRITTEN)
+    assert closed.florin("cost", "verify", "--anchor", str(kept)).exit_code == 1
+
+
+@pytest.mark.parametrize("text", ["", "3", "{}", '{"entries": "x", "hash": "ab"}'])
+def test_a_file_that_holds_no_anchors(closed, tmp_path, text):
+    kept = tmp_path / "anchors.jsonl"
+    kept.write_text(text)
+    assert closed.florin("cost", "verify", "--anchor", str(kept)).exit_code == 2
+
+
+def test_a_quick_verification_is_asked_for(closed):
+    closed.answer("GET", f"{PATH}/2026-11/verify?quick=true", RIGHT)
+    out = closed.florin("cost", "verify", "--quick")
+    assert (out.exit_code, closed.asked[-1][1]) == (0, f"{PATH}/2026-11/verify?quick=true")
+
+
+def test_another_root_than_expected(closed):
+    assert closed.florin("cost", "verify", "--month", "2026-11", "--seal", "AB" * 32).exit_code == 0
+    out = closed.florin("cost", "verify", "--month", "2026-11", "--seal", "12" * 32)
     assert out.exit_code == 1
     assert "seal expected" in out.stdout
 
@@ -302,6 +345,7 @@ def test_a_file_that_holds_no_records(florin, tmp_path, proved, text):
         ("--proof", "x", "--month", "2026-11"),
         ("--seal", "ab"),
         ("--proof", "x", "--quick"),
+        ("--proof", "x", "--anchor", "x"),
     ],
 )
 def test_options_that_do_not_go_together(fake, args):

@@ -1,0 +1,257 @@
+"""A forged amount is found from the records, by Florin and by the verifier that others get: docs/verify_proof.py."""
+
+from __future__ import annotations
+
+import copy
+import json
+import runpy
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gateway.costs.closing.closing import close
+from gateway.costs.proofs.merkle import MerkleStep, canonical, climb, header_hash, leaf_hash
+from gateway.costs.proofs.proof import ProofError, verify_proof
+from gateway.costs.reports.closed_months import covered_page, proof_of
+from gateway.metering.ledger.schema import residency_spans
+from gateway.units import HOUR, cents_of, decimal_of, rounded, units_of
+from tests.support.ledger_rows import put, residency_span
+from tests.unit.gateway.costs.selling.cards import sell
+from tests.unit.gateway.costs.selling.sold import (
+    NOVEMBER,
+    NOW,
+    OCTOBER,
+    arrive_late,
+    attempt,
+    close_october,
+    fill,
+)
+
+VERIFIER = Path(__file__).parents[5] / "docs" / "verify_proof.py"
+MONTHS, TENANTS = ("2026-10", "2026-11"), ("acme", "bolt", "corgi", "delta")
+
+
+def two_months(ledger):
+    """acme pays by a card with all kinds of lines, delta first the cost and then by a card."""
+    fill(ledger)
+    sell(ledger, "acme", name="full", free_input=10_000, batch_percent=40, residency_micros=12_500)
+    sell(ledger, "delta", since="2026-11")
+    put(ledger, residency_spans, residency_span("acme/chat@v1", OCTOBER, OCTOBER + 10 * HOUR))
+    for number, start in enumerate((OCTOBER, NOVEMBER)):
+        own = {f"{number} {name}": attempt(f"{number} {name}", "acme", start) for name in "abcd"}
+        batch, resumed, waste, refused = own.values()
+        ledger.insert([
+            batch._replace(service_tier="batch"),
+            resumed._replace(outcome="resumed", prompt_tokens=99_999),
+            waste._replace(outcome="failover", billable=False),
+            refused._replace(outcome="rejected", engine="", gpu_type="", gpu_count=0),
+            attempt(f"{number} e", "delta", start),
+        ])  # fmt: skip  # one record a line
+    close_october(ledger)
+    arrive_late(ledger)
+    ledger.insert([attempt("late three", "delta", OCTOBER + 1)])
+    close(ledger, "2026-11", now=NOW, by="test", policy="proportional")
+
+
+@pytest.fixture
+def proofs(ledger_with):
+    ledger = ledger_with(two_months)
+
+    def proved(month, tenant):
+        proof = json.loads(json.dumps(proof_of(ledger, month, tenant, for_tenant=True)))
+        return proof, json.loads(covered_page(ledger, month, tenant, None, 100, by_staff=False)[0])
+
+    return proved
+
+
+def failed(proof, records, seal=None):
+    """The checks that fail, by Florin; the two verifiers agree."""
+    wrong = {check.name for check in verify_proof(proof, records, seal) if check.ok is False}
+    check = runpy.run_path(str(VERIFIER))["check"]
+    said = [what for what, right in check(proof, records, seal) if not right]
+    assert len(said) == len(wrong), (wrong, said)
+    return wrong
+
+
+def test_every_proof_of_two_months_holds_and_what_is_taken_as_stated_is_said(proofs):
+    stated = {}
+    for month in MONTHS:
+        for tenant in TENANTS:
+            proof, records = proofs(month, tenant)
+            assert failed(proof, records, proof["seal"]) == set()
+            checks = {check.name: check for check in verify_proof(proof, records, proof["seal"])}
+            stated[month, tenant] = checks["other amounts"].detail if "other amounts" in checks else None
+    kinds = {
+        line["kind"] for month in MONTHS for line in proofs(month, "acme")[0]["statement"]["charges"]["lines"]
+    }
+    assert kinds == {"input", "cached", "output", "residency", "batch_discount", "correction"}
+    assert {line["kind"] for line in proofs("2026-11", "delta")[0]["statement"]["charges"]["lines"]} >= {
+        "correction"
+    }
+    assert stated["2026-10", "corgi"] is None
+    assert stated["2026-10", "bolt"].endswith("taken as stated: costs of GPU time.")
+    assert stated["2026-10", "acme"].endswith("taken as stated: the hours of resident adapters.")
+    assert stated["2026-11", "acme"].endswith("taken as stated: corrections of earlier months.")
+
+
+def rebuilt(proof):
+    """With the path's root, the header and the seal that a forged statement needs."""
+    steps = [MerkleStep(step["side"], bytes.fromhex(step["hash"])) for step in proof["path"]]
+    root = climb(leaf_hash(canonical(proof["statement"])), steps).hex()
+    header = {**proof["header"], "tenants_root": root}
+    return {**proof, "header": header, "seal": header_hash(header).hex()}
+
+
+def total(statement):
+    """Make the sums and the cents fit the lines."""
+    charges = statement["charges"]
+    parts = {n: units_of(line["exact"], 15) for n, line in enumerate(charges["lines"])}
+    cents = rounded(parts, cents_of(sum(parts.values())))
+    for n, line in enumerate(charges["lines"]):
+        line["amount_cents"] = cents[n]
+    charges["exact"] = decimal_of(Fraction(sum(parts.values()), 10**15))
+    charges["amount_cents"] = statement["amount_cents"] = sum(cents.values())
+
+
+def tripled(line):
+    line["exact"] = decimal_of(3 * Fraction(line["exact"]))
+
+
+def triple_tokens_and_amounts(statement):
+    for line in statement["charges"]["lines"]:
+        if line["kind"] in {"input", "cached", "output"}:
+            line |= {"tokens": 3 * line["tokens"], "free_tokens": 3 * line["free_tokens"]}
+            tripled(line)
+    total(statement)
+
+
+def triple_amounts(statement):
+    for line in statement["charges"]["lines"]:
+        tripled(line)
+    total(statement)
+
+
+def triple_the_residency(statement):
+    tripled(next(line for line in statement["charges"]["lines"] if line["kind"] == "residency"))
+    total(statement)
+
+
+def forget_the_batches(statement):
+    discount = next(line for line in statement["charges"]["lines"] if line["kind"] == "batch_discount")
+    discount |= {
+        "input_tokens": 0,
+        "cached_tokens": 0,
+        "output_tokens": 0,
+        "exact": "0.00",
+        "amount_cents": 0,
+    }
+    total(statement)
+
+
+def round_up(statement):
+    statement["charges"]["lines"][0]["amount_cents"] += 1
+    statement["charges"]["amount_cents"] += 1
+    statement["amount_cents"] += 1
+
+
+def state_more_than_charged(statement):
+    statement["amount_cents"] += 1
+
+
+def triple_the_correction(statement):
+    line = next(line for line in statement["charges"]["lines"] if line["kind"] == "correction")
+    line |= {f"{kind}_tokens": 3 * line[f"{kind}_tokens"] for kind in ("input", "cached", "output")}
+    tripled(line)
+    total(statement)
+
+
+def forget_the_late_records(statement):
+    lines = statement["charges"]["lines"]
+    statement["charges"]["lines"] = [line for line in lines if line["kind"] != "correction"]
+    total(statement)
+
+
+def raise_the_minimum(statement):
+    tripled(next(line for line in statement["charges"]["lines"] if line["kind"] == "minimum"))
+    total(statement)
+
+
+def triple_tokens_of_lines(statement):
+    for line in statement["lines"]:
+        line |= {name: 3 * line[name] for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
+
+
+def state_more_than_the_lines(statement):
+    statement["amount_cents"] *= 3
+
+
+@pytest.mark.parametrize(
+    ("month", "tenant", "forge", "check"),
+    [
+        ("2026-10", "acme", triple_tokens_and_amounts, "quantities"),
+        ("2026-10", "acme", triple_amounts, "amounts"),
+        ("2026-10", "acme", triple_the_residency, "amounts"),
+        ("2026-10", "acme", round_up, "amounts"),
+        ("2026-10", "acme", state_more_than_charged, "amounts"),
+        ("2026-10", "acme", forget_the_batches, "quantities"),
+        ("2026-11", "acme", triple_the_correction, "quantities"),
+        ("2026-11", "acme", forget_the_late_records, "quantities"),
+        ("2026-10", "corgi", raise_the_minimum, "amounts"),
+        ("2026-10", "bolt", triple_tokens_of_lines, "quantities"),
+        ("2026-10", "bolt", state_more_than_the_lines, "amounts"),
+    ],
+)
+def test_a_forged_charge_with_a_rebuilt_path_is_found(proofs, month, tenant, forge, check):
+    proof, records = proofs(month, tenant)
+    forged = copy.deepcopy(proof)
+    forge(forged["statement"])
+    forged = rebuilt(forged)
+    assert failed(forged, records) == {check}
+    assert failed(forged, records, proof["seal"]) == {check, "seal"}
+
+
+def test_a_forged_price_is_shown_for_the_customer_to_compare_and_has_another_seal(proofs):
+    proof, records = proofs("2026-10", "acme")
+    forged = copy.deepcopy(proof)
+    line = forged["statement"]["charges"]["lines"][2]
+    line["per_million"] = "7.20"
+    tripled(line)
+    discount = next(x for x in forged["statement"]["charges"]["lines"] if x["kind"] == "batch_discount")
+    more = Fraction(678 * 48, 10 * 10**6) * Fraction(60, 100)
+    discount["exact"] = decimal_of(Fraction(discount["exact"]) - more)
+    total(forged["statement"])
+    forged = rebuilt(forged)
+    [amounts] = [check for check in verify_proof(forged, records) if check.name == "amounts"]
+    assert "output tokens, 0 of them free, at 7.20 per million" in amounts.detail
+    assert failed(forged, records, proof["seal"]) == {"seal"}
+
+
+@pytest.mark.parametrize("amount", ["1/0", "1e999999", "nan", "", "9" * 50])
+def test_what_is_no_amount_is_told_so(proofs, amount):
+    proof, _ = proofs("2026-10", "acme")
+    proof["statement"]["charges"]["lines"][0]["exact"] = amount
+    with pytest.raises(ProofError):
+        verify_proof(proof)
+
+
+def run(tmp_path, proof, records, *seal):
+    (tmp_path / "proof.json").write_text(json.dumps(proof))
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    command = [sys.executable, "-I", str(VERIFIER), "proof.json", "records.jsonl", *seal]
+    return subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+
+
+def test_the_verifier_for_others_is_a_program_of_its_own(proofs, tmp_path):
+    proof, records = proofs("2026-11", "acme")
+    right = run(tmp_path, proof, records, proof["seal"])
+    assert right.returncode == 0
+    assert "WRONG" not in right.stdout
+    assert right.stdout.endswith("taken as stated: correction 2026-10\n")
+    triple_tokens_and_amounts(proof["statement"])
+    forged = run(tmp_path, rebuilt(proof), records)
+    assert forged.returncode == 1
+    assert "WRONG it charges the tokens of the billable ones" in forged.stdout
+    assert "not checked: whether the month's seal is" in forged.stdout

@@ -1,0 +1,262 @@
+"""What was changed in the books past Florin is found, whatever it is, and who rewrites the chain meets its anchors."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Boolean, Column, Integer, MetaData, Table, Text, create_engine, false, text, update
+
+from gateway.costs.verification.chain_check import Anchor, anchor_of, verify_chain
+from gateway.costs.verification.verify import NotClosedError, verify
+from gateway.metering.ledger import chain, migrations
+from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.retention import prune
+from gateway.metering.ledger.schema import ledger_chain
+from tests.unit.gateway.costs.verification.books import MONTH, NOW, fill
+
+SQLITE = ("audit_log_no_update", "audit_log_no_delete", "ledger_chain_no_update", "ledger_chain_no_delete")
+
+
+@pytest.fixture
+def books(ledger_with):
+    """Filled books: a copy to tamper with."""
+    return ledger_with(fill)
+
+
+def tamper(ledger: Ledger, *statements: str) -> None:
+    """As someone who has the database may: the triggers are put back afterwards."""
+    with ledger.write() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+            triggers: dict[str, str] = {}
+        else:
+            query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+            triggers = dict(map(tuple, connection.execute(text(query))))
+        for name in triggers:
+            connection.execute(text(f"DROP TRIGGER {name}"))
+        for statement in statements:
+            assert connection.execute(text(statement)).rowcount
+        for trigger in triggers.values():
+            connection.execute(text(trigger))
+
+
+def failed(ledger, *anchors):
+    """Check → what it says."""
+    return {check.name: check.detail for check in verify_chain(ledger, anchors).checks if check.ok is False}
+
+
+@pytest.mark.both_databases
+def test_on_each_database_what_nobody_touched_is_right_and_what_somebody_did_is_not(ledger):
+    fill(ledger)
+    right = verify_chain(ledger)
+    assert {check.ok for check in right.checks} == {True}
+    titles = {kind.title for name, kind in chain.KINDS.items() if name != "retention"}  # nothing was pruned
+    assert {check.name for check in right.checks} == {"chain", "triggers", *titles}
+    tamper(
+        ledger,
+        "UPDATE periods SET closed_by = 'nobody'",
+        "UPDATE audit_log SET actor = 'nobody' WHERE action = 'period.close'",
+        "DELETE FROM bill_lines",
+    )
+    assert failed(ledger).keys() == {"closed months", "audit log", "bills"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "check", "says"),
+    [
+        ("UPDATE periods SET state = 'open'", "closed months", "2026-11 was changed"),
+        ("UPDATE periods SET closed_at = closed_at - 1", "closed months", "2026-11 was changed"),
+        ("UPDATE invoices SET tax_micros = 7", "invoices", "2026-11 acme was changed"),
+        ("UPDATE invoices SET number = 'B-2'", "invoices", "2026-11 acme was changed"),
+        (
+            "INSERT INTO invoices SELECT 9, month, 'bolt', 'X', '', 0, '', 1 FROM invoices",
+            "invoices",
+            "2026-11 bolt was added past Florin",
+        ),
+        ("DELETE FROM true_ups", "true-ups", "2026-11 is missing"),
+        ("UPDATE bill_acceptances SET \"by\" = 'nobody'", "acceptances", "2026-11 was changed"),
+        ("UPDATE bill_lines SET cost = '1.00'", "bills", "was changed"),
+        ("UPDATE exchange_rates SET rate_nanos = 1", "exchange rates", "USD EUR was changed"),
+        ("UPDATE prices SET rate_micros = 1", "price book", "H100 on_demand was changed"),
+        ("UPDATE rate_cards SET batch_percent = 50", "rate cards", "standard was changed"),
+        ("UPDATE rate_card_assignments SET valid_from = '2027-01'", "card assignments", "acme was changed"),
+        ("UPDATE standing_policies SET policy = 'none'", "policies", "the default was changed"),
+        ("UPDATE commitments SET withdrawn_at = 1", "commitments", "1 was changed"),
+        ("UPDATE calibrations SET decode_ps = 0", "calibrations", "H100 other was changed"),
+        (
+            "INSERT INTO ledger_state (name, value) VALUES ('pruned_before', 1)",
+            "retention",
+            "pruned_before was added past Florin",
+        ),
+        ("UPDATE audit_log SET details = '{}' WHERE action = 'invoice.add'", "audit log", "invoice.add 2026-11/acme"),
+        ("DELETE FROM audit_log WHERE action = 'period.close'", "audit log", "is missing"),
+        (
+            "INSERT INTO audit_log SELECT 'forged', digest, 1, 1, actor, action, subject, '', '' FROM audit_log LIMIT 1",
+            "audit log",
+            "1 entries were added past Florin, like forged",
+        ),
+        ("DELETE FROM ledger_chain WHERE number = 3", "chain", "entry 4 follows entry 2"),
+        ("UPDATE ledger_chain SET content = '' WHERE kind = 'bill'", "chain", "was changed"),
+    ],
+)  # fmt: skip
+def test_whatever_is_changed_is_found(books, statement, check, says):
+    tamper(books, statement)
+    wrong = failed(books)
+    assert says in wrong[check]
+    assert check == "chain" or wrong.keys() == {check}
+
+
+@pytest.mark.parametrize("trigger", SQLITE)
+def test_a_dropped_trigger_is_found(books, trigger):
+    with books.write() as connection:
+        connection.execute(text(f"DROP TRIGGER {trigger}"))
+    assert failed(books) == {"triggers": f"Dropped or switched off: {trigger}."}
+
+
+def test_a_month_that_is_said_to_be_open_is_not_believed(books):
+    tamper(books, "UPDATE periods SET state = 'open'")
+    assert verify(books) == []
+    with pytest.raises(NotClosedError, match="2026-11 was closed, and is not as it was recorded"):
+        verify(books, MONTH)
+
+
+def test_who_closed_a_month_and_when_is_a_check_of_the_month(books):
+    tamper(books, "UPDATE periods SET closed_by = 'nobody'")
+    [november] = verify(books, quick=True)
+    assert [check.name for check in november.checks if check.ok is False] == ["closing"]
+
+
+def test_a_deleted_record_is_not_excused_by_a_mark_that_no_retention_set(books):
+    tamper(
+        books,
+        "DELETE FROM usage_records",
+        f"INSERT INTO ledger_state (name, value) VALUES ('pruned_before', {NOW})",
+    )
+    [november] = verify(books)
+    assert {check.name for check in november.checks if check.ok is False} >= {"retention", "records"}
+
+
+def test_what_the_retention_pruned_is_right(books):
+    assert prune(books, NOW * 2, 1).records == 1
+    assert failed(books) == {}
+    [november] = verify(books)
+    assert [check.name for check in november.checks if check.ok is not True] == ["records"]
+
+
+def rewrite(ledger: Ledger, first: int) -> None:
+    """Give all entries from a number on the hashes that they need, and those of the rows as they are now."""
+    with ledger.write() as connection:
+        rows = connection.execute(ledger_chain.select().order_by(ledger_chain.c.number)).mappings().all()
+        before = ""
+        for row in rows:
+            if row["number"] >= first:
+                key = chain.KINDS[row["kind"]]
+                now = dict(key.subjects(connection)).get(row["subject"], "")
+                values = {"content": now}
+                values["hash"] = chain.entry_hash(before, row["number"], row["kind"], row["subject"], now)
+                where = ledger_chain.c.number == row["number"]
+                connection.execute(update(ledger_chain).where(where).values(values))
+                before = values["hash"]
+            else:
+                before = row["hash"]
+
+
+def test_who_rewrites_the_chain_meets_an_anchor_that_was_kept_elsewhere(books):
+    anchor = anchor_of(books)
+    assert failed(books, anchor) == {}
+    with books.write() as connection:
+        record(connection, "key:fk1", "price.add", "H100", {}, NOW)
+    assert failed(books, anchor) == {}  # it has grown since
+    with books.write() as connection:
+        for trigger in SQLITE:
+            connection.execute(text(f"DROP TRIGGER {trigger}"))
+    tamper(books, "UPDATE invoices SET number = 'B-2'")
+    rewrite(books, 1)
+    assert failed(books).keys() == {"triggers"}
+    assert "what is before it was rewritten" in failed(books, anchor)["anchor"]
+
+
+def test_a_chain_that_was_cut_off_is_shorter_than_its_anchor(books):
+    anchor = anchor_of(books)
+    tamper(
+        books,
+        "DELETE FROM ledger_chain WHERE number >= (SELECT max(number) FROM ledger_chain) - 1",
+        "DELETE FROM audit_log WHERE action = 'invoice.add'",
+        "DELETE FROM invoices",
+    )
+    assert failed(books) == {}
+    assert failed(books, Anchor(1, "0" * 64), anchor)["anchor"].count(";") == 1
+
+
+@pytest.mark.both_databases
+def test_what_is_written_at_once_is_one_chain(ledger):
+    def write(writer):
+        for n in range(8):
+            with ledger.write() as connection:
+                record(connection, f"key:{writer}", "price.add", "H100", {"n": n}, NOW)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    chained = verify_chain(ledger)
+    assert (chained.ok, chained.entries) == (True, 32)
+
+
+@pytest.mark.both_databases
+def test_an_upgrade_chains_what_the_ledger_holds(blank_url):
+    engine = create_engine(blank_url)
+    before = migrations.REVISIONS[migrations.REVISIONS.index("0017") - 1]
+    with engine.begin() as connection:
+        migrations.upgrade(connection, before)
+        connection.execute(text("INSERT INTO audit_log VALUES ('1-1', 'd', 1, 1, 'a', 'b', 'c', '', '{}')"))
+        columns = "month, tenant, number, tax_name, tax_micros, due, recorded_at"
+        connection.execute(
+            text(f"INSERT INTO invoices ({columns}) VALUES ('2026-10', 'acme', '7', '', 0, '', 1)")
+        )
+    engine.dispose()
+    ledger = Ledger(blank_url)
+    chained = verify_chain(ledger)
+    assert {check.name: check.ok for check in chained.checks} == dict.fromkeys(
+        ("chain", "audit log", "invoices", "triggers"), True
+    )
+    assert chained.entries == 2
+    for table in ("ledger_chain", "audit_log"):
+        with (
+            pytest.raises(LedgerUnavailableError, match=f"{table} is append-only"),
+            ledger.write() as connection,
+        ):
+            connection.execute(text(f"DELETE FROM {table}"))
+    ledger.close()
+
+
+def test_a_row_that_the_ledger_had_before_the_chain_is_adopted_once(books):
+    """As in an upgrade."""
+    tamper(books, "DELETE FROM ledger_chain")
+    assert "closed months" in failed(books)
+    for _ in range(2):
+        with books.write() as connection:
+            chain.adopt(connection)
+        assert failed(books) == {}
+    tamper(books, "UPDATE true_ups SET at = 1")
+    with books.write() as connection:
+        chain.adopt(connection)
+    assert failed(books).keys() == {"true-ups"}
+
+
+def test_a_column_that_a_later_release_adds_changes_no_entry():
+    def books(*columns):
+        return Table("books", MetaData(), Column("id", Integer, primary_key=True), *columns)
+
+    later = books(
+        Column("note", Text),
+        Column("percent", Integer, server_default="100"),
+        Column("withdrawn", Boolean, server_default=false()),
+        Column("category", Text, server_default=text("'usage'")),
+    )
+    row = {"id": 1, "note": None, "percent": 100, "withdrawn": False, "category": "usage"}
+    before = chain.content(books(), [{"id": 1}])
+    assert chain.content(later, [row]) == before
+    for change in ({"note": ""}, {"percent": 0}, {"withdrawn": True}, {"category": "tax"}):
+        assert chain.content(later, [row | change]) != before
