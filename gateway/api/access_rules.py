@@ -125,6 +125,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         reports("/finance/v1/chain", staff),
         reports("/finance/v1/commitments", staff),
         reports("/finance/v1/compare", staff),
+        reports("/finance/v1/manual-lines", staff),
         reports("/finance/v1/margin", staff),
         reports("/finance/v1/energy", staff),
         reports("/finance/v1/events", staff),

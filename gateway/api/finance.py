@@ -12,6 +12,7 @@ from gateway.costs.energy import routes as energy
 from gateway.costs.events import routes as events
 from gateway.costs.export import routes as export
 from gateway.costs.forecasting.routes import ahead, budgets
+from gateway.costs.manual_lines import routes as manual_lines
 from gateway.costs.margins import routes as margins
 from gateway.costs.policies import routes as policies
 from gateway.costs.reconciliation.routes import bills, reconciliation, true_ups
@@ -34,6 +35,7 @@ for room in (
     energy,
     events,
     export,
+    manual_lines,
     margins,
     closing,
     policies,

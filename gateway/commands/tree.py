@@ -159,6 +159,12 @@ def _cost_report() -> typer.Typer:
     return report.app
 
 
+def _manual_line() -> Sequence[typer.Typer]:
+    from gateway.costs.manual_lines import commands as manual_lines
+
+    return (manual_lines.app,)
+
+
 def _commitment() -> Sequence[typer.Typer]:
     from gateway.costs.commitments.commands import commitments
 
@@ -243,6 +249,9 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
     "batch": Group("Tenants' batches: what runs when engines are idle.", _batch),
     "rate-card": Group("What customers pay: prices per million tokens, by month.", _rate_card),
     "cost": Group("What each customer used and cost.", _cost, {"report": _cost_report}),
+    "manual-line": Group(
+        "Lines of statements that no usage makes: fees, charges, credits, refunds.", _manual_line
+    ),
     "commitment": Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": Command(
         "Measure the GPU time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",

@@ -15,6 +15,7 @@ from pydantic_settings import (
 )
 
 from gateway.config.alerts import AlertSettings
+from gateway.config.approvals import ApprovalSettings
 from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
 from gateway.config.events import EventSettings
@@ -44,6 +45,7 @@ class SettingsError(Exception):
 # Pydantic orders fields from the last base to the first, and so does docs/reference/settings.md.
 class Settings(
     AlertSettings,
+    ApprovalSettings,
     BatchSettings,
     EngineSettings,
     EventSettings,

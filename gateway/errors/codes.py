@@ -423,6 +423,12 @@ CODES: dict[str, Code] = {
         "The month cannot be closed yet, or was closed on different terms.",
         "Follow the message.",
     ),
+    "second_person_required": Code(
+        403,
+        "permission_error",
+        "FLORIN_TWO_PERSON_APPROVAL is set, and you requested this yourself.",
+        "Ask another person to approve it, with a sign-in or a key of their own.",
+    ),
     "missing_price": Code(
         409,
         "conflict_error",

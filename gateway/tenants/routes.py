@@ -99,7 +99,9 @@ async def remove_tenant(
     name: str,
     state: StateDep,
     actor: Actor,
-    dry_run: Annotated[bool, Query(description="Only tell what stands in the way.")] = False,
+    dry_run: Annotated[
+        bool, Query(description="Only tell what stands in the way, and what is still to be charged.")
+    ] = False,
     cascade: Annotated[
         bool,
         Query(
@@ -108,11 +110,19 @@ async def remove_tenant(
         ),
     ] = False,
 ) -> RemovedTenant:
-    """Remove a tenant with its revoked and expired keys; its usage stays in the ledger. Refused with 409
-    `in_use` while it has adapters or valid keys, or adapters are shared with it, unless `cascade` says to
-    remove those, too. Repeating this changes nothing, and completes a `cascade` that was interrupted."""
+    """Remove a tenant with its revoked and expired keys; its usage stays in the ledger, and its rate card
+    ends with this month. Refused with 409 `in_use` while it has adapters or valid keys, or adapters are
+    shared with it, unless `cascade` says to remove those, too. Repeating this changes nothing, and completes
+    a removal that was interrupted."""
+    charges = await tenants.charges_to_come(state, name)
     if cascade and not dry_run:
         there, obstacles = await tenant_removal.remove(state, name, actor=actor)
     else:
         there, obstacles = await tenants.remove(state, name, actor=actor, dry_run=dry_run)
-    return RemovedTenant(tenant=name, removed=there and not dry_run, exists=there, obstacles=tuple(obstacles))
+    return RemovedTenant(
+        tenant=name,
+        removed=there and not dry_run,
+        exists=there,
+        obstacles=tuple(obstacles),
+        charges=charges,
+    )

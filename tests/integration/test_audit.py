@@ -73,6 +73,7 @@ EXCHANGE_RATE = {
     "currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01", "source": "ECB",
 }  # fmt: skip
 RATE_CARD = {"name": "standard", "input_per_million": "0.60", "output_per_million": "2.40"}
+MANUAL_LINE = {"kind": "fee", "tenant": "acme", "amount": "250", "begins": "2099-01-01", **WHY}
 PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "3"}
 CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
 
@@ -231,6 +232,11 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             "POST /finance/v1/rate-cards/assignments", "rate_card.assign", "default",
             json={"tenant": None, "card": "standard"}, again=True,
         ),
+        Step("POST /finance/v1/manual-lines", "manual_line.add", "acme", json=MANUAL_LINE, again=True),
+        Step(
+            "POST /finance/v1/manual-lines/{number}/end", "manual_line.add", "acme", "",
+            "/finance/v1/manual-lines/1/end", json={"ends": "2099-12-31", **WHY}, again=True,
+        ),
     ]  # fmt: skip
 
 
@@ -245,13 +251,15 @@ ELSEWHERE = {
     f"POST {ADMIN}/enrol",
     "POST /finance/v1/set-aside/exclude",
     "POST /finance/v1/invoices",
+    "POST /finance/v1/manual-lines/{number}/approve",
+    "POST /finance/v1/manual-lines/{number}/withdraw",
     f"POST {ADMIN}/batches/{{batch_id}}/cancel",
     f"POST {ROUTE}/versions/{{version}}/evaluations",
     f"POST {ROUTE}/versions/{{version}}/try",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
 asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
-an hour that is set aside: in those of lying engines. Then one needs a statement: in those of rate cards. The next
+an hour that is set aside: in those of lying engines. Then one needs a statement: in those of issued statements. Two need a second person: in those of manual lines. The next
 needs a batch: in those of batches. The last two need engines that answer: in those of evaluations and of the console's adapters."""
 
 

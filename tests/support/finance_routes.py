@@ -53,7 +53,7 @@ def installed(ledger_with, contents, now):
         clock=SimpleNamespace(now=now),
         catalog=SimpleNamespace(engines={}),
         directory=directory,
-        settings=SimpleNamespace(redis_prefix="florin"),
+        settings=SimpleNamespace(redis_prefix="florin", two_person_approval=False),
         gateways=SimpleNamespace(missing=""),
     )
 

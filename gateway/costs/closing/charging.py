@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import TypedDict
 
 from sqlalchemy import Connection
@@ -13,12 +14,15 @@ from gateway.costs.closing.documents import (
     Charges,
     CorrectionCharge,
     CostCharge,
+    ManualCharge,
     MinimumCharge,
     ResidencyCharge,
     ResidentAdapter,
+    TenantStatement,
     TokenCharge,
 )
 from gateway.costs.closing.settlement import Settlement
+from gateway.costs.manual_lines.lines import Lines, MonthLine
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.charges import (
@@ -32,7 +36,7 @@ from gateway.costs.selling.charges import (
     price_id,
 )
 from gateway.costs.selling.posted import tenant_months
-from gateway.units import Amount, Cents, cents_of, rounded, total
+from gateway.units import Amount, Cents, NanoHours, cents_of, rounded, total
 
 LATE_RECORDS = "usage that was recorded or changed after the month was closed"
 COST_CHANGED = "costs that changed after the month was closed"
@@ -58,6 +62,30 @@ def with_charges(
         for tenant, statement in settled.statements.items()
     }
     return Settlement(statements, settled.totals)
+
+
+def with_manual_lines(settled: Settlement, lines: Lines) -> Settlement:
+    """The settlement, with what people added to statements; also to those of tenants without usage."""
+    if not lines:
+        return settled
+    empty = TenantStatement(
+        nano_gpu_hours=NanoHours(0),
+        allocated_nano_gpu_hours=NanoHours(0),
+        cost=Amount(0),
+        amount_cents=Cents(0),
+        lines=(),
+    )
+    added = {
+        tenant: settled.statements.get(tenant, empty).model_copy(update={"manual": tuple(map(_manual, own))})
+        for tenant, own in lines.items()
+    }
+    return Settlement({**settled.statements, **added}, settled.totals)
+
+
+def _manual(line: MonthLine) -> ManualCharge:
+    """What it has nothing of, it does not say."""
+    fields = {name: value for name, value in asdict(line).items() if value not in {"", 0}}
+    return ManualCharge(**{**fields, "amount_cents": fields.pop("cents")})
 
 
 def charges_of(month: TenantMonth, step: int = 1) -> Charges:

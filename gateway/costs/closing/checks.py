@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, func, select
 
+from gateway.costs.manual_lines.store import first_open_line
 from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.prices.book import Series
 from gateway.costs.rollups.balance import imbalances
@@ -94,6 +95,9 @@ def check_order(connection: Connection, month: str, known: list[tuple[str, str]]
     posted = select(func.min(rollups.c.posted)).where(
         rollups.c.posted > (latest or ""), rollups.c.posted < month
     )
-    names = {connection.execute(posted).scalar_one(), None if first is None else iso(first)[:7]} - {None}
-    if names:
-        raise ClosingError(f"{min(names)} has usage and is not closed; close it first.")
+    used = {connection.execute(posted).scalar_one(), None if first is None else iso(first)[:7]} - {None}
+    if used:
+        raise ClosingError(f"{min(used)} has usage and is not closed; close it first.")
+    lines = first_open_line(connection, latest or "")
+    if lines is not None and lines < month:
+        raise ClosingError(f"{lines} has manual lines and is not closed; close it first.")

@@ -40,6 +40,7 @@ from gateway.costs.closing.period_hash import (
     previous_root,
     sums_of_records,
 )
+from gateway.costs.manual_lines.store import lines_to_keep
 from gateway.costs.periods import Period, month_of
 from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
@@ -181,6 +182,8 @@ def _cut_off(
         "rate_cards": card_rows(connection),
         "residency": store_residency(connection, month),
     }
+    if lines := lines_to_keep(connection, month):
+        terms["manual_lines"] = lines
     connection.execute(
         insert(periods).values(
             month=month,

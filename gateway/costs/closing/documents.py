@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from gateway.costs.prices.price import Series
 from gateway.units import (
+    CENT,
     Amount,
     Cents,
     Micros,
@@ -20,6 +21,7 @@ from gateway.units import (
     amount_text,
     hours_text,
     micros_text,
+    total,
     units_of,
 )
 
@@ -146,6 +148,20 @@ class Charges(Document):
     lines: tuple[Charge, ...]
 
 
+class ManualCharge(Document):
+    """A fee, or a single line that somebody added. It is in whole cents."""
+
+    kind: Literal["fee", "charge", "credit", "refund"]
+    id: int
+    reason: str
+    adapter: str = ""
+    """Whose fee it is; empty: the tenant's."""
+    days: int = 0
+    """How many are charged, if a fee is for a part of the month."""
+    days_in_month: int = 0
+    amount_cents: Cents
+
+
 class TenantStatement(Document):
     nano_gpu_hours: NanoHours
     allocated_nano_gpu_hours: NanoHours
@@ -154,15 +170,23 @@ class TenantStatement(Document):
     lines: tuple[StatementLine, ...]
     charges: Charges | None = None
     """None: the tenant pays the cost."""
+    manual: tuple[ManualCharge, ...] = ()
+    """Beside it."""
 
     @property
     def price(self) -> Amount:
         """What the tenant pays."""
-        return self.cost if self.charges is None else self.charges.exact
+        used = self.cost if self.charges is None else self.charges.exact
+        return Amount(used + self.manual_cents * CENT)
 
     @property
     def price_cents(self) -> Cents:
-        return self.amount_cents if self.charges is None else self.charges.amount_cents
+        used = self.amount_cents if self.charges is None else self.charges.amount_cents
+        return Cents(used + self.manual_cents)
+
+    @property
+    def manual_cents(self) -> Cents:
+        return total(line.amount_cents for line in self.manual)
 
     @property
     def card(self) -> str | None:

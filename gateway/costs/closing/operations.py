@@ -10,10 +10,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gateway.costs.allocation import AllocationPolicy, policy_of
+from gateway.costs.closing.checks import check_over
 from gateway.costs.closing.closing import ClosingError, UnpricedError
+from gateway.costs.closing.requests import request_or_approve
 from gateway.costs.closing.schemas import ClosingTerms
 from gateway.costs.fixed_shares import PolicyError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.periods import month_of
 from gateway.costs.policies.operations import check_known, policy_for
 from gateway.costs.reports.closed_months import close_watched, one, previewed, progress_of
 from gateway.costs.verification.verify import NotClosedError
@@ -32,7 +35,8 @@ _closings: WeakKeyDictionary[LedgerProcess, dict[tuple[str, str], asyncio.Task[b
 
 async def close(state: State, month: str, terms: ClosingTerms, key: Key) -> tuple[Json, bool]:
     """Close a month. Returns the month, and False if the closing is still running after ANSWER_SECONDS, here
-    or on another worker; call again with the same terms to wait on. Once closed, `already` in the month says
+    or on another worker; call again with the same terms to wait on. `request` in the month: a second person
+    has to close it. Once closed, `already` in the month says
     whether it was closed before. Raises FlorinError, LedgerUnavailableError."""
     if state.gateways.missing and not state.settings.separate_ledgers:
         raise FlorinError("cannot_close", state.gateways.missing)
@@ -42,8 +46,11 @@ async def close(state: State, month: str, terms: ClosingTerms, key: Key) -> tupl
         raise FlorinError(
             "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
         )
+    if not await _approved(state, month, terms, key):
+        return await state.ledger_process.run(one, month, state.clock.now()), False
     already = await _closed(state, month, terms, key)
     shown = await state.ledger_process.run(one, month, state.clock.now())
+    shown.pop("request", None)  # it was approved
     return (shown, False) if already is None else ({**shown, "already": already}, True)
 
 
@@ -85,6 +92,20 @@ def period_errors() -> Iterator[None]:
         raise FlorinError("missing_price", str(error)) from error
     except ClosingError as error:
         raise FlorinError("cannot_close", str(error)) from error
+
+
+async def _approved(state: State, month: str, terms: ClosingTerms, key: Key) -> bool:
+    """Whether nobody, or nobody else, has to agree to closing the month; otherwise this requests it."""
+    now = state.clock.now()
+    if not state.settings.two_person_approval:
+        return True
+    if (await state.ledger_process.run(one, month, now))["state"] != "open":
+        return True
+    with period_errors():
+        check_over(month_of(month), month, now, force=terms.force)
+    return await asyncio.to_thread(
+        request_or_approve, state.ledger, month, terms.model_dump_json(), now=now, actor=actor_of(key)
+    )
 
 
 async def _closed(state: State, month: str, terms: ClosingTerms, key: Key) -> bool | None:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from gateway.costs.allocation import AllocationPolicy
-from gateway.costs.closing.charging import with_charges
+from gateway.costs.closing.charging import with_charges, with_manual_lines
 from gateway.costs.closing.checks import (
     ClosingError,
     check_arrived,
@@ -28,6 +28,7 @@ from gateway.costs.closing.documents import TenantStatement, Totals
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.manual_lines.store import lines_of
 from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
 from gateway.costs.prices.book import PriceBook, Series
@@ -82,7 +83,9 @@ def settlement_now(
         state="open" if row is None else row["state"],
         terms=terms,
         currency=currency,
-        settlement=with_charges(connection, book, month, cards, settled, step),
+        settlement=with_manual_lines(
+            with_charges(connection, book, month, cards, settled, step), lines_of(connection, month)
+        ),
         missing=_unpriced(posted_lines),
     )
 

@@ -70,7 +70,8 @@ async def close_period(
 ) -> Month:
     """Close a month: its figures never change afterwards; later changes become correction rows of the next
     open month. 202 while it is still running: repeat the request with the same body until it is 200 (`GET`
-    shows the progress). Closing a closed month changes nothing."""
+    shows the progress). With FLORIN_TWO_PERSON_APPROVAL, the first person gets 202 with `request`, and
+    another one closes the month with the same body. Closing a closed month changes nothing."""
     shown, done = await closing.close(state, month_of(month), terms, key)
     response.status_code = 200 if done else 202
     return Month.model_validate(shown)

@@ -45,6 +45,13 @@ class ClosingProgress(Answer):
     total: int = Field(alias="of")
 
 
+class ClosingRequest(Answer):
+    """The request of the first of two people."""
+
+    requested_by: str
+    requested_at: str
+
+
 class StatementSums(Answer):
     tenant: str
     records: int
@@ -93,6 +100,12 @@ class Month(Answer):
     progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
     statements: tuple[StatementSums, ...] | None = None
     already: Annotated[bool | None, Field(description="Whether it was closed before.")] = None
+    request: Annotated[
+        ClosingRequest | None,
+        Field(
+            description="Another person has to close the month, on the same terms: see two-person approval."
+        ),
+    ] = None
 
 
 class ClosedMonth(Month):

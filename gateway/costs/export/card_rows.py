@@ -1,5 +1,5 @@
 """Rows of a customer's own file that its rate card adds for a whole month: resident adapters, the free
-allowance, the discount on batches and the minimum.
+allowance, the discount on batches and the minimum; and those that somebody added.
 
 Allowance and discount are credits, and the minimum is an adjustment: they have costs, but neither quantities
 nor unit prices, which FOCUS wants to be positive.
@@ -7,10 +7,11 @@ nor unit prices, which FOCUS wants to be positive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gateway.costs.export.cells import Fixed, Row
 from gateway.costs.export.row_facts import object_text
+from gateway.costs.manual_lines.lines import MonthLine
 from gateway.costs.periods import iso, month_of
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
@@ -24,6 +25,7 @@ from gateway.costs.selling.charges import (
     price_id,
     residency_price,
 )
+from gateway.units import CENT
 
 COLUMNS = {"input": "x_InputTokens", "cached": "x_CachedTokens", "output": "x_OutputTokens"}
 _UNIT_PRICES = ("ContractedUnitPrice", "ListUnitPrice")
@@ -65,6 +67,31 @@ def of_month(charges: MonthCharges, tenant: str, month: str) -> Iterator[Row]:
             **no_tokens(tenant),
         }
     yield from _adjustments(card, _adjusted(charges), tenant, month)
+
+
+def of_lines(lines: Sequence[MonthLine], tenant: str, month: str) -> Iterator[Row]:
+    """Fees, charges, credits and refunds that somebody added."""
+    for line in lines:
+        resource = line.adapter or tenant
+        yield {
+            **_within(month),
+            "ChargeCategory": "Credit" if line.is_credit else "Adjustment",
+            "ChargeClass": None,
+            "ChargeDescription": line.reason,
+            "ChargeFrequency": "Recurring" if line.kind == "fee" else "One-Time",
+            "ResourceId": resource,
+            "ResourceName": resource,
+            "ResourceType": "LoRA Adapter" if line.adapter else "Tenant",
+            **named(tenant),
+            "SkuId": line.kind,
+            "SkuMeter": line.kind.capitalize(),
+            "SkuPriceId": f"manual-line/{line.id}",
+            "Tags": object_text(),
+            **costs(line.cents * CENT),
+            "x_Adapter": line.adapter or None,
+            "x_Bucket": "manual",
+            **no_tokens(tenant),
+        }
 
 
 def of_correction(changed: MonthCorrection, tenant: str, month: str) -> Iterator[Row]:

@@ -23,6 +23,7 @@ from gateway.costs.export.cells import Cell, Fixed, Row
 from gateway.costs.export.charges import Charge
 from gateway.costs.export.columns import Column, Granularity
 from gateway.costs.export.row_facts import object_text
+from gateway.costs.manual_lines.store import lines_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard, RateCards
@@ -129,7 +130,11 @@ class Customer:
         return row if card is None else {**row, "cost": Fixed(list_price(card, tokens_of(line)), 15)}
 
     def month_rows(self, connection: Connection, book: PriceBook) -> Iterator[Row]:
-        """Resident adapters, free allowance and minimum, and what corrections changed in these."""
+        """Resident adapters, free allowance and minimum, what corrections changed in these, and manual
+        lines."""
+        yield from card_rows.of_lines(
+            lines_of(connection, self.month).get(self.tenant, ()), self.tenant, self.month
+        )
         charged = tenant_months(connection, book, self.month, self.cards, {self.tenant: 0}, {}).get(
             self.tenant
         )

@@ -46,9 +46,12 @@ def public(statement: Mapping[str, Any]) -> dict[str, Any]:
     """What a statement's leaf covers: what the customer is charged, and for how many tokens, without costs
     and GPU time. With a rate card, the charges by SKU; without one, the amount of each line."""
     shown = {name: value for name, value in statement.items() if name not in _WITHHELD}
+    manual = sum(line["amount_cents"] for line in statement.get("manual", ()))
     if (charges := statement.get("charges")) is not None:
         del shown["lines"]
-        return {**shown, "amount_cents": charges["amount_cents"]}
+        return {**shown, "amount_cents": charges["amount_cents"] + manual}
+    if manual:
+        shown["amount_cents"] += manual
     if "lines" in shown:
         shown["lines"] = [
             {name: value for name, value in line.items() if name not in _WITHHELD}

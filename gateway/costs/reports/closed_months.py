@@ -16,6 +16,8 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
 from gateway.costs.closing.preview import preview
+from gateway.costs.closing.requests import read_request
+from gateway.costs.manual_lines.store import first_open_line
 from gateway.costs.periods import complete_hours, iso, month_of
 from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.proofs.proof import prove, version_of
@@ -56,7 +58,8 @@ def one(ledger: Ledger, month: str, now: int, tenant: str | None = None) -> dict
     with ledger.read() as connection:
         row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
         if row is None:
-            return {**_open(month, now, tenant), "statements": []}
+            request = read_request(connection, month) if tenant is None else None
+            return {**_open(month, now, tenant), **(request or {}), "statements": []}
         query = select(period_tenants.c.document).where(period_tenants.c.month == month)
         if tenant is not None:
             query = query.where(period_tenants.c.tenant == tenant)
@@ -76,6 +79,7 @@ def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         if (stored_as := "root" if name == "seal" else name) in statement
     }
     charged = statement["amount_cents"] if charges is None else charges["amount_cents"]
+    charged += sum(line["amount_cents"] for line in statement.get("manual", ()))
     if "charged_cents" in names:
         return {**sums, "charged_cents": charged, "rate_card": None if charges is None else charges["card"]}
     return {**sums, "amount_cents": charged}
@@ -106,10 +110,12 @@ def _unaccepted(connection: Connection, month: str, now: int) -> list[str]:
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
     """Months with postings after the latest closed one."""
     query = select(func.min(rollups.c.posted)).where(rollups.c.posted > latest)
-    name = connection.execute(query).scalar_one_or_none()
+    with_line = first_open_line(connection, latest)
+    name = min(filter(None, [connection.execute(query).scalar_one_or_none(), with_line]), default=None)
     names = []
     while name is not None and month_of(name).start <= now:
-        if connection.execute(select(exists().where(rollups.c.posted == name))).scalar():
+        posted = connection.execute(select(exists().where(rollups.c.posted == name))).scalar()
+        if posted or name == with_line:
             names.append(name)
         name = iso(month_of(name).end)[:7]
     return names

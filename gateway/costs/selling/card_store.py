@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
-from gateway.costs.periods import iso
+from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.prices.repricing import opened_at
 from gateway.costs.selling.cards import (
     DEFAULT,
+    ENDED,
     Assignment,
     RateCard,
     RateCards,
@@ -97,6 +98,21 @@ def assign(ledger: Ledger, new: Assignment, *, actor: str = "") -> tuple[Assignm
                 connection, actor, "rate_card.assign", subject, assignment.document(), assignment.recorded_at
             )
         return assignment, fresh
+
+
+def end_assignment(ledger: Ledger, tenant: str, *, now: int, actor: str) -> None:
+    """A tenant is gone: it has no card of its own from next month on. Does nothing if it has none by then.
+
+    Raises LedgerUnavailableError."""
+    month = iso(month_of(iso(now)[:7]).end)[:7]
+    with ledger.write() as connection:
+        next_batch(connection)  # as above
+        own = read_cards(connection).assignments_of(tenant)
+        if not own or own[max(own)].card == ENDED:
+            return
+        end = Assignment(tenant, ENDED, month, now)
+        connection.execute(insert(rate_card_assignments), [asdict(end)])
+        record(connection, actor, "rate_card.assign", tenant, end.document(), now)
 
 
 def assignments_of(cards: RateCards, tenant: str | None) -> list[Assignment]:

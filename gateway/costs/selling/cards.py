@@ -18,12 +18,14 @@ from typing import Any, Self, TypeVar
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.jumps import check_jump
-from gateway.units import Micros, micros_text, typed_units
+from gateway.units import Cents, Micros, micros_text, typed_units
 
 T = TypeVar("T")
 
 DEFAULT = ""
 """The tenant of the default assignment."""
+ENDED = "-"
+"""The card of an assignment that ends the tenant's own; no card can have the name."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _LARGEST = 1_000_000
 _LARGEST_MINIMUM = 1_000_000_000
@@ -98,14 +100,15 @@ class Assignment:
     tenant: str
     """DEFAULT: every tenant without an assignment of its own."""
     card: str
-    """Empty: none, so the tenant pays the cost."""
+    """Empty: none, so the tenant pays the cost. ENDED: as a tenant that has no assignment of its own."""
     valid_from: str
     recorded_at: int
 
     def document(self) -> dict[str, Any]:
         return {
             "tenant": self.tenant or None,
-            "card": self.card or None,
+            "card": None if self.card == ENDED else self.card or None,
+            "ended": self.card == ENDED,
             "valid_from": self.valid_from,
             "recorded_at": iso(self.recorded_at),
         }
@@ -123,7 +126,11 @@ class RateCards:
             self._versions.setdefault(card.name, {})[card.valid_from] = card
         self._assigned: dict[str, dict[str, Assignment]] = {}
         for assignment in assignments:
-            self._assigned.setdefault(assignment.tenant, {})[assignment.valid_from] = assignment
+            own = self._assigned.setdefault(assignment.tenant, {})
+            for month in [month for month in own if month > assignment.valid_from]:
+                if ENDED in {assignment.card, own[month].card}:
+                    del own[month]  # an end is for good, until another tenant of the name is assigned a card
+            own[assignment.valid_from] = assignment
 
     @classmethod
     def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
@@ -140,8 +147,18 @@ class RateCards:
 
     def charged(self, month: str) -> list[str]:
         """Tenants with an assignment of their own that pay a minimum in a month, even without usage."""
-        cards = {tenant: self.card(tenant, month) for tenant in self.tenants}
+        cards = {
+            tenant: self.card(tenant, month) for tenant in self.tenants if not self._ended(tenant, month)
+        }
         return [tenant for tenant, card in cards.items() if card is not None and card.minimum_micros]
+
+    def _ended(self, tenant: str, month: str) -> bool:
+        own = _valid(self.assignments_of(tenant), month)
+        return own is not None and own.card == ENDED
+
+    def ends_after(self, tenant: str, month: str) -> bool:
+        """Whether a tenant that was removed had this assignment."""
+        return any(own.card == ENDED and start > month for start, own in self.assignments_of(tenant).items())
 
     def versions(self, name: str) -> Mapping[str, RateCard]:
         """The versions of a card, by the month from which each is valid."""
@@ -158,7 +175,9 @@ class RateCards:
     def assigned(self, tenant: str, month: str) -> Assignment | None:
         """The assignment that counts for a tenant in a month: its own, else the default."""
         own = _valid(self._assigned.get(tenant, {}), month)
-        return own if own is not None else _valid(self._assigned.get(DEFAULT, {}), month)
+        if own is None or own.card == ENDED:
+            return _valid(self._assigned.get(DEFAULT, {}), month)
+        return own
 
     def card(self, tenant: str, month: str) -> RateCard | None:
         """What a tenant pays by in a month; None: it pays the cost."""
@@ -226,7 +245,8 @@ def assignment_to_add(known: RateCards, new: Assignment, *, opened: str) -> tupl
     if new.card and known.version(new.card, new.valid_from) is None:
         raise RateCardError("card", _no_card(known, new))
     standing = known.assignments_of(new.tenant).get(new.valid_from)
-    if standing is not None and standing.card == new.card:
+    same = standing is not None and standing.card == new.card
+    if standing is not None and same and not known.ends_after(new.tenant, new.valid_from):
         return standing, False
     _check_open(new.valid_from, opened)
     return new, True
@@ -274,6 +294,16 @@ def rate(param: str, value: str) -> Micros:
 def minimum(value: str) -> Micros:
     """Per month. Raises RateCardError like `rate`."""
     return Micros(_micros("monthly_minimum", value, _LARGEST_MINIMUM))
+
+
+def money(param: str, value: str) -> Cents:
+    """Raises RateCardError unless it is a decimal above 0 with at most two places."""
+    cents = typed_units(value, 2, _LARGEST_MINIMUM)
+    if not cents:
+        raise RateCardError(
+            param, f"{value[:40]!r} is not an amount: write a decimal above 0 of at most two places."
+        )
+    return Cents(cents)
 
 
 def percent(value: str) -> int:

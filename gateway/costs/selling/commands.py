@@ -92,7 +92,7 @@ def _people(cards: RateCards) -> None:
                 [
                     (
                         a.tenant or "(all others)",
-                        a.card or "none: cost",
+                        "ended: tenant removed" if a.ended else a.card or "none: cost",
                         a.valid_from,
                         a.recorded_at[:10],
                     )
@@ -136,7 +136,8 @@ def assign(
 def unassign(
     session: Session, tenant: TenantName = None, *, default: Default = False, valid_from: From = None
 ) -> None:
-    """End an assignment: from that month on, the tenant pays what its usage cost.
+    """End an assignment: from that month on, the tenant pays what its usage cost. Also of a tenant that was
+    removed.
 
     Example: florin rate-card unassign acme --from 2026-12
     """

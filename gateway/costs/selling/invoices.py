@@ -1,20 +1,21 @@
-"""What accounting adds to a statement: the invoice's number, the tax and the due date.
+"""What accounting makes of a final statement: an invoice, with its number, tax and due date; later corrected
+invoices and credit notes, each with a number of its own and a reason.
 
-Florin writes no invoices: these are fields of the statement, so that it and the invoice name each other."""
+What was issued does not change. `gateway.costs.statement.issuing` stores each document as it was issued.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select
 
 from gateway.costs.periods import iso
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
-from gateway.metering.ledger.audit_log import record
-from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import invoices, period_tenants, periods
 from gateway.units import MICRO, Cents, half_up, short_text
@@ -36,6 +37,14 @@ class Invoice:
     due: str
     """A date; empty: not stated."""
     recorded_at: int
+    kind: Literal["invoice", "corrected_invoice", "credit_note"] = "invoice"
+    corrects: str = ""
+    """The number of the invoice that it replaces, or takes something off."""
+    reason: str = ""
+    currency: str = ""
+    """Empty: the price book's."""
+    amount_cents: Cents | None = None
+    """Before tax. None: an earlier version of Florin recorded it, and stored no document."""
 
     @property
     def tax_percent(self) -> str:
@@ -48,10 +57,19 @@ class Invoice:
         return Cents(sign * half_up(abs(cents) * self.tax_micros, _WHOLE * step) * step)
 
     def document(self) -> dict[str, Any]:
+        cents = self.amount_cents
+        tax = None if cents is None else self.tax_cents(cents)
         return {
             "month": self.month,
             "tenant": self.tenant,
             "number": self.number,
+            "kind": self.kind,
+            "corrects": self.corrects or None,
+            "reason": self.reason or None,
+            "currency": self.currency or None,
+            "amount_cents": cents,
+            "tax_cents": tax,
+            "total_cents": None if cents is None or tax is None else cents + tax,
             "tax_name": self.tax_name or None,
             "tax_percent": self.tax_percent,
             "due": self.due or None,
@@ -59,7 +77,7 @@ class Invoice:
         }
 
 
-_COLUMNS = tuple(f.name for f in fields(Invoice))
+COLUMNS = tuple(f.name for f in fields(Invoice))
 
 
 def due_date(value: str) -> str:
@@ -73,59 +91,86 @@ def due_date(value: str) -> str:
     return value
 
 
-def read_invoice(connection: Connection, tenant: str, month: str) -> Invoice | None:
-    """The one that counts."""
-    query = select(*(invoices.c[name] for name in _COLUMNS)).where(
-        invoices.c.month == month, invoices.c.tenant == tenant
-    )
-    row = connection.execute(query.order_by(invoices.c.id.desc()).limit(1)).one_or_none()
-    return None if row is None else Invoice(*row)
-
-
-def list_invoices(ledger: Ledger, month: str | None, tenant: str | None) -> list[Invoice]:
-    """In the order in which they were recorded; of several for a tenant and month, the last counts. Raises
-    LedgerUnavailableError."""
-    query = select(*(invoices.c[name] for name in _COLUMNS)).order_by(invoices.c.id)
+def read_invoices(connection: Connection, month: str | None, tenant: str | None) -> list[Invoice]:
+    """In the order in which they were recorded."""
+    query = select(*(invoices.c[name] for name in COLUMNS)).order_by(invoices.c.id)
     if month is not None:
         query = query.where(invoices.c.month == month)
     if tenant is not None:
         query = query.where(invoices.c.tenant == tenant)
+    return [Invoice(*row) for row in connection.execute(query)]
+
+
+def list_invoices(ledger: Ledger, month: str | None, tenant: str | None) -> list[Invoice]:
+    """As `read_invoices`. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
-        return [Invoice(*row) for row in connection.execute(query)]
+        return read_invoices(connection, month, tenant)
 
 
-def add_invoice(ledger: Ledger, new: Invoice, *, actor: str = "") -> tuple[Invoice, bool]:
-    """Returns the invoice, and whether it is new. The month must be closed and the tenant have a statement in
-    it, and no other statement may have the number.
+def in_force(issued: Sequence[Invoice]) -> Invoice | None:
+    """The invoice that counts, of those of a tenant and month."""
+    return next((invoice for invoice in reversed(issued) if invoice.kind != "credit_note"), None)
 
-    Raises RateCardConflictError, LedgerUnavailableError."""
-    with ledger.write() as connection:
-        standing = read_invoice(connection, new.tenant, new.month)
-        if standing is not None and _terms(standing) == _terms(new):
-            return standing, False
-        closed = (
-            select(period_tenants.c.tenant)
-            .join(periods, periods.c.month == period_tenants.c.month)
-            .where(periods.c.month == new.month, periods.c.state == "closed")
-            .where(period_tenants.c.tenant == new.tenant)
+
+def check_new(connection: Connection, new: Invoice) -> Invoice | None:
+    """Whether an invoice can be issued; the same one if it was issued already. The month must be closed, and
+    the tenant have a statement in it. Only the first needs to correct nothing.
+
+    Raises RateCardConflictError."""
+    _check_final(connection, new)
+    same_number = read_numbered(connection, new.number)
+    if same_number is not None:
+        if _terms(same_number) == _terms(new) and new.currency in {"", same_number.currency}:
+            return same_number
+        raise RateCardConflictError(
+            f"Number {new.number} was already given to {same_number.tenant} for {same_number.month}, "
+            "and what was issued does not change."
         )
-        if connection.execute(closed).first() is None:
+    issued = read_invoices(connection, new.month, new.tenant)
+    standing = in_force(issued)
+    if standing is None and new.corrects:
+        raise RateCardConflictError(f"{new.tenant} has no invoice for {new.month} yet.")
+    if standing is not None and new.corrects != standing.number:
+        raise RateCardConflictError(
+            f"The statement of {new.tenant} for {new.month} was issued as invoice {standing.number}, which "
+            "does not change. Issue a corrected invoice or a credit note, with a number of its own: "
+            f"--corrects {standing.number} --reason …"
+        )
+    if new.kind == "credit_note" and standing is not None and standing.amount_cents is not None:
+        credits_ = [i for i in issued if i.kind == "credit_note" and i.corrects == standing.number]
+        left = standing.amount_cents + sum(credit.amount_cents or 0 for credit in credits_)
+        if left + (new.amount_cents or 0) < 0:
             raise RateCardConflictError(
-                f"{new.tenant} has no final statement for {new.month}: close the month first "
-                f"(florin cost close {new.month})."
+                f"Of invoice {standing.number}, {left / 100:.2f} {standing.currency} without tax is left: a "
+                "credit note cannot take off more."
             )
-        same = select(invoices.c.month, invoices.c.tenant).where(invoices.c.number == new.number)
-        for month, tenant in connection.execute(same):
-            if (month, tenant) != (new.month, new.tenant):
-                raise RateCardConflictError(
-                    f"Invoice number {new.number} was already given to {tenant} for {month}."
-                )
-        connection.execute(insert(invoices), [asdict(new)])
-        seal(connection, "invoice", new.month, new.tenant)
-        details = {**new.document(), "replaces": None if standing is None else standing.number}
-        record(connection, actor, "invoice.add", f"{new.month}/{new.tenant}", details, new.recorded_at)
-        return new, True
+    return None
 
 
-def _terms(invoice: Invoice) -> tuple[str, str, int, str]:
-    return invoice.number, invoice.tax_name, invoice.tax_micros, invoice.due
+def _check_final(connection: Connection, new: Invoice) -> None:
+    closed = (
+        select(period_tenants.c.tenant)
+        .join(periods, periods.c.month == period_tenants.c.month)
+        .where(periods.c.month == new.month, periods.c.state == "closed")
+        .where(period_tenants.c.tenant == new.tenant)
+    )
+    if connection.execute(closed).first() is None:
+        raise RateCardConflictError(
+            f"{new.tenant} has no final statement for {new.month}: close the month first "
+            f"(florin cost close {new.month})."
+        )
+
+
+def read_numbered(connection: Connection, number: str) -> Invoice | None:
+    """The last with that number."""
+    query = select(*(invoices.c[name] for name in COLUMNS)).where(invoices.c.number == number)
+    row = connection.execute(query.order_by(invoices.c.id.desc()).limit(1)).one_or_none()
+    return None if row is None else Invoice(*row)
+
+
+def _terms(invoice: Invoice) -> tuple[Any, ...]:
+    credit = invoice.amount_cents if invoice.kind == "credit_note" else None
+    return (
+        invoice.month, invoice.tenant, invoice.kind, invoice.corrects, invoice.reason, invoice.tax_name,
+        invoice.tax_micros, invoice.due, credit,
+    )  # fmt: skip  # one name a line says no more

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from gateway.costs.periods import PeriodError, iso, month_of
+from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.prices.jumps import UnconfirmedJumpError
-from gateway.costs.selling import card_store, invoices
+from gateway.costs.selling import card_store
 from gateway.costs.selling.cards import (
     DEFAULT,
     Assignment,
@@ -19,13 +21,16 @@ from gateway.costs.selling.cards import (
     card_name,
     free_tokens,
     minimum,
+    money,
     percent,
     rate,
 )
 from gateway.costs.selling.invoices import Invoice, due_date
 from gateway.costs.selling.schemas import NewAssignment, NewInvoice, NewRateCard
+from gateway.costs.statement.issuing import issue
 from gateway.errors import FlorinError
 from gateway.operations.state import State
+from gateway.units import Cents
 
 
 async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = True) -> tuple[RateCard, bool]:
@@ -67,11 +72,21 @@ def card_of(new: NewRateCard, now: int) -> RateCard:
 
 async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assignment, bool]:
     """Return the assignment, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
-    if new.tenant is not None and new.tenant not in state.directory.tenants:
+    if (
+        new.tenant is not None
+        and new.tenant not in state.directory.tenants
+        and not (new.card is None and await _was_assigned(state, new.tenant))
+    ):
         raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
     assignment = assignment_of(new, state.clock.now())
     with _errors():
         return await asyncio.to_thread(card_store.assign, state.ledger, assignment, actor=actor)
+
+
+async def _was_assigned(state: State, tenant: str) -> bool:
+    """Whether a tenant that was removed has a card to take away."""
+    cards = await asyncio.to_thread(card_store.list_cards, state.ledger)
+    return bool(cards.assignments_of(tenant))
 
 
 def assignment_of(new: NewAssignment, now: int) -> Assignment:
@@ -86,9 +101,21 @@ def assignment_of(new: NewAssignment, now: int) -> Assignment:
 
 
 async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Invoice, bool]:
-    """Return the invoice, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
-    now = state.clock.now()
+    """Issue an invoice, a corrected one or a credit note; return it, and False if it existed already. Raises
+    FlorinError, LedgerUnavailableError."""
     with _errors():
+        invoice = invoice_of(new, state.clock.now())
+        return await state.ledger_process.run(issue, invoice, issuer=state.settings.issuer, actor=actor)
+
+
+def invoice_of(new: NewInvoice, now: int) -> Invoice:
+    """Raises FlorinError."""
+    with _errors():
+        corrects, reason = new.corrects.strip(), new.reason.strip()
+        if bool(corrects) != bool(reason):
+            raise RateCardError(
+                "reason", "`corrects` and `reason` go together: say what is corrected, and why."
+            )
         invoice = Invoice(
             month=_month("month", new.month, now),
             tenant=new.tenant,
@@ -97,8 +124,16 @@ async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Inv
             tax_micros=percent(new.tax_percent),
             due="" if new.due is None else due_date(new.due),
             recorded_at=now,
+            kind="corrected_invoice" if corrects else "invoice",
+            corrects=corrects,
+            reason=reason,
+            currency=new.currency or "",
         )
-        return await asyncio.to_thread(invoices.add_invoice, state.ledger, invoice, actor=actor)
+        if new.credit is None:
+            return invoice
+        if not corrects:
+            raise RateCardError("corrects", "A credit note needs the number of the invoice (`corrects`).")
+        return replace(invoice, kind="credit_note", amount_cents=Cents(-money("credit", new.credit)))
 
 
 def _month(param: str, value: str | None, now: int) -> str:
@@ -124,6 +159,8 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except RateCardError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except ExchangeRateError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     except RateCardConflictError as error:
         raise FlorinError("conflict", str(error)) from error

@@ -82,8 +82,10 @@ async def assign(body: NewAssignment, key: StaffKey, state: StateDep, response: 
 
 @router.post("/invoices", status_code=201)
 async def add_invoice(body: NewInvoice, key: StaffKey, state: StateDep, response: Response) -> Invoice:
-    """Put an invoice's number, tax and due date on the statement of a closed month: 201, or 200 if it has
-    them. A later one replaces it; both are kept. Role finance or operator."""
+    """Issue the statement of a closed month as an invoice, with its number, tax and due date: 201, or 200 if
+    the same was issued. It is stored as it is, and does not change. To change something, issue a corrected
+    invoice or a credit note: with `corrects`, a `reason` and a number of its own. Role finance or
+    operator."""
     invoice, new = await rate_cards.add_invoice(state, body, actor=actor_of(key))
     if not new:
         response.status_code = 200
@@ -97,8 +99,8 @@ async def show_invoices(
     month: Annotated[str | None, Query(description="`2026-11`")] = None,
     tenant: Tenant = None,
 ) -> Listed[Invoice]:
-    """List invoices in the order in which they were recorded; of several for a month and tenant, the last
-    counts. A tenant's key sees its own."""
+    """List invoices and credit notes in the order in which they were recorded; of several invoices for a
+    month and tenant, the last counts. A tenant's key sees its own."""
     month_name = None if month is None else month_of(month)
     tenants = set(tenants_of(key, tenant))
     if len(tenants) > 1:

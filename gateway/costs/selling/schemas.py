@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -91,6 +91,25 @@ class NewInvoice(StrictBody):
     due: Annotated[str | None, Option()] = Field(
         None, max_length=10, description="Due date, like `2026-11-30`."
     )
+    currency: Annotated[str | None, Option()] = Field(
+        None,
+        pattern="^[A-Z]{3}$",
+        description="Convert at the exchange rate of the month's end. Default: the price book's, or that of "
+        "the invoice to correct.",
+    )
+    corrects: Annotated[str, Option()] = Field(
+        "",
+        max_length=60,
+        description="Number of the invoice that this one replaces, or takes something off.",
+    )
+    reason: Annotated[str, Option()] = Field(
+        "", max_length=300, pattern=_Text, description="Why it is corrected: shown to the customer."
+    )
+    credit: Annotated[_Decimal | None, Option(kind="decimal")] = Field(
+        None,
+        description="Issue a credit note instead: the amount to take off, before tax and in the invoice's "
+        "currency. It has the invoice's tax.",
+    )
 
 
 class RateCard(Answer):
@@ -114,7 +133,10 @@ class RateCard(Answer):
 
 class Assignment(Answer):
     tenant: str | None = Field(description="null: every tenant without an assignment of its own.")
-    card: str | None = Field(description="null: none; the tenant pays the cost.")
+    card: str | None = Field(description="null: none; the tenant pays the cost, unless `ended`.")
+    ended: bool = Field(
+        False, description="The tenant was removed. One of the same name starts without an assignment."
+    )
     valid_from: str = Field(description="First month.")
     recorded_at: str
 
@@ -131,6 +153,15 @@ class Invoice(Answer):
     month: str
     tenant: str
     number: str
+    kind: Literal["invoice", "corrected_invoice", "credit_note"]
+    corrects: str | None = Field(description="Number of the invoice that it replaces, or is credited on.")
+    reason: str | None
+    currency: str | None
+    amount_cents: int | None = Field(
+        description="Before tax; below zero on a credit note. null: an earlier version of Florin recorded it."
+    )
+    tax_cents: int | None
+    total_cents: int | None
     tax_name: str | None
     tax_percent: str
     due: str | None

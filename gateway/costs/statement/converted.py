@@ -14,7 +14,7 @@ from gateway.costs.closing.documents import Charges, TenantStatement
 from gateway.costs.closing.settlement import BILLED
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRate, chosen, read_exchange_rates
-from gateway.units import Cents, cents_of, decimal_of, rounded
+from gateway.units import Cents, cents_of, decimal_of, half_up, rounded
 
 _PRICES = ("exact", "per_million", "per_hour", "monthly_minimum")
 _MOST_PLACES = 24
@@ -38,10 +38,23 @@ class Conversion:
 
 
 def exchange_rate(
-    connection: Connection, month: str, currency: str, target: str, *, now: int, tenant: str | None
+    connection: Connection,
+    month: str,
+    currency: str,
+    target: str,
+    *,
+    now: int,
+    tenant: str | None,
+    known_at: int | None,
 ) -> ExchangeRate:
-    """That of the month's end, or the current one. `tenant`: whose key asks. Raises ExchangeRateError."""
-    return chosen(read_exchange_rates(connection), currency, target, month_of(month).end, now, tenant)
+    """That of the month's end, or the current one. `tenant`: whose key asks. `known_at`: rates that were
+    recorded later do not count, so that what is final stays as it is; if there was none, the first that was
+    recorded since does. None: all count. Raises ExchangeRateError."""
+    end, rates = month_of(month).end, read_exchange_rates(connection)
+    if known_at is not None:
+        pair = [r for r in rates if (r.currency, r.target) == (currency, target) and r.valid_from < end]
+        rates = [r for r in pair if r.recorded_at <= known_at] or sorted(pair, key=lambda r: r.id)[:1]
+    return chosen(rates, currency, target, end, now, tenant)
 
 
 def converted(statement: TenantStatement, factor: Fraction, step: int) -> TenantStatement:
@@ -57,6 +70,10 @@ def converted(statement: TenantStatement, factor: Fraction, step: int) -> Tenant
                 for n, line in enumerate(statement.lines)
             ),
             "charges": None if statement.charges is None else _charges(statement.charges, factor, step),
+            "manual": tuple(
+                line.model_copy(update={"amount_cents": Cents(half_up(line.amount_cents * factor))})
+                for line in statement.manual
+            ),
         }
     )
 

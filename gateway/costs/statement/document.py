@@ -36,6 +36,7 @@ def document(
         "total_cents": statement.cents + tax,
         "invoice": None if invoice is None else invoice.document(),
         "charges": statement.charges_document,
+        "manual_lines": [line.document() for line in statement.manual],
         "usage": _items(statement.usage),
         "unused_time_cents": sum(item.cents for item in statement.allocated),
         "corrections": [

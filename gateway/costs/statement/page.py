@@ -12,7 +12,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack
 
-from gateway.costs.closing.documents import Charge, ResidencyCharge, TokenCharge
+from gateway.costs.closing.documents import Charge, ManualCharge, ResidencyCharge, TokenCharge
 from gateway.costs.export.writers import write_csv
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots, table
@@ -31,7 +31,7 @@ _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
     "November", "December",
 )  # fmt: skip  # one name a line says no more
-_ROWS, _CORRECTIONS, _PRICES, _PARTS = 11, 4, 4, 45
+_ROWS, _CORRECTIONS, _PRICES, _PARTS, _MANUAL = 11, 4, 4, 45, 5
 """Most lines of a table; parts have a page of their own. If there are more, the last row sums the rest; the
 export has all."""
 _LETTERS = 26
@@ -60,7 +60,7 @@ def render(
     series = plots.top(statement.days)
     colours = {entry.name: entry.colour for entry in series}
     first, last = iso(statement.period.start)[:10], iso(statement.period.end - 1)[:10]
-    return _template().render(
+    return template("statement.html.j2").render(
         s=statement,
         issuer=issuer,
         complete=complete,
@@ -75,6 +75,7 @@ def render(
         prices=statement.unit_prices[:_PRICES],
         series=[replace(entry, name=short(entry.name, statement.tenant)) for entry in series],
         charges=_charges(statement),
+        manual=_manual(statement.manual),
         resident=any(isinstance(line, ResidencyCharge) for line in _lines(statement)),
         free=_free_cents(statement),
         tax=statement.tax_cents,
@@ -89,9 +90,14 @@ def _table(
 ) -> bytes:
     """As CSV: see `table`."""
     content = document(statement, issuer=issuer, now=now, labels=labels, complete=complete)
+    return as_csv(content).encode()
+
+
+def as_csv(content: Mapping[str, Any]) -> str:
+    """A statement's document, or what has its lines."""
     file = io.BytesIO()
     write_csv(file, table.COLUMNS, table.constants(content), table.rows(content))
-    return file.getvalue()
+    return file.getvalue().decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +143,19 @@ def _division(statement: Statement, labels: Labels) -> dict[str, Any] | None:
         replace(part, name=f"{labels.get(part.name, '')} {part.name}".strip() or f"without {kind}")
         for part in division.parts
     ]
-    other = "Residency, allowance, discounts, minimum and corrections"
     priced = statement.charges is not None and statement.charges.card
+    other = (
+        "Residency, allowance, discounts, minimum and corrections"
+        if priced
+        else "Corrections of earlier months"
+    )
+    added = ", and fees, charges and credits" if statement.manual else ""
     return {
         "kind": kind,
         "parts": fitting(named, _PARTS),
         "unused": division.unused_cents,
         "other": division.other_cents,
-        "said": other if priced else "Corrections of earlier months",
+        "said": other + added,
     }
 
 
@@ -233,6 +244,19 @@ def _charge_name(line: Mapping[str, Any]) -> str:
     return _KINDS.get(line["kind"], "Usage at cost")
 
 
+def _manual(lines: Sequence[ManualCharge]) -> list[tuple[str, Cents]]:
+    """What they are and their amounts; the last sums those that are too many for the page."""
+    shown, rest = (lines, ()) if len(lines) <= _MANUAL else (lines[: _MANUAL - 1], lines[_MANUAL - 1 :])
+    rows = [(_manual_name(line), line.amount_cents) for line in shown]
+    return [*rows, *([(f"{len(rest)} more", total(line.amount_cents for line in rest))] if rest else [])]
+
+
+def _manual_name(line: ManualCharge) -> str:
+    about = f" for {line.adapter}" if line.adapter else ""
+    days = f", {line.days} of {line.days_in_month} days" if line.days else ""
+    return f"{line.kind.capitalize()}{about}: {line.reason}{days}"
+
+
 def _free_cents(statement: Statement) -> int:
     """What the allowance takes off the prices of the adapters."""
     lines = [line for line in _lines(statement) if isinstance(line, TokenCharge)]
@@ -268,7 +292,7 @@ def per_million(price: Amount | None) -> str:
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # few workers ever need it
 
     environment = Environment(
@@ -279,4 +303,4 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update({f.__name__: f for f in (money, count, tokens, per_million)})
-    return environment.get_template("statement.html.j2")
+    return environment.get_template(name)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance_requests import Tagged, ledger_process_of, missing_price, month_of, require_own_month
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.rollups.parts import DIMENSIONS
-from gateway.costs.statement.page import statement_csv, statement_json, statement_page
-from gateway.costs.statement.schemas import Statement
+from gateway.costs.statement.issuing import Form, UnknownNumberError, show
+from gateway.costs.statement.schemas import CreditNote, Statement
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refresh
 from gateway.operations.state import State
 
-_MAKE: dict[str, Callable[..., Any]] = {
-    "html": statement_page,
-    "json": statement_json,
-    "csv": statement_csv,
-}
+_MEDIA: dict[Form, str] = {"html": "text/html", "json": "application/json", "csv": "text/csv"}
 router = APIRouter(route_class=Tagged)
 
 _HEADERS = {
@@ -35,7 +30,7 @@ _HEADERS = {
 
 @router.get(
     "/statements/{tenant}",
-    response_model=Statement,
+    response_model=Statement | CreditNote,
     responses={200: {"content": {"text/html": {}, "text/csv": {}}}},
 )
 async def statement(
@@ -45,7 +40,7 @@ async def statement(
     state: StateDep,
     month: Annotated[str, Query(description="`2026-11`.")],
     form: Annotated[
-        Literal["html", "json", "csv"],
+        Form,
         Query(alias="format", description="A page, its figures, or a table whose amounts sum to it."),
     ] = "html",
     by: Annotated[
@@ -57,14 +52,22 @@ async def statement(
         Query(
             pattern="^[A-Z]{3}$",
             description="Convert at the exchange rate of the month's end, rounded once. Default: the price "
-            "book's, which the seal covers.",
+            "book's, which the seal covers, or the invoice's.",
+        ),
+    ] = None,
+    number: Annotated[
+        str | None,
+        Query(
+            max_length=60,
+            description="Of an invoice or credit note of that month. Default: the invoice that counts.",
         ),
     ] = None,
 ) -> Response:
     """What a tenant is charged for a month: by its rate card, or without one what its usage cost. A
     self-contained HTML page that prints on one sheet of A4 (with `by`, on two), JSON or CSV. With `by`, the
     parts, the share of unused time and what else has no such name sum to the amount. Preliminary until the
-    month is closed. A tenant's key gets only its own."""
+    month is closed. Once it was issued as an invoice, always the same bytes; a later correction has a number
+    of its own. A tenant's key gets only its own."""
     unknown = FlorinError("not_found", f"No statement for {tenant[:70]!r}.")
     if key.own_tenant not in (None, tenant):
         raise unknown
@@ -78,10 +81,12 @@ async def statement(
     await require_own_month(state, key, month)
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
-        page = await process.run(
-            _MAKE[form],
+        content = await process.run(
+            show,
             tenant,
             month,
+            form=form,
+            number=number,
             issuer=state.settings.issuer,
             now=now,
             complete=completeness(state, complete=complete)["complete"],
@@ -95,11 +100,11 @@ async def statement(
         raise FlorinError("invalid_value", error.message, param=error.param) from error
     except MissingPriceError as error:
         raise missing_price(error, key) from error
-    if page is None:
+    except UnknownNumberError as error:
+        raise FlorinError("not_found", str(error), param="number") from error
+    if content is None:
         raise unknown
-    if isinstance(page, bytes):
-        return Response(page, media_type="text/csv")
-    return HTMLResponse(page, headers=_HEADERS) if isinstance(page, str) else JSONResponse(page)
+    return Response(content, media_type=_MEDIA[form], headers=_HEADERS if form == "html" else None)
 
 
 def _key_labels(state: State, tenant: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.costs.closing.documents import Charges
+from gateway.costs.closing.documents import Charges, ManualCharge
 from gateway.costs.selling.schemas import Invoice
 from gateway.schemas.base import Answer
 from gateway.schemas.finance import End, Start
@@ -69,6 +69,9 @@ class Statement(Answer):
     total_cents: int
     invoice: Invoice | None
     charges: Charges | None = Field(description="By the rate card.")
+    manual_lines: tuple[ManualCharge, ...] = Field(
+        description="Fees, charges, credits and refunds, beside the charges or the usage."
+    )
     usage: tuple[GpuItem, ...]
     unused_time_cents: int
     corrections: tuple[CorrectedItem, ...]
@@ -77,3 +80,9 @@ class Statement(Answer):
     seal: str | None = Field(description="Of the closed month.")
     records: int | None
     seal_of_records: str | None
+
+
+class CreditNote(Invoice):
+    """What was taken off an invoice."""
+
+    issuer: str

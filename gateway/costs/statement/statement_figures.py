@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.closing.documents import Charges, TenantStatement
+from gateway.costs.closing.documents import Charges, ManualCharge, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
@@ -28,7 +28,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
-from gateway.costs.selling.invoices import Invoice, read_invoice
+from gateway.costs.selling.invoices import Invoice, in_force, read_invoices
 from gateway.costs.statement.converted import Conversion, charges_document, converted, exchange_rate
 from gateway.costs.statement.division import Division, Undivided, divide_statement
 from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
@@ -81,6 +81,8 @@ class Statement:
     charges: Charges | None = None
     """By rate card, with cents in the statement's currency and exact amounts in the price book's. None: the
     cost is charged."""
+    manual: tuple[ManualCharge, ...] = ()
+    """Fees, charges, credits and refunds."""
     invoice: Invoice | None = None
     converted: Conversion | None = None
     """From the price book's currency."""
@@ -110,10 +112,11 @@ def read_statement(
     now: int = 0,
     for_tenant: bool = False,
     by: str | None = None,
+    issuing: Invoice | None = None,
 ) -> Statement | None:
     """None if the tenant has nothing in that month and is not `known`. `currency`: other than the price
     book's, at the exchange rate of the month's end, or `now`. `for_tenant`: its key asks. `by`: also divide
-    the amount by this dimension.
+    the amount by this dimension. `issuing`: the invoice that this is to be.
 
     Raises MissingPriceError if an open month is charged at cost and lacks a price, and ExchangeRateError."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
@@ -128,9 +131,14 @@ def read_statement(
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
     own, change = _currency(closed, card, book), None
     step = statement_step(connection, month, own)
+    invoice = _invoice(connection, tenant, month, currency or own, own) if issuing is None else issuing
     if currency not in {None, own} and own:
-        asking = tenant if for_tenant else None
-        rate = exchange_rate(connection, month, own, currency or "", now=now, tenant=asking)
+        asking, known_at = tenant if for_tenant else None, closed.period_hash.closed_at if closed else None
+        if invoice is not None and invoice.kind == "corrected_invoice":
+            known_at = invoice.recorded_at
+        rate = exchange_rate(
+            connection, month, own, currency or "", now=now, tenant=asking, known_at=known_at
+        )
         change = Conversion(rate, statement.price_cents)
         step = statement_step(connection, month, rate.target)
         statement = converted(statement, rate.factor, step)
@@ -160,11 +168,18 @@ def read_statement(
         cents=cents,
         period_hash=closed.period_hash if closed else None,
         charges=charges,
-        invoice=read_invoice(connection, tenant, month),
+        manual=statement.manual,
+        invoice=invoice,
         converted=change,
         division=division,
         step=step,
     )
+
+
+def _invoice(connection: Connection, tenant: str, month: str, currency: str, own: str) -> Invoice | None:
+    """The one that counts, if it is in this currency: a number belongs to no other amount."""
+    invoice = in_force(read_invoices(connection, month, tenant))
+    return invoice if invoice is not None and (invoice.currency or own) == currency else None
 
 
 def _currency(closed: _Closed | None, card: RateCard | None, book: PriceBook) -> str:

@@ -29,21 +29,30 @@ def constants(document: Mapping[str, Any]) -> Row:
 
 
 def rows(document: Mapping[str, Any]) -> Iterator[Row]:
-    """`document`: of `gateway.costs.statement.document`."""
+    """`document`: of `gateway.costs.statement.document`, or of a credit note."""
     division = document.get("division")
-    if division is not None:
+    if "credit" in document:
+        yield _row("credit_note", document["credit"])
+    elif division is not None:
         for row in division["rows"]:
             yield _row(division["by"], row)
         yield from _sums(unused_time=division["unused_time_cents"], other=division["other_cents"])
     elif document["charges"] is not None:
         for row in document["charges"]["lines"]:
             yield _row(row["kind"], {"month": row.get("month"), "amount_cents": row["amount_cents"]})
+        yield from _manual(document)
     else:
         for row in document["usage"]:
             yield _row("usage", row)
         yield from _sums(unused_time=document["unused_time_cents"])
         for row in document["corrections"]:
             yield _row("correction", row)
+        yield from _manual(document)
+
+
+def _manual(document: Mapping[str, Any]) -> Iterator[Row]:
+    for row in document["manual_lines"]:
+        yield _row(row["kind"], {"name": row["reason"], "amount_cents": row["amount_cents"]})
 
 
 def _row(line: str, row: Mapping[str, Any]) -> Row:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.selling.cards import (
+    ENDED,
     Assignment,
     RateCard,
     RateCardConflictError,
@@ -62,7 +63,8 @@ def assignments_in_force(cards: RateCards, tenants: Iterable[str]) -> Iterator[N
     """Likewise. First those of every tenant without its own; then of `tenants`, since others are gone."""
     for tenant in ("", *sorted(tenants)):
         for _, assignment in sorted(cards.assignments_of(tenant).items()):
-            yield assignment_spec(assignment)
+            if assignment.card != ENDED:  # of an earlier tenant of the name
+                yield assignment_spec(assignment)
 
 
 def plan_selling(
@@ -119,12 +121,13 @@ def _assignment(
         return None, cards
     replaced = cards.assignments_of(new.tenant).get(new.valid_from)
     goal = assignment_spec(new).model_copy(update={"valid_from": spec.valid_from})
-    old = None if replaced is None else assignment_spec(replaced)
+    old = None if replaced is None or replaced.card == ENDED else assignment_spec(replaced)
     action = compare("rate_card_assignment", id_, old, goal)
     return action, RateCards(cards.cards, (*cards.assignments, new))
 
 
 def _holds(cards: RateCards, assignment: Assignment) -> bool:
-    """Whether the tenant's own assignment of this month is to the same card."""
+    """Whether the tenant's own assignment of this month is to the same card, and goes on."""
     own = cards.assigned(assignment.tenant, assignment.valid_from)
-    return own is not None and (own.tenant, own.card) == (assignment.tenant, assignment.card)
+    same = own is not None and (own.tenant, own.card) == (assignment.tenant, assignment.card)
+    return same and not cards.ends_after(assignment.tenant, assignment.valid_from)

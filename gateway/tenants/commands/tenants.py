@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from gateway.tenants.commands.page import show_page, show_terms
 from gateway.tenants.schemas.tenants import (
     AddedTenant,
     ChangedTenant,
+    FinalCharges,
     NewTenant,
     Obstacle,
     RemovedTenant,
@@ -103,7 +105,10 @@ def remove(
     name: Name,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what has to be removed before.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only list what has to be removed before, and what is still to be charged."
+        ),
     ] = False,
     cascade: Annotated[
         bool,
@@ -118,8 +123,8 @@ def remove(
     ] = False,
 ) -> None:
     """Remove a tenant with its revoked and expired keys. Refused while it has adapters or valid keys, unless
-    --cascade removes those, too. Its usage and costs stay in the ledger. Repeating the command changes
-    nothing, and completes a removal that was interrupted.
+    --cascade removes those, too. Its usage and costs stay in the ledger, and its rate card ends with this
+    month. Repeating the command changes nothing, and completes a removal that was interrupted.
 
     Example: florin tenant remove acme --cascade --dry-run
     """
@@ -188,6 +193,21 @@ def _removed(removed: RemovedTenant, *, cascade: bool) -> None:
             note(f"Or all at once: florin tenant remove {name} --cascade")
     else:
         say(f"Nothing stands in the way: florin tenant remove {name}")
+    _still_charged(removed.charges)
+
+
+def _still_charged(charges: FinalCharges) -> None:
+    if charges.months:
+        note(f"Statements still to come: {', '.join(map(clean, charges.months))}.")
+    if charges.pending_lines:
+        note(f"Manual lines that wait for approval: {charges.pending_lines}.")
+    if charges.rate_card is not None:
+        minimum = (
+            f", for which it pays at least {clean(charges.monthly_minimum)} {clean(charges.currency)}"
+            if Decimal(charges.monthly_minimum)
+            else ""
+        )
+        note(f"Rate card {clean(charges.rate_card)} ends with {clean(charges.last_month)}{minimum}.")
 
 
 def _list(tenants: Listed[Tenant]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -11,13 +12,16 @@ from adapters.placement.requirements import shown
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
+from gateway.costs.manual_lines.store import end_fees
+from gateway.costs.selling.card_store import end_assignment
+from gateway.costs.statement.final_charges import final_charges
 from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, catch_up, change, differences
 from gateway.tenants.directory import Tenant, dump
 from gateway.tenants.operations.limits import check_money
 from gateway.tenants.operations.terms import updated
-from gateway.tenants.schemas.tenants import Obstacle, RequestError
+from gateway.tenants.schemas.tenants import FinalCharges, Obstacle, RequestError
 from gateway.tenants.schemas.terms import TenantTerms
 from gateway.tenants.terms import NO_BUDGET
 
@@ -94,8 +98,9 @@ def unmet(catalog: Catalog, tenant: Tenant) -> list[str]:
 async def remove(
     state: State, name: str, *, actor: str, dry_run: bool = False
 ) -> tuple[bool, list[Obstacle]]:
-    """Remove a tenant and its revoked and expired keys. Its usage stays in the ledger. Idempotent. Returns
-    whether it was there, and, of a dry run, what stands in the way. Raises InUseError while anything does."""
+    """Remove a tenant and its revoked and expired keys. Its usage stays in the ledger, and what it pays every
+    month ends with this one. Idempotent. Returns whether it was there, and, of a dry run, what stands in the
+    way. Raises InUseError while anything does, and LedgerUnavailableError."""
     now = state.clock.now()
 
     def plan(reading: RegistryReading) -> Proposal[tuple[Tenant | None, list[Obstacle]]]:
@@ -119,7 +124,17 @@ async def remove(
     if known is not None and not dry_run:
         await catch_up(state)
         await _check_late(state, known, actor)
+    if not dry_run and name not in state.directory.tenants:
+        for end in (end_assignment, end_fees):
+            await asyncio.to_thread(end, state.ledger, name, now=now, actor=actor)
     return known is not None, left
+
+
+async def charges_to_come(state: State, name: str) -> FinalCharges:
+    """What a tenant that is removed now is still charged. Raises LedgerUnavailableError."""
+    await state.meter.flush()
+    charges = await asyncio.to_thread(final_charges, state.ledger, name, state.clock.now())
+    return FinalCharges.model_validate(charges)
 
 
 async def _check_late(state: State, removed: Tenant, actor: str) -> None:

@@ -128,6 +128,17 @@ class Obstacle(Answer):
     command: str = Field(description="Removes it.")
 
 
+class FinalCharges(Answer):
+    """What a tenant that is removed now is still charged. Later usage records become corrections."""
+
+    months: tuple[str, ...] = Field(description="Open months for which it still gets a statement.")
+    pending_lines: int = Field(description="Manual lines that wait for a second person.")
+    last_month: str = Field(description="The month of its removal, with which its card ends.")
+    rate_card: str | None = Field(description="Its own; null: none.")
+    monthly_minimum: str = Field(description="Charged for the last month, too.")
+    currency: str | None
+
+
 class RemovedTenant(Answer):
     tenant: str
     removed: bool
@@ -135,3 +146,4 @@ class RemovedTenant(Answer):
     obstacles: tuple[Obstacle, ...] = Field(
         description="What stands in the way, or, with `cascade`, was removed with it."
     )
+    charges: FinalCharges

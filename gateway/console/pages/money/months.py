@@ -140,6 +140,9 @@ async def close(visit: Visit) -> Response:
         terms["policy"] = policy
     closed = await visit.api.post(f"/finance/v1/periods/{quote(name)}/close", terms, Month)
     there = f"/console/money/months/{name}"
+    if closed.request is not None:
+        by = closed.request.requested_by
+        return visit.see(there, f"{by} requested to close {month_name(name)}: another person closes it.")
     if closed.state != "closed":
         return visit.see(f"{there}?closing=1", f"{month_name(name)} is being closed.")
     return visit.see(there, f"{month_name(name)} is closed: its figures never change again.")

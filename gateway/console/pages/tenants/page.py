@@ -221,8 +221,10 @@ async def remove(visit: Visit) -> Response:
             f"{name} cannot be removed yet. First remove {first}{rest}. "
             f"Or all at once: florin tenant remove {name} --cascade",
         )
-    await visit.api.delete(f"{_API}/{_segment(name)}")
-    return visit.see("/console/tenants", f"{name} removed. Its usage and costs stay in the ledger.")
+    removed = await visit.api.delete(f"{_API}/{_segment(name)}", RemovedTenant)
+    months = ", ".join(removed.charges.months)
+    still = f" Statements still to come: {months}." if months else ""
+    return visit.see("/console/tenants", f"{name} removed. Its usage and costs stay in the ledger.{still}")
 
 
 def _page(name: str) -> str:

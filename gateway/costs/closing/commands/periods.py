@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.commands.client import Api, Json, read, segment
 from gateway.commands.options import with_options
-from gateway.commands.output import clean, console, facts, note, show, table
+from gateway.commands.output import clean, console, facts, note, say, show, table
 from gateway.commands.session import Session, command, confirm
 from gateway.costs.closing.commands.preview import announce, money, question, show_preview
 from gateway.costs.closing.schemas import ClosedMonth, ClosingPreview, ClosingTerms, Month
@@ -85,22 +85,38 @@ def close(
     if dry_run:
         session.result(api.get(f"{path}/preview", ClosingPreview, query), show_preview)
         return
-    if api.get(path, Month).state != "closed":
+    before = api.get(path, Month)
+    if before.request is not None:
+        note(f"{clean(before.request.requested_by)} requested it at {clean(before.request.requested_at)}.")
+    if before.state != "closed":
         preview = api.get(f"{path}/preview", ClosingPreview, query)
         announce(preview, force=changes.get("force", False))
         confirm(question(preview), yes=yes, unattended=False)
-    session.result(_close(api, path, changes), _closed)
+    month_now = _close(api, path, changes)
+    if month_now.request is not None:
+        session.result(month_now, _requested)
+    else:
+        session.result(read(ClosedMonth, month_now.body, api.url), _closed)
 
 
-def _close(api: Api, path: str, body: Json) -> ClosedMonth:
-    """Retries until the month is closed, and shows progress on a terminal."""
+def _requested(month: Month) -> None:
+    assert month.request is not None
+    by, since = clean(month.request.requested_by), clean(month.request.requested_at)
+    say(f"{clean(month.month)} is not closed yet: {by} requested it at {since}.")
+    note(f"Another person closes it, with the same options: florin cost close {clean(month.month)}")
+
+
+def _close(api: Api, path: str, body: Json) -> Month:
+    """Retries until the month is closed, or a second person has to close it. Shows progress on a terminal."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         month = _watched(api, path, pool.submit(api.post, f"{path}/close", body, Month))
         waited = False
-        while month.state != "closed":
+        while month.state != "closed" and month.request is None:
             waited = True
             month = _watched(api, path, pool.submit(api.post, f"{path}/close", body, Month))
-    return read(ClosedMonth, month.body | {"already": bool(month.already) and not waited}, api.url)
+    if month.request is not None:
+        return month
+    return read(Month, month.body | {"already": bool(month.already) and not waited}, api.url)
 
 
 def _watched(api: Api, path: str, answer: Future[Month]) -> Month:

@@ -126,6 +126,9 @@ def _rows(statement: PreviewedStatement, currency: str | None) -> Iterator[tuple
         for charge in statement.charges.lines:
             yield statement.tenant, _charge(charge), "", "", "", money(charge.amount_cents, currency)
         about = "statement, by rate card"
+    for added in statement.manual:
+        what = f"{added.kind}: {clean(added.reason)}"
+        yield statement.tenant, what, "", "", "", money(added.amount_cents, currency)
     yield statement.tenant, about, "", "", "", money(statement.price_cents, currency)
 
 

@@ -1,4 +1,4 @@
-"""florin cost statement, invoice"""
+"""florin cost statement, invoice, invoices"""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import typer
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.download import download
 from gateway.commands.options import with_options
-from gateway.commands.output import clean, note, say
+from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
+from gateway.costs.closing.commands.preview import money
 from gateway.costs.selling.schemas import Invoice, NewInvoice
+from gateway.schemas.base import Listed
 
 app = typer.Typer()
 
@@ -46,11 +48,18 @@ def statement(
             show_default=False,
         ),
     ] = None,
+    number: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an invoice or credit note. Default: the invoice that counts.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Write a tenant's monthly statement: a page that prints on one sheet of A4, or its figures. With
     --by, also who within the tenant used it: the parts sum to the amount.
 
-    With a rate card it shows prices, without one what the usage cost. Preliminary until the month is closed.
+    With a rate card it shows prices, without one what the usage cost. Preliminary until the month is closed;
+    once it was issued as an invoice, always the same.
 
     Example: florin cost statement --tenant acme --month 2026-07
     """
@@ -60,6 +69,7 @@ def statement(
     params = {"month": month} | ({"format": kind} if kind != "html" else {})
     params |= {} if currency is None else {"currency": currency}
     params |= {} if by is None else {"by": by}
+    params |= {} if number is None else {"number": number}
     saved = download(session.api, f"/finance/v1/statements/{segment(tenant)}", params, path)
     body = {"file": str(path), "bytes": saved.size, "tenant": tenant, "month": month}
     session.result(body, lambda _: note(f"{path}: {saved.size:,} bytes."))
@@ -68,16 +78,67 @@ def statement(
 @command(app, "invoice")
 @with_options(NewInvoice)
 def invoice(session: Session, *, changes: Json) -> None:
-    """Put an invoice's number, tax and due date on a tenant's statement of a closed month.
+    """Issue a tenant's statement of a closed month as an invoice, with its number, tax and due date. It does
+    not change any more.
 
-    Repeat it to replace them; the earlier ones stay in the audit log.
+    To change something, issue a corrected invoice (--corrects, --reason and a number of its own), which
+    replaces the earlier one, or with --credit a credit note, which takes an amount off it.
 
     Example: florin cost invoice --tenant acme --month 2026-07 --number 2026-0117 --tax-percent 19
     """
-    session.result(
-        session.api.post("/finance/v1/invoices", changes, Invoice),
-        lambda invoice: say(
-            f"The statement of {clean(invoice.tenant)} for {clean(invoice.month)} has invoice number "
-            f"{clean(invoice.number)}."
-        ),
+    session.result(session.api.post("/finance/v1/invoices", changes, Invoice), _issued)
+
+
+def _issued(invoice: Invoice) -> None:
+    statement = f"the statement of {clean(invoice.tenant)} for {clean(invoice.month)}"
+    amount = money(invoice.total_cents, invoice.currency)
+    if invoice.kind == "credit_note":
+        say(f"Credit note {clean(invoice.number)} on invoice {clean(invoice.corrects)}: {amount}.")
+    elif invoice.corrects:
+        say(f"Invoice {clean(invoice.number)} replaces {clean(invoice.corrects)}: {statement}, {amount}.")
+    else:
+        say(f"Invoice {clean(invoice.number)}: {statement}, {amount}.")
+
+
+_KINDS = {"invoice": "invoice", "corrected_invoice": "corrected invoice", "credit_note": "credit note"}
+
+
+@command(app, "invoices")
+def invoices(
+    session: Session,
+    *,
+    month: Annotated[str | None, typer.Option(help="Only of this month.", show_default=False)] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.", show_default=False)] = None,
+) -> None:
+    """List invoices, corrected invoices and credit notes. A customer's key sees its own.
+
+    Example: florin cost invoices --month 2026-07
+    """
+    params = {"month": month, "tenant": tenant}
+    session.result(session.api.get("/finance/v1/invoices", Listed[Invoice], params), _listed)
+
+
+def _listed(invoices: Listed[Invoice]) -> None:
+    if not invoices.data:
+        note("No invoice yet: florin cost invoice")
+        return
+    columns = (
+        "number",
+        "kind",
+        "tenant",
+        "month",
+        "before tax",
+        "total",
+        "due",
+        "issued",
+        "corrects",
+        "reason",
     )
+    rows = [
+        (
+            i.number, _KINDS[i.kind], i.tenant, i.month, money(i.amount_cents, i.currency),
+            money(i.total_cents, i.currency), i.due, i.recorded_at[:10], i.corrects, i.reason,
+        )
+        for i in invoices.data
+    ]  # fmt: skip  # as the columns
+    show(table(columns, rows, right=("before tax", "total")))

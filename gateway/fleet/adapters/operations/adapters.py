@@ -25,6 +25,7 @@ from adapters.registry.ingest import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
 from adapters.store.protocol.registry import AuditNote, Change
+from gateway.costs.manual_lines.store import end_fees
 from gateway.errors import FlorinError
 from gateway.evaluations import operations as evaluations
 from gateway.fleet.adapters.operations import quotas
@@ -259,14 +260,20 @@ async def release(state: State, name: AdapterName, version: str, *, actor: str) 
 
 
 async def remove(state: State, name: AdapterName, *, authority: Authority) -> bool:
-    """Remove an adapter with all its versions, and unload them. Returns False if there was none."""
+    """Remove an adapter with all its versions, unload them, and end its fees. Returns False if there was
+    none. Raises LedgerUnavailableError; removing it again then ends its fees."""
     try:
         authority.check_adapter(name)
         versions = await state.registrar.remove(name, actor=authority.actor)
     except NotFoundError:
-        return False
-    await _take_off(state, versions)
-    return True
+        there = False
+    else:
+        there = True
+        await _take_off(state, versions)
+    if authority.sees(str(name)):
+        now, actor = state.clock.now(), authority.actor
+        await asyncio.to_thread(end_fees, state.ledger, name.tenant, now=now, actor=actor, adapter=str(name))
+    return there
 
 
 def find(state: State, name: AdapterName, authority: Authority) -> Adapter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text, text
 
 from gateway.metering.ledger.schema.metadata import AutoId, schema
 
@@ -80,6 +80,68 @@ invoices = Table(
     Column("tax_micros", BigInteger, nullable=False, comment="millionths of a percent"),
     Column("due", String(10), nullable=False, comment="a date; empty: not stated"),
     Column("recorded_at", BigInteger, nullable=False),
+    Column(
+        "kind",
+        String(20),
+        nullable=False,
+        server_default="invoice",
+        comment="`invoice`, `corrected_invoice` or `credit_note`",
+    ),
+    Column(
+        "corrects",
+        Text,
+        nullable=False,
+        server_default=text("''"),
+        comment="number of an invoice; empty: none",
+    ),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("currency", String(3), nullable=False, server_default=text("''")),
+    Column("amount_cents", BigInteger, comment="before tax; null: recorded without a document"),
     Index("invoices_by_tenant", "month", "tenant"),
-    comment="append-only; of the rows with the same month and tenant, the last one counts",
+    comment="append-only; of the rows with the same month and tenant, the last one that is no credit note "
+    "counts",
+)
+
+invoice_documents = Table(
+    "invoice_documents",
+    schema,
+    Column("number", Text, primary_key=True, comment="invoices.number"),
+    Column("form", String(4), primary_key=True, comment="`html`, `json` or `csv`"),
+    Column("content", Text, nullable=False),
+    comment="invoices as they were issued; never changed",
+)
+
+manual_lines = Table(
+    "manual_lines",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column(
+        "kind", String(8), nullable=False, comment="`fee`, `charge`, `credit`, `refund`, or `end` of a fee"
+    ),
+    Column("tenant", Text, nullable=False),
+    Column("adapter", Text, nullable=False, comment="of a fee; empty: the tenant's"),
+    Column("cents", BigInteger, nullable=False, comment="of a fee: per month"),
+    Column("reason", Text, nullable=False, comment="shown on the statement"),
+    Column("begins", String(10), nullable=False, comment="first day of a fee; empty: a single line"),
+    Column("ends", String(10), nullable=False, comment="last day of a fee; empty: it goes on"),
+    Column("prorated", Boolean, nullable=False, comment="by day"),
+    Column("fee", BigInteger, comment="manual_lines.id of the fee that ends"),
+    Column("month", String(7), nullable=False, comment="of a single line, once it is approved"),
+    Column("requested_at", BigInteger, nullable=False),
+    Column("requested_by", Text, nullable=False),
+    Column("approved_at", BigInteger, comment="null: it does not count"),
+    Column("approved_by", Text),
+    Column("withdrawn_at", BigInteger),
+    Column("withdrawn_by", Text),
+    comment="never changed once approved; months keep what they charged",
+)
+
+close_requests = Table(
+    "close_requests",
+    schema,
+    Column("month", String(7), primary_key=True),
+    Column("terms", Text, nullable=False, comment="JSON, as requested"),
+    Column("requested_at", BigInteger, nullable=False),
+    Column("requested_by", Text, nullable=False),
+    comment="months that a second person is to close; the last request for each",
 )

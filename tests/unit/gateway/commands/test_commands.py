@@ -24,11 +24,19 @@ from gateway.fleet.placement.schemas import (
 )
 from gateway.tenants.keys.schemas import Key
 from gateway.tenants.people.schemas import Me, OwnTerms
-from gateway.tenants.schemas.tenants import Tenant, TenantPage
+from gateway.tenants.schemas.tenants import FinalCharges, Tenant, TenantPage
 from tests.support.command_line import KEY
 from tests.support.samples import sample
 
 TENANT = sample(Tenant, name="acme", created=1_700_000_000_000_000, weight=1.0)
+FINAL_CHARGES = sample(
+    FinalCharges,
+    months=["2026-11"],
+    last_month="2026-11",
+    rate_card="small",
+    monthly_minimum="200.00",
+    currency="USD",
+)
 KEY_ROW = sample(Key, id="k1", tenant="acme", role="tenant", created=1, priority="normal", last_used=None)
 NEW_KEY = KEY_ROW | {"key": "fl_k1_s3cret"}
 ENGINE = sample(
@@ -254,31 +262,33 @@ CASES = [
         "DELETE", "/admin/v1/tenants/acme?dry_run=true", None,
         {"tenant": "acme", "removed": False, "exists": True, "obstacles": [
             {"kind": "adapter", "id": "acme/support", "command": "florin adapter remove acme/support"},
-        ]}, "florin adapter remove acme/support",
+        ], "charges": FINAL_CHARGES}, "florin adapter remove acme/support",
     ),
     (
         ("tenant", "remove", "acme", "--yes"),
         "DELETE", "/admin/v1/tenants/acme", None,
-        {"tenant": "acme", "removed": True, "exists": True, "obstacles": []}, "acme removed.",
+        {"tenant": "acme", "removed": True, "exists": True, "obstacles": [], "charges": FINAL_CHARGES},
+        "acme removed.",
     ),
     (
         ("tenant", "remove", "acme", "--cascade", "-y"),
         "DELETE", "/admin/v1/tenants/acme?cascade=true", None,
         {"tenant": "acme", "removed": True, "exists": True, "obstacles": [
             {"kind": "key", "id": "k1", "command": "florin key revoke k1"},
-        ]}, "Revoked key k1.",
+        ], "charges": FINAL_CHARGES}, "Revoked key k1.",
     ),
     (
         ("tenant", "remove", "acme", "--cascade", "--dry-run"),
         "DELETE", "/admin/v1/tenants/acme?dry_run=true&cascade=true", None,
         {"tenant": "acme", "removed": False, "exists": True, "obstacles": [
             {"kind": "key", "id": "k1", "command": "florin key revoke k1"},
-        ]}, "acme would go with these:",
+        ], "charges": FINAL_CHARGES}, "acme would go with these:",
     ),
     (
         ("tenant", "remove", "acme", "-y"),
         "DELETE", "/admin/v1/tenants/acme", None,
-        {"tenant": "acme", "removed": False, "exists": False, "obstacles": []}, "nothing to do",
+        {"tenant": "acme", "removed": False, "exists": False, "obstacles": [], "charges": FINAL_CHARGES},
+        "nothing to do",
     ),
     (("whoami",), "GET", "/admin/v1/me", None, ME, "Uploads per hour"),
     (
@@ -528,7 +538,8 @@ ELSEWHERE = {
     ("cost", "quarantine"),  # test_cost_quarantine
     ("cost", "sample"),  # test_cost_sample
     *(("cost", name) for name in ("periods", "close", "proof", "verify", "anchor")),  # test_cost_periods
-    *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
+    *(("manual-line", name) for name in ("add", "approve", "end", "list", "withdraw")),  # test_manual_lines
+    *(("cost", name) for name in ("invoice", "invoices", "margin")),  # test_rate_cards
     *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards
     *(("batch", name) for name in ("list", "show", "cancel")),  # test_batches
     *(("cost", "policy", name) for name in ("show", "set")),  # test_cost_policy

@@ -4,7 +4,7 @@ from alembic import op
 from sqlalchemy import BigInteger, Column, Integer, PrimaryKeyConstraint, String, Text
 
 revision = "0017"
-down_revision = "0014"
+down_revision = "0016"
 
 
 def upgrade() -> None:

@@ -202,13 +202,47 @@ async def test_an_invoice_needs_a_final_statement_and_a_number_of_its_own(client
         made = await client.post("/finance/v1/invoices", json=body)
         again = await client.post("/finance/v1/invoices", json=body)
         taken = await client.post("/finance/v1/invoices", json={**body, "tenant": "bolt"})
-        replaced = await client.post("/finance/v1/invoices", json={**body, "number": "18"})
+        other = await client.post("/finance/v1/invoices", json={**body, "number": "18"})
+        correction = {**body, "number": "18", "corrects": "17", "tax_percent": "20"}
+        silent = await client.post("/finance/v1/invoices", json=correction)
+        corrected = await client.post("/finance/v1/invoices", json={**correction, "reason": "Typing error"})
+        credit = {**body, "number": "C-1", "corrects": "18", "reason": "Outage", "credit": "0.01"}
+        credited = await client.post("/finance/v1/invoices", json=credit)
+        stray = await client.post("/finance/v1/invoices", json={**credit, "corrects": "", "reason": ""})
         listed = (await client.get("/finance/v1/invoices", params={"month": "2026-10"})).json()["data"]
-    assert [a.status_code for a in (open_month, unknown, bad, made, again, taken, replaced)] == [
-        409, 409, 400, 201, 200, 409, 201,
+    answers = (
+        *(open_month, unknown, bad, made, again, taken),
+        *(other, silent, corrected, credited, stray),
+    )
+    assert [answer.status_code for answer in answers] == [
+        409, 409, 400, 201, 200, 409,
+        409, 400, 201, 201, 400,
     ]  # fmt: skip  # one answer after the other
+    assert "--corrects 17 --reason" in other.json()["error"]["message"]
     assert "florin cost close 2026-11" in open_month.json()["error"]["message"]
-    assert [one["number"] for one in listed] == ["17", "18"]
+    assert [invoice["number"] for invoice in listed] == ["17", "18", "C-1"]
+    assert [invoice["tax_percent"] for invoice in listed] == ["19", "20", "20"]
+
+
+async def test_a_customer_reads_its_statement_as_it_was_issued(client_for, sold):
+    body = {"tenant": "acme", "month": "2026-10", "number": "17"}
+    async with client_for() as client:
+        await client.post("/finance/v1/invoices", json=body)
+        correction = {
+            **body,
+            "number": "18",
+            "corrects": "17",
+            "reason": "VAT was missing",
+            "tax_percent": "19",
+        }
+        await client.post("/finance/v1/invoices", json=correction)
+    async with client_for(Role.TENANT, "acme") as client:
+        path, asked = "/finance/v1/statements/acme", {"month": "2026-10", "format": "json"}
+        now, then = [(await client.get(path, params=asked | more)).json() for more in ({}, {"number": "17"})]
+        unknown = await client.get(path, params={**asked, "number": "16"})
+    assert [statement["invoice"]["number"] for statement in (now, then)] == ["18", "17"]
+    assert [bool(statement["tax_cents"]) for statement in (now, then)] == [True, False]
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "number")
 
 
 async def test_a_customer_is_not_told_to_add_a_price(client_for, sold):

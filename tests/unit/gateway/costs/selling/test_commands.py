@@ -146,12 +146,42 @@ def test_an_empty_month_has_no_margin(fake):
     assert "No usage in 2026-10." in fake.florin("cost", "margin").stderr
 
 
-def test_an_invoice(fake):
-    fake.answer("POST", "/finance/v1/invoices", sample(Invoice, **INVOICE), 201)
+ISSUED = sample(Invoice, **INVOICE, currency="USD", amount_cents=10_000, tax_cents=1900, total_cents=11_900)
+CREDIT_NOTE = ISSUED | {"number": "C-1", "kind": "credit_note", "corrects": "17", "reason": "Outage."}
+
+
+@pytest.mark.parametrize(
+    ("more", "answer", "says"),
+    [
+        ((), ISSUED, "Invoice 17: the statement of acme for 2026-10, 119.00 USD."),
+        (
+            ("--corrects", "16", "--reason", "Typing error"),
+            ISSUED | {"kind": "corrected_invoice", "corrects": "16"},
+            "Invoice 17 replaces 16: the statement of acme for 2026-10, 119.00 USD.",
+        ),
+        (
+            ("--corrects", "17", "--reason", "Outage.", "--credit", "1"),
+            CREDIT_NOTE | {"amount_cents": -100, "tax_cents": -19, "total_cents": -119},
+            "Credit note C-1 on invoice 17: -1.19 USD.",
+        ),
+    ],
+)
+def test_an_invoice(fake, more, answer, says):
+    fake.answer("POST", "/finance/v1/invoices", answer, 201)
     of = ("cost", "invoice", "--tenant", "acme", "--month", "2026-10", "--number", "17")
-    done = fake.florin(*of, "--tax-percent", "19", "--tax-name", "VAT")
-    assert fake.asked[0][2] == INVOICE
-    assert "acme for 2026-10 has invoice number 17" in done.stdout
+    done = fake.florin(*of, "--tax-percent", "19", "--tax-name", "VAT", *more)
+    names = (name.removeprefix("--") for name in more[::2])
+    assert fake.asked[0][2] == INVOICE | dict(zip(names, more[1::2], strict=True))
+    assert says in " ".join(done.stdout.split())
+
+
+def test_invoices(fake):
+    fake.answer("GET", "/finance/v1/invoices?month=2026-10", {"data": [ISSUED, CREDIT_NOTE]})
+    _, invoice, note = fake.florin("cost", "invoices", "--month", "2026-10").stdout.splitlines()
+    assert invoice.split()[:8] == ["17", "invoice", "acme", "2026-10", "100.00", "USD", "119.00", "USD"]
+    assert note.split()[-2:] == ["17", "Outage."]
+    fake.answer("GET", "/finance/v1/invoices", {"data": []})
+    assert "florin cost invoice" in fake.florin("cost", "invoices").stderr
 
 
 def test_a_statement_s_figures(fake, tmp_path):
@@ -161,3 +191,7 @@ def test_a_statement_s_figures(fake, tmp_path):
     of = ("cost", "statement", "--tenant", "acme", "--month", "2026-10", "--format", "json", "-o", str(path))
     assert fake.florin(*of).exit_code == 0
     assert json.loads(path.read_text()) == figures
+    issued = "/finance/v1/statements/acme?month=2026-10&format=json&number=17"
+    fake.answer("GET", issued, figures | {"amount_cents": 6})
+    assert fake.florin(*of, "--number", "17").exit_code == 0
+    assert json.loads(path.read_text())["amount_cents"] == 6

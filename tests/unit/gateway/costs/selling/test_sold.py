@@ -14,7 +14,8 @@ from gateway.costs.margins.margin import month_margin
 from gateway.costs.proofs.merkle import RECORD_FIELDS
 from gateway.costs.proofs.proof import public, verify_proof
 from gateway.costs.reports.closed_months import covered_page, proof_of
-from gateway.costs.selling.invoices import Invoice, add_invoice
+from gateway.costs.selling.invoices import Invoice
+from gateway.costs.statement.issuing import issue, show
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import period_tenants, usage
@@ -182,8 +183,10 @@ def test_the_public_part_of_a_statement_without_lines_of_retries():
 
 
 def test_the_page_shows_charges_tax_and_due_date_and_no_gpu(ledger):
-    add_invoice(ledger, Invoice("2026-10", "acme", "2026-0117", "VAT", 19_000_000, "2026-11-30", NOW))
-    page = statement_page(ledger, "acme", "2026-10", issuer="Nordlicht", now=NOW, known=True)
+    invoice = Invoice("2026-10", "acme", "2026-0117", "VAT", 19_000_000, "2026-11-30", NOW)
+    issue(ledger, invoice, issuer="Nordlicht")
+    asked = {"issuer": "Nordlicht", "now": NOW, "known": True}
+    page = show(ledger, "acme", "2026-10", form="html", **asked)
     made = statement(ledger, "acme", "2026-10")
     assert made["total_cents"] == made["amount_cents"] + made["tax_cents"]
     assert made["invoice"]["number"] == "2026-0117"

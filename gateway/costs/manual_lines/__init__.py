@@ -1,0 +1,1 @@
+"""Fees, charges, credits and refunds that a person enters."""
