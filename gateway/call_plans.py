@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapters.registry.catalog import Catalog, Target
-from gateway.dataplane.request import Endpoint
+from gateway.dataplane.request import Endpoint, Sold
 from gateway.errors import FlorinError
 from gateway.routing.query_of_death import Group
 from gateway.routing.queue_ticket import LEVELS
@@ -29,6 +29,7 @@ class CallPlan:
     key: Key
     tenant: Tenant
     target: Target
+    sold: Sold
     engine_name: str
     """The target's name on engines, as the two next are for people and for headers."""
     label: str
@@ -102,6 +103,7 @@ class CallPlans:
 
     def _plan(self, key: Key, endpoint: Endpoint, target: Target) -> CallPlan:
         tenant, engine_name, label = self._directory.tenants[key.tenant], target.engine_name, target.label
+        adapter = target.version.adapter if target.version else ""
         requires = self._directory.requires(key.tenant, target.owner)
         if endpoint.task is not None:
             requires = self._router.require_task(target, requires, endpoint.task, endpoint.path)
@@ -109,6 +111,7 @@ class CallPlans:
             key,
             tenant,
             target,
+            Sold(adapter, target.base_model),
             engine_name,
             label,
             (b"x-florin-adapter", label.encode()),
@@ -117,7 +120,7 @@ class CallPlans:
             self.cost_centre(key, target),
             f"{_cache_group(tenant)} {engine_name}",
             LEVELS[key.priority],
-            (key.tenant, target.version.adapter if target.version else ""),
+            (key.tenant, adapter),
             f"{endpoint.route} {engine_name}",
             None if target.canary is None else self._plan(key, endpoint, target.canary),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,6 +36,8 @@ from gateway.routing.router import Router
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
 from gateway.tenants.limits.grant import UNLIMITED, Grant
+from gateway.tenants.limits.needs import Prices
+from gateway.units import decimal_text
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class Delivery:
     faults: EngineFaults
     decisions: DecisionLog
     max_answer_bytes: int
+    prices: Prices
 
     async def deliver(self, request: Request) -> None:
         """Make attempts until the answer is delivered. Raises FlorinError and AdaptersError for the client,
@@ -143,6 +147,7 @@ class Delivery:
             self.metrics,
             request.resumable if resumes_on(engine) else None,
             max_answer_bytes=self.max_answer_bytes,
+            cost=self.cost_of(request, engine, record),
         )
         try:
             with exchange.scope:
@@ -220,10 +225,35 @@ class Delivery:
             record.reports_at_end(state.answer_speed, most=call.most_output)
         return record
 
+    def cost_of(self, request: Request, engine: Engine, record: AttemptMeter) -> Callable[[], str] | None:
+        """For the header `x-florin-cost`, which a client asks for by sending it; None: it did not, or its
+        tenant has no rate card."""
+        if not any(name == b"x-florin-cost" for name, _ in request.exchange.headers):
+            return None
+        tenant = request.plan.tenant.name
+        currency = self.prices.currency(tenant)
+        price = self.prices.of(tenant, request.call.sold, engine.gpu_type)
+        if currency is None or price is None:
+            return None
+
+        def cost() -> str:
+            reasoning, requests = record.billed_besides
+            billionths = price.cost(*record.billed, reasoning=reasoning, requests=requests)
+            return f"{decimal_text(billionths, 9)} {currency}"
+
+        return cost
+
     def count(self, request: Request, engine: Engine, record: AttemptMeter) -> None:
         """Count an attempt that has ended in the tenant's limits, and end its span."""
         if request.grant is not UNLIMITED:
-            request.grant.count(*record.billed, choices=request.call.choices)
+            reasoning, requests = record.billed_besides
+            request.grant.count(
+                *record.billed,
+                choices=request.call.choices,
+                reasoning=reasoning,
+                requests=requests,
+                gpu_type=engine.gpu_type,
+            )
         spans = request.exchange.context.spans
         if spans is not None:
             waited = request.routing_state.ticket.waited

@@ -154,6 +154,7 @@ class Lifecycle:
         context.adapter, context.model = plan.label, call.model
         requires = self.required_labels(plan, call)
         call.context = plan.context
+        call.sold = plan.sold._replace(batch=True) if batch else plan.sold
         grant = self.limiter.enter(plan.tenant, key, call) or await self.wait_for_grant(exchange, key, call)
         if grant is not UNLIMITED:
             exchange.grant = grant

@@ -36,10 +36,11 @@ def with_options(
     only: Sequence[str] = (),
     but: Sequence[str] = (),
     changes_only: bool = False,
+    all_optional: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`sections`: only these parts of `body`. `only`: these fields. `but`: fields that the command asks for
     in its own way. `changes_only`: what is left out stays, so no default is shown. What the API requires, the
-    command requires."""
+    command requires; `all_optional`: a file may have it instead."""
     fields = [field for section in sections or ("",) for field in options_of(body, *filter(None, [section]))]
     fields = [
         field
@@ -59,7 +60,9 @@ def with_options(
 
         signature = inspect.signature(function, eval_str=True)
         own = [p for p in signature.parameters.values() if p.name != "changes"]
-        parameters = [*own, *(_parameter(field, defaults=not changes_only) for field in fields)]
+        required = {field.name for field in fields if field.required and not all_optional}
+        options = (_parameter(f, defaults=not changes_only, required=f.name in required) for f in fields)
+        parameters = [*own, *options]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect's protocol
         return run
 
@@ -115,7 +118,7 @@ def _emptied(values: Iterable[str]) -> list[str]:
     return [] if given == [NONE] else given
 
 
-def _parameter(field: OptionField, *, defaults: bool) -> inspect.Parameter:
+def _parameter(field: OptionField, *, defaults: bool, required: bool) -> inspect.Parameter:
     # A count that `none` may clear, or that may be written as 100k, is text until it is parsed.
     kind: Any = str
     settings: dict[str, Any] = {"metavar": field.option.metavar or _METAVARS.get(field.kind)}
@@ -138,8 +141,8 @@ def _parameter(field: OptionField, *, defaults: bool) -> inspect.Parameter:
             shown = duration(field.default)
         words += f" Default: {shown}."
     option = typer.Option(field.flag, help=words, show_default=False, **settings)
-    default = inspect.Parameter.empty if field.required else None
-    annotation = Annotated[kind if field.required else kind | None, option]  # type: ignore[valid-type]  # a type that varies
+    default = inspect.Parameter.empty if required else None
+    annotation = Annotated[kind if required else kind | None, option]  # type: ignore[valid-type]  # a type that varies
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )

@@ -19,13 +19,15 @@ from adapters.store.protocol.limits import FLOWS, RATES, Flow
 from gateway.composition.context import WorkerContext
 from gateway.composition.registry import Registry
 from gateway.config import Settings
-from gateway.metering.ledger.budget_usage import tokens_used
+from gateway.costs.price_list import PriceList
+from gateway.dataplane.request import Sold
+from gateway.metering.ledger.budget_usage import Used, tokens_used
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.records import BATCH
 from gateway.tenants.directory import Directory
 from gateway.tenants.limits.budget_watch import BudgetWatch
 from gateway.tenants.limits.limiter import Limiter
-from gateway.tenants.limits.needs import price_for
 from gateway.tenants.limits.periods import period_of
 
 log = logging.getLogger(__name__)
@@ -42,16 +44,17 @@ class LimitParts:
     settings: Settings
     directory: Directory
     ledger: Ledger
+    prices: PriceList
 
     async def used(self, subject: str, start: int, end: int) -> Mapping[int, int]:
-        """What the ledger says a subject used in [start, end), by flow; money only with prices. Raises
-        StoreUnavailableError."""
+        """What the ledger says a subject used in [start, end), by flow; money as far as prices are known.
+        Raises StoreUnavailableError."""
         whose, _, name = subject.partition(":")
         key = self.directory.keys.get(name) if whose == "key" else None
         tenant = key.tenant if key else name
         known = self.directory.tenants.get(tenant)
         try:
-            counts = await asyncio.to_thread(
+            parts = await asyncio.to_thread(
                 tokens_used,
                 self.ledger,
                 tenant,
@@ -62,16 +65,22 @@ class LimitParts:
             )
         except LedgerUnavailableError as error:
             raise StoreUnavailableError(f"The ledger cannot be read: {error}") from error
-        prompt, _, completion = counts
-        tokens = prompt + completion
-        price = price_for(self.settings, tenant)
-        money = price.cost(*counts) if price else 0
+        tokens = sum(part.prompt + part.completion for part in parts)
+        money = sum(self._cost(tenant, part) for part in parts)
         return {
             Flow.TOKENS_PER_DAY: tokens,
             Flow.TOKENS_PER_MONTH: tokens,
             Flow.MONEY_PER_DAY: money,
             Flow.MONEY_PER_MONTH: money,
         }
+
+    def _cost(self, tenant: str, part: Used) -> int:
+        sold = Sold(part.adapter, part.base_model, part.service_tier == BATCH)
+        price = self.prices.of(tenant, sold, part.gpu_type)
+        if price is None:
+            return 0
+        counts = part.prompt, part.cached, part.completion
+        return price.cost(*counts, reasoning=part.reasoning, requests=part.requests)
 
     async def post(self, body: dict[str, Any]) -> bool:
         """Send a budget's warning, if a webhook is configured. Returns whether nothing is left to do."""
@@ -108,7 +117,8 @@ def build_limits(
     context: WorkerContext, registry: Registry, ledger: Ledger
 ) -> tuple[LimitParts, Limiter, BudgetWatch]:
     store, directory, metrics, now = registry.store, registry.directory, context.metrics, context.clock.now
-    parts = LimitParts(context.settings, directory, ledger)
+    prices = PriceList(ledger, now)
+    parts = LimitParts(context.settings, directory, ledger, prices)
 
     async def used_now(subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
         used = {}
@@ -118,6 +128,8 @@ def build_limits(
             used[flow] = (await parts.used(subject, start, end))[flow]
         return used
 
-    limiter = Limiter(store, context.name, directory, context.settings, metrics, used=used_now, now=now)
+    limiter = Limiter(
+        store, context.name, directory, context.settings, metrics, prices, used=used_now, now=now
+    )
     watch = BudgetWatch(store, directory, metrics, used=parts.used, post=parts.post, now=now)
     return parts, limiter, watch

@@ -6,8 +6,6 @@ from pydantic import BaseModel, Field, field_validator
 
 from gateway.config.field_types import RELOAD, http_url
 
-_PRICE = r"^(\d{1,6}(\.\d{1,9})?)?$"
-
 
 class LimitSettings(BaseModel):
     limits_when_store_away: str = Field(
@@ -17,36 +15,12 @@ class LimitSettings(BaseModel):
         "them (`open`), and count what they used once it is back; or refuse them with 503 (`closed`).",
         json_schema_extra=RELOAD,
     )
-    price_input: str = Field(
-        "",
-        pattern=_PRICE,
-        description="Price of a million prompt tokens, for budgets in money. Empty: none.",
-        json_schema_extra=RELOAD,
-    )
-    price_cached: str = Field(
-        "",
-        pattern=_PRICE,
-        description="Price of a million prompt tokens from the prefix cache. Empty: `FLORIN_PRICE_INPUT`.",
-        json_schema_extra=RELOAD,
-    )
-    price_output: str = Field(
-        "",
-        pattern=_PRICE,
-        description="Price of a million output tokens. Empty: none.",
-        json_schema_extra=RELOAD,
-    )
     budget_webhook: str = Field(
         "",
         description="http(s) URL to which Florin posts JSON once per budget and period, when the budget's "
         "soft threshold is passed. Private addresses must be allowed by `FLORIN_SOURCE_PRIVATE`.",
         json_schema_extra=RELOAD,
     )
-
-    @field_validator("price_input", "price_cached", "price_output", mode="before")
-    @classmethod
-    def _price(cls, value: object) -> object:
-        """YAML reads a price as a number."""
-        return str(value) if isinstance(value, int | float) else value
 
     @field_validator("budget_webhook")
     @classmethod

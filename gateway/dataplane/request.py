@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -126,6 +126,18 @@ class Endpoint:
             error.message = _QUOTED.sub(lambda name: f"`{self.named(name[1])}`", error.message)
 
 
+class Sold(NamedTuple):
+    """What a request is for, as far as a rate card may tell prices apart before an engine is chosen."""
+
+    adapter: str = ""
+    """Full name; empty for the base model."""
+    base_model: str = ""
+    batch: bool = False
+
+
+UNNAMED: Final = Sold()
+
+
 @dataclass(slots=True)
 class Call:
     """One checked request.
@@ -165,6 +177,7 @@ class Call:
     """`output_limit`, once `payload` has emptied the body."""
     size: int = 0
     """Bytes of the body."""
+    sold: Sold = UNNAMED
     context: int = 0
     """Most tokens of a prompt and its answer that the model's engines take; 0: unknown."""
     encoding: str = ""

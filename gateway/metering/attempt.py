@@ -199,6 +199,12 @@ class AttemptMeter:
         return (0, 0, completion) if self.outcome in CONTINUED else (prompt, cached or 0, completion)
 
     @property
+    def billed_besides(self) -> tuple[int, int]:
+        """Reasoning tokens, a part of the completion's, and requests that the tenant pays for: none if the
+        attempt does not count, and no request if it continued another's answer."""
+        return (self._reasoning, int(self.outcome not in CONTINUED)) if self._billable else (0, 0)
+
+    @property
     def billable(self) -> bool:
         return self._billable
 

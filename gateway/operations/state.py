@@ -19,6 +19,7 @@ from gateway.batches.runner import BatchRunner
 from gateway.config import Settings
 from gateway.costs.export.spool import Spool
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.price_list import PriceList
 from gateway.evaluations.runner import EvaluationRunner
 from gateway.lifecycle import Lifecycle
 from gateway.metering.ledger.ledger import Ledger
@@ -84,6 +85,7 @@ class State:
     ledger_process: LedgerProcess
     metrics: Metrics
     lifecycle: Lifecycle
+    prices: PriceList
     intake: Intake
     spool: Spool
     security: TransportSecurity

@@ -7,6 +7,7 @@ Whatever a client may take for the end of the response (the last choice's finish
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -62,6 +63,8 @@ class Relay:
     """What the client has received of a stream that another engine can resume; None: not resumable."""
     max_answer_bytes: int
     """Maximum size of a response that is not a stream."""
+    cost: Callable[[], str] | None = None
+    """What the attempt cost the client, once its record has ended; None: it did not ask."""
     _held: bytearray = field(default_factory=bytearray)
     """Events of a stream that were not sent yet."""
     _counts: FinalCounts | None = None
@@ -101,6 +104,8 @@ class Relay:
         self.record.end(Outcome.OK, billable=True, exact=usage.exact)
         if not self.record.written:
             await self.record.logged()
+        if self.cost is not None:
+            self.exchange.extra_headers.append((b"x-florin-cost", self.cost().encode()))
         await self.exchange.respond(200, rendered)
 
     async def stream(self, response: EngineConnection) -> None:

@@ -10,15 +10,21 @@ import math
 import statistics
 import time
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from adapters.store.protocol.limits import Share
 from gateway.config import Settings
+from gateway.costs.price_list import PriceList
+from gateway.costs.selling.cards import Assignment, RateCard, RateCards
 from gateway.dataplane.request import CHAT, Call
+from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Directory, Key, Role, Tenant
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
+from gateway.units import Micros
 
+_PRICES = (Micros(10**6), Micros(10**6), Micros(10**7), Micros(0))
+_CARD = RateCard("standard", "2020-01", "USD", *_PRICES, 0, 0, 0, "", 0)
 ROUNDS, REQUESTS = 15, 20_000
 _ALL = Limits(requests_per_minute=10**9, tokens_per_minute=10**11, concurrent=10**6)
 _BUDGET = Budget(tokens_per_day=10**14, money_per_month=Decimal(8_000_000))
@@ -44,10 +50,12 @@ def microseconds(limits: Limits, budget: Budget) -> list[float]:
     """CPU time per request, of each round: admission, counting, settlement, headers."""
     tenant = Tenant("acme", base_access=False, created=0, limits=limits, budget=budget)
     key = Key("k1", "acme", Role.TENANT, "digest", 0)
-    settings = Settings(price_input="1", price_output="10")
+    prices = PriceList(cast("Ledger", _Unused()), lambda: time.time_ns() // 1000)
+    prices.load(RateCards([_CARD], [Assignment("acme", _CARD.name, _CARD.valid_from, 0)]))
     limiter = Limiter(
-        _Unused(), "w1", Directory(), settings, _Unused(), used=_no_usage, now=lambda: time.time_ns() // 1000
-    )
+        _Unused(), "w1", Directory(), Settings(), _Unused(), prices,
+        used=_no_usage, now=lambda: time.time_ns() // 1000,
+    )  # fmt: skip
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
     call = Call(
         CHAT, body, "support", stream=False, n=1, prompts=1, include_usage=False, continuous_usage=False,

@@ -17,8 +17,9 @@ from aiohttp import web
 
 from adapters.store.protocol.limits import Flow
 from adapters.store.protocol.registry import Change
+from gateway.costs.selling.card_lines import CardLine
+from gateway.dataplane.request import Sold
 from gateway.tenants import directory
-from gateway.tenants.limits.needs import price_for
 from gateway.tenants.limits.subject_account import REPORT_SECONDS
 from gateway.tenants.operations.limits import usage
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
@@ -27,6 +28,7 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_cancellation import Request, hang_up_after, settled
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until
+from tests.unit.gateway.costs.selling.cards import sell
 
 HELLO = [{"role": "user", "content": "Hello there"}]
 
@@ -200,9 +202,14 @@ async def test_one_request_at_a_time_may_move_between_gateways(pair: Pair):
 
 async def test_200_calls_overrun_a_budget_of_a_cent_by_less_than_one_request(pair: Pair):
     """Each uses all the output it may, and gives a little of its prompt back."""
+    line = CardLine("support", 10**6, 10**6, 10**7, adapter="acme/support")
+    sell(pair.one.state.ledger, "acme", input_micros=10**9, output_micros=10**9, lines=(line,))
+    for gateway in pair.gateways:
+        await gateway.state.prices.refresh()
     await pair.grant(budget=Budget(money_per_day=Decimal("0.01")))
-    price = price_for(pair.one.state.settings, "acme")
+    price = pair.one.state.prices.of("acme", Sold("acme/support"), "")
     assert price is not None
+    assert (price.input, price.output) == (10**9, 10**10), "the adapter's own line"
     already = 2 * price.cost(50, 0, 5)  # of the fixture
     found = await pair.outcomes(200, max_tokens=200, extra_body={"ignore_eos": True})
     assert found.keys() <= {"ok", "budget_reserved", "budget_exhausted"}
@@ -218,6 +225,25 @@ async def test_200_calls_overrun_a_budget_of_a_cent_by_less_than_one_request(pai
     final = await pair.response(max_tokens=200)
     error = final.json()["error"]
     assert (final.status_code, error["type"]) == (429, "insufficient_quota")
+
+
+async def test_a_request_says_what_it_cost_if_it_is_asked(pair: Pair):
+    line = CardLine("support", 2_000_000, 1_000_000, 20_000_000, adapter="acme/support", request_micros=1_000)
+    body = {"model": "support", "messages": HELLO, "max_tokens": 5}
+    asking = {"x-florin-cost": "true"}
+    async with pair.one.http(pair.one.keys["acme"]) as http:
+        at_cost = await http.post("/v1/chat/completions", json=body, headers=asking)
+        sell(pair.one.state.ledger, "acme", lines=(line,))
+        await pair.one.state.prices.refresh()
+        plain = await http.post("/v1/chat/completions", json=body)
+        answer = await http.post("/v1/chat/completions", json=body, headers=asking)
+        stream = await http.post("/v1/chat/completions", json=body | {"stream": True}, headers=asking)
+    assert not {"x-florin-cost"} & {*at_cost.headers, *plain.headers, *stream.headers}
+    usage = answer.json()["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    tokens = 2 * (usage["prompt_tokens"] - cached) + cached + 20 * usage["completion_tokens"]
+    amount, currency = answer.headers["x-florin-cost"].split()
+    assert (Decimal(amount), currency) == (Decimal(tokens) / 10**6 + Decimal("0.001"), "USD")
 
 
 async def test_an_exhausted_budget_says_when_its_period_ends(pair: Pair):

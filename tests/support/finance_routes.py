@@ -13,6 +13,7 @@ from adapters.store.protocol.registry import Event
 from gateway.api import finance
 from gateway.api.dependencies import get_state, require_finance, require_operator, require_staff
 from gateway.api.exception_handlers import install
+from gateway.costs.price_list import PriceList
 from gateway.costs.prices import routes as prices
 from gateway.operations.authorization import check_role
 from gateway.runtime.clock import system_time
@@ -51,6 +52,7 @@ def installed(ledger_with, contents, now):
         meter=MeterStub(),
         ledger_process=LedgerProcessHere(ledger),
         clock=SimpleNamespace(now=now),
+        prices=PriceList(ledger, now),
         catalog=SimpleNamespace(engines={}),
         directory=directory,
         settings=SimpleNamespace(redis_prefix="florin", two_person_approval=False),

@@ -180,7 +180,7 @@ async def running_gateway(
     """Its deadlines are longer than a busy machine may stand still; tests of deadlines set their own."""
     defaults = {
         "placement_timeout": PATIENCE_S, "probe_interval": 0.2, "probe_timeout": 10.0, "shutdown_grace": 5.0,
-        "price_input": "1", "price_output": "10", "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
+        "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
         "separate_ledgers": True, "operator_key": OPERATOR_KEY,
         "ledger_warm_up": False, "failed_keys_per_address": 0, "base_model_dirs": str(state_dir.parent),
     }  # fmt: skip

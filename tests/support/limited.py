@@ -8,10 +8,11 @@ from typing import Any
 
 from adapters.errors import StoreUnavailableError
 from gateway.config import Settings
-from gateway.dataplane.request import CHAT, Call
+from gateway.dataplane.request import CHAT, Call, Sold
 from gateway.tenants.directory import Directory, Key, Role, Tenant
 from gateway.tenants.limits.grant import Grant
 from gateway.tenants.limits.limiter import Limiter
+from gateway.tenants.limits.needs import TokenPrice
 from gateway.tenants.limits.subject_account import REPORT_SECONDS
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
 from tests.doubles.memory_store import MemoryStore
@@ -58,6 +59,20 @@ class Refusals:
         self.seen.append((tenant, limit))
 
 
+class FixedPrices:
+    """What everybody pays: 1 per million input tokens, 10 per million output tokens."""
+
+    price = TokenPrice(10**9, 10**9, 10**10, 10**10)
+
+    def of(self, tenant: str, sold: Sold, gpu_type: str | None) -> TokenPrice:
+        del tenant, sold, gpu_type
+        return self.price
+
+    def currency(self, tenant: str) -> str:
+        del tenant
+        return "USD"
+
+
 class Workers:
     """Several workers of one installation, and one tenant with one key."""
 
@@ -77,7 +92,7 @@ class Workers:
         self.key = Key("k1", "acme", Role.TENANT, "digest", 0, limits=key_limits)
         self.directory = Directory()
         self.directory.tenants["acme"], self.directory.keys["k1"] = self.tenant, self.key
-        self.settings = Settings(price_input="1", price_output="10", **settings)
+        self.settings = Settings(**settings)
         self.refusals = Refusals()
         self.used = used
         """What the ledger says of each budget."""
@@ -96,6 +111,7 @@ class Workers:
             self.directory,
             self.settings,
             self.refusals,
+            FixedPrices(),
             used=self._used,
             now=lambda: self.ms * 1000,
             clock=self.clock,

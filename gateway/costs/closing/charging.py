@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from sqlalchemy import Connection
 
@@ -14,25 +14,32 @@ from gateway.costs.closing.documents import (
     Charges,
     CorrectionCharge,
     CostCharge,
+    DiscountCharge,
     ManualCharge,
     MinimumCharge,
+    RequestCharge,
     ResidencyCharge,
     ResidentAdapter,
     TenantStatement,
+    TierPrice,
     TokenCharge,
 )
 from gateway.costs.closing.settlement import Settlement
 from gateway.costs.manual_lines.lines import Lines, MonthLine
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.selling.cards import RateCards
+from gateway.costs.selling.cards import RateCard, RateCards
 from gateway.costs.selling.charges import (
     BATCH_SKU,
+    DISCOUNT_SKU,
     MINIMUM_SKU,
     RESIDENCY_SKU,
     SKUS,
+    KindCharge,
+    LineCharges,
     MonthCharges,
     MonthCorrection,
     TenantMonth,
+    line_sku,
     price_id,
 )
 from gateway.costs.selling.posted import tenant_months
@@ -90,17 +97,19 @@ def _manual(line: MonthLine) -> ManualCharge:
 
 def charges_of(month: TenantMonth, step: int = 1) -> Charges:
     """Each amount exactly and in cents. The sum is rounded once, half up; its parts by largest remainder, so
-    that they sum to it: first tokens, residency, minimum and corrections, then the kinds of tokens."""
+    that they sum to it: first what is charged for what, then the kinds of usage."""
     current = month.current
     parts: dict[str, int] = {}
     if current is None:
         parts["cost"] = month.cost
     else:
-        parts |= {"tokens": sum(kind.amount for kind in current.kinds), "minimum": current.top_up}
+        parts |= {"tokens": current.used, "minimum": current.top_up}
         if current.resident:
             parts["residency"] = current.residency
         if current.batch_discount:
             parts["batch"] = current.batch_discount
+        if current.discount:
+            parts["discount"] = current.discount
     parts |= {f"priced {name}": change.amount for name, change in month.corrections.items()}
     parts |= {f"cost {name}": cost for name, cost in month.corrected_cost.items()}
     price = cents_of(month.amount, step)
@@ -141,28 +150,27 @@ def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iter
     """What there was nothing of has no line, so that the documents of earlier months stay as they were."""
     card = charges.card
     of_kinds = rounded({n: kind.amount for n, kind in enumerate(charges.kinds)}, cents["tokens"], step=step)
-    for n, kind in enumerate(charges.kinds):
-        yield TokenCharge(
-            kind=kind.kind,
-            sku=SKUS[kind.kind],
-            price=price_id(card, kind.kind),
-            tokens=kind.tokens,
-            free_tokens=kind.free,
-            per_million=kind.rate_micros,
-            **_amounts(kind.amount, of_kinds[n]),
-        )
-    if charges.resident:
+    pairs = [(line, kind) for line in charges.lines for kind in line.kinds]
+    for n, (line, kind) in enumerate(pairs):
+        if kind.quantity or not line.line.name:
+            yield _of_kind(card, line, kind, of_kinds[n])
+    resident = [line for line in charges.lines if line.resident]
+    residencies = {n: line.residency for n, line in enumerate(resident)}
+    of_residents = rounded(residencies, cents.get("residency", 0), step=step)
+    for n, line in enumerate(resident):
+        name = line.line.name
         yield ResidencyCharge(
             kind="residency",
-            sku=RESIDENCY_SKU,
-            price=price_id(card, "residency"),
-            hours=total(charges.resident.values()),
-            per_hour=card.residency_micros,
+            sku=line_sku(RESIDENCY_SKU, name),
+            price=price_id(card, "residency", name),
+            **_of_line(name),
+            hours=total(line.resident.values()),
+            per_hour=line.per_hour,
             adapters=tuple(
                 ResidentAdapter(adapter=adapter, hours=hours)
-                for adapter, hours in sorted(charges.resident.items())
+                for adapter, hours in sorted(line.resident.items())
             ),
-            **_amounts(charges.residency, cents["residency"]),
+            **_amounts(line.residency, of_residents[n]),
         )
     if charges.batch_discount:
         yield BatchDiscount(
@@ -175,6 +183,15 @@ def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iter
             batch_percent=card.batch_percent,
             **_amounts(charges.batch_discount, cents["batch"]),
         )
+    if charges.discount:
+        yield DiscountCharge(
+            kind="discount",
+            sku=DISCOUNT_SKU,
+            price=price_id(card, "discount"),
+            percent=charges.discount_percent,
+            until=card.discount_until or None,
+            **_amounts(charges.discount, cents["discount"]),
+        )
     if charges.top_up:
         yield MinimumCharge(
             kind="minimum",
@@ -183,6 +200,35 @@ def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iter
             monthly_minimum=card.minimum_micros,
             **_amounts(charges.top_up, cents["minimum"]),
         )
+
+
+def _of_kind(card: RateCard, line: LineCharges, kind: KindCharge, cents: Cents) -> Charge:
+    price, name = kind.price, line.line.name
+    about: dict[str, Any] = {
+        "sku": line_sku(SKUS[price.kind], name),
+        "price": price_id(card, price.kind, name),
+        **_of_line(name),
+        **_amounts(kind.amount, cents),
+    }
+    if price.tiers:
+        about["tiers"] = tuple(TierPrice(above=tier.above, unit_price=tier.micros) for tier in price.tiers)
+        about["tier_mode"] = "volume" if price.volume else "graduated"
+    if price.kind == "requests":
+        return RequestCharge(
+            kind=price.kind,
+            requests=kind.quantity,
+            free_requests=kind.free,
+            per_request=price.micros,
+            **about,
+        )
+    return TokenCharge(
+        kind=price.kind, tokens=kind.quantity, free_tokens=kind.free, per_million=price.micros, **about
+    )
+
+
+def _of_line(name: str) -> dict[str, Any]:
+    """Nothing for the default line, so that the documents of earlier months stay as they were."""
+    return {"line": name} if name else {}
 
 
 def _correction(month: str, change: MonthCorrection, cents: Cents) -> CorrectionCharge:

@@ -81,13 +81,33 @@ class _Priced(_Charge):
     sku: str
     price: str
     """`standard/2026-11/input`"""
+    line: str = ""
+    """A line of the rate card; left out: its default one."""
 
 
-class TokenCharge(_Priced):
-    kind: Literal["input", "cached", "output"]
+class TierPrice(Document):
+    above: int
+    """What is charged in the month before it begins."""
+    unit_price: MicrosText
+
+
+class _Tiered(_Priced):
+    tiers: tuple[TierPrice, ...] = ()
+    tier_mode: Literal["graduated", "volume"] = "graduated"
+
+
+class TokenCharge(_Tiered):
+    kind: Literal["input", "cached", "output", "reasoning"]
     tokens: int
     free_tokens: int
     per_million: MicrosText
+
+
+class RequestCharge(_Tiered):
+    kind: Literal["requests"]
+    requests: int
+    free_requests: int
+    per_request: MicrosText
 
 
 class ResidentAdapter(Document):
@@ -113,6 +133,13 @@ class BatchDiscount(_TokenCounts, _Priced):
     batch_percent: int
 
 
+class DiscountCharge(_Priced):
+    kind: Literal["discount"]
+    percent: int
+    until: str | None
+    """The last month."""
+
+
 class MinimumCharge(_Priced):
     kind: Literal["minimum"]
     monthly_minimum: MicrosText
@@ -132,7 +159,14 @@ class CostCharge(_Charge):
 
 
 Charge = Annotated[
-    TokenCharge | ResidencyCharge | BatchDiscount | MinimumCharge | CorrectionCharge | CostCharge,
+    TokenCharge
+    | RequestCharge
+    | ResidencyCharge
+    | BatchDiscount
+    | DiscountCharge
+    | MinimumCharge
+    | CorrectionCharge
+    | CostCharge,
     Field(discriminator="kind"),
 ]
 

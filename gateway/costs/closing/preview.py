@@ -49,6 +49,8 @@ class MonthSettlement:
     terms: MonthTerms
     currency: str | None
     settlement: Settlement
+    cards: RateCards
+    """As they are or, of a closed month, were at its cutoff."""
     missing: tuple[Series, ...] = ()
     """Series without a price; their time costs nothing here."""
 
@@ -65,7 +67,7 @@ def settlement_now(
     terms = terms_of(connection, month)
     other = policy is not None and policy != terms.policy
     if row is not None and not other and (stored := _stored(connection, month, row["document"])) is not None:
-        return MonthSettlement(month, "closed", terms, row["currency"], stored)
+        return MonthSettlement(month, "closed", terms, row["currency"], stored, _cards(connection, row))
     if policy is not None and other:
         terms = MonthTerms(policy)
     book = book or PriceBook(read_prices(connection))
@@ -86,6 +88,7 @@ def settlement_now(
         settlement=with_manual_lines(
             with_charges(connection, book, month, cards, settled, step), lines_of(connection, month)
         ),
+        cards=cards,
         missing=_unpriced(posted_lines),
     )
 

@@ -1,7 +1,8 @@
 """Rows of a customer's own file that its rate card adds for a whole month: resident adapters, the free
-allowance, the discount on batches and the minimum; and those that somebody added.
+allowance, discounts and the minimum. The allowance's row has the tiers, too: by how much the month's usage is
+cheaper than at list prices. And the lines that somebody added.
 
-Allowance and discount are credits, and the minimum is an adjustment: they have costs, but neither quantities
+Allowance and discounts are credits, and the minimum is an adjustment: they have costs, but neither quantities
 nor unit prices, which FOCUS wants to be positive.
 """
 
@@ -16,18 +17,23 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
     BATCH_SKU,
+    DISCOUNT_SKU,
     MINIMUM_SKU,
     RESIDENCY_SKU,
     MonthCharges,
     MonthCorrection,
-    Tokens,
-    list_price,
+    line_sku,
     price_id,
     residency_price,
 )
 from gateway.units import CENT
 
-COLUMNS = {"input": "x_InputTokens", "cached": "x_CachedTokens", "output": "x_OutputTokens"}
+COLUMNS = {
+    "input": "x_InputTokens",
+    "cached": "x_CachedTokens",
+    "output": "x_OutputTokens",
+    "reasoning": "x_OutputTokens",
+}
 _UNIT_PRICES = ("ContractedUnitPrice", "ListUnitPrice")
 _COSTS = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "PricingCurrencyEffectiveCost")
 _ALLOWANCE_SKU = "free-allowance"
@@ -35,18 +41,25 @@ _KINDS = (
     (_ALLOWANCE_SKU, "Credit", "Free allowance"),
     (MINIMUM_SKU, "Adjustment", "Difference to the monthly minimum"),
     (BATCH_SKU, "Credit", "Discount on batches"),
+    (DISCOUNT_SKU, "Credit", "Discount"),
 )
 """SKU, category and description, in the order of `_adjusted`."""
 _METERS = {
     _ALLOWANCE_SKU: "Free Allowance",
     MINIMUM_SKU: "Monthly Minimum",
     BATCH_SKU: "Batch Discount",
+    DISCOUNT_SKU: "Discount",
 }
 
 
 def of_month(charges: MonthCharges, tenant: str, month: str) -> Iterator[Row]:
     card = charges.card
-    for adapter, hours in sorted(charges.resident.items()):
+    resident = {
+        adapter: (hours, line.per_hour, line.line.name)
+        for line in charges.lines
+        for adapter, hours in line.resident.items()
+    }
+    for adapter, (hours, per_hour, name) in sorted(resident.items()):
         yield {
             **_within(month),
             "ChargeClass": None,
@@ -55,13 +68,18 @@ def of_month(charges: MonthCharges, tenant: str, month: str) -> Iterator[Row]:
             "ResourceName": adapter,
             "ResourceType": "LoRA Adapter",
             **named(tenant),
-            **sku(card, RESIDENCY_SKU, "residency", "Adapter Residency"),
+            **sku(
+                card,
+                line_sku(RESIDENCY_SKU, name),
+                price_id(card, "residency", name),
+                "Adapter Residency",
+            ),
             "PricingQuantity": Fixed(hours, 3),
             "PricingUnit": "Hours",
             "ConsumedQuantity": Fixed(hours, 3),
             "ConsumedUnit": "Hours",
-            **unit_price(Fixed(card.residency_micros, 6)),
-            **costs(residency_price(card.residency_micros, hours)),
+            **unit_price(Fixed(per_hour, 6)),
+            **costs(residency_price(per_hour, hours)),
             "x_Adapter": adapter,
             "x_Bucket": "residency",
             **no_tokens(tenant),
@@ -101,9 +119,8 @@ def of_correction(changed: MonthCorrection, tenant: str, month: str) -> Iterator
 
 
 def _adjusted(charges: MonthCharges) -> tuple[int, ...]:
-    """What allowance, minimum and discount change."""
-    listed = list_price(charges.card, Tokens(*(kind.tokens for kind in charges.kinds)))
-    return sum(kind.amount for kind in charges.kinds) - listed, charges.top_up, charges.batch_discount
+    """What allowance and tiers, minimum and discounts change."""
+    return charges.used - charges.listed, charges.top_up, charges.batch_discount, charges.discount
 
 
 def _adjustments(
@@ -113,7 +130,7 @@ def _adjustments(
         if amount:
             yield {
                 **_within(month),
-                "ChargeCategory": category,
+                "ChargeCategory": category if amount < 0 or charge_class else "Adjustment",
                 "ChargeClass": charge_class,
                 "ChargeDescription": f"{text}, rate card {card.name}",
                 "ChargeFrequency": "Recurring",
@@ -150,12 +167,12 @@ def costs(amount: int) -> Row:
     return dict.fromkeys(_COSTS, Fixed(amount, 15))
 
 
-def sku(card: RateCard, name: str, kind: str, meter: str) -> Row:
+def sku(card: RateCard, name: str, price: str, meter: str) -> Row:
     return {
         "PricingCategory": "Standard",
         "SkuId": name,
         "SkuMeter": meter,
-        "SkuPriceId": price_id(card, kind),
+        "SkuPriceId": price,
         "SkuPriceDetails": object_text(x_RateCard=card.name, x_ValidFrom=card.valid_from),
         "Tags": object_text(),
     }

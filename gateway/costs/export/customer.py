@@ -27,13 +27,8 @@ from gateway.costs.manual_lines.store import lines_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard, RateCards
-from gateway.costs.selling.charges import (
-    KINDS,
-    SKUS,
-    list_price,
-    rates_of,
-)
-from gateway.costs.selling.posted import tenant_months, tokens_of
+from gateway.costs.selling.charges import SKUS, line_sku, price_id
+from gateway.costs.selling.posted import key_of, tenant_months, tokens_of
 from gateway.units import FREE
 
 _COMMITMENT = ("Category", "Id", "Name", "Quantity", "Type", "Unit")
@@ -46,7 +41,13 @@ WITHHELD = frozenset(
 )
 """Columns that a customer's file does not have."""
 _PERIODS: dict[Granularity, str] = {"hourly": "Hours", "daily": "Days"}
-_METERS = {"input": "Input Tokens", "cached": "Cached Input Tokens", "output": "Output Tokens"}
+_METERS = {
+    "input": "Input Tokens",
+    "cached": "Cached Input Tokens",
+    "output": "Output Tokens",
+    "reasoning": "Reasoning Tokens",
+    "requests": "Requests",
+}
 
 
 BY = (*chargeback.BY, "cost_centre")
@@ -127,7 +128,10 @@ class Customer:
     def plain(self, line: CostLine, row: Row) -> Row:
         """A ledger line with what is charged for it instead of its cost."""
         card = self.card_of(line)
-        return row if card is None else {**row, "cost": Fixed(list_price(card, tokens_of(line)), 15)}
+        if card is None:
+            return row
+        key = key_of(line, str(row["adapter"] or ""), str(row["base_model"] or ""))
+        return {**row, "cost": Fixed(card.list_price(key, tokens_of(line)), 15)}
 
     def month_rows(self, connection: Connection, book: PriceBook) -> Iterator[Row]:
         """Resident adapters, free allowance and minimum, what corrections changed in these, and manual
@@ -165,31 +169,38 @@ def _priced(charge: Charge, card: RateCard) -> Iterator[Row]:
     _, tenant, adapter, version, base_model, *_ = line.keys
     name = f"{adapter}@{version}" if adapter else base_model
     requests = line.requests
-    rows = zip(KINDS, tokens_of(line), rates_of(card), strict=True)
-    for kind, count, micros in rows:
+    tokens, card_line = tokens_of(line), card.line_for(key_of(line, adapter, base_model))
+    for price in card_line.prices:
+        count = card_line.quantity(price.kind, tokens)
         if not count and not requests:
             continue
+        tokens_of_kind = price.kind != "requests"
         yield {
             "ChargePeriodStart": charge.start,
             "ChargePeriodEnd": charge.end,
             "ChargeClass": "Correction" if line.correction else None,
-            "ChargeDescription": f"{_METERS[kind]} of {name}",
+            "ChargeDescription": f"{_METERS[price.kind]} of {name}",
             "ResourceId": name,
             "ResourceName": name,
             "ResourceType": "LoRA Adapter" if adapter else "Base Model",
             **named(tenant),
-            **sku(card, SKUS[kind], kind, _METERS[kind]),
-            "PricingQuantity": Fixed(count, 6),
-            "PricingUnit": "1000000 Tokens",
+            **sku(
+                card,
+                line_sku(SKUS[price.kind], card_line.name),
+                price_id(card, price.kind, card_line.name),
+                _METERS[price.kind],
+            ),
+            "PricingQuantity": Fixed(count, 6 if tokens_of_kind else 0),
+            "PricingUnit": "1000000 Tokens" if tokens_of_kind else "Requests",
             "ConsumedQuantity": Fixed(count, 0),
-            "ConsumedUnit": "Tokens",
-            **unit_price(Fixed(micros, 6)),
-            **costs(count * micros * 1000),
+            "ConsumedUnit": "Tokens" if tokens_of_kind else "Requests",
+            **unit_price(Fixed(price.micros, 6)),
+            **costs(price.worth(count, price.micros)),
             "x_Adapter": adapter or None,
             "x_AdapterVersion": version or None,
             "x_BaseModel": base_model or None,
             "x_Bucket": "usage",
             **no_tokens(tenant, requests),
-            COLUMNS[kind]: count,
+            **({COLUMNS[price.kind]: count} if tokens_of_kind else {}),
         }
         requests = 0  # once per line, so that sums are right

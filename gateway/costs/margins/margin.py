@@ -1,9 +1,9 @@
 """What each customer pays less what it cost: the margin, exactly. Not for customers.
 
 A customer's cost is that of its delivered usage and of the unused time that the month's policy allocates to
-it. By adapter, the price is that of its tokens and its residency and the cost that of its usage; what a
-tenant pays and costs besides (allowance, minimum, unused time, corrections) is a row of its own, so that the
-rows sum to the tenant.
+it. By adapter, the price is that of its usage at list prices and of its residency, and the cost that of its
+usage; what a tenant pays and costs besides (allowance, tiers, discounts, minimum, unused time, corrections)
+is a row of its own, so that the rows sum to the tenant.
 
 What nobody is charged (retries, and unused time that no policy allocates) is the operator's; it reduces the
 margin of the whole.
@@ -11,20 +11,20 @@ margin of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.costs.closing.documents import (
-    Charges,
-    ResidencyCharge,
-    StatementLine,
-    TenantStatement,
-    TokenCharge,
-)
+from sqlalchemy import Connection
+
+from gateway.costs.closing.documents import Charges, ResidencyCharge, StatementLine, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement, settlement_now
-from gateway.costs.selling.charges import Tokens, residency_price, tokens_price
+from gateway.costs.cost_lines import read_lines
+from gateway.costs.periods import month_of
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.selling.charges import residency_price
+from gateway.costs.selling.posted import PRICED_BY, key_of, tokens_of
 from gateway.metering.ledger.ledger import Ledger
-from gateway.units import Amount, amount_text, decimal_text, half_up, total
+from gateway.units import NOTHING, Amount, amount_text, decimal_text, half_up, total
 
 
 def month_margin(ledger: Ledger, month: str, *, by_adapter: bool = False) -> dict[str, Any]:
@@ -32,7 +32,8 @@ def month_margin(ledger: Ledger, month: str, *, by_adapter: bool = False) -> dic
     would be closed now. `by_adapter`: also `adapters`. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         settled = settlement_now(connection, month)
-    return {**margin(settled), **({"adapters": adapter_margins(settled)} if by_adapter else {})}
+        prices = _adapter_prices(connection, settled) if by_adapter else {}
+    return {**margin(settled), **({"adapters": adapter_margins(settled, prices)} if by_adapter else {})}
 
 
 def margin(settled: MonthSettlement) -> dict[str, Any]:
@@ -63,27 +64,56 @@ def margin(settled: MonthSettlement) -> dict[str, Any]:
     }
 
 
-def adapter_margins(settled: MonthSettlement) -> list[dict[str, Any]]:
+AdapterPrices = Mapping[str, Mapping[str, Amount]]
+"""Tenant with a rate card → adapter → its usage at list prices and its residency, if it had any."""
+
+
+def _adapter_prices(connection: Connection, settled: MonthSettlement) -> AdapterPrices:
+    prices: dict[str, dict[str, Amount]] = {}
+    for tenant, statement in settled.settlement.statements.items():
+        if statement.card is not None:
+            assert statement.charges is not None
+            prices[tenant] = _residency_prices(statement.charges)
+    by = ("tenant", *PRICED_BY)
+    for line in read_lines(connection, PriceBook([]), month_of(settled.month), by, corrections=False):
+        tenant, adapter, base_model = line.keys
+        card = settled.cards.card(tenant, settled.month)
+        if line.bucket == "usage" and tenant in prices and card is not None:
+            price = card.list_price(key_of(line, adapter, base_model), tokens_of(line))
+            prices[tenant][adapter] = Amount(prices[tenant].get(adapter, 0) + price)
+    return prices
+
+
+def _residency_prices(charges: Charges) -> dict[str, Amount]:
+    return {
+        resident.adapter: residency_price(line.per_hour, resident.hours)
+        for line in charges.lines
+        if isinstance(line, ResidencyCharge)
+        for resident in line.adapters
+    }
+
+
+def adapter_margins(settled: MonthSettlement, prices: AdapterPrices) -> list[dict[str, Any]]:
     """The rows of each tenant by adapter, the last with `adapter` null: the rest. Pure."""
     rows: list[dict[str, Any]] = []
     for tenant, statement in sorted(settled.settlement.statements.items()):
-        rows += _adapters(tenant, statement, settled)
+        rows += _adapters(tenant, statement, settled, prices.get(tenant))
     return rows
 
 
-def _adapters(tenant: str, statement: TenantStatement, settled: MonthSettlement) -> Iterator[dict[str, Any]]:
+def _adapters(
+    tenant: str, statement: TenantStatement, settled: MonthSettlement, prices: Mapping[str, Amount] | None
+) -> Iterator[dict[str, Any]]:
+    """`prices`: None: the tenant pays the cost."""
     known = _known(statement, settled)
-    prices = None if statement.charges is None or statement.card is None else _Prices(statement.charges)
-    lines: dict[str, list[StatementLine]] = {}
+    lines: dict[str, list[StatementLine]] = {adapter: [] for adapter in prices or ()}
     for line in statement.lines:
         if line.kind == "usage" and not line.correction:
             lines.setdefault(line.adapter, []).append(line)
-    if prices is not None:
-        lines |= {adapter: [] for adapter in prices.resident if adapter not in lines}
     price_left, cost_left = statement.price, statement.cost
     for adapter, own in sorted(lines.items()):
         cost = total(line.cost for line in own)
-        price = cost if prices is None else prices.price(adapter, own)
+        price = cost if prices is None else prices.get(adapter, NOTHING)
         price_left, cost_left = Amount(price_left - price), Amount(cost_left - cost)
         yield _adapter(tenant, adapter, price, cost if known else None)
     if price_left or cost_left or not known:
@@ -92,31 +122,6 @@ def _adapters(tenant: str, statement: TenantStatement, settled: MonthSettlement)
 
 def _adapter(tenant: str, adapter: str | None, price: Amount, cost: Amount | None) -> dict[str, Any]:
     return {"tenant": tenant, "adapter": adapter, "price": amount_text(price), **_margin(price, cost)}
-
-
-class _Prices:
-    """The rates and the resident adapters of a month's charges."""
-
-    def __init__(self, charges: Charges) -> None:
-        rates = {line.kind: line.per_million for line in charges.lines if isinstance(line, TokenCharge)}
-        self._rates = rates["input"], rates["cached"], rates["output"]
-        self.resident = {
-            resident.adapter: residency_price(line.per_hour, resident.hours)
-            for line in charges.lines
-            if isinstance(line, ResidencyCharge)
-            for resident in line.adapters
-        }
-        """Adapter → the price of its residency."""
-
-    def price(self, adapter: str, lines: Iterable[StatementLine]) -> Amount:
-        """Before allowance and minimum."""
-        used = (
-            Tokens(line.prompt_tokens - line.cached_tokens, line.cached_tokens, line.completion_tokens)
-            for line in lines
-        )
-        return Amount(
-            self.resident.get(adapter, 0) + sum(tokens_price(self._rates, tokens) for tokens in used)
-        )
 
 
 def _known(statement: TenantStatement, settled: MonthSettlement) -> bool:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
-from gateway.costs.cost_lines import CostLine
+from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.owner import Owner, report_start
 from gateway.costs.periods import LocalTime, Period, local_time, month_of, zone
@@ -30,8 +31,7 @@ from gateway.costs.reports.report import ROLL_SECONDS, Question, read_report, se
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
-from gateway.costs.selling.charges import Tokens, list_price
-from gateway.costs.selling.posted import tokens_of
+from gateway.costs.selling.posted import PRICED_BY, key_of, tokens_of
 from gateway.metering.ledger.ledger import Ledger
 from gateway.units import HOUR, NOTHING, Amount, amount_of, amount_text, total
 
@@ -145,15 +145,24 @@ def _priced(
     time_dimension = "day" if question.local is None else "hour"
     costs: defaultdict[tuple[str, ...], Amount | None] = defaultdict(lambda: NOTHING)
     lines = own_lines(
-        connection, book, question.period, (*question.by, time_dimension),
+        connection, book, question.period, (*question.by, *PRICED_BY, time_dimension),
         tenants=question.tenants, posted=posted is not None, local=question.local,
     )  # fmt: skip  # as the call reads
     for line in lines:
         if line.bucket == "usage":
             amount = _amount(line, cards, tenant)
-            for key in (line.keys[:-1], ()):
+            for key in (line.keys[: len(question.by)], ()):
                 before = costs[key]
                 costs[key] = None if before is None or amount is None else Amount(before + amount)
+    corrected: defaultdict[tuple[str, ...], Amount] = defaultdict(lambda: NOTHING)
+    if posted is not None:  # otherwise they are included in the hours as known now
+        for line in read_lines(
+            connection, book, question.period, (*question.by, *PRICED_BY, "day"),
+            tenants=question.tenants, corrections=True,
+        ):  # fmt: skip  # as the call reads
+            if line.bucket == "usage":
+                key = (line.keys[-1][:7], *line.keys[: len(question.by)])
+                corrected[key] = Amount(corrected[key] + (_amount(line, cards, tenant) or 0))
     report["rows"] = [_put(row, costs[tuple(row[name] for name in report["by"])]) for row in report["rows"]]
     report["totals"] = _put(report["totals"], costs[()])
     waste, corrections = report["retry_waste"], report["corrections"]
@@ -161,7 +170,7 @@ def _priced(
         "rows": [_put(row, NOTHING) for row in waste["rows"]],
         "totals": _put(waste["totals"], NOTHING),
     }
-    report["corrections"] = _corrections(corrections, cards, tenant)
+    report["corrections"] = _corrections(corrections, question.by, cards, tenant, corrected)
     return {
         **{name: value for name, value in report.items() if name not in _AT_COST},
         "currency": cards.cards[0].currency if cards.cards else report["currency"],
@@ -172,21 +181,28 @@ def _priced(
 
 
 def _amount(line: CostLine, cards: RateCards, tenant: str) -> Amount | None:
-    card = cards.card(tenant, line.keys[-1][:7])
-    return line.cost if card is None else list_price(card, tokens_of(line))
+    *_, adapter, base_model, time = line.keys
+    card = cards.card(tenant, time[:7])
+    return line.cost if card is None else card.list_price(key_of(line, adapter, base_model), tokens_of(line))
 
 
-def _corrections(part: dict[str, Any], cards: RateCards, tenant: str) -> dict[str, Any]:
+def _corrections(
+    part: dict[str, Any],
+    by: Sequence[str],
+    cards: RateCards,
+    tenant: str,
+    prices: Mapping[tuple[str, ...], Amount],
+) -> dict[str, Any]:
+    """`prices`: of the corrected usage, by month and `by`."""
     priced: list[tuple[dict[str, Any], Amount]] = []
     for row in part["rows"]:
-        card = cards.card(tenant, row["month"])
-        if card is not None:
-            tokens = Tokens(
-                row["prompt_tokens"] - row["cached_tokens"], row["cached_tokens"], row["completion_tokens"]
-            )
-            priced.append((row, list_price(card, tokens) if row["bucket"] == "usage" else NOTHING))
+        if cards.card(tenant, row["month"]) is None:
+            amount = amount_of(row["cost"] or "0")
+        elif row["bucket"] == "usage":
+            amount = prices.get((row["month"], *(row[name] for name in by)), NOTHING)
         else:
-            priced.append((row, amount_of(row["cost"] or "0")))
+            amount = NOTHING
+        priced.append((row, amount))
     return {
         "rows": [_put(row, amount) for row, amount in priced],
         "totals": _put(part["totals"], total(amount for _, amount in priced)),

@@ -17,9 +17,9 @@ from gateway.costs.rollups.engine_hour import DividedHour, HourTerms, at, divide
 from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posted_rows import here
 from gateway.costs.rollups.posting import BILLABLE
+from gateway.costs.selling.card_lines import PriceKey, Tokens
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
-from gateway.costs.selling.charges import Tokens, list_price
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
@@ -153,9 +153,11 @@ def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any]
         if card is None or amount is None or not record.billable:
             continue
         cached = record.cached_tokens or 0
-        read = Tokens() if record.outcome in CONTINUED else Tokens(record.prompt_tokens - cached, cached)
-        price = list_price(card, read._replace(output=record.completion_tokens))
-        amount = Amount(amount + price)
+        tokens = Tokens(output=record.completion_tokens, reasoning=record.reasoning_tokens)
+        if record.outcome not in CONTINUED:  # otherwise, it is part of a request that read the prompt
+            tokens = tokens._replace(input=record.prompt_tokens - cached, cached=cached, requests=1)
+        key = PriceKey(record.adapter, record.base_model, record.gpu_type, record.service_tier)
+        amount = Amount(amount + card.list_price(key, tokens))
     return {
         "currency": cards.cards[0].currency if cards.cards else None,
         "priced_by": "rate_card",

@@ -13,6 +13,7 @@ from gateway.costs.prices.repricing import opened_at
 from gateway.costs.selling.cards import (
     DEFAULT,
     ENDED,
+    MORE,
     Assignment,
     RateCard,
     RateCards,
@@ -27,7 +28,7 @@ from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rate_card_assignments, rate_cards
 
-_CARD = tuple(f.name for f in fields(RateCard))
+_CARD = (*(f.name for f in fields(RateCard) if f.name not in MORE), "more")
 _ASSIGNMENT = tuple(f.name for f in fields(Assignment))
 
 
@@ -44,8 +45,10 @@ def read_cards(connection: Connection) -> RateCards:
 
 def card_rows(connection: Connection) -> dict[str, list[dict[str, Any]]]:
     """Every row, in the order in which it was recorded: what a closed month keeps."""
+    cards = _rows(connection, rate_cards, _CARD)
     return {
-        "cards": _rows(connection, rate_cards, _CARD),
+        # `more` only where there is some: months that were closed before there was any stay as they are
+        "cards": [{name: v for name, v in row.items() if v or name != "more"} for row in cards],
         "assignments": _rows(connection, rate_card_assignments, _ASSIGNMENT),
     }
 
@@ -71,7 +74,7 @@ def add_card(
             if not confirmed:
                 check_card_jump(known, added)
             check_currency(card.currency, [p.currency for p in read_prices(connection)[:1]])
-            connection.execute(insert(rate_cards), [asdict(added)])
+            connection.execute(insert(rate_cards), [added.row()])
             seal(connection, "rate_card", added.name)
             record(connection, actor, "rate_card.add", added.name, added.document(), added.recorded_at)
         return added, new

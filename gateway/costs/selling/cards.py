@@ -10,15 +10,18 @@ Months are whole, so that the allowance and the minimum of a month are those of 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Final, Self, TypeVar
 
 from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.jumps import check_jump
-from gateway.units import Cents, Micros, micros_text, typed_units
+from gateway.costs.selling.card_lines import SELECTORS, CardLine, PriceKey, Tier, Tokens, tiers_of, told
+from gateway.units import Amount, Cents, Micros, micros_text, typed_units
 
 T = TypeVar("T")
 
@@ -40,9 +43,9 @@ class RateCardConflictError(Exception):
     """It contradicts what is recorded; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RateCard:
-    """A version of a card."""
+    """A version of a card. Without slots, because it remembers its default line."""
 
     name: str
     valid_from: str
@@ -66,15 +69,72 @@ class RateCard:
     versions that a month kept before there was such a price."""
     batch_percent: int = 100
     """What batches' tokens cost, in percent of the others'. The default likewise."""
+    reasoning_micros: Micros | None = None
+    """This and the rest is stored and kept only where it says something. None: as output tokens."""
+    request_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
+    free_requests: int = 0
+    tiers: tuple[Tier, ...] = ()
+    volume: bool = False
+    """See `KindPrice`."""
+    discount_percent: int = 0
+    """Off everything but the minimum, which is compared with what is left."""
+    discount_until: str = ""
+    """The last month of the discount; empty: it has no end."""
+    lines: tuple[CardLine, ...] = ()
+    """What has other prices than the card's own; the most specific first."""
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Self:
+        """From `row()`."""
+        known = dict(row)
+        more = json.loads(known.pop("more", "") or "{}")
+        if "tiers" in more:
+            more["tiers"] = tiers_of(more["tiers"])
+        if "lines" in more:
+            more["lines"] = tuple(map(CardLine.of_row, more["lines"]))
+        return cls(**known, **more)
+
+    def row(self) -> dict[str, Any]:
+        """As stored: what cards did not have from the beginning is together in `more`."""
+        more = {name: value for name, value in told(self).items() if name in MORE}
+        if self.lines:
+            more["lines"] = [line.row() for line in self.lines]
+        row = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in MORE}
+        return {**row, "more": json.dumps(more, sort_keys=True) if more else ""}
 
     @property
     def terms(self) -> tuple[Any, ...]:
         """What a customer agrees to."""
-        return (
-            self.currency, self.input_micros, self.cached_micros, self.output_micros, self.minimum_micros,
-            self.free_input, self.free_cached, self.free_output, self.residency_micros,
-            self.batch_percent,
-        )  # fmt: skip  # one name a line says no more
+        return tuple(getattr(self, f.name) for f in fields(self) if f.name not in _NO_TERMS)
+
+    @cached_property
+    def default_line(self) -> CardLine:
+        return CardLine(name="", **{name: getattr(self, name) for name in _OF_DEFAULT})
+
+    def line_for(self, key: PriceKey) -> CardLine:
+        """By which a request is priced."""
+        return next((line for line in self.lines if line.fits(key)), None) or self.default_line
+
+    def list_price(self, key: PriceKey, tokens: Tokens) -> Amount:
+        """What a request costs, before what is the month's: allowance, tiers, discounts and minimum."""
+        return self.line_for(key).list_price(tokens)
+
+    def residency_line(self, adapter: str) -> CardLine:
+        """By which the hours of a resident adapter are priced."""
+        own = (n for n in self.lines if n.adapter == adapter and n.residency_micros is not None)
+        return next(own, None) or self.default_line
+
+    def prices_residency(self, adapters: Iterable[str]) -> bool:
+        return any(self.residency_line(adapter).residency_micros for adapter in adapters)
+
+    @property
+    def tells_batches(self) -> bool:
+        """Whether batches have another price than other requests."""
+        return self.batch_percent != 100 or any(line.service_tier for line in self.lines)
+
+    def discount_in(self, month: str) -> int:
+        """In percent."""
+        return 0 if self.discount_until and month > self.discount_until else self.discount_percent
 
     def document(self) -> dict[str, Any]:
         return {
@@ -90,9 +150,51 @@ class RateCard:
             "free_input_tokens": self.free_input,
             "free_cached_tokens": self.free_cached,
             "free_output_tokens": self.free_output,
+            **_more(self),
+            "discount_percent": self.discount_percent,
+            "discount_until": self.discount_until or None,
+            "lines": [_line(line) for line in self.lines],
             "reason": self.reason or None,
             "recorded_at": iso(self.recorded_at),
         }
+
+
+MORE: Final = (
+    "reasoning_micros", "request_micros", "free_requests", "tiers", "volume", "discount_percent",
+    "discount_until", "lines",
+)  # fmt: skip  # one name a line says no more
+_NO_TERMS: Final = {"name", "valid_from", "reason", "recorded_at"}
+_OF_DEFAULT: Final = {f.name for f in fields(RateCard)} & {f.name for f in fields(CardLine)} - {"name"}
+
+
+def _more(prices: RateCard | CardLine) -> dict[str, Any]:
+    reasoning = prices.reasoning_micros
+    return {
+        "reasoning_per_million": None if reasoning is None else micros_text(reasoning),
+        "per_request": micros_text(prices.request_micros),
+        "free_requests": prices.free_requests,
+        "tiers": [
+            {"kind": tier.kind, "above": tier.above, "price": micros_text(tier.micros)}
+            for tier in prices.tiers
+        ],
+        "tier_mode": "volume" if prices.volume else "graduated",
+    }
+
+
+def _line(line: CardLine) -> dict[str, Any]:
+    resident = line.residency_micros
+    return {
+        "name": line.name,
+        **{name: getattr(line, name) or None for name in SELECTORS},
+        "input_per_million": micros_text(line.input_micros),
+        "cached_per_million": micros_text(line.cached_micros),
+        "output_per_million": micros_text(line.output_micros),
+        "residency_per_adapter_hour": None if resident is None else micros_text(resident),
+        "free_input_tokens": line.free_input,
+        "free_cached_tokens": line.free_cached,
+        "free_output_tokens": line.free_output,
+        **_more(line),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +238,7 @@ class RateCards:
     def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
         """From `rows()`, which a closed month keeps."""
         return cls(
-            [RateCard(**row) for row in rows.get("cards", ())],
+            [RateCard.of_row(row) for row in rows.get("cards", ())],
             [Assignment(**row) for row in rows.get("assignments", ())],
         )
 
@@ -233,9 +335,16 @@ def version_to_add(
 def check_card_jump(known: RateCards, card: RateCard) -> None:
     """Compare the prices of tokens with those of the card's version before. Raises UnconfirmedJumpError."""
     earlier = [v for month, v in sorted(known.versions(card.name).items()) if month < card.valid_from]
-    for what in ("input", "cached", "output") if earlier else ():
-        before, after = (getattr(version, f"{what}_micros") for version in (earlier[-1], card))
-        check_jump(f"A million {what} tokens by {card.name} in {card.currency}", before, after, places=6)
+    if not earlier:
+        return
+    known_lines = {line.name: line for line in (earlier[-1].default_line, *earlier[-1].lines)}
+    for line in (card.default_line, *card.lines):
+        if (old := known_lines.get(line.name)) is None:
+            continue
+        by = f"{card.name}, line {line.name}," if line.name else card.name
+        for what in ("input", "cached", "output"):
+            before, after = (getattr(version, f"{what}_micros") for version in (old, line))
+            check_jump(f"A million {what} tokens by {by} in {card.currency}", before, after, places=6)
 
 
 def assignment_to_add(known: RateCards, new: Assignment, *, opened: str) -> tuple[Assignment, bool]:
@@ -275,14 +384,38 @@ def _valid(by_month: Mapping[str, T], month: str) -> T | None:
     return by_month[max(names)] if names else None
 
 
-def card_name(value: str) -> str:
-    """Raises RateCardError unless it is a name for a card."""
+def card_name(value: str, what: str = "a rate card") -> str:
+    """Raises RateCardError unless it is a name for a card, or a line of it."""
     if not _NAME.fullmatch(value):
         raise RateCardError(
             "name",
-            f"{value[:40]!r} is not a name for a rate card: use a-z, 0-9 and -, at most 63 characters.",
+            f"{value[:40]!r} is not a name for {what}: use a-z, 0-9 and -, at most 63 characters.",
         )
     return value
+
+
+def check_lines(lines: Sequence[CardLine]) -> None:
+    """A request must have one line. Raises RateCardError."""
+    names: set[str] = set()
+    taken: dict[tuple[str, ...], str] = {}
+    for line in lines:
+        if not any(line.selectors):
+            raise RateCardError(
+                "lines",
+                f"Line {line.name} is for everything, as the card's own prices are: say for which of "
+                f"{', '.join(SELECTORS)} it is.",
+            )
+        if line.name in names:
+            raise RateCardError("lines", f"Two lines are called {line.name}.")
+        if (other := taken.get(line.selectors)) is not None:
+            raise RateCardError("lines", f"Lines {other} and {line.name} are for the same usage.")
+        if line.residency_micros is not None and not line.adapter:
+            raise RateCardError(
+                "lines",
+                f"Line {line.name} names no adapter, so it cannot have a price per adapter-hour of its own.",
+            )
+        names.add(line.name)
+        taken[line.selectors] = line.name
 
 
 def rate(param: str, value: str) -> Micros:

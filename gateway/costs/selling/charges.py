@@ -1,68 +1,111 @@
-"""What a month's tokens and resident adapters cost a customer by its rate card. Pure and exact: cents are
-made on the statement.
+"""What a month's usage and resident adapters cost a customer by its rate card. Pure and exact: cents are made
+on the statement.
 
-A month is charged as a whole: tokens of each kind, less the free ones, times the rate, with a discount on
-those of batches; the hours of resident adapters times theirs; then, if the sum is below the card's minimum,
-the difference. So what late records change in a closed month is the difference of two such sums, with the
-month's own card, allowance, residency and minimum; it is charged in the month in which they are posted.
+A month is charged as a whole, line by line of the card: tokens and requests of each kind, less the free ones,
+by the price and its tiers, with a discount on tokens of batches; the hours of resident adapters times theirs.
+Then the card's discount is taken off; and if what is left is below its minimum, the difference is charged. So
+what late records change in a closed month is the difference of two such sums, with the month's own card,
+allowance, residency and minimum; it is charged in the month in which they are posted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from functools import reduce
+from typing import Final
 
+from gateway.costs.selling.card_lines import (
+    NO_TOKENS,
+    CardLine,
+    Kind,
+    KindPrice,
+    PriceKey,
+    Tokens,
+    added,
+)
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.residency import Residency
+from gateway.metering.records import BATCH
 from gateway.units import NOTHING, Amount, Micros, MilliHours, total, worth
 
-Kind = Literal["input", "cached", "output"]
-KINDS: Final[tuple[Kind, Kind, Kind]] = ("input", "cached", "output")
 SKUS: Final[Mapping[Kind, str]] = {
     "input": "tokens/input",
     "cached": "tokens/cached-input",
     "output": "tokens/output",
+    "reasoning": "tokens/reasoning",
+    "requests": "requests",
 }
-"""Kind of token → its SKU. They depend on nothing that changes: not on GPUs, adapters or cards."""
+"""Kind → its SKU. They depend on nothing that changes: not on GPUs, adapters or cards, and of a card's lines
+only on their names: see `line_sku`."""
 MINIMUM_SKU = "monthly-minimum"
 BATCH_SKU = "batch-discount"
 RESIDENCY_SKU = "adapter-residency"
-_PER_TOKEN = 1000
-"""A millionth per million tokens is 1000 units of an amount a token."""
+DISCOUNT_SKU = "discount"
 _PER_MILLI_HOUR = 10**6
 """A millionth per hour is 10**6 units of an amount a thousandth of an hour."""
-
-
-class Tokens(NamedTuple):
-    """Tokens of delivered answers."""
-
-    input: int = 0
-    """Computed: without cached ones."""
-    cached: int = 0
-    output: int = 0
-
-
-NO_TOKENS = Tokens()
-
-
-def added(tokens: Tokens, other: Tokens) -> Tokens:
-    return Tokens(*(a + b for a, b in zip(tokens, other, strict=True)))
+_TOKENS: Final = ("input", "cached", "output", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
 class KindCharge:
-    """The tokens of one kind."""
+    """The tokens of one kind, or the requests."""
 
-    kind: Kind
-    tokens: int
+    price: KindPrice
+    quantity: int
     free: int
     """Those that are not charged."""
-    rate_micros: Micros
+
+    @property
+    def kind(self) -> Kind:
+        return self.price.kind
 
     @property
     def amount(self) -> Amount:
-        return Amount((self.tokens - self.free) * self.rate_micros * _PER_TOKEN)
+        return self.price.amount(self.quantity - self.free)
+
+    @property
+    def listed(self) -> int:
+        """At the list price."""
+        return self.price.worth(self.quantity, self.price.micros)
+
+    def off(self, quantity: int, percent: int) -> int:
+        """What `percent` less for a part of the quantity takes off. The free part is of the others first,
+        which cost more."""
+        charged = self.quantity - self.free
+        return self.amount * max(0, min(quantity, charged)) * percent // (100 * charged) if charged else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineCharges:
+    """What is charged by one line of a card."""
+
+    line: CardLine
+    kinds: tuple[KindCharge, ...]
+    batch: Tokens = NO_TOKENS
+    """Part of the tokens: those of batches, if the card has another price for them."""
+    resident: Residency = field(default_factory=dict)
+    """Adapters that are charged for being resident: empty if that has no price."""
+    per_hour: Micros = Micros(0)  # noqa: RUF009  # an integer
+
+    @property
+    def used(self) -> Amount:
+        """The amount for `kinds`."""
+        return total(kind.amount for kind in self.kinds)
+
+    @property
+    def residency(self) -> Amount:
+        """The amount for `resident`."""
+        return residency_price(self.per_hour, total(self.resident.values()))
+
+    def batch_discount(self, percent: int) -> Amount:
+        """The amount, 0 or less. `percent`: what batches' tokens cost."""
+        parts = (
+            kind.off(self.line.quantity(kind.kind, self.batch), 100 - percent)
+            for kind in self.kinds
+            if kind.kind in _TOKENS
+        )
+        return Amount(-sum(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,71 +113,117 @@ class MonthCharges:
     """One month of one tenant."""
 
     card: RateCard
-    kinds: tuple[KindCharge, ...]
-    top_up: Amount
+    lines: tuple[LineCharges, ...]
+    """The default line first, then those that were used."""
+    unlisted: Amount = NOTHING
+    """How what batches have lines of their own for differs from its price by the other lines, by which it is
+    listed where batches are not told apart."""
+    discount_percent: int = 0
+    top_up: Amount = NOTHING
     """What is missing to the minimum."""
-    resident: Residency = field(default_factory=dict)
-    """Adapters that are charged for being resident: empty if the card has no price for it."""
-    batch: Tokens = NO_TOKENS
-    """Part of the tokens: those of batches, if the card has another price for them."""
+
+    @property
+    def kinds(self) -> tuple[KindCharge, ...]:
+        return tuple(kind for line in self.lines for kind in line.kinds)
+
+    @property
+    def used(self) -> Amount:
+        """The amount for `kinds`."""
+        return total(line.used for line in self.lines)
+
+    @property
+    def listed(self) -> Amount:
+        """The same at list prices, whatever the tier of service."""
+        return Amount(sum(kind.listed for kind in self.kinds) - self.unlisted)
 
     @property
     def batch_discount(self) -> Amount:
-        """The amount, 0 or less. The free tokens are those of other requests first, which cost more."""
-        charged = (
-            max(0, min(count, kind.tokens - kind.free)) * kind.rate_micros
-            for kind, count in zip(self.kinds, self.batch, strict=True)
-        )
-        return Amount(-sum(charged) * (100 - self.card.batch_percent) * _PER_TOKEN // 100)
+        return total(line.batch_discount(self.card.batch_percent) for line in self.lines)
+
+    @property
+    def batch(self) -> Tokens:
+        """Those to which the discount is given."""
+        return _sum(line.batch for line in self.lines)
+
+    @property
+    def resident(self) -> Residency:
+        return {adapter: hours for line in self.lines for adapter, hours in line.resident.items()}
 
     @property
     def residency(self) -> Amount:
-        """The amount for `resident`."""
-        return residency_price(self.card.residency_micros, total(self.resident.values()))
+        return total(line.residency for line in self.lines)
+
+    @property
+    def discount(self) -> Amount:
+        """0 or less."""
+        return Amount(-((self.used + self.batch_discount + self.residency) * self.discount_percent // 100))
 
     @property
     def amount(self) -> Amount:
-        tokens = sum(kind.amount for kind in self.kinds) + self.batch_discount
-        return Amount(tokens + self.residency + self.top_up)
+        return Amount(self.used + self.batch_discount + self.residency + self.discount + self.top_up)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The sums of all lines."""
+        sums = dict.fromkeys(Tokens._fields, 0)
+        for kind in self.kinds:
+            sums[kind.kind] += kind.quantity
+            if kind.kind == "reasoning":
+                sums["output"] += kind.quantity
+        return Tokens(**sums)
 
 
 def charge(
-    card: RateCard, tokens: Tokens, resident: Residency | None = None, batch: Tokens = NO_TOKENS
+    card: RateCard, month: str, used: Mapping[PriceKey, Tokens], resident: Residency | None = None
 ) -> MonthCharges:
-    """A month's charges. Tokens below zero (more corrected away than there were) count as none. `resident`:
-    the tenant's adapters. `batch`: part of the tokens."""
-    free = (card.free_input, card.free_cached, card.free_output)
-    kinds = tuple(
-        KindCharge(kind, max(count, 0), min(most, max(count, 0)), micros)
-        for kind, count, most, micros in zip(KINDS, tokens, free, rates_of(card), strict=True)
-    )
+    """A month's charges. Quantities below zero (more corrected away than there were) count as none.
+    `resident`: the tenant's adapters."""
+    by_line: dict[str, tuple[Tokens, Tokens]] = {}
+    unlisted = 0
+    lines = {line.name: line for line in (card.default_line, *card.lines)}
+    for key, tokens in used.items():
+        line = card.line_for(key)
+        everything, batch = by_line.get(line.name, (NO_TOKENS, NO_TOKENS))
+        if key.service_tier == BATCH and not line.service_tier and card.batch_percent < 100:
+            batch = added(batch, tokens)
+        by_line[line.name] = added(everything, tokens), batch
+        if line.service_tier:
+            unlisted += line.list_price(tokens) - card.list_price(key._replace(service_tier=""), tokens)
+    of_lines: dict[str, dict[str, MilliHours]] = {}
+    for adapter, hours in (resident or {}).items():
+        line = card.residency_line(adapter)
+        if line.residency_micros:
+            of_lines.setdefault(line.name, {})[adapter] = hours
     charges = MonthCharges(
         card,
-        kinds,
-        Amount(0),
-        dict(resident or {}) if card.residency_micros else {},
-        batch if card.batch_percent < 100 else NO_TOKENS,
+        tuple(
+            _charged(line, *by_line.get(name, (NO_TOKENS, NO_TOKENS)), of_lines.get(name, {}))
+            for name, line in lines.items()
+            if not name or name in by_line or name in of_lines
+        ),
+        Amount(unlisted),
+        card.discount_in(month),
     )
     return replace(charges, top_up=Amount(max(worth(card.minimum_micros) - charges.amount, 0)))
 
 
+def _charged(line: CardLine, tokens: Tokens, batch: Tokens, resident: Residency) -> LineCharges:
+    quantities = ((price, max(line.quantity(price.kind, tokens), 0)) for price in line.prices)
+    return LineCharges(
+        line,
+        tuple(KindCharge(price, quantity, min(price.free, quantity)) for price, quantity in quantities),
+        batch,
+        resident,
+        line.residency_micros or Micros(0),
+    )
+
+
+def _sum(parts: Iterable[Tokens]) -> Tokens:
+    return reduce(added, parts, NO_TOKENS)
+
+
 def residency_price(per_hour: Micros, hours: MilliHours) -> Amount:
     return Amount(hours * per_hour * _PER_MILLI_HOUR)
-
-
-def rates_of(card: RateCard) -> tuple[Micros, Micros, Micros]:
-    """Per million tokens, in the order of KINDS."""
-    return card.input_micros, card.cached_micros, card.output_micros
-
-
-def tokens_price(rates: tuple[Micros, Micros, Micros], tokens: Tokens) -> Amount:
-    """`rates`: per million tokens of each kind."""
-    return Amount(sum(count * rate for count, rate in zip(tokens, rates, strict=True)) * _PER_TOKEN)
-
-
-def list_price(card: RateCard, tokens: Tokens) -> Amount:
-    """Before allowance and minimum."""
-    return tokens_price(rates_of(card), tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +235,8 @@ class MonthCorrection:
 
     @property
     def tokens(self) -> Tokens:
-        pairs = zip(self.after.kinds, self.before.kinds, strict=True)
-        return Tokens(*(new.tokens - old.tokens for new, old in pairs))
+        pairs = zip(self.after.tokens, self.before.tokens, strict=True)
+        return Tokens(*(new - old for new, old in pairs))
 
     @property
     def amount(self) -> Amount:
@@ -176,6 +265,11 @@ class TenantMonth:
         return Amount(own + corrections + sum(self.corrected_cost.values()))
 
 
-def price_id(card: RateCard, kind: str) -> str:
-    """The price of a SKU: `standard/2026-11/input`."""
-    return f"{card.name}/{card.valid_from}/{kind}"
+def price_id(card: RateCard, kind: str, line: str = "") -> str:
+    """The price of a SKU: `standard/2026-11/input`, or of a line `standard/2026-11/large/input`."""
+    return "/".join(filter(None, (card.name, card.valid_from, line, kind)))
+
+
+def line_sku(sku: str, line: str) -> str:
+    """`tokens/input`, or of a line `tokens/input/large`."""
+    return "/".join(filter(None, (sku, line)))

@@ -7,11 +7,19 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from gateway.costs.periods import PeriodError, iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.selling import card_store
+from gateway.costs.selling.card_lines import (
+    SELECTORS,
+    CardLine,
+    Tier,
+    in_order,
+    most_specific_first,
+)
 from gateway.costs.selling.cards import (
     DEFAULT,
     Assignment,
@@ -19,6 +27,7 @@ from gateway.costs.selling.cards import (
     RateCardConflictError,
     RateCardError,
     card_name,
+    check_lines,
     free_tokens,
     minimum,
     money,
@@ -26,11 +35,11 @@ from gateway.costs.selling.cards import (
     rate,
 )
 from gateway.costs.selling.invoices import Invoice, due_date
-from gateway.costs.selling.schemas import NewAssignment, NewInvoice, NewRateCard
+from gateway.costs.selling.schemas import NewAssignment, NewCardLine, NewInvoice, NewPrices, NewRateCard
 from gateway.costs.statement.issuing import issue
 from gateway.errors import FlorinError
 from gateway.operations.state import State
-from gateway.units import Cents
+from gateway.units import Cents, Micros
 
 
 async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = True) -> tuple[RateCard, bool]:
@@ -38,7 +47,7 @@ async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = T
     slip. Raises FlorinError, LedgerUnavailableError."""
     card = card_of(new, state.clock.now())
     with _errors():
-        return await asyncio.to_thread(
+        added = await asyncio.to_thread(
             card_store.add_card,
             state.ledger,
             card,
@@ -46,28 +55,67 @@ async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = T
             actor=actor,
             confirmed=confirmed,
         )
+    await state.prices.refresh()
+    return added
 
 
 def card_of(new: NewRateCard, now: int) -> RateCard:
     """Without `valid_from` it is valid from this month. Raises FlorinError."""
     with _errors():
-        cached = new.cached_per_million
+        lines = tuple(most_specific_first(map(_line, new.lines)))
+        check_lines(lines)
+        until = new.discount_until
         return RateCard(
+            **_prices(new, ""),
             name=card_name(new.name),
             valid_from=_month("valid_from", new.valid_from, now),
             currency=new.currency,
-            input_micros=rate("input_per_million", new.input_per_million),
-            cached_micros=rate("cached_per_million", new.input_per_million if cached is None else cached),
-            output_micros=rate("output_per_million", new.output_per_million),
             minimum_micros=minimum(new.monthly_minimum),
-            free_input=free_tokens("free_input_tokens", new.free_input_tokens),
-            free_cached=free_tokens("free_cached_tokens", new.free_cached_tokens),
-            free_output=free_tokens("free_output_tokens", new.free_output_tokens),
             reason=new.reason.strip(),
             recorded_at=now,
             batch_percent=new.batch_percent,
             residency_micros=rate("residency_per_adapter_hour", new.residency_per_adapter_hour),
+            discount_percent=new.discount_percent,
+            discount_until="" if until is None else _month("discount_until", until, now),
+            lines=lines,
         )
+
+
+def _line(new: NewCardLine) -> CardLine:
+    """Raises RateCardError."""
+    resident = new.residency_per_adapter_hour
+    selectors: dict[str, Any] = {name: getattr(new, name) or "" for name in SELECTORS}
+    return CardLine(
+        **_prices(new, f"lines, {new.name[:63]}: "),
+        **selectors,
+        name=card_name(new.name, "a line of a rate card"),
+        residency_micros=None if resident is None else rate("residency_per_adapter_hour", resident),
+    )
+
+
+def _prices(new: NewPrices, where: str) -> dict[str, Any]:
+    """`where`: in messages. Raises RateCardError."""
+
+    def micros(name: str, text: str) -> Micros:
+        return rate(f"{where}{name}", text)
+
+    cached, reasoning = new.cached_per_million, new.reasoning_per_million
+    tiers = in_order(Tier(tier.kind, tier.above, micros("price", tier.price)) for tier in new.tiers)
+    if len({(tier.kind, tier.above) for tier in tiers}) < len(tiers):
+        raise RateCardError("tiers", f"{where}Two tiers of one kind begin at the same quantity.")
+    return {
+        "input_micros": micros("input_per_million", new.input_per_million),
+        "cached_micros": micros("cached_per_million", new.input_per_million if cached is None else cached),
+        "output_micros": micros("output_per_million", new.output_per_million),
+        "reasoning_micros": None if reasoning is None else micros("reasoning_per_million", reasoning),
+        "request_micros": micros("per_request", new.per_request),
+        "free_input": free_tokens("free_input_tokens", new.free_input_tokens),
+        "free_cached": free_tokens("free_cached_tokens", new.free_cached_tokens),
+        "free_output": free_tokens("free_output_tokens", new.free_output_tokens),
+        "free_requests": new.free_requests,
+        "tiers": tiers,
+        "volume": new.tier_mode == "volume",
+    }
 
 
 async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assignment, bool]:
@@ -80,7 +128,9 @@ async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assig
         raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
     assignment = assignment_of(new, state.clock.now())
     with _errors():
-        return await asyncio.to_thread(card_store.assign, state.ledger, assignment, actor=actor)
+        assigned = await asyncio.to_thread(card_store.assign, state.ledger, assignment, actor=actor)
+    await state.prices.refresh()
+    return assigned
 
 
 async def _was_assigned(state: State, tenant: str) -> bool:

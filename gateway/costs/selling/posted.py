@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
-from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.periods import month_of
+from gateway.costs.cost_lines import CostLine, read_lines, read_postings
+from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens, added
 from gateway.costs.selling.cards import RateCard, RateCards
-from gateway.costs.selling.charges import (
-    NO_TOKENS,
-    MonthCharges,
-    MonthCorrection,
-    TenantMonth,
-    Tokens,
-    added,
-    charge,
-)
+from gateway.costs.selling.charges import MonthCharges, MonthCorrection, TenantMonth, charge
 from gateway.costs.selling.residency import Residency, of_tenants, residency_of
-from gateway.metering.ledger.schema import rollup_parts, rollups
-from gateway.metering.records import BATCH
 from gateway.units import Amount
 
 _BILLED = "usage"
-_Sums = dict[tuple[str, str], Tokens]
-"""(tenant, month) → its tokens."""
+_Used = dict[tuple[str, str], dict[PriceKey, Tokens]]
+"""(tenant, month) → what it used."""
+PRICED_BY = ("adapter", "base_model")
+"""Dimensions of lines that a rate card can price, apart from the service tier."""
 
 
 def tokens_of(line: CostLine) -> Tokens:
-    return Tokens(line.prompt_tokens - line.cached_tokens, line.cached_tokens, line.completion_tokens)
+    return Tokens(
+        line.prompt_tokens - line.cached_tokens,
+        line.cached_tokens,
+        line.completion_tokens,
+        line.reasoning_tokens,
+        line.requests,
+    )
+
+
+def key_of(line: CostLine, adapter: str, base_model: str, service_tier: str = "") -> PriceKey:
+    return PriceKey(adapter, base_model, line.gpu_type, service_tier)
 
 
 def charged_tenants(connection: Connection, month: str, cards: RateCards) -> list[str]:
@@ -39,15 +42,15 @@ def charged_tenants(connection: Connection, month: str, cards: RateCards) -> lis
         return []
     residents = [
         tenant
-        for tenant in _residents(connection, month, cards)
-        if (card := cards.card(tenant, month)) is not None and card.residency_micros
+        for tenant, adapters in _residents(connection, month, cards).items()
+        if (card := cards.card(tenant, month)) is not None and card.prices_residency(adapters)
     ]
     return sorted({*cards.charged(month), *residents})
 
 
 def _residents(connection: Connection, month: str, cards: RateCards) -> dict[str, Residency]:
     """Tenant → its resident adapters; not looked for if no card has a price for them."""
-    priced = any(card.residency_micros for card in cards.cards)
+    priced = any(line.residency_micros for card in cards.cards for line in (card.default_line, *card.lines))
     return dict(of_tenants(residency_of(connection, month))) if priced else {}
 
 
@@ -67,24 +70,23 @@ def tenant_months(
     Raises LedgerUnavailableError."""
     if not cards.assignments:
         return {}
-    used: _Sums = {}
-    for line in read_lines(connection, book, month_of(month), ("tenant",), corrections=False):
-        if line.bucket == _BILLED:
-            key = line.keys[0], month
-            used[key] = added(used.get(key, NO_TOKENS), tokens_of(line))
-    batch = _batch_tokens(connection, book, month, cards)
+    by = ("tenant", *PRICED_BY, *(("service_tier",) if any(c.tells_batches for c in cards.cards) else ()))
+    used = _used(read_lines(connection, book, month_of(month), by, corrections=False), month)
     corrected = _corrected_costs(connection, book, month)
     for key, cost in shares.items():
         corrected[key] = corrected.get(key, 0) + cost
+    before: _Used = {}
+    after: _Used = {}
     earlier = {name for _, name in corrected}
-    before, after = _token_sums(connection, month, earlier)
-    batch_before, batch_after = _token_sums(connection, month, earlier, batch=True)
+    previous = iso(month_of(month).start - 1)[:7]
+    for name in sorted(earlier):
+        before |= _used(read_postings(connection, book, name, by, first=name, last=previous), name)
+        after |= _used(read_postings(connection, book, name, by, first=name, last=month), name)
     resident = {name: _residents(connection, name, cards) for name in {month, *earlier}}
 
-    def charges(card: RateCard, key: tuple[str, str], tokens: _Sums, batches: _Sums) -> MonthCharges:
+    def charges(card: RateCard, key: tuple[str, str], amounts: _Used) -> MonthCharges:
         tenant, name = key
-        adapters = resident[name].get(tenant)
-        return charge(card, tokens.get(key, NO_TOKENS), adapters, batches.get(key, NO_TOKENS))
+        return charge(card, name, amounts.get(key, {}), resident[name].get(tenant))
 
     charged = {}
     for tenant, cost in sorted(costs.items()):
@@ -94,11 +96,10 @@ def tenant_months(
         if card is None and not cards_then:
             continue
         charged[tenant] = TenantMonth(
-            current=None if card is None else charges(card, (tenant, month), used, batch),
+            current=None if card is None else charges(card, (tenant, month), used),
             corrections={
                 name: MonthCorrection(
-                    charges(then, (tenant, name), before, batch_before),
-                    charges(then, (tenant, name), after, batch_after),
+                    charges(then, (tenant, name), before), charges(then, (tenant, name), after)
                 )
                 for name, then in cards_then.items()
             },
@@ -119,45 +120,13 @@ def _corrected_costs(connection: Connection, book: PriceBook, month: str) -> dic
     return costs
 
 
-def _batch_tokens(connection: Connection, book: PriceBook, month: str, cards: RateCards) -> _Sums:
-    """Those of the month, if any card has a price of its own for them."""
-    batch_tokens: _Sums = {}
-    if all(card.batch_percent == 100 for card in cards.cards):
-        return batch_tokens
-    by = ("tenant", "service_tier")
-    for line in read_lines(connection, book, month_of(month), by, corrections=False):
-        tenant, tier = line.keys
-        if line.bucket == _BILLED and tier == BATCH:
-            batch_tokens[tenant, month] = added(batch_tokens.get((tenant, month), NO_TOKENS), tokens_of(line))
-    return batch_tokens
-
-
-def _token_sums(
-    connection: Connection, month: str, months: set[str], *, batch: bool = False
-) -> tuple[_Sums, _Sums]:
-    """(tenant, month) → its tokens as posted before a month, and up to it. `batch`: of batches only."""
-    table = (rollup_parts if batch else rollups).c
-    before: _Sums = {}
-    after: _Sums = {}
-    counts = (table.prompt_tokens, table.cached_tokens, table.completion_tokens)
-    for corrected_month in sorted(months):
-        period = month_of(corrected_month)
-        query = (
-            select(table.tenant, table.posted, *(func.sum(count) for count in counts))
-            .where(
-                table.posted.between(corrected_month, month),
-                table.hour >= period.start,
-                table.hour < period.end,
-            )
-            .where(table.bucket == _BILLED)
-            .group_by(table.tenant, table.posted)
-        )
-        if batch:
-            query = query.where(table.dimension == "service_tier", table.name == BATCH)
-        for tenant, posted, prompt, cached, output in connection.execute(query):
-            tokens = Tokens(int(prompt) - int(cached), int(cached), int(output))
-            key = tenant, corrected_month
-            after[key] = added(after.get(key, NO_TOKENS), tokens)
-            if posted < month:
-                before[key] = added(before.get(key, NO_TOKENS), tokens)
-    return before, after
+def _used(lines: Iterable[CostLine], month: str) -> _Used:
+    """`lines`: by tenant, PRICED_BY and maybe the service tier."""
+    used: _Used = {}
+    for line in lines:
+        if line.bucket == _BILLED:
+            tenant, *names = line.keys
+            own = used.setdefault((tenant, month), {})
+            key = key_of(line, *names)
+            own[key] = added(own.get(key, NO_TOKENS), tokens_of(line))
+    return used

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gateway.costs.selling.card_lines import Kind
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.finance import Money
 from gateway.schemas.options import Option
@@ -15,8 +16,21 @@ _Count = Annotated[int, Field(ge=0, le=10**15)]
 _Text = r"^[^\x00-\x1f\x7f]*$"
 
 
-class NewRateCard(StrictBody):
-    name: str = Field(max_length=63, description="The same for all its versions.", examples=["standard"])
+class NewTier(StrictBody):
+    """Another price from a monthly quantity on."""
+
+    kind: Kind = Field(description="What it prices.")
+    above: int = Field(
+        gt=0,
+        le=10**15,
+        description="Tokens or requests of the month, without the free ones, after which it begins.",
+    )
+    price: _Decimal = Field(description="Per million tokens, or per request.")
+
+
+class NewPrices(StrictBody):
+    """What a rate card and each of its lines have."""
+
     input_per_million: Annotated[_Decimal, Option(flag="--input", kind="decimal")] = Field(
         description="Price per million input tokens that were not cached."
     )
@@ -26,14 +40,11 @@ class NewRateCard(StrictBody):
     output_per_million: Annotated[_Decimal, Option(flag="--output", kind="decimal")] = Field(
         description="Price per million output tokens."
     )
-    residency_per_adapter_hour: Annotated[_Decimal, Option(flag="--residency", kind="decimal")] = Field(
-        "0", description="Price of an hour in which an adapter of the tenant is resident on an engine."
+    reasoning_per_million: Annotated[_Decimal | None, Option(flag="--reasoning", kind="decimal")] = Field(
+        None, description="Price per million reasoning tokens. Default: the price of output tokens."
     )
-    batch_percent: Annotated[int, Option(flag="--batch")] = Field(
-        100, ge=0, le=100, description="What batches' tokens cost, in percent of the others'."
-    )
-    monthly_minimum: Annotated[_Decimal, Option(flag="--minimum", kind="decimal")] = Field(
-        "0", description="Minimum charge per month."
+    per_request: Annotated[_Decimal, Option(kind="decimal")] = Field(
+        "0", description="Price of a delivered request, besides its tokens."
     )
     free_input_tokens: Annotated[_Count, Option(flag="--free-input")] = Field(
         0, description="Input tokens per month that are free."
@@ -43,6 +54,57 @@ class NewRateCard(StrictBody):
     )
     free_output_tokens: Annotated[_Count, Option(flag="--free-output")] = Field(
         0, description="Output tokens per month that are free."
+    )
+    free_requests: Annotated[_Count, Option()] = Field(0, description="Requests per month that are free.")
+    tiers: tuple[NewTier, ...] = Field((), max_length=50, description="Other prices for larger quantities.")
+    tier_mode: Literal["graduated", "volume"] = Field(
+        "graduated",
+        description="`graduated`: a tier prices only what is above it. `volume`: the tier that the month "
+        "reaches prices all of it.",
+    )
+
+
+class NewCardLine(NewPrices):
+    """Prices for some of the usage. The most specific line that fits prices a request: adapter, then base
+    model, GPU type and service tier; without one, the card itself."""
+
+    name: str = Field(max_length=63, description="Part of its SKUs.", examples=["large"])
+    adapter: str | None = Field(
+        None, max_length=200, description="Full name.", examples=["acme/support"], pattern=_Text
+    )
+    base_model: str | None = Field(
+        None, max_length=200, pattern=_Text, description="Also of requests for its adapters."
+    )
+    gpu_type: str | None = Field(
+        None, max_length=100, pattern=_Text, description="Of the engine that answered."
+    )
+    service_tier: Literal["batch"] | None = Field(
+        None, description="`batch`: lines of batches. `batch_percent` does not apply to these prices."
+    )
+    residency_per_adapter_hour: _Decimal | None = Field(
+        None, description="Only with `adapter`. Default: the card's."
+    )
+
+
+class NewRateCard(NewPrices):
+    name: str = Field(max_length=63, description="The same for all its versions.", examples=["standard"])
+    residency_per_adapter_hour: Annotated[_Decimal, Option(flag="--residency", kind="decimal")] = Field(
+        "0", description="Price of an hour in which an adapter of the tenant is resident on an engine."
+    )
+    batch_percent: Annotated[int, Option(flag="--batch")] = Field(
+        100, ge=0, le=100, description="What batches' tokens cost, in percent of the others'."
+    )
+    monthly_minimum: Annotated[_Decimal, Option(flag="--minimum", kind="decimal")] = Field(
+        "0", description="Minimum charge per month."
+    )
+    discount_percent: Annotated[int, Option(flag="--discount")] = Field(
+        0, ge=0, le=100, description="Off everything but the minimum, which is compared with what is left."
+    )
+    discount_until: Annotated[str | None, Option()] = Field(
+        None, max_length=10, description="Last month of the discount, like `2027-03`. Default: no end."
+    )
+    lines: tuple[NewCardLine, ...] = Field(
+        (), max_length=200, description="Other prices than the card's own, for some of the usage."
     )
     currency: Annotated[str, Option()] = Field(
         "USD", pattern="^[A-Z]{3}$", description="Three-letter code, as the GPU prices'."
@@ -112,21 +174,47 @@ class NewInvoice(StrictBody):
     )
 
 
-class RateCard(Answer):
+class Tier(Answer):
+    kind: Kind
+    above: int
+    price: Money
+
+
+class _Prices(Answer):
+    input_per_million: Money
+    cached_per_million: Money
+    output_per_million: Money
+    free_input_tokens: int
+    free_cached_tokens: int
+    free_output_tokens: int
+    reasoning_per_million: Money | None = Field(None, description="null: the price of output tokens.")
+    per_request: Money = "0.00"
+    free_requests: int = 0
+    tiers: tuple[Tier, ...] = ()
+    tier_mode: Literal["graduated", "volume"] = "graduated"
+
+
+class CardLine(_Prices):
+    name: str
+    adapter: str | None
+    base_model: str | None
+    gpu_type: str | None
+    service_tier: str | None
+    residency_per_adapter_hour: Money | None = Field(description="null: the card's.")
+
+
+class RateCard(_Prices):
     """One version of a rate card. Versions are never edited."""
 
     name: str
     valid_from: str = Field(description="First month.")
     currency: str
-    input_per_million: Money
-    cached_per_million: Money
-    output_per_million: Money
     residency_per_adapter_hour: Money
     batch_percent: int
     monthly_minimum: Money
-    free_input_tokens: int
-    free_cached_tokens: int
-    free_output_tokens: int
+    discount_percent: int = 0
+    discount_until: str | None = Field(None, description="Last month of the discount; null: no end.")
+    lines: tuple[CardLine, ...] = Field((), description="The most specific first.")
     reason: str | None
     recorded_at: str
 

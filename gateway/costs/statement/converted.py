@@ -16,7 +16,7 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRate, chosen, read_exchange_rates
 from gateway.units import Cents, cents_of, decimal_of, half_up, rounded
 
-_PRICES = ("exact", "per_million", "per_hour", "monthly_minimum")
+_PRICES = ("exact", "per_million", "per_request", "per_hour", "unit_price", "monthly_minimum")
 _MOST_PLACES = 24
 """A cost (15) times an exchange rate (9) is exact."""
 
@@ -94,7 +94,12 @@ def _rounded(amounts: Mapping[int, Fraction], step: int) -> tuple[Cents, dict[in
 def charges_document(charges: Charges, factor: Fraction) -> dict[str, Any]:
     """In the currency that `factor` converts to, with exact prices and amounts."""
     document = _priced(charges.document(), factor)
-    return document | {"lines": [_priced(line, factor) for line in document["lines"]]}
+    return document | {"lines": [_line(line, factor) for line in document["lines"]]}
+
+
+def _line(line: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
+    tiers = {"tiers": [_priced(tier, factor) for tier in line["tiers"]]} if "tiers" in line else {}
+    return _priced(line, factor) | tiers
 
 
 def _priced(part: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:

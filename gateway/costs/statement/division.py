@@ -14,8 +14,7 @@ from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.periods import Period
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.cards import RateCard
-from gateway.costs.selling.charges import list_price
-from gateway.costs.selling.posted import tokens_of
+from gateway.costs.selling.posted import PRICED_BY, key_of, tokens_of
 from gateway.costs.statement.items import Item
 from gateway.units import Amount, Cents, apportioned, total
 
@@ -59,9 +58,10 @@ def divide_statement(
 ) -> Division:
     """`card`: whose rates the amounts of the usage are at; None: at cost. `factor`: of the currency."""
     sums: dict[str, list[int]] = {}
-    for line in read_lines(connection, book, statement.period, (dimension,), tenants=(statement.tenant,)):
+    by = (dimension, *PRICED_BY)
+    for line in read_lines(connection, book, statement.period, by, tenants=(statement.tenant,)):
         if line.bucket == "usage" and not line.correction:
-            values = (line.requests, *tokens_of(line), _amount(line, card))
+            values = (line.requests, *tokens_of(line)[:3], _amount(line, card))
             before = sums.setdefault(line.keys[0], [0] * len(values))
             sums[line.keys[0]] = [a + b for a, b in zip(before, values, strict=True)]
     used, unused = (total(item.cents for item in items) for items in (statement.usage, statement.allocated))
@@ -76,6 +76,7 @@ def divide_statement(
 
 def _amount(line: CostLine, card: RateCard | None) -> Amount:
     if card is not None:
-        return list_price(card, tokens_of(line))
+        _, adapter, base_model = line.keys
+        return card.list_price(key_of(line, adapter, base_model), tokens_of(line))
     assert line.cost is not None, "checked before"
     return line.cost

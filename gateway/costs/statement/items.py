@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -10,13 +10,14 @@ from gateway.costs.closing.charging import COST_CHANGED, LATE_RECORDS
 from gateway.costs.closing.documents import (
     Charges,
     CorrectionCharge,
+    RequestCharge,
     StatementLine,
     TenantStatement,
     TokenCharge,
 )
 from gateway.costs.cost_lines import COUNTS, CostLine
 from gateway.costs.selling.cards import RateCard
-from gateway.costs.selling.charges import Tokens, list_price
+from gateway.costs.selling.posted import key_of, tokens_of
 from gateway.units import Cents, cents_of, rounded, total
 
 ONE = Fraction(1)
@@ -108,8 +109,10 @@ def priced_items(
     factor: Fraction = ONE,
     step: int = 1,
 ) -> dict[str, tuple[Item, ...]]:
-    """Usage at the card's rates, before allowance and minimum, by version; and the corrections."""
+    """Usage at the card's list prices, before allowance, tiers, discounts and minimum, by version; and the
+    corrections."""
     sums: dict[tuple[str, str], list[int]] = {}
+    listed: dict[tuple[str, str], int] = {}
     for line in lines:
         if line.bucket == "usage" and not line.correction:
             adapter, version, base_model, _ = line.keys
@@ -117,16 +120,15 @@ def priced_items(
             counts = (line.requests, line.prompt_tokens, line.cached_tokens, line.completion_tokens)
             before = sums.get(name, [0, 0, 0, 0])
             sums[name] = [a + b for a, b in zip(before, counts, strict=True)]
+            price = card.list_price(key_of(line, adapter, base_model), tokens_of(line))
+            listed[name] = listed.get(name, 0) + price
     charged = charges.lines if charges else ()
-    tokens = [line for line in charged if isinstance(line, TokenCharge)]
-    prices = {
-        key: list_price(card, Tokens(prompt - cached, cached, output)) * factor
-        for key, (_, prompt, cached, output) in sums.items()
-    }
-    price = cents_of(sum(prices.values(), Fraction(0)), step)
-    if not any(line.free_tokens for line in tokens):
-        price = total(line.amount_cents for line in tokens)
-    cents = rounded(prices, price, step=step) if prices else {}
+    used = [line for line in charged if isinstance(line, TokenCharge | RequestCharge)]
+    prices = {key: amount * factor for key, amount in listed.items()}
+    in_all = cents_of(sum(prices.values(), Fraction(0)), step)
+    if at_list_prices(used) and total(line.exact for line in used) == sum(listed.values()):
+        in_all = total(line.amount_cents for line in used)
+    cents = rounded(prices, in_all, step=step) if prices else {}
     return {
         "usage": tuple(
             Item(key[0], "", requests, prompt - cached, cached, output, cents[key])
@@ -141,3 +143,11 @@ def priced_items(
             for line in charged if isinstance(line, CorrectionCharge)
         ),
     }  # fmt: skip  # one name a line says no more
+
+
+def at_list_prices(charges: Iterable[TokenCharge | RequestCharge]) -> bool:
+    """Whether nothing is free, and nothing has tiers."""
+    return not any(
+        line.tiers or (line.free_tokens if isinstance(line, TokenCharge) else line.free_requests)
+        for line in charges
+    )

@@ -12,13 +12,13 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack
 
-from gateway.costs.closing.documents import Charge, ManualCharge, ResidencyCharge, TokenCharge
+from gateway.costs.closing.documents import Charge, ManualCharge, RequestCharge, ResidencyCharge, TokenCharge
 from gateway.costs.export.writers import write_csv
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots, table
 from gateway.costs.statement.division import DIMENSION_NAMES
 from gateway.costs.statement.document import document
-from gateway.costs.statement.items import Item
+from gateway.costs.statement.items import Item, at_list_prices
 from gateway.costs.statement.statement_figures import Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
 from gateway.units import FEMTO, Amount, Cents, half_up, shown, shown_cents, total
@@ -78,6 +78,7 @@ def render(
         manual=_manual(statement.manual),
         resident=any(isinstance(line, ResidencyCharge) for line in _lines(statement)),
         free=_free_cents(statement),
+        off=_off(statement),
         tax=statement.tax_cents,
         days=plots.days(series, "Tokens per day, by adapter"),
         division=_division(statement, labels),
@@ -217,10 +218,16 @@ def _charges(statement: Statement) -> list[dict[str, Any]]:
 def _priced(line: Mapping[str, Any]) -> dict[str, str]:
     """Quantity and unit price, of what has them."""
     if line["kind"] == "residency":
-        return {"quantity": f"{_grouped(line['hours'])} h", "unit_price": f"{line['per_hour']} per hour"}
+        hours = f"{_grouped(line['hours'])} h"
+        return {"quantity": hours, "free": "", "unit_price": f"{line['per_hour']} per hour"}
     if "tokens" in line:
-        return {"quantity": count(line["tokens"]), "unit_price": f"{line['per_million']} per million"}
-    return {}
+        quantity, free, price = line["tokens"], line["free_tokens"], f"{line['per_million']} per million"
+    elif "requests" in line:
+        quantity, free, price = line["requests"], line["free_requests"], f"{line['per_request']} per request"
+    else:
+        return {}
+    tiers = "".join(f"; above {count(tier['above'])}: {tier['unit_price']}" for tier in line.get("tiers", ()))
+    return {"quantity": count(quantity), "free": count(free), "unit_price": price + tiers}
 
 
 def _grouped(number: str) -> str:
@@ -228,7 +235,13 @@ def _grouped(number: str) -> str:
     return f"{int(integer):,}.{part}"
 
 
-_KINDS = {"input": "Input tokens, not cached", "cached": "Cached input tokens", "output": "Output tokens"}
+_KINDS = {
+    "input": "Input tokens, not cached",
+    "cached": "Cached input tokens",
+    "output": "Output tokens",
+    "reasoning": "Reasoning tokens",
+    "requests": "Requests",
+}
 
 
 def _charge_name(line: Mapping[str, Any]) -> str:
@@ -236,12 +249,19 @@ def _charge_name(line: Mapping[str, Any]) -> str:
         return f"Difference to the monthly minimum of {_grouped(line['monthly_minimum'])}"
     if line["kind"] == "residency":
         many = len(line["adapters"])
-        return f"Residency of {many:,} adapter{'' if many == 1 else 's'}"
+        return f"Residency of {many:,} adapter{'' if many == 1 else 's'}{_of_line(line)}"
     if line["kind"] == "batch_discount":
         return f"Discount on batches, whose tokens cost {line['batch_percent']} %"
+    if line["kind"] == "discount":
+        end = f" until {line['until']}" if line["until"] else ""
+        return f"Discount of {line['percent']} %{end}"
     if line["kind"] == "correction":
         return f"Correction of {line['month']}: {line['reason']}"
-    return _KINDS.get(line["kind"], "Usage at cost")
+    return _KINDS.get(line["kind"], "Usage at cost") + _of_line(line)
+
+
+def _of_line(line: Mapping[str, Any]) -> str:
+    return f", {line['line']}" if "line" in line else ""
 
 
 def _manual(lines: Sequence[ManualCharge]) -> list[tuple[str, Cents]]:
@@ -258,11 +278,19 @@ def _manual_name(line: ManualCharge) -> str:
 
 
 def _free_cents(statement: Statement) -> int:
-    """What the allowance takes off the prices of the adapters."""
-    lines = [line for line in _lines(statement) if isinstance(line, TokenCharge)]
-    if not any(line.free_tokens for line in lines):
-        return 0
-    return total(line.amount_cents for line in lines) - summed("", statement.usage).cents
+    """What allowance, tiers and lines for batches take off the list prices of the adapters."""
+    lines = [line for line in _lines(statement) if isinstance(line, TokenCharge | RequestCharge)]
+    return total(line.amount_cents for line in lines) - summed("", statement.usage).cents if lines else 0
+
+
+def _off(statement: Statement) -> str:
+    """What it is called."""
+    lines = [line for line in _lines(statement) if isinstance(line, TokenCharge | RequestCharge)]
+    if at_list_prices(lines):
+        return "Prices of batches"
+    tiers = any(line.tiers for line in lines)
+    free = not at_list_prices(line.model_copy(update={"tiers": ()}) for line in lines)
+    return "Free allowance and tiers" if tiers and free else "Tiers" if tiers else "Free allowance"
 
 
 def _lines(statement: Statement) -> tuple[Charge, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from gateway.commands.client import Json, UsageError
+from gateway.declarative.operations.decimals import as_text
 from gateway.declarative.operations.sections import SECTIONS
 
 HEAD = """\
@@ -95,6 +96,13 @@ def read(name: str) -> Json:
 
 def parsed(name: str) -> FleetFile:
     """Raises UsageError."""
+    root, document = _read(name)
+    if root is None or not isinstance(document, dict):
+        raise UsageError(f"{name} is not a fleet file: it must begin with `florin: 1`.")
+    return FleetFile(document, root, Path() if name == "-" else Path(name).expanduser().parent)
+
+
+def _read(name: str) -> tuple[yaml.Node | None, object]:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).expanduser().read_text("utf-8")
     except (OSError, ValueError) as error:
@@ -104,9 +112,16 @@ def parsed(name: str) -> FleetFile:
         json.dumps(document, allow_nan=False)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not valid: {_sentence(error)}") from error
-    if root is None or not isinstance(document, dict):
-        raise UsageError(f"{name} is not a fleet file: it must begin with `florin: 1`.")
-    return FleetFile(document, root, Path() if name == "-" else Path(name).expanduser().parent)
+    return root, document
+
+
+def read_card(name: str) -> Json:
+    """A rate card from a YAML or JSON file, or from stdin for `-`: one object of a fleet file's `rate_cards`.
+    Raises UsageError."""
+    card = as_text(_read(name)[1])
+    if not isinstance(card, dict):
+        raise UsageError(f"{name} is not a rate card: it must have its fields, such as input_per_million.")
+    return card
 
 
 def placeholder(path: str, secret: object) -> str:

@@ -85,6 +85,10 @@ _UNSAID = {
     "require_eval": False,
     "eval_data": "",
     "reason": "",
+    "per_request": "0.00",
+    "free_requests": 0,
+    "tier_mode": "graduated",
+    "discount_percent": 0,
 }
 """What is not worth a line."""
 

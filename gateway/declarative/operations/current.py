@@ -200,6 +200,15 @@ def _quiet_terms(spec: dict[str, Any]) -> None:
             spec[name] = changed
 
 
+_QUIET_PRICES: dict[str, Any] = {
+    "per_request": "0.00",
+    "free_input_tokens": 0,
+    "free_cached_tokens": 0,
+    "free_output_tokens": 0,
+    "free_requests": 0,
+    "tiers": [],
+    "tier_mode": "graduated",
+}
 _QUIET: dict[str, dict[str, Any]] = {
     "engines": {
         "gpu_count": 1,
@@ -222,17 +231,23 @@ _QUIET: dict[str, dict[str, Any]] = {
     },
     "prices": {"purchase": "on_demand", "region": ""},
     "rate_cards": {
+        **_QUIET_PRICES,
+        "lines": [],
+        "discount_percent": 0,
         "residency_per_adapter_hour": "0.00",
         "batch_percent": 100,
         "monthly_minimum": "0.00",
-        "free_input_tokens": 0,
-        "free_cached_tokens": 0,
-        "free_output_tokens": 0,
         "reason": "",
     },
 }
 """What goes without saying, by section. An active engine is not said to be active, so that a file kept in
 version control does not call back to work what an operator has drained since."""
+
+
+def _quiet(spec: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    for name, default in defaults.items():
+        if spec.get(name) == default:
+            del spec[name]
 
 
 def export(current: Current) -> dict[str, Any]:
@@ -249,9 +264,9 @@ def export(current: Current) -> dict[str, Any]:
     for section, defaults in _QUIET.items():
         objects = body[section]
         for spec in objects.values() if isinstance(objects, dict) else objects:
-            for name, default in defaults.items():
-                if spec.get(name) == default:
-                    del spec[name]
+            _quiet(spec, defaults)
+            for line in spec.get("lines", ()):
+                _quiet(line, _QUIET_PRICES)
     for assignment in body["rate_card_assignments"]:  # null says something here
         for name in ("card", "tenant"):
             assignment.setdefault(name, None)

@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from adapters.errors import Finding
 from gateway.costs.prices.schemas import NewPrice
 from gateway.costs.selling.schemas import NewAssignment, NewRateCard
+from gateway.declarative.operations.decimals import as_text
 from gateway.declarative.operations.sections import SECTIONS
 from gateway.declarative.operations.specs import (
     AdapterSpec,
@@ -42,21 +43,6 @@ from gateway.schemas.base import Label, StrictBody
 SHOWN_ERRORS = 50
 _WORD = re.compile(r"[\w/@.+-]+", re.ASCII)
 
-DECIMALS = {
-    *("rate_per_gpu_hour", "speedup", "input_per_million", "cached_per_million", "output_per_million"),
-    *("residency_per_adapter_hour", "monthly_minimum"),
-}
-
-
-def _decimals(price: object) -> object:
-    """Prices are decimals, written as text; a person writes 2.50 in a file, which YAML takes for a number."""
-    if not isinstance(price, dict):
-        return price
-    return {
-        name: str(value) if name in DECIMALS and type(value) in {int, float} else value
-        for name, value in price.items()
-    }
-
 
 def _section(name: str) -> Any:
     return Field(None, description=SECTIONS[name])
@@ -72,8 +58,8 @@ class Document(StrictBody):
     keys: dict[KeyId, KeySpec] | None = _section("keys")
     adapters: dict[FullName, AdapterSpec] | None = _section("adapters")
     removed: dict[FullName, RemovedSpec] | None = _section("removed")
-    prices: tuple[Annotated[NewPrice, BeforeValidator(_decimals)], ...] | None = _section("prices")
-    rate_cards: tuple[Annotated[NewRateCard, BeforeValidator(_decimals)], ...] | None = _section("rate_cards")
+    prices: tuple[Annotated[NewPrice, BeforeValidator(as_text)], ...] | None = _section("prices")
+    rate_cards: tuple[Annotated[NewRateCard, BeforeValidator(as_text)], ...] | None = _section("rate_cards")
     rate_card_assignments: tuple[NewAssignment, ...] | None = _section("rate_card_assignments")
 
     @model_validator(mode="after")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.declarative.operations.document import DECIMALS, schema
+from gateway.declarative.operations.decimals import DECIMALS
+from gateway.declarative.operations.document import schema
 
 Json = dict[str, Any]
 
@@ -31,6 +32,8 @@ OBJECTS: Final = {
     "RemovedSpec": ("removed-adapter", "An adapter that is no longer there, by its full name."),
     "NewPrice": ("price", "What a GPU-hour costs; see docs/prices.md."),
     "NewRateCard": ("rate-card", "One version of a rate card; see docs/rate-cards.md."),
+    "NewCardLine": ("rate-card-line", "Prices for some of the usage, by what it is for."),
+    "NewTier": ("tier", "Another price from a monthly quantity on."),
     "NewAssignment": ("rate-card-assignment", "Whose card it is, and from which month."),
     "Priority": ("priority", "A higher class is served first when requests wait for engines."),
 }

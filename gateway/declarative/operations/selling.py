@@ -43,7 +43,7 @@ class Selling:
 def card_spec(card: RateCard) -> NewRateCard:
     fields = card.document()
     names = NewRateCard.model_fields.keys() - {"reason"}
-    return NewRateCard.model_construct(**{name: fields[name] for name in names}, reason="")
+    return NewRateCard.model_validate({name: fields[name] for name in names})
 
 
 def assignment_spec(assignment: Assignment) -> NewAssignment:

@@ -45,7 +45,7 @@ async def create(state: State, new: NewKey, *, authority: Authority) -> tuple[Ke
         key = delegation.created(authority.key, key)
     elif role is Role.OPERATOR and tenant:
         raise FlorinError("invalid_value", "A key of role operator belongs to no tenant.", param="tenant")
-    check_money(state, NO_BUDGET, key.budget, tenant)
+    check_money(NO_BUDGET, key.budget)
 
     def plan(reading: RegistryReading) -> Proposal[None]:
         changes = [Change("key", key.id, dump(key), expect=None), *tenant_proof(reading, tenant)]
@@ -74,7 +74,7 @@ async def update(state: State, key_id: str, body: KeyFields, *, authority: Autho
             new = delegation.changed(authority.key, old, new)
         if new == old:
             return Proposal([], old)
-        check_money(state, old.budget, new.budget, old.tenant)
+        check_money(old.budget, new.budget)
         note = AuditNote(authority.actor, "key.update", key_id, details=differences(old, new))
         changes = [reading.change("key", key_id, dump(new), dump(old))]
         if authority.tenant is not None and new.valid(now) and not old.valid(now):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from adapters.store.protocol.limits import Amounts
+from gateway.dataplane.request import UNNAMED, Sold
 from gateway.tenants.directory import Key, Tenant
-from gateway.tenants.limits.needs import Bounds, Need, OutputHistory, TokenPrice
+from gateway.tenants.limits.needs import Bounds, Need, OutputHistory, Prices
 from gateway.tenants.limits.subject_account import Account
 from gateway.tenants.limits.wording import budget_warning, rate_headers
 
@@ -25,25 +26,30 @@ class AppliedLimits:
     accounts: tuple[Account, ...]
     bounds: Bounds | None
     history: OutputHistory
-    price: TokenPrice | None
-    """None also if no budget is in money."""
+    prices: Prices | None
+    """None: no budget is in money."""
 
 
 class Grant:
     """One admitted request's reservation. `settle` ends it, exactly once; the lifecycle calls it by way of
     `Exchange.close`."""
 
-    __slots__ = ("_applied", "_held", "_left", "_reached", "_tokens", "headers")
+    __slots__ = ("_applied", "_held", "_left", "_money", "_reached", "_sold", "_tokens", "headers")
 
     def __init__(
-        self, applied: AppliedLimits, reservations: list[tuple[Account, Amounts]], now: float
+        self,
+        applied: AppliedLimits,
+        reservations: list[tuple[Account, Amounts]],
+        now: float,
+        sold: Sold = UNNAMED,
     ) -> None:
         self._applied = applied
+        self._sold = sold
         # Mutable: None once settled. With the flows that were limited when it was reserved.
         self._held: list[tuple[Account, tuple[int, ...], Amounts]] | None = [
             (account, account.flows, taken) for account, taken in reservations
         ]
-        self._tokens = (0, 0, 0)
+        self._tokens = self._money = 0
         self._reached = self._left = False
         headers = rate_headers(applied.accounts, now)
         warning = budget_warning(applied.accounts)
@@ -51,11 +57,26 @@ class Grant:
             headers["x-florin-budget-warning"] = warning
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
-    def count(self, prompt: int, cached: int, completion: int, *, choices: int) -> None:
-        """Add what an attempt used; zeros if it does not count."""
-        before = self._tokens
-        self._tokens = before[0] + prompt, before[1] + cached, before[2] + completion
+    def count(
+        self,
+        prompt: int,
+        cached: int,
+        completion: int,
+        *,
+        choices: int,
+        reasoning: int = 0,
+        requests: int = 1,
+        gpu_type: str = "",
+    ) -> None:
+        """Add what an attempt used; zeros if it does not count. `reasoning`: part of the completion.
+        `requests`: 0 if it continues another attempt, or does not count."""
+        self._tokens += prompt + completion
         self._reached = True
+        prices = self._applied.prices
+        if prices is not None:
+            price = prices.of(self._applied.tenant.name, self._sold, gpu_type)
+            if price is not None:
+                self._money += price.cost(prompt, cached, completion, reasoning=reasoning, requests=requests)
         if completion:
             self._applied.history.learn(-(-completion // choices))
 
@@ -79,9 +100,7 @@ class Grant:
         reservations, self._held = self._held, None
         if reservations is None:
             return
-        prompt, cached, completion = self._tokens
-        tokens, price = prompt + completion, self._applied.price
-        money = price.cost(prompt, cached, completion) if price else 0
+        tokens, money = self._tokens, self._money
         used = (int(self._reached), tokens, tokens, tokens, money, money)
         for account, flows, taken in reservations:
             account.settle(flows, taken, used)
@@ -98,7 +117,7 @@ class Unlimited(Grant):
     async def leave(self) -> None:
         pass
 
-    def count(self, prompt: int, cached: int, completion: int, *, choices: int) -> None:
+    def count(self, *_: object, **__: object) -> None:
         pass
 
 
@@ -112,4 +131,4 @@ def reserve(applied: AppliedLimits, need: Need, now: float) -> Grant:
         taken = account.need(need.expected)
         account.reserve(taken)
         reservations.append((account, taken))
-    return Grant(applied, reservations, now)
+    return Grant(applied, reservations, now, need.sold)

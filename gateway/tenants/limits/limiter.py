@@ -25,7 +25,7 @@ from gateway.dataplane.request import Call
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Directory, Key, Tenant
 from gateway.tenants.limits.grant import UNLIMITED, AppliedLimits, Grant, reserve
-from gateway.tenants.limits.needs import BOUNDS, Need, OutputHistory, bounds, need_of, price_for
+from gateway.tenants.limits.needs import BOUNDS, Need, OutputHistory, Prices, bounds, need_of
 from gateway.tenants.limits.shared_counters import SEED_SECONDS, SharedCounters, Used
 from gateway.tenants.limits.subject_account import REPORT_SECONDS, Account
 from gateway.tenants.limits.wording import CONCURRENT, NAMES, rate_headers, refusal
@@ -55,6 +55,7 @@ class Limiter:
         directory: Directory,
         settings: Settings,
         metrics: LimitMetrics,
+        prices: Prices,
         *,
         used: Used,
         now: Callable[[], int],
@@ -64,6 +65,7 @@ class Limiter:
         self._directory = directory
         self._settings = settings
         self._metrics = metrics
+        self._prices = prices
         self._now = now
         self._clock = clock
         # Mutable: by key id, by tenant.
@@ -76,7 +78,6 @@ class Limiter:
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings
-        self._applied.clear()  # prices may have changed
 
     # -- the way in
 
@@ -104,13 +105,13 @@ class Limiter:
             self._bound(applied, call)
         if not applied.accounts:
             return UNLIMITED
-        return self._take(applied, need_of(call, applied.history, applied.price))
+        return self._take(applied, self._need(applied, call))
 
     async def wait(self, key: Key, call: Call, headers: list[tuple[bytes, bytes]]) -> Grant:
         """Admit the request once the store has granted what it needs, or refuse it. Call it in a scope, right
         after `enter` returned None."""
         applied = self._applied[key.id]
-        need = need_of(call, applied.history, applied.price)
+        need = self._need(applied, call)
         digest = blake2b(key.id.encode() + orjson.dumps(call.body), digest_size=8).hexdigest()
         again = any(name == _RETRIED and value != b"0" for name, value in headers)
         pauses = iter(SLOT_PAUSES)
@@ -132,9 +133,8 @@ class Limiter:
                 except StoreUnavailableError:
                     return self._without_store(applied, need)
             if answer.verdict is Verdict.GRANTED:
-                return Grant(
-                    applied, list(zip(applied.accounts, answer.reserved, strict=True)), self._clock()
-                )
+                reserved = list(zip(applied.accounts, answer.reserved, strict=True))
+                return Grant(applied, reserved, self._clock(), need.sold)
             if answer.verdict is Verdict.STALE:
                 continue
             account = applied.accounts[answer.subject]
@@ -150,6 +150,12 @@ class Limiter:
                     await asyncio.sleep(pause)
                     continue
             raise self._refuse(applied, account, answer)
+
+    def _need(self, applied: AppliedLimits, call: Call) -> Need:
+        if applied.prices is None:
+            return need_of(call, applied.history, None)
+        price = applied.prices.of(applied.tenant.name, call.sold, None)
+        return need_of(call, applied.history, price)
 
     def _take(self, applied: AppliedLimits, need: Need) -> Grant | None:
         now = self._clock()
@@ -253,7 +259,7 @@ class Limiter:
             tuple(accounts),
             bounds(tenant.limits, key.limits),
             self._histories.setdefault(tenant.name, OutputHistory()),
-            price_for(self._settings, tenant.name) if money else None,
+            self._prices if money else None,
         )
         self._applied[key.id] = applied
         return applied

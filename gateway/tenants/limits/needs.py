@@ -6,11 +6,10 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Final, Protocol
 
 from adapters.store.protocol.limits import Amounts
-from gateway.config import Settings
-from gateway.dataplane.request import COMPLETIONS_OUTPUT, Call, output_bound
+from gateway.dataplane.request import COMPLETIONS_OUTPUT, UNNAMED, Call, Sold, output_bound
 from gateway.errors import FlorinError
 from gateway.tenants.terms import Budget, Limits
 from gateway.units import NANO
@@ -31,30 +30,35 @@ class TokenPrice:
     input: int
     cached: int
     output: int
+    reasoning: int
+    """A part of the output."""
+    request: int = 0
+    """Per request, not per million."""
 
-    def cost(self, prompt: int, cached: int, completion: int) -> int:
-        """In billionths of the currency, rounded up. `cached`: part of the prompt."""
-        total = (prompt - cached) * self.input + cached * self.cached + completion * self.output
-        return -(-total // _MILLION)
+    def cost(
+        self, prompt: int, cached: int, completion: int, *, reasoning: int = 0, requests: int = 1
+    ) -> int:
+        """In billionths of the currency, rounded up. `cached`: part of the prompt; `reasoning`: part of the
+        completion."""
+        total = (prompt - cached) * self.input + cached * self.cached
+        total += (completion - reasoning) * self.output + reasoning * self.reasoning
+        return -(-total // _MILLION) + requests * self.request
 
 
-def price_for(settings: Settings, tenant: str) -> TokenPrice | None:  # noqa: ARG001  # one price for all tenants
-    """What tokens cost this tenant; None: no prices are set."""
-    given, cached, output = settings.price_input, settings.price_cached, settings.price_output
-    if not given or not output:
-        return None
-    return TokenPrice(*(_nano(Decimal(price)) for price in (given, cached or given, output)))
+class Prices(Protocol):
+    """What tenants pay: `gateway.costs.price_list`."""
+
+    def of(self, tenant: str, sold: Sold, gpu_type: str | None) -> TokenPrice | None:
+        """`gpu_type`: None: neither it nor the kinds of tokens are known yet, so the dearest. Returns None if
+        nothing is known."""
+
+    def currency(self, tenant: str) -> str | None:
+        """That of the tenant's rate card; None: it has none."""
 
 
-def check_budget(budget: Budget, price: TokenPrice | None) -> None:
+def check_budget(budget: Budget) -> None:
     """Raises FlorinError for a budget that could not be enforced."""
     money = [amount for amount in (budget.money_per_day, budget.money_per_month) if amount is not None]
-    if money and price is None:
-        raise FlorinError(
-            "invalid_value",
-            "A money budget requires token prices: set FLORIN_PRICE_INPUT and FLORIN_PRICE_OUTPUT.",
-            param="budget",
-        )
     if any(not 0 <= amount <= MOST_MONEY for amount in money):
         raise FlorinError("invalid_value", f"A money budget must be at most {MOST_MONEY:,}.", param="budget")
 
@@ -140,6 +144,7 @@ class Need:
 
     expected: Amounts
     worst: Amounts
+    sold: Sold = UNNAMED
 
 
 def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Need:
@@ -155,10 +160,12 @@ def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Nee
     prompt, output = max(prompt, call.estimate), max(output, each) * choices
     if price is None:
         most = prompt + output
-        return Need((1, tokens, tokens, tokens, 0, 0), (1, tokens, most, most, 0, 0))
+        return Need((1, tokens, tokens, tokens, 0, 0), (1, tokens, most, most, 0, 0), call.sold)
     money, dearest = price.cost(call.estimate, 0, expected), price.cost(prompt, 0, output)
     most = prompt + output
-    return Need((1, tokens, tokens, tokens, money, money), (1, tokens, most, most, dearest, dearest))
+    return Need(
+        (1, tokens, tokens, tokens, money, money), (1, tokens, most, most, dearest, dearest), call.sold
+    )
 
 
 def seconds_up(seconds: float) -> int:

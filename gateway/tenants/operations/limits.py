@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Share
+from gateway.dataplane.request import Sold
 from gateway.operations.state import State
 from gateway.tenants.directory import Tenant
-from gateway.tenants.limits.needs import check_budget, price_for
+from gateway.tenants.limits.needs import check_budget
 from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import flow_limits
 from gateway.tenants.limits.wording import CONCURRENT, NAMES
@@ -30,22 +31,22 @@ async def usage(state: State, tenant: Tenant) -> tuple[LimitUse, ...] | None:
     return tuple(rows)
 
 
-def check_money(state: State, old: Budget, new: Budget, tenant: str) -> None:
+def check_money(old: Budget, new: Budget) -> None:
     """Raises FlorinError if a changed budget cannot be enforced."""
     if new != old:
-        check_budget(new, price_for(state.settings, tenant))
+        check_budget(new)
 
 
 def without_prices(state: State) -> list[str]:
-    """Tenants and keys whose budgets in money are not enforced, because there are no token prices."""
-    directory = state.directory
+    """Tenants and keys whose budgets in money are not enforced, because nothing is known of what they pay."""
+    directory, prices = state.directory, state.prices
     owners = [(t.name, t.name, t.budget) for t in directory.tenants.values()]
     owners += [(f"key {k.id}", k.tenant, k.budget) for k in directory.keys.values() if k.revoked is None]
     return sorted(
         name
         for name, tenant, budget in owners
         if (budget.money_per_day, budget.money_per_month) != (None, None)
-        and price_for(state.settings, tenant) is None
+        and prices.of(tenant, Sold(), None) is None
     )
 
 

@@ -59,7 +59,7 @@ async def put(
         new = _changed(bare if old is None or exact else old, terms, now)
         if new == old:
             return Proposal([], (new, False))
-        check_money(state, old.budget if old else NO_BUDGET, new.budget, name)
+        check_money(old.budget if old else NO_BUDGET, new.budget)
         note = AuditNote(actor, _action(old, new), name, details=differences(old, new))
         changes = [reading.change("tenant", name, dump(new), dump(old) if old else None)]
         return Proposal(changes, (new, old is None), note)

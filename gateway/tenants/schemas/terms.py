@@ -165,12 +165,12 @@ class BudgetTerms(StrictBody):
         Money | None, _money("Money per day", "--budget-money-day", words="{} per day")
     ] = Field(
         None,
-        description="In the installation's currency, at its token prices, in a day of UTC.",
+        description="In the installation's currency, at the rate card, in a day of UTC.",
         examples=["99.50"],
     )
     money_per_month: Annotated[
         Money | None, _money("Money per month", "--budget-money-month", words="{} per month")
-    ] = Field(None, description="In the installation's currency, at its token prices, in a month of UTC.")
+    ] = Field(None, description="In the installation's currency, at the rate card, in a month of UTC.")
     warn_percent: Annotated[
         Percent, Option("Warn from this percentage on", "--budget-warn", words="warning at {} %")
     ] = Field(80, description="From here on answers carry a warning, and the webhook is called once.")

@@ -11,7 +11,9 @@ from gateway.costs.closing.documents import (
     Charge,
     CorrectionCharge,
     CostCharge,
+    DiscountCharge,
     MinimumCharge,
+    RequestCharge,
     ResidencyCharge,
     StatementLine,
     TokenCharge,
@@ -132,7 +134,7 @@ def _rows(statement: PreviewedStatement, currency: str | None) -> Iterator[tuple
     yield statement.tenant, about, "", "", "", money(statement.price_cents, currency)
 
 
-_TOKENS = {"input": "input", "cached": "cached input", "output": "output"}
+_TOKENS = {"input": "input", "cached": "cached input", "output": "output", "reasoning": "reasoning"}
 
 
 def _charge(charge: Charge) -> str:
@@ -141,9 +143,18 @@ def _charge(charge: Charge) -> str:
         case TokenCharge():
             free = f" less {charge.free_tokens:,} free" if charge.free_tokens else ""
             price = micros_text(charge.per_million)
-            return f"{charge.tokens:,} {_TOKENS[charge.kind]} tokens{free} at {price} per million"
+            what = f"{charge.tokens:,} {_TOKENS[charge.kind]} tokens{free} at {price} per million"
+            return what + _tiers(charge) + _line(charge.line)
+        case RequestCharge():
+            free = f" less {charge.free_requests:,} free" if charge.free_requests else ""
+            what = f"{charge.requests:,} requests{free} at {micros_text(charge.per_request)}"
+            return what + _tiers(charge) + _line(charge.line)
         case ResidencyCharge():
-            return f"{Decimal(hours_text(charge.hours)):,} adapter-hours at {micros_text(charge.per_hour)}"
+            hours = f"{Decimal(hours_text(charge.hours)):,} adapter-hours at {micros_text(charge.per_hour)}"
+            return hours + _line(charge.line)
+        case DiscountCharge():
+            end = f" until {charge.until}" if charge.until else ""
+            return f"discount of {charge.percent} %{end}"
         case BatchDiscount():
             return f"discount on batches, at {charge.batch_percent} %"
         case MinimumCharge():
@@ -152,6 +163,15 @@ def _charge(charge: Charge) -> str:
             return f"correction of {charge.month}"
         case CostCharge():
             return "usage at cost"
+
+
+def _tiers(charge: TokenCharge | RequestCharge) -> str:
+    steps = (f"; above {tier.above:,} at {micros_text(tier.unit_price)}" for tier in charge.tiers)
+    return "".join(steps)
+
+
+def _line(name: str) -> str:
+    return f", {clean(name)}" if name else ""
 
 
 def _what(line: StatementLine) -> str:

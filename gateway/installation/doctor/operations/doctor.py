@@ -109,8 +109,10 @@ def of_budgets(state: State) -> list[Diagnosis]:
             "budget_without_prices",
             "problem",
             name,
-            f"The budget in money of {name} is not enforced: there are no token prices.",
-            "Set FLORIN_PRICE_INPUT and FLORIN_PRICE_OUTPUT.",
+            f"The budget in money of {name} is not enforced: the tenant has no rate card, and nothing is "
+            "known of what its usage costs.",
+            "Assign a rate card: florin rate-card assign TENANT --card NAME. Or add the price of its GPUs: "
+            "florin price add; usage then has an estimated cost.",
         )
         for name in without_prices(state)
     ]

@@ -40,6 +40,7 @@ REVISIONS = (
     "0016",
     "0017",
     "0018",
+    "0020",
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""

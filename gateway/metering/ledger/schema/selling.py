@@ -38,6 +38,13 @@ rate_cards = Table(
         server_default="100",
         comment="price of batches' tokens, in percent of the others'",
     ),
+    Column(
+        "more",
+        Text,
+        nullable=False,
+        server_default=text("''"),
+        comment="JSON of RateCard.row(): lines, tiers, discount and other prices; empty: none",
+    ),
     Index("rate_cards_by_name", "name", "valid_from"),
     comment="append-only; of the rows with the same name and month, the last one counts",
 )

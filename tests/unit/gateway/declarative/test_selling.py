@@ -112,7 +112,27 @@ def test_an_export_is_a_file_that_changes_nothing_and_restores_an_empty_installa
         {"valid_from": "2026-09"},
         {"valid_from": "2026-10", "free_input_tokens": 7, "monthly_minimum": "10"},
         {"valid_from": "2026-10", "cached_per_million": "1.5", "batch_percent": 50, "reason": "typed twice"},
-        {"name": "small", "valid_from": "2026-10", "residency_per_adapter_hour": "0.0125"},
+        {
+            "name": "small",
+            "valid_from": "2026-10",
+            "residency_per_adapter_hour": "0.0125",
+            "per_request": "0.002",
+            "discount_percent": 5,
+            "discount_until": "2027-03",
+            "tiers": [{"kind": "input", "above": 1000, "price": "8"}],
+            "tier_mode": "volume",
+            "lines": [
+                TERMS | {"name": "l40s", "gpu_type": "L40S"},
+                TERMS
+                | {
+                    "name": "vip",
+                    "adapter": "acme/x",
+                    "residency_per_adapter_hour": "1",
+                    "reasoning_per_million": "0",
+                    "free_requests": 9,
+                },
+            ],
+        },
     ]
     assigned = [
         {"tenant": None, "card": "standard", "valid_from": "2026-09"},
@@ -129,7 +149,8 @@ def test_an_export_is_a_file_that_changes_nothing_and_restores_an_empty_installa
     assert "batch_percent: 100" not in text
     assert "free_output_tokens" not in text
     assert text.count("monthly_minimum") == 0, "the version with one was replaced"
-    assert text.count("residency_per_adapter_hour") == 1
+    assert text.count("residency_per_adapter_hour") == 2
+    assert text.count("tier_mode") == text.count("free_requests") == 1
     assert len(sections["rate_cards"]) == 3
     restored = planned(read(Snapshot.take(Catalog(), Directory()), ()), **sections)
     assert not [action for action in restored.actions if action.verb == "refuse"]
@@ -161,7 +182,11 @@ florin: 1
 prices:
   - {gpu_type: H200, rate_per_gpu_hour: 2.50}
 rate_cards:
-  - {name: standard, input_per_million: 9, output_per_million: 24.5, valid_from: 2026-10}
+  - name: standard
+    input_per_million: 9
+    output_per_million: 24.5
+    valid_from: 2026-10
+    lines: [{name: large, base_model: llama-70b, input_per_million: 18.5, output_per_million: 50}]
 rate_card_assignments:
   - {tenant: acme, card: standard, valid_from: 2026-10}
   - {tenant: null, card: standard, valid_from: 2026-11}
@@ -170,5 +195,6 @@ rate_card_assignments:
     assert [action.verb for action in made.actions] == ["create"] * 4
     assert made.actions[0].goal.rate_per_gpu_hour == "2.50"
     assert made.actions[1].goal.input_per_million == "9.00"
+    assert made.actions[1].goal.lines[0].input_per_million == "18.50"
     with pytest.raises(Exception, match="input_per_million"):
         parse({"florin": 1, "rate_cards": [TERMS | {"input_per_million": True}]})

@@ -13,7 +13,6 @@ import pytest
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.limits import FLOWS, UNKNOWN, Flow, Share
-from gateway.config import Settings
 from gateway.dataplane.request import COMPLETIONS
 from gateway.errors import FlorinError
 from gateway.tenants.limits import grant as grant_module
@@ -27,7 +26,6 @@ from gateway.tenants.limits.needs import (
     TokenPrice,
     check_budget,
     need_of,
-    price_for,
 )
 from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import Account
@@ -36,26 +34,21 @@ from gateway.tenants.terms import Budget, Limits
 from tests.support.limited import Workers, call
 from tests.support.waiting import PATIENCE_S
 
-PRICE = TokenPrice(150_000_000, 75_000_000, 600_000_000)
+PRICE = TokenPrice(150_000_000, 75_000_000, 600_000_000, 900_000_000, 7)
 
 
 def test_prices_are_exact_and_round_up():
-    settings = Settings(price_input="0.15", price_cached="0.0375", price_output="0.6")
-    price = price_for(settings, "acme")
-    assert price == TokenPrice(150_000_000, 37_500_000, 600_000_000)
-    assert price.cost(1, 1, 0) == 38  # 37.5 billionths
-    assert price.cost(1_000_000, 0, 1_000_000) == 750_000_000
-    assert price_for(Settings(price_input="1"), "acme") is None
-    assert price_for(Settings(price_input="1", price_output="2"), "acme").cached == 10**9
+    assert PRICE.cost(1, 1, 0, requests=0) == 75
+    assert PRICE.cost(3, 1, 0, requests=0) == 375
+    assert PRICE.cost(1_000_000, 0, 1_000_000) == 750_000_007
+    assert PRICE.cost(0, 0, 1_000_000, reasoning=500_000, requests=2) == 750_000_014
+    assert TokenPrice(1, 1, 1, 1).cost(1, 0, 0) == 1, "rounded up"
 
 
-def test_a_budget_that_cannot_be_enforced_is_refused():
-    check_budget(Budget(tokens_per_day=1), None)
-    check_budget(Budget(money_per_day=Decimal(9_000_000)), PRICE)
-    with pytest.raises(FlorinError, match="FLORIN_PRICE_INPUT"):
-        check_budget(Budget(money_per_day=Decimal(1)), None)
+def test_a_budget_that_cannot_be_counted_is_refused():
+    check_budget(Budget(money_per_day=Decimal(9_000_000)))
     with pytest.raises(FlorinError, match="9,000,000"):
-        check_budget(Budget(money_per_month=Decimal(9_000_001)), PRICE)
+        check_budget(Budget(money_per_month=Decimal(9_000_001)))
 
 
 @pytest.mark.parametrize(

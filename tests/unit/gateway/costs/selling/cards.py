@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens
 from gateway.costs.selling.card_store import add_card, assign
 from gateway.costs.selling.cards import Assignment, RateCard
+from gateway.costs.selling.charges import MonthCharges
+from gateway.costs.selling.charges import charge as charge_month
+from gateway.costs.selling.residency import Residency
 from gateway.metering.ledger.ledger import Ledger
 
 STANDARD: dict[str, Any] = {
@@ -17,6 +21,15 @@ STANDARD: dict[str, Any] = {
 
 def card(**changes: Any) -> RateCard:
     return RateCard(**{**STANDARD, **changes})
+
+
+def charge(
+    card: RateCard, tokens: Tokens, resident: Residency | None = None, batch: Tokens = NO_TOKENS
+) -> MonthCharges:
+    """A month of usage that no line tells apart. `batch`: part of the tokens."""
+    rest = Tokens(*(a - b for a, b in zip(tokens, batch, strict=True)))
+    used = {PriceKey(): rest, PriceKey(service_tier="batch"): batch}
+    return charge_month(card, "2026-10", used, resident)
 
 
 def sell(ledger: Ledger, tenant: str, since: str = "2026-10", **changes: Any) -> RateCard:

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.closing.charging import charges_of
+from gateway.costs.selling.card_lines import PriceKey, Tokens
 from gateway.costs.selling.cards import (
     Assignment,
     RateCardError,
@@ -14,10 +15,10 @@ from gateway.costs.selling.cards import (
     percent,
     rate,
 )
-from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, charge, list_price
+from gateway.costs.selling.charges import MonthCorrection, TenantMonth
 from gateway.costs.selling.invoices import Invoice, due_date
 from gateway.units import amount_text
-from tests.unit.gateway.costs.selling.cards import card
+from tests.unit.gateway.costs.selling.cards import card, charge
 
 
 def test_a_month_is_tokens_times_rates():
@@ -32,7 +33,7 @@ def test_a_month_is_tokens_times_rates():
 def test_free_tokens_are_not_charged_and_never_more_than_were_used():
     terms = card(free_input=1_000_000, free_output=10**9)
     made = charge(terms, Tokens(1_500_000, 0, 5_000))
-    assert [(kind.tokens, kind.free) for kind in made.kinds] == [
+    assert [(kind.quantity, kind.free) for kind in made.kinds] == [
         (1_500_000, 1_000_000),
         (0, 0),
         (5_000, 5_000),
@@ -82,7 +83,7 @@ def test_a_month_s_document_names_corrections_with_month_and_reason():
 
 
 def test_list_prices_can_be_negative_in_corrections():
-    assert list_price(card(), Tokens(-1_000_000, 0, 0)) == -600_000_000_000_000
+    assert card().list_price(PriceKey(), Tokens(-1_000_000, 0, 0)) == -600_000_000_000_000
 
 
 def test_versions_and_assignments_hold_from_their_month():
@@ -146,7 +147,7 @@ def test_batches_have_a_discount_after_the_free_tokens():
     terms = card(free_input=1_000_000, batch_percent=40)
     made = charge(terms, Tokens(3_000_000, 0, 1_000_000), batch=Tokens(2_500_000, 0, 1_000_000))
     listed = sum(kind.amount for kind in made.kinds)
-    of_batches = list_price(terms, Tokens(2_000_000, 0, 1_000_000))
+    of_batches = terms.list_price(PriceKey(), Tokens(2_000_000, 0, 1_000_000))
     assert made.batch_discount == -of_batches * 60 // 100
     assert made.amount == listed + made.batch_discount
     charges = charges_of(TenantMonth(made))

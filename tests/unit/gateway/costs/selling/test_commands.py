@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.costs.selling.schemas import Assignment, Invoice, RateCard
+from gateway.costs.selling.schemas import Assignment, CardLine, Invoice, RateCard, Tier
 from gateway.costs.statement.schemas import Statement
 from tests.support.samples import sample
 
@@ -71,6 +71,30 @@ def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
     assert "Rate card standard from 2026-11, per million tokens: 0.60 input" in done.stdout
     assert "; 0.0125 USD per adapter-hour." in done.stdout
     assert json.loads(fake.florin(*ADD, "--json").stdout) == CARD
+
+
+def test_a_card_with_lines_comes_from_a_file(fake, tmp_path):
+    prices = {"input_per_million": "18", "cached_per_million": "18", "output_per_million": "50"}
+    lines = [sample(CardLine, name="large", base_model="llama-70b", **prices)]
+    tiers = [sample(Tier, kind="input", above=1_000_000, price="8.00")]
+    fake.answer("POST", "/finance/v1/rate-cards", {**CARD, "lines": lines, "tiers": tiers}, 201)
+    path = tmp_path / "card.yaml"
+    path.write_text(
+        "name: standard\ninput_per_million: 9\noutput_per_million: 24.5\n"
+        "lines: [{name: large, base_model: llama-70b, input_per_million: 18, output_per_million: 50}]\n"
+    )
+    done = fake.florin("rate-card", "add", "standard", "--file", str(path), "--output", "25")
+    assert done.exit_code == 0, done.stderr
+    assert fake.asked[0][2] == {
+        "name": "standard", "input_per_million": "9", "output_per_million": "25",
+        "lines": [{"name": "large", "base_model": "llama-70b", "input_per_million": "18", "output_per_million": "50"}],
+    }  # fmt: skip  # as above
+    assert "8.00 input above 1,000,000" in done.stdout
+    assert "large, for llama-70b: 18 input" in done.stdout
+    assert "'standard', not 'gold'" in fake.florin("rate-card", "add", "gold", "--file", str(path)).stderr
+    assert fake.florin("rate-card", "add", "gold", "--input", "1").exit_code == 2
+    fake.answer("GET", "/finance/v1/rate-cards", {"data": [{**CARD, "lines": lines}], "assignments": []})
+    assert "llama-70b" in fake.florin("rate-card", "list").stdout
 
 
 def test_cards_and_assignments_are_listed(fake):

@@ -13,7 +13,8 @@ from gateway.costs.closing.preview import settlement_now
 from gateway.costs.margins.margin import month_margin
 from gateway.costs.periods import Period
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.selling.charges import MonthCorrection, TenantMonth, Tokens, charge
+from gateway.costs.selling.card_lines import Tokens
+from gateway.costs.selling.charges import MonthCorrection, TenantMonth
 from gateway.costs.selling.residency import covered, of_tenants, residency_of
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
@@ -22,7 +23,7 @@ from gateway.metering.ledger.schema import period_residency, periods, residency_
 from gateway.units import HOUR, amount_text
 from tests.support.ledger_rows import put, residency_span
 from tests.unit.gateway.costs.export.month import file_rows
-from tests.unit.gateway.costs.selling.cards import card, sell
+from tests.unit.gateway.costs.selling.cards import card, charge, sell
 from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, arrive_late, fill
 
 MINUTE = HOUR // 60
