@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
@@ -50,6 +50,9 @@ class EngineClient:
         self.guard: Callable[[Engine], AbstractAsyncContextManager[None]] = lambda _engine: nullcontext()
         """Wraps each call that needs the engine's core and not only its HTTP server; may end the call with
         EngineUnreachableError."""
+        self.get: Callable[[Engine, str, float], Awaitable[tuple[int, bytes]]] = self._get
+        """Gets a path of an engine within seconds: the status and the body. Raises OSError. Replaced where
+        connections to engines are kept: a large fleet is asked for its models all the time."""
 
     def reconfigure(self, *, timeout: float) -> None:
         self._timeout = timeout
@@ -291,16 +294,12 @@ class EngineClient:
         *,
         timeout: float | None = None,
     ) -> bytes:
+        seconds = timeout or self._timeout
         try:
-            async with self._session.request(
-                method,
-                engine.url + path,
-                data=None if body is None else orjson.dumps(body),
-                headers={"content-type": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=timeout or self._timeout),
-                allow_redirects=False,
-            ) as response:
-                answer = await response.read()
+            if method == "GET":
+                status, answer = await self.get(engine, path, seconds)
+            else:
+                status, answer = await self._exchange(engine, method, path, body, seconds)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             # aiohttp's message for a refused connection mentions TLS even for plain HTTP.
             words = error.strerror if isinstance(error, aiohttp.ClientConnectorError) else str(error)
@@ -308,11 +307,25 @@ class EngineClient:
             raise EngineUnreachableError(
                 f"{engine.name} at {engine.url} does not respond: {reason}"
             ) from error
-        if response.status == 200:
+        if status == 200:
             return answer
-        raise EngineError(
-            f"{engine.name} returned HTTP {response.status}: {_message(answer)}", status=response.status
-        )
+        raise EngineError(f"{engine.name} returned HTTP {status}: {_message(answer)}", status=status)
+
+    async def _get(self, engine: Engine, path: str, timeout: float) -> tuple[int, bytes]:
+        return await self._exchange(engine, "GET", path, None, timeout)
+
+    async def _exchange(
+        self, engine: Engine, method: str, path: str, body: dict[str, Any] | None, timeout: float
+    ) -> tuple[int, bytes]:
+        async with self._session.request(
+            method,
+            engine.url + path,
+            data=None if body is None else orjson.dumps(body),
+            headers={"content-type": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=timeout),
+            allow_redirects=False,
+        ) as response:
+            return response.status, await response.read()
 
 
 def _salt() -> str:

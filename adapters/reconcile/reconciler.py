@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -168,10 +169,12 @@ class Reconciler:
             with contextlib.suppress(StoreUnavailableError):
                 try:
                     if self.current():
-                        before = self._looks(engine)
+                        before = self._looks(engine, self.residency.placed(name))
                         strays = await self.repair(engine, strays, fence)
-                        if not strays and not self._is_unsettled(name):
-                            self._settled[name] = before, self.loader.clock()
+                        if not strays and not self._is_unsettled(self.residency.placed(name)):
+                            # Not all engines are to be asked again at once because all were asked at once.
+                            early = 0.0 if name in self._settled else QUIET_SECONDS * random.random()  # noqa: S311
+                            self._settled[name] = before, self.loader.clock() - early
                             return
                 except FencedError:
                     return
@@ -180,16 +183,16 @@ class Reconciler:
     def _is_due(self, engine: Engine) -> bool:
         """Whether there may be something to repair."""
         looks, seen = self._settled.get(engine.name, (None, 0.0))
-        changed = looks != self._looks(engine) or self._is_unsettled(engine.name)
+        placed = self.residency.placed(engine.name)
+        changed = looks != self._looks(engine, placed) or self._is_unsettled(placed)
         return changed or self.loader.clock() - seen >= QUIET_SECONDS
 
-    def _looks(self, engine: Engine) -> object:
+    def _looks(self, engine: Engine, placed: dict[str, SlotState]) -> object:
         """Whatever changes there without the engine being asked."""
-        return engine, self.process(engine.name), self.residency.placed(engine.name)
+        return engine, self.process(engine.name), placed
 
-    def _is_unsettled(self, name: str) -> bool:
+    def _is_unsettled(self, placed: dict[str, SlotState]) -> bool:
         """Whether something on the engine is to be reloaded or removed."""
-        placed = self.residency.placed(name)
         return any(state is SlotState.LOST or self._is_gone(version) for version, state in placed.items())
 
     async def sweep(self, fence: Fence) -> None:

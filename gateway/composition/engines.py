@@ -154,6 +154,7 @@ async def open_engines(
         clock=clock.now,
     )
     stack.push_async_callback(prober.final_probe)
+    engine_client.get = prober.get
     return Engines(
         engine_client=engine_client,
         pool=pool,

@@ -101,6 +101,8 @@ class Metrics:
         self._queue_refused = self._counter("florin_queue_refused_total", "reason")
         service = self._counter("florin_tenant_service_total", "tenant")
         self._engine_credit = self._gauge("florin_engine_credit", "livemax", "engine")
+        self._credits: dict[str, int] = {}
+        """As shown."""
         self._connections = self._gauge("florin_connections", "livesum")
         self._connections_closed = self._counter("florin_connections_closed_total", "reason")
         self._client_aborts = self._counter("florin_client_aborts_total", "stage")
@@ -230,7 +232,9 @@ class Metrics:
         self._service(self._tenants(tenant)).inc(tokens)
 
     def engine_credit(self, engine: str, credit: int) -> None:
-        self._engine_credit.labels(engine).set(credit)
+        if self._credits.get(engine) != credit:  # told each second, and seldom another
+            self._credits[engine] = credit
+            self._engine_credit.labels(engine).set(credit)
 
     def connections(self, count: int) -> None:
         self._connections.set(count)
@@ -286,6 +290,7 @@ class Metrics:
         )
         with self._engines_lock:
             self._engines.discard(engine)
+            self._credits.pop(engine, None)
             for gauge, labels in gone:
                 with suppress(KeyError):
                     gauge.remove(*labels)

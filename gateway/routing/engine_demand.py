@@ -82,14 +82,23 @@ class EngineDemand:
     def _load(self, base: str, fleet: Iterable[EngineState]) -> FleetLoad:
         serving = [state for state in fleet if state.usable]
         unplaced, adapters = self._unplaced.everywhere(base)
-        count = len(serving)
+        count, requests = len(serving), unplaced
+        capacity = delay = 0.0
+        slots = 0
+        for state in serving:  # all engines, every second: in one pass
+            view = state.view
+            capacity += min(self.capacity, state.concurrency or math.inf)
+            slots += state.engine.slots
+            requests += view.in_flight + view.others_in_flight
+            adapters += view.active
+            delay += _delay(state, unplaced / count)
         return FleetLoad(
             engines=count,
-            capacity=sum(min(self.capacity, state.concurrency or math.inf) for state in serving),
-            slots=sum(state.engine.slots for state in serving),
-            requests=unplaced + sum(s.view.in_flight + s.view.others_in_flight for s in serving),
-            adapters=adapters + sum(state.view.active for state in serving),
-            delay=sum(_delay(state, unplaced / count) for state in serving) / count if count else 0.0,
+            capacity=capacity,
+            slots=slots,
+            requests=requests,
+            adapters=adapters,
+            delay=delay / count if count else 0.0,
         )
 
 

@@ -116,12 +116,14 @@ class EngineHealth:
         """Wait for a probe to tell whether the engine is alive, at most PROBED_SECONDS."""
         if state.healthy is False:
             return
+        if state.probe_done is None:
+            state.probe_done = asyncio.Event()
         probe_done, wait = state.probe_done, state.probe_requested + ASK_SECONDS - self._clock()
         if wait <= 0:
             state.probe_requested = self._clock()
-            state.wake.set()
+            state.probe_soon()
         else:
-            asyncio.get_running_loop().call_later(wait, state.wake.set)
+            asyncio.get_running_loop().call_later(wait, state.probe_soon)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PROBED_SECONDS):
                 await probe_done.wait()

@@ -44,6 +44,10 @@ class AnsweredAttempt(Protocol):
     def tokens(self) -> tuple[int, int | None, int]: ...
 
 
+def not_probed() -> None:
+    """No prober watches the engine."""
+
+
 class EngineLostError(Exception):
     """The attempt was abandoned: see `Lease.abandoned`."""
 
@@ -210,7 +214,7 @@ class Lease:
             log.warning("Engine %s suspect: %s", self.state.engine.name, reason)
         self.state.suspect = True
         self.state.reason = reason
-        self.state.wake.set()
+        self.state.probe_soon()
 
     def end(self) -> None:
         if self.ended:
@@ -263,8 +267,8 @@ class EngineState:
     connections: int = 0
     """Number of times that probes had to connect: its process may be another then."""
     leases: set[Lease] = field(default_factory=set)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it to request a probe."""
+    probe_soon: Callable[[], None] = not_probed
+    """Requests a probe. Set by the prober."""
     reason: str = ""
     """Why it is unhealthy."""
     consecutive_failures: int = 0
@@ -287,8 +291,8 @@ class EngineState:
     )
     """Failed attempts: when, which request, and whether its answer had started."""
     trials: set[Lease] = field(default_factory=set)
-    probe_done: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, and replaced, after each probe."""
+    probe_done: asyncio.Event | None = None
+    """Set after the next probe; None: nobody waits for it."""
     probe_requested: float = -math.inf
     """When a failed attempt last requested a probe."""
     seen_up: float = -math.inf
@@ -390,8 +394,9 @@ class EngineState:
         self.view.refresh()
 
     def announce_probe(self) -> None:
-        self.probe_done.set()
-        self.probe_done = asyncio.Event()
+        if self.probe_done is not None:
+            self.probe_done.set()
+            self.probe_done = None
 
     @property
     def usable(self) -> bool:
@@ -402,7 +407,9 @@ class EngineState:
 
     def last_sign(self) -> float:
         """When it last showed activity."""
-        return max(self.last_activity, max((lease.last_byte_at for lease in self.leases), default=-math.inf))
+        if not self.leases:
+            return self.last_activity
+        return max(self.last_activity, *(lease.last_byte_at for lease in self.leases))
 
     def quiet_for(self, now: float) -> float:
         """Seconds in which nobody is known to have used it."""
@@ -413,6 +420,8 @@ class EngineState:
     @property
     def has_waiters(self) -> bool:
         """Whether anything waits for it."""
+        if not self.leases:
+            return bool(self.control_calls)
         return bool(self.control_calls) or any(lease.waits_from is not None for lease in self.leases)
 
     def __repr__(self) -> str:

@@ -66,6 +66,8 @@ class Leases:
         """When the other workers were last heard."""
         self._busy = False
         """Whether any worker had requests in flight then."""
+        self._heard = False
+        """Whether another had."""
 
     def __repr__(self) -> str:
         return f"<Leases {self.in_flight} in flight>"
@@ -133,19 +135,19 @@ class Leases:
             now = self._clock()
             reported: list[Use] = []
             touches: list[Touch] = []
-            for state in self._pool.known.values():
-                for version, use in list(state.uses.items()):
+            loads: dict[str, Load] = {}
+            for name, state in self._pool.known.items():
+                if state.view.in_flight or state.view.waiting:
+                    loads[name] = state.own_load()
+                for version, use in list(state.uses.items()) if state.uses else ():
                     due = use.in_flight > 0 and now - use.reported > RENEW_SECONDS
                     if use.dirty or due:
                         age = int((now - use.last_used) * 1000)
-                        touches.append(Touch(state.engine.name, version, age, use.in_flight))
+                        touches.append(Touch(name, version, age, use.in_flight))
                         reported.append(use)
                         use.dirty = False
                     elif use.in_flight == 0 and now - use.last_used > FORGET_SECONDS:
                         del state.uses[version]
-            loads = {
-                name: s.own_load() for name, s in self._pool.known.items() if s.in_flight or s.view.waiting
-            }
             loads |= self.unplaced.report()
             note = self.turns.report()
             if not touches and not loads and not self._busy and now - self._exchanged < IDLE_SECONDS:
@@ -166,8 +168,10 @@ class Leases:
                 use.reported = now
 
     def _hear(self, heard: Heard) -> None:
-        for name, state in self._pool.known.items():
-            state.heard(heard.loads.get(name, _NO_LOAD))
+        if heard.loads or self._heard:
+            for name, state in self._pool.known.items():
+                state.heard(heard.loads.get(name, _NO_LOAD))
+        self._heard = bool(heard.loads)
         self.unplaced.heard(heard.loads)
         self.turns.hear(heard.notes)
 

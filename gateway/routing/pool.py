@@ -26,7 +26,11 @@ class Pool:
         """Mutable: the states by name. `state` and `states` update them from the catalog."""
         self.limited = False
         """Whether requests on engines are limited by their credit. Set by `Turns`."""
-        self._listed = False
+        self._listed: dict[str, Engine] | None = None
+        """The registry when `_states` were listed; None: never, or `known` has changed since."""
+        self._states: list[EngineState] = []
+        self._is_new = False
+        """Whether engines that appear now are new to the fleet, not just to this worker."""
 
     def __repr__(self) -> str:
         return f"<Pool {list(self.known.values())}>"
@@ -37,11 +41,13 @@ class Pool:
         if engine is None:
             gone = self.known.pop(name, None)
             if gone:
+                self._listed = None
                 self.on_removed(gone)
             return None
         state = self.known.get(name)
         if state is None:
-            state = self.known[name] = EngineState(engine, new=self._listed, limited=self.limited)
+            self._listed = None
+            state = self.known[name] = EngineState(engine, new=self._is_new, limited=self.limited)
         elif state.engine is not engine:
             if state.engine.url != engine.url:
                 state.healthy, state.suspect, state.new = None, False, True
@@ -50,10 +56,12 @@ class Pool:
         return state
 
     def states(self) -> list[EngineState]:
-        names = [*self.catalog.engines, *(n for n in self.known if n not in self.catalog.engines)]
-        states = [s for n in names if (s := self.state(n))]
-        self._listed = True  # engines that appear later are new to the fleet, not just to this worker
-        return states
+        engines = self.catalog.engines
+        if engines != self._listed:  # what has not changed is not compared in depth
+            names = [*engines, *(n for n in self.known if n not in engines)]
+            self._states = [s for n in names if (s := self.state(n))]
+            self._listed, self._is_new = dict(engines), True
+        return list(self._states)
 
     def process(self, engine: Engine) -> str:
         """Identifies the engine's current process in the same way in every worker; empty if unknown."""

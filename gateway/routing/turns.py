@@ -259,7 +259,7 @@ class Turns:
                 for state in engines.get(base, ()):
                     if state.view.full and state.credit.wants_scrape(now):
                         state.scrape_wanted = True
-                        state.wake.set()
+                        state.probe_soon()
                 if self.alone:
                     self._divide(queue, engines.get(base, []))
                 self._dispatch(queue, picks=1 << 30)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, cast
+from functools import lru_cache, partial
+from typing import Final, NamedTuple, cast
 
-from gateway.transport.engine_connection import EngineConnection, EngineConnectionError
+from gateway.transport.engine_connection import (
+    EngineConnection,
+    EngineConnectionError,
+    ResponseTooLargeError,
+)
 from gateway.transport.engine_pool import Address, EnginePool, address
 
 MAX_HEAD_VALUE: Final = 64
 """Bytes of a date."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     status: int
     body: bytes
     date: str
@@ -26,13 +28,16 @@ class Answer:
 
 
 class DatedConnection(EngineConnection):
-    """Keeps the `date` of a response, too."""
+    """Keeps the `date` of a response, too, and can do without a task."""
 
-    __slots__ = ("date",)
+    __slots__ = ("_done", "_limit", "date")
 
     def __init__(self) -> None:
         super().__init__()
         self.date = b""
+        self._limit = 0
+        self._done: Callable[[bytes | Exception], None] | None = None
+        """Gets the body of the response, or why there is none."""
 
     async def get(self, head: bytes, limit: int, timeout: float) -> bytes:
         """Send a request without a body. Returns the whole body of the response, within `timeout` seconds.
@@ -45,10 +50,36 @@ class DatedConnection(EngineConnection):
         finally:
             timer.cancel()
 
+    def ask(self, head: bytes, limit: int, done: Callable[[bytes | Exception], None]) -> None:
+        """Like `get` without a timeout, but `done` is called with the result, once."""
+        self.date = b""
+        self._limit, self._done = limit, done
+        self._begin()
+        self._transport.write(head)
+
+    def give_up(self) -> None:
+        """The answer has not come in time."""
+        self._fail(TimeoutError())
+
+    def _notify(self) -> None:
+        if self._done is None:
+            super()._notify()
+            return
+        outcome: bytes | Exception | None = self._error
+        if self._buffered > self._limit:
+            outcome = ResponseTooLargeError(f"the response is longer than {self._limit:,} bytes")
+        elif outcome is None and self.complete:
+            outcome = self._take() if self._buffer else b""
+        elif outcome is None:
+            return
+        done, self._done = self._done, None
+        done(outcome)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
         if len(name) == 4 and name.lower() == b"date":
             self.date = value[:MAX_HEAD_VALUE]
+        else:
+            super().on_header(name, value)
 
 
 class EngineGetter:
@@ -75,6 +106,32 @@ class EngineGetter:
         async with asyncio.timeout(timeout):
             connection = await self._pool.connect(where, timeout=timeout)
             return await self._exchange(where, connection, head, limit, timeout, fresh=True)
+
+    def ask(
+        self, url: str, path: str, *, limit: int, done: Callable[[Answer | Exception], None]
+    ) -> DatedConnection | None:
+        """Get `path` without a task, if a connection to the engine is kept: `done` is called with the answer,
+        or what `get` would have raised. Returns the connection; whoever has waited long enough calls its
+        `give_up`. None: there is none."""
+        where = address(url)
+        kept = cast("DatedConnection | None", self._pool.idle(where))
+        if kept is not None:
+            head = _head(where, path, self._authorization())
+            kept.ask(head, limit, partial(self._answered, where, kept, done))
+        return kept
+
+    def _answered(
+        self,
+        where: Address,
+        connection: DatedConnection,
+        done: Callable[[Answer | Exception], None],
+        body: bytes | Exception,
+    ) -> None:
+        self._pool.release(where, connection)
+        if isinstance(body, Exception):
+            done(body)
+        else:
+            done(Answer(connection.status, body, connection.date.decode("latin-1"), fresh=False))
 
     async def _exchange(
         self,

@@ -1,6 +1,6 @@
-"""How the cost of a request, start-up and memory grow with tenants, adapters and engines.
+"""How the cost of a request, start-up and memory grow with tenants, adapters, engines and workers.
 
-`python -m loadtests.overhead.growth [--only tenants adapters engines] [--most N] [--json FILE] [--plot FILE]`
+`python -m loadtests.overhead.growth [--only WHAT...] [--most N] [--json FILE] [--plot FILE]`
 
 Sixteen customers ask, as fast as they are answered, while everything else is only registered. Flat lines are
 good; axes are logarithmic.
@@ -39,8 +39,9 @@ from loadtests.scale.registry import BASE, SLOTS, Registry, fill
 
 SIZES = {
     "tenants": (10, 100, 1_000, 10_000),
-    "adapters": (10, 100, 1_000, 10_000),
-    "engines": (2, 10, 100, 1_000),
+    "adapters": (10, 100, 1_000, 10_000, 50_000),
+    "engines": (2, 10, 100, 300, 1_000),
+    "workers": (1, 2, 4),
 }
 PLAIN = LOADS["plain"]
 STARTS, ROUNDS, SECONDS = 2, 5, 1.5
@@ -48,7 +49,7 @@ MEASURES = {
     "cpu_us": "CPU µs per plain request",
     "start_seconds": "seconds from start to the first answer",
     "idle_percent": "percent of a core used without requests",
-    "resident_mb": "resident memory of the worker in MB",
+    "resident_mb": "resident memory of the largest process in MB",
 }
 progress = Console(stderr=True, style="dim")
 
@@ -85,7 +86,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead.growth", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--most", type=int, default=10_000, help="largest size")
+    parser.add_argument("--most", type=int, default=50_000, help="largest size")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves as SVG")
     return parser.parse_args()
@@ -102,6 +103,7 @@ def _measure(what: str, size: int) -> Point:
             count = size if what == "engines" else 1
             mock = stack.enter_context(ThinMockProcess(**engines, count=count))
         state = Path(directory) / "state"
+        settings = {"FLORIN_WORKERS": str(size)} if what == "workers" else {}
         with EmbeddedValkey(state, fsync="everysec") as store:
             registry = asyncio.run(_fill(store.url, adapters, tenants, mock))
         asks = [
@@ -110,7 +112,7 @@ def _measure(what: str, size: int) -> Point:
         ]
         point = Point(size)
         for number in range(1 + STARTS):  # the first loads the adapters
-            with ScaledGateway(state, registry.customers[0]) as gateway:
+            with ScaledGateway(state, registry.customers[0], **settings) as gateway:
                 if number:
                     point.starts.append(gateway.seconds)
                 generate(PLAIN.job(gateway.port, asks, 0.5, {"mock": [mock.pid]}))
@@ -187,13 +189,14 @@ def _show(series: Mapping[str, list[Point]]) -> None:
             cells = [f"{getattr(point, measure):,.1f}" for measure in MEASURES]
             table.add_row(f"{point.size:,}", *cells, str(point.errors))
         Console(width=140).print(table)
+    Console(width=140).print(f"Processor: {cpu.machine()['processor']}.")
 
 
 def _plot(series: Mapping[str, list[Point]]) -> str:
     panels = []
     for number, (measure, heading) in enumerate(MEASURES.items()):
         lines = {what: [(p.size, getattr(p, measure)) for p in points] for what, points in series.items()}
-        panels.append(plots.curves(heading, "tenants, adapters or engines", lines, number * HEIGHT))
+        panels.append(plots.curves(heading, "tenants, adapters, engines or workers", lines, number * HEIGHT))
     return plots.page(panels)
 
 

@@ -100,6 +100,6 @@ class ScaledGateway:
 
     @property
     def resident(self) -> int:
-        """Bytes of memory that the worker has now."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        """Bytes of memory that its largest process, a worker, has now."""
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
+        return max(int(status.partition("VmRSS:")[2].split()[0]) for status in statuses) * 1024

@@ -88,12 +88,12 @@ async def test_an_engine_is_up_only_once_its_process_is_known(world: ProberHarne
     await until(lambda: state.healthy)
     first = world.pool.process(engine)
     world.engine.die()
-    state.wake.set()
+    state.probe_soon()
     await until(lambda: state.healthy is False)
     assert first
     assert world.pool.process(engine) == ""
     await world.engine.revive()
-    state.wake.set()
+    state.probe_soon()
     await until(lambda: state.healthy)
     second = world.pool.process(engine)
     assert second not in {first, ""}
@@ -102,7 +102,7 @@ async def test_an_engine_is_up_only_once_its_process_is_known(world: ProberHarne
     await asyncio.sleep(0.02)
     await world.engine.revive()
     state.suspect = True
-    state.wake.set()
+    state.probe_soon()
     await until(lambda: not state.suspect)
     assert world.pool.process(engine) not in {first, second, ""}
     await stop(task)
@@ -138,3 +138,44 @@ async def test_an_engine_that_hangs_is_booked_as_up(world: ProberHarness):
     world.engine.stop_core()
     await world.prober.probe(state)
     assert (world.time.told, state.healthy, state.usable) == (["alive"], True, False)
+
+
+async def test_an_ask_that_had_to_connect_tells_of_a_restart_like_a_probe(world: ProberHarness):
+    state, engine = world.pool.state("a"), world.catalog.engines["a"]
+    await world.prober.probe(state)
+    connections = state.connections
+    assert (await world.prober.get(engine, "/v1/models", PATIENCE_S))[0] == 200
+    assert (state.connections, state.scrape_wanted) == (connections, False)
+    await world.engine.stop()
+    await world.engine.revive()
+    assert (await world.prober.get(engine, "/v1/models", PATIENCE_S))[0] == 200
+    assert (state.connections, state.scrape_wanted) == (connections + 1, True)
+
+
+async def test_a_kept_connection_that_stays_silent_counts_as_missed(world: ProberHarness):
+    state = world.pool.state("a")
+    state.used_at = world.elapsed.now - QUIET_SECONDS - 1  # it is seldom scraped
+    world.prober.reconfigure(interval=0.01, timeout=0.2)
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.time.told.count("alive") >= 3)
+    told = len(world.time.told)
+    world.engine.faults.health_delay = 60
+    await until(lambda: "down" in world.time.told[told:])
+    down = world.time.told.index("down", told)
+    assert world.time.told[down - 2 : down] == ["missed", "missed"]
+    world.engine.faults.reset()
+    world.prober.reconfigure(interval=0.01, timeout=PATIENCE_S)
+    await until(lambda: state.healthy)
+    await stop(task)
+
+
+async def test_an_answer_after_the_engine_has_left_the_registry_tells_nothing(world: ProberHarness):
+    world.pool.state("a").used_at = world.elapsed.now - QUIET_SECONDS - 1
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.time.told.count("alive") >= 3)
+    world.engine.faults.health_delay = 0.05
+    del world.catalog.engines["a"]
+    await until(lambda: "gone a" in world.time.told)
+    await asyncio.sleep(0.2)
+    assert world.time.told[-1] == "gone a"
+    await stop(task)
