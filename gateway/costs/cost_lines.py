@@ -7,7 +7,9 @@ all rows with the same rate become one line."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -15,22 +17,22 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
-    Row,
     Select,
-    Table,
     and_,
     case,
     func,
     literal,
     literal_column,
     null,
+    or_,
     select,
     union_all,
 )
 
 from gateway.costs.periods import LAST_HOUR, LocalTime, Period, iso, month_of, months
 from gateway.costs.prices.book import PriceBook, Rate, Series
-from gateway.costs.rollups.part_sources import Source, sources
+from gateway.costs.rollups.daily_sums import read_unsummed
+from gateway.costs.rollups.part_sources import Rows, Source, sources
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.units import DAY, HOUR, Amount, Micros, NanoHours
 
@@ -99,19 +101,24 @@ def read_lines(
     corrections: bool | None = None,
     as_posted: bool = True,
     local: LocalTime | None = None,
+    buckets: Sequence[str] = (),
+    summed: bool = True,
 ) -> Iterator[CostLine]:
     """Sums by `by` and everything that determines the price, in order of the keys. For whole months, reads
     the rows posted to those months: with corrections posted in them, and without those posted later. For
     other periods, reads their hours as known now (see `effective`). `tenants`: only rows whose tenant equals
     every entry. `corrections`: only corrections (True), or all but corrections (False). `as_posted`: whole
     months as posted; False: their hours as known now. `local`: the timezone of the days; without the hours
-    that it cuts, which `own_lines` adds."""
+    that it cuts, which `own_lines` adds. `buckets`: only these. `summed`: also read sums of days, where that
+    gives the same; False: only what they are made of."""
 
-    def where(table: Table) -> list[ColumnElement[bool]]:
+    def where(table: Rows) -> list[ColumnElement[bool]]:
         conditions = [
             _within(table, period, as_posted=as_posted),
             *(table.c.tenant == t for t in set(tenants)),
         ]
+        if buckets:
+            conditions.append(table.c.bucket.in_(buckets))
         if corrections is not None:
             conditions.append(table.c.correction == corrections)
         if local is not None and local.cuts:
@@ -120,7 +127,8 @@ def read_lines(
             conditions.append(table.c.hour < month_of(names[-1]).start)
         return conditions
 
-    yield from _read(connection, book, where, by, local)
+    days = _hourly_days(connection, book, by, period) if summed and local is None else None
+    yield from _read(connection, book, where, by, local, days)
 
 
 def read_postings(
@@ -131,26 +139,68 @@ def read_postings(
     period = month_of(month)
     names = months(Period(month_of(first).start, month_of(last).end)) or ()
 
-    def where(table: Table) -> list[ColumnElement[bool]]:
+    def where(table: Rows) -> list[ColumnElement[bool]]:
         posted = table.c.posted.in_(names)  # not a range, so that the index also narrows the hours
         return [posted, table.c.hour >= period.start, table.c.hour < period.end]
 
-    yield from _read(connection, book, where, by)
+    yield from _read(connection, book, where, by, None, _hourly_days(connection, book, by, period))
+
+
+_MOST_HOURLY_DAYS = 100
+
+
+def _hourly_days(
+    connection: Connection, book: PriceBook, by: Sequence[str], period: Period
+) -> list[int] | None:
+    """The days of which rows must be read instead of their sums: also those that the period divides. None: of
+    all."""
+    if not {"hour", "engine"}.isdisjoint(by):
+        return None
+    edges = (time - time % DAY for time in astuple(effective(period)) if time % DAY)
+    days = sorted({*read_unsummed(connection), *book.cut_days(), *edges})
+    return days if len(days) <= _MOST_HOURLY_DAYS else None
 
 
 def _read(
     connection: Connection,
     book: PriceBook,
-    where: Callable[[Table], Sequence[ColumnElement[bool]]],
+    where: Callable[[Rows], Sequence[ColumnElement[bool]]],
     by: Sequence[str],
-    local: LocalTime | None = None,
+    local: LocalTime | None,
+    hourly_days: Sequence[int] | None,
 ) -> Iterator[CostLine]:
-    selects = [_rows(source, book, where(source.table), by, local) for source in sources(by)]
+    """`hourly_days`: see `_hourly_days`."""
+
+    def within(table: Rows, *, daily: bool) -> list[ColumnElement[bool]]:
+        return [*where(table), *_of_days(table, hourly_days, daily=daily)]
+
+    kinds = [daily for daily in (True, False) if (hourly_days is not None if daily else hourly_days != [])]
+    selects = [
+        _rows(source, book, within(source.table, daily=daily), by, local)
+        for daily in kinds
+        for source in sources(by, daily=daily)
+    ]
     inner = selects[0] if len(selects) == 1 else union_all(*selects)
     for row in connection.execute(_grouped(inner, len(by)).execution_options(yield_per=1000)):
-        line = _line(row, by)
-        if len(selects) == 1 or any(getattr(line, name) for name in SUMS):  # parts leave nothing of most rows
+        line = _line(tuple(row), by)
+        if len(selects) == len(kinds) or any(_sums_of(line)):  # parts leave nothing of most rows
             yield line
+
+
+_sums_of = attrgetter(*SUMS)
+
+
+def _of_days(table: Rows, hourly: Sequence[int] | None, *, daily: bool) -> list[ColumnElement[bool]]:
+    if not hourly:
+        return []
+    hour = table.c.hour
+    if daily:
+        return [hour.not_in(hourly)]
+    spans: list[tuple[int, int]] = []
+    for day in hourly:  # neighbours are one span: mostly there is one, which uses the index
+        start = spans.pop()[0] if spans and spans[-1][1] == day else day
+        spans.append((start, day + DAY))
+    return [or_(*(and_(hour >= start, hour < end) for start, end in spans))]
 
 
 def _rows(
@@ -173,11 +223,15 @@ def effective(period: Period) -> Period:
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
-def _within(table: Table, period: Period, *, as_posted: bool) -> ColumnElement[bool]:
+def _within(table: Rows, period: Period, *, as_posted: bool) -> ColumnElement[bool]:
+    posted = table.c.posted
     if as_posted and (names := months(period)) is not None:
-        return table.c.posted.between(names[0], names[-1])
+        # Equality, so that the index also narrows the hours.
+        return posted == names[0] if len(names) == 1 else posted.between(names[0], names[-1])
     hours = effective(period)
-    return and_(table.c.hour >= hours.start, table.c.hour < hours.end)
+    # The month, for the index: nothing of an hour is posted before its own month.
+    first = posted >= iso(hours.start)[:7]
+    return and_(first, table.c.hour >= hours.start, table.c.hour < hours.end)
 
 
 def _key(source: Source, name: str, local: LocalTime | None) -> ColumnElement[Any]:
@@ -192,7 +246,7 @@ def _key(source: Source, name: str, local: LocalTime | None) -> ColumnElement[An
     return table.c[name]
 
 
-def _ahead(table: Table, local: LocalTime) -> ColumnElement[int]:
+def _ahead(table: Rows, local: LocalTime) -> ColumnElement[int]:
     """Microseconds that local time is ahead of UTC in a row's hour."""
     (_, first), *later = local.offsets
     offset: ColumnElement[int] = literal(first, BigInteger)
@@ -201,7 +255,7 @@ def _ahead(table: Table, local: LocalTime) -> ColumnElement[int]:
     return offset
 
 
-def _rate(table: Table, book: PriceBook) -> ColumnElement[int | None]:
+def _rate(table: Rows, book: PriceBook) -> ColumnElement[int | None]:
     """The rate of a row, in SQL: its frozen rate, or else that of PriceBook.rate."""
     whens: list[tuple[ColumnElement[bool], Any]] = [(table.c.rate_micros.is_not(None), table.c.rate_micros)]
     for rule in book.rules():
@@ -240,17 +294,21 @@ def _grouped(inner: Select[Any] | CompoundSelect[Any], keys: int) -> Select[Any]
     return select(*group, *high, *low).group_by(*group).order_by(*group)
 
 
-def _line(row: Row[Any], by: Sequence[str]) -> CostLine:
-    values = tuple(row)
-    facts, first = values[len(by) :], len(by) + len(_FACTS) + 1
-    highs, lows = values[first : first + len(SUMS)], values[first + len(SUMS) :]
-    sums: Iterator[Any] = (int(high) * _HIGH + int(low) for high, low in zip(highs, lows, strict=True))
-    bucket, gpu_type, region, purchase, calibration, correction, rate = facts[: len(_FACTS) + 1]
-    keys = tuple(_text(name, value) for name, value in zip(by, values, strict=False))
-    return CostLine(keys, bucket, gpu_type, region, purchase, rate, calibration, correction, *sums)
+def _line(values: Sequence[Any], by: Sequence[str]) -> CostLine:
+    width, first = len(by), len(by) + len(_FACTS) + 1
+    bucket, gpu_type, region, purchase, calibration, correction, rate = values[width:first]
+    middle = first + len(SUMS)
+    sums = [
+        int(high) * _HIGH + int(low) for high, low in zip(values[first:middle], values[middle:], strict=True)
+    ]
+    keys = tuple([_text(name, value) for name, value in zip(by, values[:width], strict=True)])
+    return CostLine(keys, bucket, gpu_type, region, purchase, rate, calibration, correction, *sums)  # type: ignore[arg-type]  # in the order of SUMS
 
 
 def _text(dimension: str, value: Any) -> str:
     if dimension == "hour":
-        return iso(value)
-    return iso(value)[:10] if dimension == "day" else str(value)
+        return _iso(value)
+    return _iso(value)[:10] if dimension == "day" else str(value)
+
+
+_iso = lru_cache(maxsize=10_000)(iso)  # lines repeat the same few hours

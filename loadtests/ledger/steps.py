@@ -21,6 +21,7 @@ from gateway.costs.export.columns import Granularity
 from gateway.costs.export.files import Order, export
 from gateway.costs.periods import month_of
 from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rollups.daily_sums import mark_unsummed
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.statement.page import statement_json
 from gateway.costs.verification.verify import verify
@@ -91,6 +92,7 @@ def _copy_days(ledger: Ledger) -> dict[str, Any]:
     """The sums of the first day, once more for each other day."""
     counted = {}
     with ledger.write() as connection:
+        mark_unsummed(connection, (START + day * 24 * HOUR for day in range(HOURS // 24)))
         for table in (engine_hours, rollups, rollup_parts):
             names = [column.name for column in table.columns if column.name != "id"]
             for day in range(1, HOURS // 24):

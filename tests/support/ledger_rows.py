@@ -12,6 +12,7 @@ from sqlalchemy import Table, insert
 from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.prices.price import Price
 from gateway.costs.prices.price_store import add_price
+from gateway.costs.rollups.daily_sums import SUMMED, mark_unsummed
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, periods
@@ -27,6 +28,8 @@ POOL: dict[str, Any] = {
 def put(ledger: Ledger, table: Table, *rows: dict[str, Any]) -> None:
     with ledger.write() as connection:
         connection.execute(insert(table), list(rows))
+        if table in SUMMED:
+            mark_unsummed(connection, (row["hour"] for row in rows))
 
 
 def price(

@@ -45,7 +45,8 @@ from gateway.costs.periods import Period, month_of
 from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
 from gateway.costs.proofs.merkle import canonical
-from gateway.costs.rollups.rollup import lock_postings, roll
+from gateway.costs.rollups.posted_rows import lock_postings
+from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_store import card_rows
 from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record

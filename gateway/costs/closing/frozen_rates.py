@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, func, select, upd
 
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.rollups.daily_sums import mark_unsummed_month
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.metering.ledger.schema import calibrations, rollup_parts, rollups
 from gateway.units import HOUR
@@ -44,6 +45,7 @@ def freeze(connection: Connection, month: str) -> tuple[str | None, list[Series]
                 connection.execute(
                     update(of_table).where(here).values(rate_micros=rate or 0, currency=currency)
                 )
+    mark_unsummed_month(connection, month)
     return book.currency, sorted(missing), [asdict(price) for price in prices]
 
 

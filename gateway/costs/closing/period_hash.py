@@ -33,6 +33,7 @@ from gateway.costs.proofs.merkle import (
     digest,
     header_hash,
     record_leaf,
+    stored_leaf,
     withheld_line,
 )
 from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
@@ -57,10 +58,13 @@ class TenantSums:
     tokens: list[int] = field(default_factory=lambda: [0] * len(SUMS))
 
     def add(self, record: Mapping[str, Any]) -> None:
-        self.tree.add(record_leaf(record, self.version))
+        self.tree.add(stored_leaf(record) if self.version == VERSION else record_leaf(record, self.version))
         self.withheld.update(withheld_line(record))
-        for index, name in enumerate(SUMS):
-            self.tokens[index] += record[name] or 0
+        tokens = self.tokens  # in the order of SUMS
+        tokens[0] += record["prompt_tokens"]
+        tokens[1] += record["cached_tokens"] or 0
+        tokens[2] += record["completion_tokens"]
+        tokens[3] += record["reasoning_tokens"]
 
     def document(self) -> dict[str, Any]:
         tokens = dict(zip(SUMS, self.tokens, strict=True))
@@ -104,7 +108,7 @@ def settlement_of(
 ) -> Settlement:
     """The settlement of a month, from its rows with frozen rates, and what it charges by rate cards."""
     book = PriceBook([])
-    lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter")))
+    lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter"), summed=False))
     cards = RateCards.of_rows(terms.get("rate_cards", {}))
     allocated = allocate_month(connection, book, month, MonthTerms.of(terms), lines)
     step = statement_step(connection, month, terms["currency"])

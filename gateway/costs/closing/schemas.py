@@ -98,6 +98,9 @@ class Month(Answer):
     missing_prices: tuple[str, ...] | None = None
     totals: Annotated[Totals | None, Field(description="GPU time and exact cost by bucket.")] = None
     progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
+    charged_cents: Annotated[
+        int | None, Field(description="What all tenants are charged, by rate card or at cost; for staff.")
+    ] = None
     statements: tuple[StatementSums, ...] | None = None
     already: Annotated[bool | None, Field(description="Whether it was closed before.")] = None
     request: Annotated[

@@ -4,19 +4,23 @@ Usage: one event for each attempt that a tenant pays for, in order of the transa
 into the ledger. Transactions commit in that order, so a cursor never passes over a late record; ids are those
 of the records, so an event that is sent twice is the same event.
 
-Cost: one event for each tenant and adapter of a closed month, which never changes.
+Cost: one event for each tenant and adapter of a closed month, which never changes. Charges: one for each line
+of each statement of it.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from sqlalchemy import and_, select, tuple_
+from sqlalchemy import Connection, and_, select, tuple_
 
+from gateway.costs.export.cells import Cell, Fixed
 from gateway.costs.periods import iso, month_of
 from gateway.costs.reports.report import Question, read_report
+from gateway.costs.statement.charge_rows import COLUMNS, month_charges
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
 from gateway.metering.ledger.schema import usage as table
@@ -24,6 +28,7 @@ from gateway.metering.records import CONTINUED
 
 USAGE: Final = "florin.usage"
 COST: Final = "florin.cost"
+CHARGE: Final = "florin.charge"
 _NAMESPACE: Final = uuid.UUID("3c1f0f0e-3f5c-5d1b-8a2e-0e1d6f6a7c55")
 _COLUMNS = (
     "id", "batch", "request_id", "tenant", "key_id", "adapter", "version", "base_model", "ended",
@@ -91,11 +96,45 @@ def cost_events(ledger: Ledger, name: str, *, source: str) -> list[dict[str, Any
     """CloudEvents of a closed month. Raises NotClosedError, PeriodError, LedgerUnavailableError."""
     period = month_of(name)
     with ledger.read() as connection:
-        state = connection.execute(select(periods.c.state).where(periods.c.month == name)).scalar()
-        if state != "closed":
-            raise NotClosedError(f"{name} is not closed: its costs can still change. Close it first.")
+        _check_closed(connection, name)
         report = read_report(connection, Question(period, ("tenant", "adapter")))
     return list(_cost_events(report, name, source, iso(period.end)))
+
+
+def charge_events(ledger: Ledger, name: str, *, source: str) -> list[dict[str, Any]]:
+    """CloudEvents of what tenants are charged for a closed month, without tax, which may be added later.
+
+    Raises NotClosedError, PeriodError, LedgerUnavailableError."""
+    period = month_of(name)
+    with ledger.read() as connection:
+        _check_closed(connection, name)
+        rows = [row for row in month_charges(connection, name) if row["line"] != "tax"]
+    lines: Counter[Cell] = Counter()
+    events = []
+    for row in rows:
+        tenant = str(row["tenant"])
+        lines[tenant] += 1
+        events.append(
+            _event(
+                id=str(uuid.uuid5(_NAMESPACE, f"{name}\n{tenant}\n\ncharge {lines[tenant]}")),
+                source=source,
+                type=CHARGE,
+                subject=tenant,
+                time=iso(period.end),
+                data={
+                    column.name: str(cell) if isinstance(cell := row.get(column.name), Fixed) else cell
+                    for column in COLUMNS
+                    if column.name not in {"tenant", "state", "invoice"}
+                },
+            )
+        )
+    return events
+
+
+def _check_closed(connection: Connection, name: str) -> None:
+    state = connection.execute(select(periods.c.state).where(periods.c.month == name)).scalar()
+    if state != "closed":
+        raise NotClosedError(f"{name} is not closed: its costs can still change. Close it first.")
 
 
 def _cost_events(report: Mapping[str, Any], name: str, source: str, time: str) -> Iterator[dict[str, Any]]:

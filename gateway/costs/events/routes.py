@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import After, Tagged, position, token
-from gateway.costs.events.event_pages import NotClosedError, cost_events, usage_events
+from gateway.costs.events.event_pages import NotClosedError, charge_events, cost_events, usage_events
 from gateway.costs.events.schemas import CloudEvents
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
@@ -22,10 +22,15 @@ async def events(
     _: StaffKey,
     state: StateDep,
     kind: Annotated[
-        Literal["usage", "cost"],
-        Query(description="`usage`: one for each billable attempt; `cost`: of a closed month."),
+        Literal["usage", "cost", "charge"],
+        Query(
+            description="`usage`: one for each billable attempt; `cost`: what a closed month cost, by tenant "
+            "and adapter; `charge`: what tenants are charged for it, by line of their statements."
+        ),
     ] = "usage",
-    month: Annotated[str | None, Query(max_length=10, description="Of `cost`: the closed month.")] = None,
+    month: Annotated[
+        str | None, Query(max_length=10, description="Of `cost`, `charge`: the closed month.")
+    ] = None,
     since: Annotated[
         str | None, Query(max_length=40, description="Of `usage`: leave out what ended earlier, ISO 8601.")
     ] = None,
@@ -37,10 +42,11 @@ async def events(
     ask again later. `more` is false at the present end."""
     source = f"florin/{state.settings.redis_prefix}"
     try:
-        if kind == "cost":
+        if kind != "usage":
             if month is None:
-                raise FlorinError("invalid_value", "month: required for events of cost.", param="month")
-            data = await state.ledger_process.run(cost_events, month, source=source)
+                raise FlorinError("invalid_value", f"month: required for events of {kind}.", param="month")
+            make = cost_events if kind == "cost" else charge_events
+            data = await state.ledger_process.run(make, month, source=source)
             return CloudEvents(data=data, next=None, more=False)
         begin = 0 if since is None else instant("since", since)
     except NotClosedError as error:

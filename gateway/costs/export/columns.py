@@ -13,8 +13,8 @@ PLACES: dict[Kind, int] = {"cost": 15, "quantity": 9, "price": 6}
 
 Granularity = Literal["hourly", "daily"]
 GRANULARITIES: tuple[Granularity, ...] = ("hourly", "daily")
-Dataset = Literal["infrastructure", "chargeback"]
-DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback")
+Dataset = Literal["infrastructure", "chargeback", "charges"]
+DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback", "charges")
 FOCUS_VERSIONS = ("1.2", "1.4")
 Format = Literal["focus-1.2", "focus-1.4", "csv", "parquet", "vantage", "cloudzero"]
 FORMATS: tuple[Format, ...] = ("focus-1.2", "focus-1.4", "csv", "parquet", "vantage", "cloudzero")

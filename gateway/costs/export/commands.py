@@ -23,11 +23,20 @@ def export(
     month: Annotated[str, typer.Option(help="Month in UTC, for example 2026-07.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; replaced if it exists.")],
     kind: Annotated[
-        str, typer.Option("--format", help="focus-1.2, focus-1.4, csv, parquet, vantage or cloudzero.")
-    ] = "focus-1.2",
+        str | None,
+        typer.Option(
+            "--format",
+            help="focus-1.2, focus-1.4, csv, parquet, vantage or cloudzero; charges: csv or parquet. "
+            "Default: focus-1.2, or csv for charges.",
+            show_default=False,
+        ),
+    ] = None,
     dataset: Annotated[
         str,
-        typer.Option(help="chargeback: tokens by tenant; infrastructure: engine-hours and who used them."),
+        typer.Option(
+            help="chargeback: the cost of tokens by tenant; infrastructure: that of engine-hours, and who "
+            "used them; charges: what each customer is charged, line by line of its statement."
+        ),
     ] = "chargeback",
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Write FOCUS as Parquet instead of CSV.")
@@ -36,10 +45,11 @@ def export(
     granularity: Annotated[str, typer.Option(help="hourly or daily: what a row covers, in UTC.")] = "hourly",
 ) -> None:
     """Export a month's costs to a file: FOCUS 1.2 or 1.4, plain ledger lines as CSV or Parquet, or what
-    Vantage and CloudZero import.
+    Vantage and CloudZero import. Or what all customers are charged, by customer and line.
 
     Example: florin cost export --month 2026-07 --dataset infrastructure --output july.csv
     """
+    kind = kind or ("csv" if dataset == "charges" else "focus-1.2")
     for name, value, known in (
         ("--format", kind, FORMATS),
         ("--dataset", dataset, DATASETS),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO
 
 from sqlalchemy import Connection, select
 
@@ -25,7 +24,7 @@ from gateway.costs.export.customer import BY as CUSTOMER_BY
 from gateway.costs.export.customer import Customer, columns_for, unlisted
 from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.row_facts import FileFacts
-from gateway.costs.export.writers import write_csv, write_parquet
+from gateway.costs.export.writers import bounded, write_csv, write_parquet
 from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import allocate_month, terms_of
 from gateway.costs.prices.book import Price, PriceBook
@@ -33,35 +32,6 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
-
-
-class TooLargeError(Exception):
-    """The file would exceed its limit."""
-
-
-class _Bounded(io.RawIOBase):
-    """A file that accepts at most `limit` bytes."""
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        self._file = file
-        # Mutable: bytes left. After an overflow, further writes are dropped, because a writer flushes its
-        # buffer while it is cleaned up.
-        self._left = limit
-        self._over = False
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        size = len(memoryview(data).cast("B"))
-        if self._over:
-            return size
-        self._left -= size
-        if self._left < 0:
-            self._over = True
-            raise TooLargeError
-        self._file.write(data)
-        return size
 
 
 class MissingPriceError(Exception):
@@ -101,7 +71,7 @@ def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) ->
     TooLargeError, and FileNotFoundError and other OSError."""
     with path.open("r+b") as file, ledger.read() as connection:
         file.truncate()
-        return write(connection, order, cast("BinaryIO", _Bounded(file, most)))
+        return write(connection, order, bounded(file, most))
 
 
 def write(connection: Connection, order: Order, file: BinaryIO) -> int:
@@ -138,7 +108,7 @@ def _write_for_customer(connection: Connection, book: PriceBook, order: Order, f
         return put(file, columns_for(plain_columns()), {}, plain)
     by_hour = _lines(connection, book, order, ("hour",))
     if missing := missing_prices(line for line in by_hour if customer.card_of(line) is None):
-        raise MissingPriceError(_no_price(missing, order))
+        raise MissingPriceError(no_price(missing, order.month))
     lines = map(customer.charged, _lines(connection, book, order, CUSTOMER_BY))
     rows = customer.focus(_charges(lines, unlisted, order))
     if all(name == order.customer for name in order.tenants):
@@ -217,7 +187,9 @@ def _allocated_rows(allocated: Mapping[str, Allocated], order: Order, listed: Li
     for name, parts in sorted(allocated.items()):
         borne = (key for key in parts if all(key[0] == tenant for tenant in order.tenants))
         if missing := sorted({key[1:4] for key in borne if key[4] is None}):
-            raise MissingPriceError(_no_price(", ".join(_series(*series) for series in missing), order))
+            raise MissingPriceError(
+                no_price(", ".join(series_text(*series) for series in missing), order.month)
+            )
         correction = name != order.month
         yield from chargeback.allocated_rows(parts, order.tenants, name, listed, correction=correction)
 
@@ -279,18 +251,18 @@ def _by(order: Order) -> tuple[str, ...]:
 
 def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:
     if missing := missing_prices(_lines(connection, book, order, ())):
-        raise MissingPriceError(_no_price(missing, order))
+        raise MissingPriceError(no_price(missing, order.month))
 
 
-def _no_price(series: str, order: Order) -> str:
-    return f"No price for {series} during {order.month}: add it with florin price add."
+def no_price(series: str, month: str) -> str:
+    return f"No price for {series} during {month}: add it with florin price add."
 
 
 def missing_prices(lines: Iterable[CostLine]) -> str:
     """Names of the series with GPU time but no price."""
     unpriced = {line.series for line in lines if line.rate_micros is None and line.bucket != "rejected"}
-    return ", ".join(_series(*series) for series in sorted(unpriced))
+    return ", ".join(series_text(*series) for series in sorted(unpriced))
 
 
-def _series(gpu_type: str, region: str, purchase: str) -> str:
+def series_text(gpu_type: str, region: str, purchase: str) -> str:
     return f"{gpu_type} ({purchase}{f', {region}' if region else ''})"

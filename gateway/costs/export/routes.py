@@ -19,10 +19,11 @@ from gateway.api.finance_requests import (
     tenants_of,
 )
 from gateway.costs.export.columns import Dataset, Format, Granularity
-from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
+from gateway.costs.export.files import MissingPriceError, Order, export
 from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.spool import unwritable
-from gateway.costs.export.writers import ParquetMissingError
+from gateway.costs.export.writers import ParquetMissingError, TooLargeError
+from gateway.costs.statement.charge_rows import export_charges
 from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness_headers, refresh
@@ -44,19 +45,29 @@ async def export_month(
     key: FinanceKey,
     state: StateDep,
     month: Annotated[str, Query(description="`2026-11`.")],
-    kind: Annotated[Format, Query(alias="format")] = "focus-1.2",
+    form: Annotated[
+        Format | None,
+        Query(alias="format", description="Default: focus-1.2, or csv for charges."),
+    ] = None,
     dataset: Annotated[
         Dataset,
-        Query(description="chargeback: tokens by tenant; infrastructure: each engine-hour and who used it."),
+        Query(
+            description="chargeback: the cost of tokens by tenant; infrastructure: that of each engine-hour "
+            "and who used it; charges: what each tenant is charged, line by line of its statement."
+        ),
     ] = "chargeback",
     parquet: Annotated[bool, Query(description="FOCUS as Parquet instead of CSV.")] = False,
     tenant: Tenant = None,
     granularity: Annotated[Granularity, Query(description="A row for each hour or day (UTC).")] = "hourly",
 ) -> Response:
-    """Export a month as a file: FOCUS 1.2 or 1.4, the ledger's lines, or what Vantage and CloudZero import.
-    A tenant's key gets its own chargeback, without GPU-hours and GPU prices. All formats but the ledger's
-    lines require all prices. The header `x-florin-rows` gives the number of rows; `x-florin-complete` is
-    `false` while records are still arriving in the ledger."""
+    """Export a month's costs as a file: FOCUS 1.2 or 1.4, the ledger's lines, or what Vantage and CloudZero
+    import. Or what tenants are charged, as CSV or Parquet. A tenant's key gets its own chargeback or charges,
+    without GPU-hours and GPU prices. All formats but the ledger's lines require all prices. The header
+    `x-florin-rows` gives the number of rows; `x-florin-complete` is `false` while records are still arriving
+    in the ledger."""
+    kind: Format = form or ("csv" if dataset == "charges" else "focus-1.2")
+    if dataset == "charges" and kind not in {"csv", "parquet"}:
+        raise FlorinError("invalid_value", f"format: charges are csv or parquet, not {kind}.", param="format")
     if dataset == "infrastructure":
         only_staff(key)
     if kind in FOREIGN:
@@ -108,7 +119,8 @@ class _Download(Response):
         await require_own_month(self._state, self._key, self._order.month)
         self.headers.update(completeness_headers(self._state, complete=complete))
         try:
-            return await ledger_process.run(export, self._order, path, most)
+            make = export_charges if self._order.dataset == "charges" else export
+            return await ledger_process.run(make, self._order, path, most)
         except MissingPriceError as error:
             raise missing_price(error, self._key) from error
         except ParquetMissingError as error:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from gateway.costs.export.cells import Cell, Fixed, Row, csv_text
 from gateway.costs.export.columns import PLACES, Column
@@ -19,6 +19,40 @@ _EXACT = Context(prec=60)
 
 class ParquetMissingError(Exception):
     """pyarrow is not installed."""
+
+
+class TooLargeError(Exception):
+    """The file would exceed its limit."""
+
+
+class _Bounded(io.RawIOBase):
+    """A file that accepts at most `limit` bytes."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        # Mutable: bytes left. After an overflow, further writes are dropped, because a writer flushes its
+        # buffer while it is cleaned up.
+        self._left = limit
+        self._over = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = len(memoryview(data).cast("B"))
+        if self._over:
+            return size
+        self._left -= size
+        if self._left < 0:
+            self._over = True
+            raise TooLargeError
+        self._file.write(data)
+        return size
+
+
+def bounded(file: BinaryIO, most: int) -> BinaryIO:
+    """The file, which raises TooLargeError beyond `most` bytes."""
+    return cast("BinaryIO", _Bounded(file, most))
 
 
 def write_csv(file: BinaryIO, columns: Sequence[Column], constants: Row, rows: Iterable[Row]) -> int:

@@ -95,6 +95,8 @@ def idlers(
 
 def _beyond(series: Mapping[int, int], day: int, floor: Fraction, bounds: Bounds) -> bool:
     cost = series.get(day, 0)
+    if cost < floor:  # most series: their median need not be known
+        return False
     used = sum(1 for d in _before(day) if series.get(d))
     if used < LEAST_DAYS:
         return False

@@ -53,7 +53,7 @@ def read_daily_costs(
     daily = DailyCosts()
     for name in months_of(period):
         month_period = month_of(name)
-        question = Question(month_period, ("tenant", "day"), tenants)
+        question = Question(month_period, ("tenant", "day"), tenants, amounts=False)
         report = (
             read_report(connection, question) if owner is None else read_charged(connection, question, owner)
         )

@@ -10,9 +10,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
-from gateway.costs.cost_lines import read_lines
+from gateway.costs.cost_lines import effective, read_lines
 from gateway.costs.forecasting.anomalies import HABIT_DAYS, Anomaly, Bounds, idlers, spikes
 from gateway.costs.forecasting.budgets import Budget, read_budgets, status, used_percent
 from gateway.costs.forecasting.daily_costs import DailyCosts, read_daily_costs
@@ -23,6 +23,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_hours
 from gateway.units import CENT, DAY, NOTHING, Amount, amount_text, decimal_of, decimal_text
 
 _UNUSED_OF_AN_ENGINE = ("idle", "startup")
@@ -236,18 +237,22 @@ def _against(look: LookAhead, tenant: str) -> dict[str, Any]:
 def _engines(
     connection: Connection, book: PriceBook, period: Period
 ) -> dict[str, dict[int, tuple[int, int, Amount]]]:
-    sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for line in read_lines(connection, book, period, ("day", "engine")):
+    """By engine and day: nano-GPU-hours without requests, all of them, and the cost of the first."""
+    unused: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    for line in read_lines(connection, book, period, ("day", "engine"), buckets=_UNUSED_OF_AN_ENGINE):
         day, engine = line.keys
-        if engine:
-            unused = int(line.bucket in _UNUSED_OF_AN_ENGINE)
-            day_sums = sums[engine, _start(day)]
-            day_sums[0] += line.nano_gpu_hours * unused
-            day_sums[1] += line.nano_gpu_hours
-            day_sums[2] += (line.cost or 0) * unused
+        sums = unused[engine, _start(day)]
+        sums[0] += line.nano_gpu_hours
+        sums[1] += line.cost or 0
+    table, hours = engine_hours.c, effective(period)
+    start = table.hour - table.hour % DAY
+    query = select(table.engine, start, func.sum(table.nano_gpu_hours)).where(
+        table.engine != "", table.hour >= hours.start, table.hour < hours.end
+    )
     engines: defaultdict[str, dict[int, tuple[int, int, Amount]]] = defaultdict(dict)
-    for (engine, start), (idle, all_, cost) in sums.items():
-        engines[engine][start] = idle, all_, Amount(cost)
+    for engine, start_of_day, nano in connection.execute(query.group_by(table.engine, start)):
+        idle, cost = unused[engine, start_of_day]
+        engines[engine][start_of_day] = idle, int(nano), Amount(cost)
     return engines
 
 

@@ -25,7 +25,7 @@ from gateway.costs.prices.price import (
     rate_micros,
     speedup_millis,
 )
-from gateway.units import Micros
+from gateway.units import DAY, Micros
 
 __all__ = [
     "NOT_SAID",
@@ -171,6 +171,11 @@ class PriceBook:
         for name, region, purchase in self._rates:
             if name == self.spelling(gpu_type):
                 yield from ((region, purchase), ("", purchase), (_ELSEWHERE, purchase))
+
+    def cut_days(self) -> set[int]:
+        """The starts of the days, UTC, within which some rate begins or ends."""
+        times = (t for rates in self._rates.values() for rate in rates for t in (rate.start, rate.end))
+        return {t - t % DAY for t in times if t is not None and t % DAY}
 
     def broken_hours(self, gpu_type: str, hour: int) -> set[int]:
         """The starts of the hours, `hour` microseconds long, within which some rate of a GPU type begins or

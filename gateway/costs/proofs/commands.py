@@ -1,4 +1,4 @@
-"""florin cost proof, anchor, verify"""
+"""florin cost proof, records, anchor, verify"""
 
 from __future__ import annotations
 
@@ -60,7 +60,31 @@ def proof(
     print_json(document.body)
 
 
-def _records(api: Api, path: str, tenant: str) -> Iterator[Json]:
+@command(app, "records")
+def bulk_records(
+    session: Session,
+    *,
+    month: Annotated[str, typer.Option(help="Closed month, for example 2026-11.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write; replaced if it exists.")],
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.", show_default=False)] = None,
+) -> None:
+    """Write the usage records that a closed month covers to one file, a JSON object a line.
+
+    Example: florin cost records --month 2026-11 --output records.jsonl
+    """
+    count = 0
+    try:
+        with output.open("w", encoding="utf-8") as file:
+            for record in _records(session.api, f"{_PATH}/{segment(month)}", tenant):
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                count += 1
+    except OSError as error:
+        raise UsageError(f"--output: cannot write {output} ({error.strerror}).") from error
+    body = {"file": str(output), "records": count, "month": month}
+    session.result(body, lambda _: note(f"{output}: {count:,} records."))
+
+
+def _records(api: Api, path: str, tenant: str | None) -> Iterator[Json]:
     after: str | None = None
     while True:
         page = api.get(f"{path}/records", RecordsAsHashed, {"tenant": tenant, "after": after})

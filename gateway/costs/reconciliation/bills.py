@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines as table
+from gateway.metering.ledger.schema import true_ups
 from gateway.units import NANO, decimal_of
 
 _SHOWN = 100
@@ -221,7 +223,8 @@ def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -> dict[str, Any]:
-    """Remove an import. `source`: the SHA-256 of its file, or a prefix of it.
+    """Remove an import. `source`: the SHA-256 of its file, or a prefix of it. `trued_up`: the months whose
+    cost is the invoice's because of it; they stay so until they are trued up again.
 
     Raises BillNotFoundError, LedgerUnavailableError."""
     with ledger.write() as connection:
@@ -234,8 +237,17 @@ def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -
             )
         count = connection.execute(delete(table).where(_is(line_ids[0])).returning(table.c.id)).all()
         seal(connection, "bill", line_ids[0])
-        record(connection, actor, "bill.remove", line_ids[0], {"lines": len(count)}, now)
-    return {"source": line_ids[0], "lines": len(count)}
+        trued_up = _trued_up(connection, line_ids[0])
+        details = {"lines": len(count), "trued_up": trued_up}
+        record(connection, actor, "bill.remove", line_ids[0], details, now)
+    return {"source": line_ids[0], **details}
+
+
+def _trued_up(connection: Connection, source: str) -> list[str]:
+    """The months whose true-up in force is made of this import."""
+    rows = connection.execute(select(true_ups.c.month, true_ups.c.document).order_by(true_ups.c.id))
+    in_force = {month: json.loads(document) for month, document in rows}
+    return sorted(month for month, true_up in in_force.items() if source in true_up["sources"])
 
 
 def read_bill(connection: Connection, within: Period) -> Iterator[BillLine]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, delete, exists, func, select
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
-from gateway.costs.closing.preview import preview
+from gateway.costs.closing.preview import preview, settlement_now
 from gateway.costs.closing.requests import read_request
 from gateway.costs.manual_lines.store import first_open_line
 from gateway.costs.periods import complete_hours, iso, month_of
@@ -155,8 +155,20 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
         "tenants": summary.get("tenants"),
         "missing_prices": [" ".join(filter(None, series)) for series in document["terms"]["missing_prices"]],
         "totals": summary.get("totals"),
+        "charged_cents": _charged(connection, row) if row["state"] == "closed" else None,
         "progress": _progress(connection, row["month"], now) if row["state"] == "closing" else None,
     }
+
+
+_charged_cents: dict[str, int] = {}
+"""By seal: what all tenants of a closed month are charged. Grows by the closed months that are shown."""
+
+
+def _charged(connection: Connection, row: RowMapping) -> int:
+    if row["root"] not in _charged_cents:
+        settled = settlement_now(connection, row["month"]).settlement
+        _charged_cents[row["root"]] = sum(s.price_cents for s in settled.statements.values())
+    return _charged_cents[row["root"]]
 
 
 def _progress(connection: Connection, month: str, now: int) -> dict[str, Any] | None:

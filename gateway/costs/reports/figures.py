@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import add, attrgetter
 from typing import Any
 
 from gateway.costs.cost_lines import COUNTS, SUMS, CostLine
 from gateway.units import Amount, NanoHours, amount_text, gpu_hours_text
 
 Key = tuple[str, ...]
+_sums_of = attrgetter(*SUMS)
 
 
 @dataclass(slots=True)
@@ -147,16 +149,16 @@ class PriceFacts:
     """Lines summed over everything that does not affect their price."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[Any, ...], list[Any]] = {}
+        self._sums: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def add(self, line: CostLine) -> None:
         key = (
             line.bucket, *line.series, line.rate_micros, line.calibration,
             line.correction,
         )  # fmt: skip  # one name a line says no more
-        sums = self._sums.setdefault(key, [0] * len(SUMS))
-        for index, name in enumerate(SUMS):
-            sums[index] += getattr(line, name)
+        figures = _sums_of(line)
+        before = self._sums.get(key)
+        self._sums[key] = figures if before is None else tuple(map(add, before, figures))
 
     def __iter__(self) -> Iterator[CostLine]:
         for key, sums in self._sums.items():

@@ -35,7 +35,7 @@ def parts_of(
     if posted is None:
         pieces = _pieces(connection, period)
     else:
-        pieces = [(name, month_of(name)) for name in _months_with_postings(connection, posted[0], posted[-1])]
+        pieces = [(name, month_of(name)) for name in months_with_postings(connection, posted[0], posted[-1])]
     parts = []
     for name, piece in pieces or [(iso(period.start)[:7], period)]:
         terms = terms_of(connection, name)
@@ -45,7 +45,7 @@ def parts_of(
     return parts
 
 
-def _months_with_postings(connection: Connection, first: str, last: str) -> list[str]:
+def months_with_postings(connection: Connection, first: str, last: str) -> list[str]:
     table, names = rollups.c, []
     query = select(func.min(table.posted)).where(table.posted >= first, table.posted <= last)
     name = connection.execute(query).scalar_one_or_none()
@@ -59,7 +59,7 @@ def _months_with_postings(connection: Connection, first: str, last: str) -> list
 def _pieces(connection: Connection, period: Period) -> list[tuple[str, Period]]:
     """Usage is posted to its month or later. So none is after the last month with postings, and what is
     before the first is late usage of months that were skipped; it is part of the first piece."""
-    names = _months_with_postings(connection, "", "9999-12")
+    names = months_with_postings(connection, "", "9999-12")
     pieces, start = [], period.start
     for name in names:
         end = min(month_of(name).end, period.end)

@@ -27,6 +27,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.invoiced import invoiced
+from gateway.costs.reports.later_corrections import later_corrections
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
 from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
 from gateway.costs.reports.recomputed import is_pair, own_lines
@@ -64,6 +65,8 @@ class Question:
     hours as known now."""
     as_posted: bool = True
     """Whether whole months are shown as posted; False: their hours as known now."""
+    amounts: bool = True
+    """Whether whole months have amounts, in hundredths of the currency; False: only exact costs."""
 
     @property
     def months(self) -> tuple[str, ...] | None:
@@ -90,6 +93,8 @@ def cost_report(
             document["invoice"] = invoiced(
                 connection, posted[0], document["whole"], document["currency"], now
             )
+            if document["state"] == "closed":
+                document["corrected_later"] = later_corrections(connection, posted[0])
         if currency is not None:
             document = in_currency(connection, document, currency, now)
     return {**document, "complete": rolled.pending == 0}
@@ -119,7 +124,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
     posted = question.months
     parts = parts_of(connection, question.period, posted, question.policy)
     sums = _Sums(question, allocating=any(part.terms.policy.allocates for part in parts))
-    amounts = None if posted is None else sums.amounts
+    amounts = sums.amounts if posted is not None and question.amounts else None
     for part in parts:
         sums.begin(part.month)
         for line in own_lines(
@@ -189,7 +194,7 @@ class _Sums:
         self._width = len(question.by)
         self._month = ""
         self.allocating = allocating
-        self.amounts = StatementAmounts(question.by, question.tenants)
+        self.amounts = StatementAmounts(question.by if question.amounts else (), question.tenants)
         self.by = question.by
         """Dimensions of the lines to read; those of corrections include the day."""
         if allocating or self.amounts.divides:

@@ -6,15 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, literal
+from sqlalchemy import ColumnElement, Subquery, Table, literal, select
 
+from gateway.costs.rollups.daily_sums import SUMMED
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.metering.ledger.schema import rollup_parts, rollups
+
+Rows = Table | Subquery
+"""What has the columns of `rollups` that do not tell engines apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    table: Table
+    table: Rows
     name: ColumnElement[str]
     """The name of the part."""
     where: tuple[ColumnElement[bool], ...] = ()
@@ -30,18 +34,29 @@ class SeveralDimensionsError(ValueError):
     """The rows are to be divided by two dimensions of parts at once."""
 
 
-def sources(by: Sequence[str]) -> list[Source]:
+def sources(by: Sequence[str], *, daily: bool = False) -> list[Source]:
     """What to sum for rows by `by`: with a dimension of parts, the parts, and what they leave of their rows,
-    under the empty name. Raises SeveralDimensionsError."""
+    under the empty name. `daily`: sums of days instead, whose `hour` and `piece` are the day's start. Raises
+    SeveralDimensionsError."""
     dimensions = [name for name in by if name in DIMENSIONS]
+    rows, parts = (_DAILY[table] if daily else table for table in (rollups, rollup_parts))
     nobody = literal("")
     if not dimensions:
-        return [Source(rollups, nobody)]
+        return [Source(rows, nobody)]
     if len(dimensions) > 1:
         raise SeveralDimensionsError(f"{' and '.join(dimensions)} cannot be combined: choose one of them.")
-    of_dimension = (rollup_parts.c.dimension == dimensions[0],)
+    of_dimension = (parts.c.dimension == dimensions[0],)
     return [
-        Source(rollups, nobody),
-        Source(rollup_parts, rollup_parts.c.name, of_dimension),
-        Source(rollup_parts, nobody, of_dimension, -1),
+        Source(rows, nobody),
+        Source(parts, parts.c.name, of_dimension),
+        Source(parts, nobody, of_dimension, -1),
     ]
+
+
+def _days(sums: Table) -> Subquery:
+    day = sums.c.day
+    others = [column for column in sums.columns if column is not day]
+    return select(day.label("hour"), day.label("piece"), *others).subquery(str(sums.name))
+
+
+_DAILY: dict[Table, Rows] = {rows: _days(sums) for rows, sums in SUMMED.items()}

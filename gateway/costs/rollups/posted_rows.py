@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, select, text
 
+from gateway.costs.periods import Period, iso, month_of, months
 from gateway.costs.rollups.engine_hour import AT, PLACE, at
 from gateway.costs.rollups.parts import DIMENSIONS, PartKey
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey, RowPrice
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.schema import rollup_parts, rollups
+
+_POSTINGS_LOCK = 0x626F6F6B  # PostgreSQL advisory lock on which month each row is posted to
 
 Key = RowKey | PartKey
 Posting = tuple[Key, RowPrice, Figures]
@@ -41,6 +45,13 @@ _COLUMNS = {
 }
 
 
+def lock_postings(connection: Connection) -> None:
+    """In a write transaction: no one else changes roll-ups or closes a month until it ends. Take this lock
+    before any other, to rule out deadlocks."""
+    if connection.dialect.name == "postgresql":  # SQLite has a single writer anyway
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTINGS_LOCK})
+
+
 def forget(connection: Connection, place: Place) -> None:
     """Remove everything that is posted of an engine-hour. Only for open months."""
     for statement in _FORGET:
@@ -56,23 +67,46 @@ def forget_corrections(connection: Connection, place: Place, open_month: str) ->
 def standing(connection: Connection, place: Place) -> list[Posting]:
     """Everything that is posted of an engine-hour: rows and parts."""
     return [
-        (
-            kind(*row[: -_PRICES - _FIGURES]),
-            RowPrice(*row[-_PRICES - _FIGURES : -_FIGURES]),
-            tuple(row[-_FIGURES:]),
-        )
+        _posting(kind, row)
         for kind, query in _STANDING
-        for row in connection.execute(query, at(place))
+        for row in map(tuple, connection.execute(query, at(place)).all())
     ]
 
 
-def divided(postings: Iterable[Posting]) -> bool:
+def standing_by_place(connection: Connection, hour: int) -> dict[Place, list[Posting]]:
+    """The same of all engines of an hour."""
+    names, standing = posted_since(connection, hour), defaultdict[Place, list[Posting]](list)
+    for table, kind in _KINDS:
+        columns = (*PLACE, *kind._fields, *RowPrice._fields, *FIGURES)
+        where = [table.c.posted.in_(names), table.c.hour == hour]
+        if table is rollup_parts:  # for the index
+            where.append(table.c.dimension.in_(DIMENSIONS))
+        query = select(*(table.c[name] for name in columns)).where(*where)
+        for row in map(tuple, connection.execute(query).all()):
+            standing[row[0], row[1], row[2], row[3]].append(_posting(kind, row[4:]))
+    return standing
+
+
+def _posting(kind: type[Key], row: tuple[Any, ...]) -> Posting:
+    figures = len(row) - _FIGURES
+    prices = figures - _PRICES
+    return kind._make(row[:prices]), RowPrice._make(row[prices:figures]), row[figures:]
+
+
+def posted_since(connection: Connection, hour: int) -> Sequence[str]:
+    """The months to which rows of an hour may be posted: its own, and later ones."""
+    last = connection.execute(select(func.max(rollups.c.posted))).scalar_one() or ""
+    first = iso(hour)[:7]
+    return months(Period(month_of(first).start, month_of(max(first, last)).end)) or ()
+
+
+def divided(standing: Mapping[Key, Figures]) -> bool:
     """Whether the parts by key, which every request has, account for the rows. They do not where rows were
     posted before there were parts, or by a gateway of an earlier version during an upgrade: then parts are
-    neither corrected nor compared."""
+    neither corrected nor compared. `standing`: the `totals` of what is posted."""
     rows: dict[RowKey, Figures] = {}
     keyed: dict[RowKey, Figures] = {}
-    for key, figures in totals(postings).items():
+    for key, figures in standing.items():
         if isinstance(key, RowKey):
             if key.tenant:
                 rows[key] = figures

@@ -10,7 +10,7 @@ alone, and a mark is removed only if the hour has not changed since it was read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
@@ -23,16 +23,16 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    text,
     tuple_,
     union_all,
 )
 
 from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups import posted_rows
+from gateway.costs.rollups.daily_sums import mark_unsummed, sum_days
 from gateway.costs.rollups.engine_hour import PLACE, ComputedHour, HourTerms, at, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posted_rows import here
+from gateway.costs.rollups.posted_rows import here, lock_postings
 from gateway.costs.rollups.posting import BY_BOOK, RowKey, RowPrice, corrections
 from gateway.costs.rollups.set_aside import forget_set_aside, hour_text, put_set_aside
 from gateway.metering.ledger.database import REFUSALS, is_definite
@@ -52,13 +52,14 @@ log = logging.getLogger(__name__)
 _MARKS = 64
 _SECONDS = 0.25
 """Time spent computing in one read transaction, before the result is written in one write transaction."""
+_SUM_SECONDS = 2.0
+"""Longest time spent on sums of days: reports do without them, but those of a ledger's first years wait."""
 _PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before").scalar_subquery()
 
 
 _VERSION = select(dirty_hours.c.version).where(here(dirty_hours)).with_for_update()
 _FORGET_MARK = delete(dirty_hours).where(here(dirty_hours))
 _FORGET_WHOLE = delete(engine_hours).where(here(engine_hours))
-_POSTINGS_LOCK = 0x626F6F6B  # PostgreSQL advisory lock on which month each row is posted to
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
         after = computed[-1].place
         if deadline is not None and monotonic() >= deadline:
             return Rolled(rolled, len(left) + _stale(ledger, now, after))
+    sum_days(ledger, now, seconds=_SUM_SECONDS)
     return Rolled(rolled, len(left))
 
 
@@ -97,13 +99,6 @@ def imbalance(ledger: Ledger) -> int:
     each = select(func.sum(both.c.nano).label("nano")).group_by(*(both.c[name] for name in PLACE)).subquery()
     with ledger.read() as connection:
         return int(connection.execute(select(func.coalesce(func.sum(func.abs(each.c.nano)), 0))).scalar_one())
-
-
-def lock_postings(connection: Connection) -> None:
-    """In a write transaction: no one else changes roll-ups or closes a month until it ends. Take this lock
-    before any other, to rule out deadlocks."""
-    if connection.dialect.name == "postgresql":  # SQLite has a single writer anyway
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTINGS_LOCK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +175,7 @@ def _post_each(ledger: Ledger, computed: Sequence[_Found], now: int, left: list[
         return _post_each(ledger, [refused], now, left)
 
 
-def _post(connection: Connection, computed: Iterable[_Found], now: int, left: list[Place]) -> int:
+def _post(connection: Connection, computed: Sequence[_Found], now: int, left: list[Place]) -> int:
     latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
     any_aside = connection.execute(select(exists().select_from(set_aside_hours))).scalar()
     settled = 0
@@ -217,6 +212,7 @@ def _post(connection: Connection, computed: Iterable[_Found], now: int, left: li
             connection.execute(_FORGET_MARK, at(place))
             settled += 1
     posted_rows.put(connection, rows)
+    mark_unsummed(connection, (it.place[0] for it in computed))
     if wholes:
         connection.execute(insert(engine_hours), wholes)
     return settled
@@ -237,7 +233,7 @@ def _correct(
     """Add the rows for the open month `posted`, which replace its earlier corrections of this hour."""
     posted_rows.forget_corrections(connection, hour.place, posted)
     standing = posted_rows.standing(connection, hour.place)
-    divided = posted_rows.divided(standing)
+    divided = posted_rows.divided(posted_rows.totals(standing))
     fresh = dict(hour.postings(divided=divided))
     if not divided:  # the parts of the whole hour would be posted, and not what has changed
         standing = [posting for posting in standing if isinstance(posting[0], RowKey)]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.export.files import MissingPriceError, TooLargeError, export
+from gateway.costs.export.files import MissingPriceError, export
 from gateway.costs.export.foreign import MOST_CLOUDZERO_ROWS
 from gateway.costs.export.spool import PREFIX
-from gateway.costs.export.writers import ParquetMissingError
+from gateway.costs.export.writers import ParquetMissingError, TooLargeError
 from gateway.costs.periods import iso
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.scheduled_exports.destination import DestinationError, put

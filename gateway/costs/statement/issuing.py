@@ -32,6 +32,7 @@ from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import invoice_documents, invoices
+from gateway.units import Cents
 
 Form = Literal["html", "json", "csv"]
 
@@ -115,12 +116,20 @@ def _text(content: Any) -> str:
 
 
 def _credit_note(note: Invoice, issuer: str) -> dict[Form, str]:
-    tax = note.tax_cents(note.amount_cents or 0)
+    cents = note.amount_cents or Cents(0)
+    tax = note.tax_cents(cents)
     page = template("credit_note.html.j2").render(
         note=note, issuer=issuer, tax=tax, dated=iso(note.recorded_at)[:10]
     )
     content = {"issuer": issuer, **note.document()}
-    about = {"statement": f"{note.month}/{note.tenant}", "state": "final", "currency": note.currency}
+    about = {
+        "statement": f"{note.month}/{note.tenant}",
+        "state": "final",
+        "currency": note.currency,
+        "invoice": note.document(),
+        "tax_cents": tax,
+        "total_cents": cents + tax,
+    }
     line = {"kind": "credit_note", "amount_cents": note.amount_cents, "name": note.reason}
     return {"html": page, "json": _text(content), "csv": as_csv({**about, "credit": line})}
 

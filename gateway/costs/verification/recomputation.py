@@ -6,19 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, and_, exists, func, or_, select, tuple_
+from sqlalchemy import Connection, Table, func, select
 
 from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posted_rows import Key, divided, standing, totals
+from gateway.costs.rollups.posted_rows import Key, divided, standing_by_place, totals
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, set_aside_hours
-
-_AT_A_TIME = 32
 
 
 @dataclass(slots=True)
@@ -32,33 +30,28 @@ class RecomputedHour:
 
 
 def recompute_hours(ledger: Ledger, month: str, progress: Progress) -> RecomputedHour:
-    """Compares a few engine-hours per transaction, to keep transactions short. Raises
+    """Compares one hour of all engines per transaction, to keep transactions short. Raises
     LedgerUnavailableError."""
     period = month_of(month)
     table = engine_hours.c
-    within = and_(table.hour >= period.start, table.hour < period.end)
     recomputed = RecomputedHour()
-    after: Place | None = None
+    within = table.hour >= period.start, table.hour < period.end
     with ledger.read() as connection:
-        count = connection.execute(select(func.count()).select_from(engine_hours).where(within)).scalar_one()
-    while True:
+        count = connection.execute(select(func.count()).select_from(engine_hours).where(*within)).scalar_one()
+        hours = connection.execute(select(table.hour).where(*within).distinct().order_by(table.hour))
+        starts = list(hours.scalars())
+    for hour in starts:
+        progress("engine-hours", recomputed.compared + recomputed.skipped, count)
         with ledger.read() as connection:
-            key = [table[name] for name in PLACE]
-            query = select(*key).where(within).order_by(*key).limit(_AT_A_TIME)
-            if after is not None:
-                query = query.where(tuple_(*key) > after)
-            places: list[Place] = [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
-            if not places:
-                return recomputed
-            progress("engine-hours", recomputed.compared + recomputed.skipped, count)
-            _compare(connection, places, recomputed)
-        after = places[-1]
+            _compare(connection, hour, recomputed)
+    return recomputed
 
 
-def _compare(connection: Connection, places: list[Place], recomputed: RecomputedHour) -> None:
-    terms = HourTerms(connection)
-    for place in places:
-        if _marked(connection, place):
+def _compare(connection: Connection, hour: int, recomputed: RecomputedHour) -> None:
+    terms, marked = HourTerms(connection), _places(connection, hour, dirty_hours, set_aside_hours)
+    standing = standing_by_place(connection, hour)
+    for place in sorted(_places(connection, hour, engine_hours)):
+        if place in marked:
             recomputed.skipped += 1
             continue
         recomputed.compared += 1
@@ -67,19 +60,20 @@ def _compare(connection: Connection, places: list[Place], recomputed: Recomputed
         except ImplausibleError as error:
             recomputed.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
-        posted = standing(connection, place)
+        posted = totals(standing.get(place, ()))
         with_parts = divided(posted)
         fresh = {key: figures for key, figures in computed.postings(divided=with_parts) if any(figures)}
-        stands = {key: f for key, f in totals(posted).items() if with_parts or isinstance(key, RowKey)}
-        recomputed.differences += _differing(place, fresh, stands)
+        stands = {key: f for key, f in posted.items() if with_parts or isinstance(key, RowKey)}
+        if fresh != stands:
+            recomputed.differences += _differing(place, fresh, stands)
 
 
-def _marked(connection: Connection, place: Place) -> bool:
-    marks = (
-        exists().where(*(table.c[name] == value for name, value in zip(PLACE, place, strict=True)))
-        for table in (dirty_hours, set_aside_hours)
-    )
-    return bool(connection.execute(select(or_(*marks))).scalar())
+def _places(connection: Connection, hour: int, *tables: Table) -> set[Place]:
+    places: set[Place] = set()
+    for table in tables:
+        query = select(*(table.c[name] for name in PLACE)).where(table.c.hour == hour)
+        places |= {(row[0], row[1], row[2], row[3]) for row in connection.execute(query)}
+    return places
 
 
 def _differing(place: Place, fresh: dict[Key, Figures], standing: dict[Key, Figures]) -> Iterator[str]:

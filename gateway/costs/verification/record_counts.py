@@ -14,6 +14,7 @@ from gateway.metering.ledger.schema import rollups
 from gateway.units import HOUR
 
 _COUNTS = ("requests", *SUMS)
+assert SUMS == ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 _NONE = (0,) * len(_COUNTS)
 
 
@@ -36,10 +37,14 @@ class HourlyCounts:
         if hour != self._hour:
             self._end_of_hour()
             self._hour = hour
-        counts = self._counts.setdefault(record["tenant"], [0] * len(_COUNTS))
+        counts = self._counts.get(record["tenant"])
+        if counts is None:
+            counts = self._counts[record["tenant"]] = [0] * len(_COUNTS)
         counts[0] += 1
-        for index, name in enumerate(SUMS, 1):
-            counts[index] += record[name] or 0
+        counts[1] += record["prompt_tokens"]
+        counts[2] += record["cached_tokens"] or 0
+        counts[3] += record["completion_tokens"]
+        counts[4] += record["reasoning_tokens"]
 
     def end(self) -> None:
         """After the last record: also compare hours that have roll-ups but no records."""

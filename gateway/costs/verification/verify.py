@@ -26,6 +26,7 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.proofs.merkle import digest, header_hash
 from gateway.costs.proofs.proof import SUMS, ProofCheck, in_order, tenants_root, version_of
 from gateway.costs.rollups.balance import imbalances
+from gateway.costs.rollups.daily_sums import differing_sums
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
 from gateway.costs.verification.recomputation import recompute_hours
 from gateway.costs.verification.record_counts import HourlyCounts
@@ -223,6 +224,9 @@ def _rollups(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     computed = rollups_digest(connection, stored.cover.month)
     if computed != stored.header["rollups"]:
         wrong = f"a row of the month was changed, added or removed: digest {computed}"
+        return ProofCheck("roll-ups", ok=False, detail=wrong)
+    if differing := differing_sums(connection, stored.cover.month):
+        wrong = f"{differing:,} sums of days, which reports read, are not those of the rows"
         return ProofCheck("roll-ups", ok=False, detail=wrong)
     return ProofCheck("roll-ups", ok=True, detail="The month's roll-up rows match their hash.")
 

@@ -13,7 +13,7 @@ from gateway.commands.client import Api, Json, read, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import clean, console, facts, note, say, show, table
 from gateway.commands.session import Session, command, confirm
-from gateway.costs.closing.commands.preview import announce, money, question, show_preview
+from gateway.costs.closing.commands.preview import CHARGED, COST, announce, money, question, show_preview
 from gateway.costs.closing.schemas import ClosedMonth, ClosingPreview, ClosingTerms, Month
 from gateway.costs.policies.commands.shares import Share, policy_in_words, shares_of
 from gateway.schemas.base import Listed
@@ -43,12 +43,14 @@ def _periods(months: Listed[Month]) -> None:
             "open, can be closed" if month.can_be_closed else month.state,
             month.records,
             month.totals and money(month.totals.billed.amount_cents, month.currency),
+            None if month.charged_cents is None else money(month.charged_cents, month.currency),
             month.closed_at,
             month.seal,
         )
         for month in months.data
     ]
-    show(table(("month", "state", "records", "billed", "closed", "seal"), rows, right=("records", "billed")))
+    heads = ("month", "state", "records", COST, CHARGED, "closed", "seal")
+    show(table(heads, rows, right=heads[2:5]))
 
 
 @command(app, "close")
@@ -143,10 +145,11 @@ def _closed(month: ClosedMonth) -> None:
                 ("month", month.month),
                 ("records", month.records),
                 ("policy", policy_in_words(month)),
-                ("billed", money(totals.billed.amount_cents, currency)),
-                ("retry waste", money(totals.retry_waste.amount_cents, currency)),
-                ("unused time", money(totals.unallocated.amount_cents, currency)),
-                ("total", money(totals.amount_cents, currency)),
+                (COST, money(totals.billed.amount_cents, currency)),
+                (CHARGED, None if month.charged_cents is None else money(month.charged_cents, currency)),
+                ("cost of retries", money(totals.retry_waste.amount_cents, currency)),
+                ("cost of unused time", money(totals.unallocated.amount_cents, currency)),
+                ("cost in all", money(totals.amount_cents, currency)),
                 ("seal", month.seal),
                 ("previous seal", month.previous_seal),
             )
@@ -158,13 +161,14 @@ def _closed(month: ClosedMonth) -> None:
         (
             s.tenant, s.records, _hours(s.nano_gpu_hours),
             _hours(s.allocated_nano_gpu_hours), money(s.amount_cents, currency),
+            money(s.amount_cents if s.charged_cents is None else s.charged_cents, currency),
             s.seal,
         )
         for s in month.statements
     ]  # fmt: skip  # a row
-    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "seal of records")
+    heads = ("tenant", "records", "GPU-hours", "allocated", "cost", "charged", "seal of records")
     if rows:
-        show(table(heads, rows, right=heads[1:5]))
+        show(table(heads, rows, right=heads[1:6]))
 
 
 def _hours(nano: NanoHours | None) -> str:

@@ -24,6 +24,8 @@ from gateway.units import gpu_hours_text, hours_text, micros_text, shown, shown_
 
 _MOST = 20
 """Customers to name before the question."""
+COST, CHARGED = "cost of customers", "charged to customers"
+"""What customers' requests cost, with their shares of unused time; and what they are charged for it."""
 _HEADS = ("customer", "what", "GPU", "requests", "GPU-hours", "amount")
 
 
@@ -33,15 +35,19 @@ def money(cents: int | None, currency: str | None) -> str | None:
 
 def question(preview: ClosingPreview) -> str:
     """What a person agrees to."""
-    billed = money(sum(statement.price_cents for statement in preview.statements), preview.currency)
+    charged = _charged(preview)
     count = len(preview.statements)
     customers = "1 customer" if count == 1 else f"{count:,} customers"
     policy = clean(policy_in_words(preview))
     bill = ", with the above of its bill not accepted" if preview.unaccepted else ""
     return (
-        f"Close {clean(preview.month)} with policy {policy}{bill}: {billed} for {customers}? This cannot be "
+        f"Close {clean(preview.month)} with policy {policy}{bill}: {charged} for {customers}? This cannot be "
         "undone."
     )
+
+
+def _charged(preview: ClosingPreview) -> str | None:
+    return money(sum(statement.price_cents for statement in preview.statements), preview.currency)
 
 
 def _by_card(statement: PreviewedStatement, currency: str | None) -> str:
@@ -62,7 +68,7 @@ def announce(preview: ClosingPreview, *, force: bool) -> None:
     if (more := len(preview.statements) - _MOST) > 0:
         note(f"  and {more:,} more: florin cost close {month} --dry-run shows all.")
     left = ", ".join(f"{name} {amount}" for name, amount in _unbilled(preview))
-    note(f"Billed to no customer: {left}.")
+    note(f"Cost that no customer bears: {left}.")
     note("Later months stay open: late records and new prices become corrections there.")
     for series in preview.missing_prices:
         note(f"Stays open: {clean(series)} has no price and costs nothing until one is added.")
@@ -79,7 +85,7 @@ def _obstacles(preview: ClosingPreview) -> None:
 
 
 def _unbilled(preview: ClosingPreview) -> list[tuple[str, str | None]]:
-    parts = (("retry waste", preview.totals.retry_waste), ("unused time", preview.totals.unallocated))
+    parts = (("retries", preview.totals.retry_waste), ("unused time", preview.totals.unallocated))
     return [(name, money(part.amount_cents, preview.currency)) for name, part in parts]
 
 
@@ -98,9 +104,10 @@ def show_preview(preview: ClosingPreview) -> None:
             (
                 ("month", preview.month),
                 ("policy", policy_in_words(preview) + standing),
-                ("billed", money(totals.billed.amount_cents, currency)),
-                *_unbilled(preview),
-                ("total", money(totals.amount_cents, currency)),
+                (COST, money(totals.billed.amount_cents, currency)),
+                (CHARGED, _charged(preview)),
+                *((f"cost of {name}", amount) for name, amount in _unbilled(preview)),
+                ("cost in all", money(totals.amount_cents, currency)),
             )
         )
     )

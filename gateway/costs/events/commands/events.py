@@ -28,6 +28,7 @@ TOKEN = "FLORIN_EVENTS_TOKEN"  # noqa: S105  # the name of the variable
 class EventKind(StrEnum):
     USAGE = "usage"
     COST = "cost"
+    CHARGE = "charge"
 
 
 class EventFormat(StrEnum):
@@ -41,9 +42,13 @@ def events(
     session: Session,
     *,
     kind: Annotated[
-        EventKind, typer.Option(help="usage: each billable request; cost: a closed month's costs.")
+        EventKind,
+        typer.Option(
+            help="usage: each billable request; cost: what a closed month cost, by customer and adapter; "
+            "charge: what customers are charged for it, by line."
+        ),
     ] = EventKind.USAGE,
-    month: Annotated[str | None, typer.Option(help="For cost: the closed month.")] = None,
+    month: Annotated[str | None, typer.Option(help="For cost and charge: the closed month.")] = None,
     since: Annotated[
         str | None, typer.Option("--from", help="For usage: leave out what ended earlier, ISO 8601.")
     ] = None,
@@ -81,7 +86,7 @@ def events(
         ),
     ] = None,
 ) -> None:
-    """Write usage or cost as events to a file, to stdout or to a billing system.
+    """Write usage, cost or charges as events to a file, to stdout or to a billing system.
 
     Ids never change, so sending events again does no harm: billing systems drop duplicates. Usage
     comes in the order in which it reached the ledger; with --cursor, none is missed, however late it is.
@@ -132,10 +137,11 @@ def _check(
     url: str | None,
     follow: float | None,
 ) -> None:
-    if (kind is EventKind.COST) != (month is not None):
-        raise UsageError("--month is required for --kind cost, and only for it.")
-    if kind is EventKind.COST and (form is EventFormat.STRIPE or follow is not None):
-        raise UsageError("--kind cost has no tokens for Stripe's meters, and nothing to follow.")
+    of_month = kind is not EventKind.USAGE
+    if of_month != (month is not None):
+        raise UsageError("--month is required for --kind cost and charge, and only for them.")
+    if of_month and (form is EventFormat.STRIPE or follow is not None):
+        raise UsageError(f"--kind {kind} has no tokens for Stripe's meters, and nothing to follow.")
     if output is not None and url is not None:
         raise UsageError("--output and --url exclude each other.")
     if url is not None and not url.startswith(("https://", "http://")):

@@ -176,6 +176,11 @@ def remove_bill(
     confirm(f"Remove the bill {source}?", yes=yes)
     removed = session.api.delete(f"/finance/v1/bills/{segment(source)}", RemovedBill)
     session.result(removed, lambda b: say(f"Removed {_lines(b.lines)}."))
+    for month in removed.trued_up:
+        note(
+            f"{clean(month)} was trued up to this bill and keeps its cost. Import the corrected bill, then "
+            f"run florin cost true-up {clean(month)}."
+        )
 
 
 def _lines(count: int) -> str:

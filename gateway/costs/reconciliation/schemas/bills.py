@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from gateway.schemas.base import Answer
@@ -54,3 +56,7 @@ class Bill(Answer):
 class RemovedBill(Answer):
     source: str
     lines: int
+    trued_up: Annotated[
+        tuple[str, ...],
+        Field(description="Months trued up to it, which keep its cost until they are trued up again."),
+    ] = ()

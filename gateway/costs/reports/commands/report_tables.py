@@ -252,6 +252,10 @@ def _remarks(report: CostReport) -> Iterator[str]:
         yield "GPU time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
     elif report.weights == "partly calibrated":
         yield "Some GPU time is divided by uncalibrated weights (input to output 1:2)."
+    for later in report.corrected_later:
+        change = "without a price" if later.cost is None else f"{shown(later.cost, 6)} {report.currency}"
+        requests = f"{later.requests:+,} requests"
+        yield f"Corrected in {clean(later.month)}, beside these figures: {requests}, {change}."
     if (rate := report.exchange_rate) is not None:
         equation = f"1 {clean(rate.currency)} = {clean(rate.rate)} {clean(report.currency)}"
         changed = ", at the end of the period: it changed within it" if rate.changed_within else ""

@@ -152,6 +152,10 @@ class OmittedHour(Answer):
     reason: str | None = Field(None, description="For staff, without `tenant`.")
 
 
+class LaterCorrections(Figures):
+    month: str = Field(description="To which they are posted.")
+
+
 class CostReport(Complete):
     """`rows` hold delivered usage. Retry waste, headroom, start-up, idle time and corrections are separate;
     together with the rows they sum to the `whole`."""
@@ -179,6 +183,9 @@ class CostReport(Complete):
     rejected: int = Field(description="Requests that reached no engine.")
     retry_waste: CostPart
     corrections: Corrections
+    corrected_later: tuple[LaterCorrections, ...] = Field(
+        (), description="Of a closed month: what later months correct of it. Not part of its figures."
+    )
     headroom: CostPart | None = None
     startup: CostPart | None = None
     idle: CostPart | None = None

@@ -1,4 +1,4 @@
-"""florin cost statement, invoice, invoices"""
+"""florin cost statement, statements, invoice, invoices"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.closing.commands.preview import money
+from gateway.costs.closing.schemas import Month
 from gateway.costs.selling.schemas import Invoice, NewInvoice
 from gateway.schemas.base import Listed
 
@@ -73,6 +74,38 @@ def statement(
     saved = download(session.api, f"/finance/v1/statements/{segment(tenant)}", params, path)
     body = {"file": str(path), "bytes": saved.size, "tenant": tenant, "month": month}
     session.result(body, lambda _: note(f"{path}: {saved.size:,} bytes."))
+
+
+@command(app, "statements")
+def statements(
+    session: Session,
+    *,
+    month: Annotated[str, typer.Option(help="Closed month in UTC, for example 2026-07.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write to; made if need be.")],
+    kind: Annotated[str, typer.Option("--format", help="html: pages; json: figures; csv: tables.")] = "html",
+) -> None:
+    """Write the statements of all customers of a closed month to a directory, a file each. Print pages to PDF
+    with a browser: each fits on a sheet of A4.
+
+    Example: florin cost statements --month 2026-07 --output statements/
+    """
+    if kind not in _FORMATS:
+        raise UsageError(f"--format {kind!r} is not one of {', '.join(_FORMATS)}.")
+    period = session.api.get(f"/finance/v1/periods/{segment(month)}", Month)
+    if period.state != "closed":
+        raise UsageError(f"{month} is not closed: its statements can still change.")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output: cannot make {output} ({error.strerror}).") from error
+    files = []
+    for sums in period.statements or ():
+        path = output / f"{sums.tenant}-{month}.{kind}".replace("/", "-")
+        params = {"month": month} | ({"format": kind} if kind != "html" else {})
+        download(session.api, f"/finance/v1/statements/{segment(sums.tenant)}", params, path)
+        files.append(str(path))
+    body = {"month": month, "files": files}
+    session.result(body, lambda _: note(f"{output}: {len(files):,} statements."))
 
 
 @command(app, "invoice")

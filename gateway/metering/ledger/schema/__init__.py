@@ -34,11 +34,14 @@ from gateway.metering.ledger.schema.periods import period_tenants, periods
 from gateway.metering.ledger.schema.policies import standing_policies
 from gateway.metering.ledger.schema.prices import calibrations, exchange_rates, prices
 from gateway.metering.ledger.schema.rollups import (
+    daily_parts,
+    daily_rollups,
     dirty_hours,
     engine_hours,
     rollup_parts,
     rollups,
     set_aside_hours,
+    unsummed_days,
 )
 from gateway.metering.ledger.schema.selling import (
     close_requests,
@@ -74,6 +77,8 @@ __all__ = [
     "commitments",
     "cost_alerts",
     "cost_budgets",
+    "daily_parts",
+    "daily_rollups",
     "dirty_hours",
     "engine_counters",
     "engine_hours",
@@ -108,6 +113,7 @@ __all__ = [
     "snapshots",
     "standing_policies",
     "true_ups",
+    "unsummed_days",
     "usage",
     "usage_names",
     "usage_places",

@@ -64,6 +64,14 @@ def _postings() -> tuple[Column[Any], ...]:
         Column("engine", Text, nullable=False),
         Column("gpu_type", Text, nullable=False),
         Column("gpu_count", BigInteger, nullable=False),
+        *_facts_and_figures(),
+        Column("currency", String(3)),
+    )
+
+
+def _facts_and_figures() -> tuple[Column[Any], ...]:
+    """What a row says of its hour, or a sum of its day."""
+    return (
         Column("region", Text, nullable=False),
         Column("purchase", String(16), nullable=False),
         Column("bucket", String(16), nullable=False, comment="see gateway.costs.cost_lines.BUCKETS"),
@@ -86,7 +94,6 @@ def _postings() -> tuple[Column[Any], ...]:
         Column(
             "rate_micros", BigInteger, comment="frozen when the month was closed; null: by the price book"
         ),
-        Column("currency", String(3)),
     )
 
 
@@ -111,4 +118,42 @@ rollup_parts = Table(
     Index("rollup_parts_by_engine", "engine", "hour"),
     Index("rollup_parts_by_tenant", "tenant", "posted", "dimension", "hour"),
     comment="the parts of each row of rollups, by one dimension; what they leave of it has no name",
+)
+
+
+def _sums() -> tuple[Column[Any], ...]:
+    """The columns of the sums of a day, with nothing that tells its hours or engines apart."""
+    return (
+        Column("posted", String(7), nullable=False, comment="month that the rows are posted to"),
+        Column("day", BigInteger, nullable=False, comment="its start"),
+        Column("gpu_type", Text, nullable=False),
+        *_facts_and_figures(),
+    )
+
+
+daily_rollups = Table(
+    "daily_rollups",
+    schema,
+    *_sums(),
+    Index("daily_rollups_by_month", "posted", "day"),
+    Index("daily_rollups_by_tenant", "tenant", "posted", "day"),
+    comment="sums of rollups by UTC day, which reports read; made of them, and made again when they change",
+)
+
+daily_parts = Table(
+    "daily_parts",
+    schema,
+    *_sums(),
+    Column("dimension", String(16), nullable=False),
+    Column("name", Text, nullable=False),
+    Index("daily_parts_by_month", "posted", "dimension", "day"),
+    Index("daily_parts_by_tenant", "tenant", "posted", "dimension", "day"),
+    comment="sums of rollup_parts by UTC day",
+)
+
+unsummed_days = Table(
+    "unsummed_days",
+    schema,
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    comment="days whose sums are missing or older than their roll-ups: reports read the roll-ups instead",
 )

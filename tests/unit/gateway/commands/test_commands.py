@@ -516,7 +516,7 @@ ELSEWHERE = {
     ("engine", "enrol"),
     ("engine", "token", "create"),  # test_enrolling
     ("engine", "run"),  # test_engine_run, and as a process in tests/integration/test_hosts
-    *(("cost", name) for name in ("export", "statement")),  # they write files: test_downloads
+    *(("cost", name) for name in ("export", "statement", "statements")),  # they write files: test_downloads
     *(("audit", name) for name in ("list", "request")),  # test_audit
     *(("events", name) for name in ("status", "replay", "skip")),  # test_event_streams
     ("calibrate",),  # test_calibrate, and on a real engine in tests/engine
@@ -537,7 +537,9 @@ ELSEWHERE = {
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     ("cost", "quarantine"),  # test_cost_quarantine
     ("cost", "sample"),  # test_cost_sample
-    *(("cost", name) for name in ("periods", "close", "proof", "verify", "anchor")),  # test_cost_periods
+    *(
+        ("cost", name) for name in ("periods", "close", "proof", "records", "verify", "anchor")
+    ),  # test_cost_periods
     *(("manual-line", name) for name in ("add", "approve", "end", "list", "withdraw")),  # test_manual_lines
     *(("cost", name) for name in ("invoice", "invoices", "margin")),  # test_rate_cards
     *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards

@@ -7,6 +7,9 @@ import stat
 
 import pytest
 
+from gateway.costs.closing.schemas import Month, StatementSums
+from tests.support.samples import sample
+
 EXPORT = "/finance/v1/export?month=2026-07&format=focus-1.2&dataset=chargeback"
 STATEMENT = "/finance/v1/statements/acme?month=2026-07"
 
@@ -55,6 +58,37 @@ def test_a_statement_has_a_name_of_its_own(fake, here):
     fake.answer("GET", STATEMENT, "ü".encode())
     assert fake.florin("cost", "statement", "--tenant", "acme", "--month", "2026-07").exit_code == 0
     assert (here / "acme-2026-07.html").read_text("utf-8") == "ü"
+
+
+def test_all_statements_of_a_closed_month_go_to_one_directory(fake, here):
+    sums = [sample(StatementSums, tenant=tenant) for tenant in ("acme", "bolt")]
+    month = sample(
+        Month, month="2026-07", state="closed", start="2026-07-01", to="2026-08-01", statements=sums
+    )
+    fake.answer("GET", "/finance/v1/periods/2026-07", month)
+    for tenant in ("acme", "bolt"):
+        fake.answer("GET", f"/finance/v1/statements/{tenant}?month=2026-07&format=csv", tenant.encode())
+    done = fake.florin(
+        "cost", "statements", "--month", "2026-07", "-o", "july/all", "--format", "csv", "--json"
+    )
+    assert done.exit_code == 0
+    files = sorted((here / "july/all").iterdir())
+    assert {file.name: file.read_text() for file in files} == {
+        "acme-2026-07.csv": "acme", "bolt-2026-07.csv": "bolt",
+    }  # fmt: skip
+    assert json.loads(done.stdout)["files"] == [f"july/all/{file.name}" for file in files]
+    fake.answer("GET", "/finance/v1/periods/2026-07", month | {"state": "open"})
+    refused = fake.florin("cost", "statements", "--month", "2026-07", "-o", "july/none")
+    assert refused.exit_code != 0
+    assert not (here / "july/none").exists()
+
+
+def test_charges_are_csv_by_default(fake):
+    path = "/finance/v1/export?month=2026-07&format=csv&dataset=charges"
+    fake.answer("GET", path, b"month\r\n")
+    args = ("--month", "2026-07", "--dataset", "charges", "-o", "charges.csv")
+    assert fake.florin("cost", "export", *args).exit_code == 0
+    assert fake.asked == [("GET", path, None)]
 
 
 def test_what_is_typed_stays_inside_its_place(fake, here):

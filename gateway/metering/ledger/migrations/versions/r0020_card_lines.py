@@ -4,7 +4,7 @@ from alembic import op
 from sqlalchemy import Column, Text, text
 
 revision = "0020"
-down_revision = "0018"
+down_revision = "0019"
 
 
 def upgrade() -> None:

@@ -24,8 +24,9 @@ from gateway.costs.forecasting.look_ahead import (
 from gateway.costs.periods import PeriodError, month_of
 from gateway.costs.reports.report import Question, read_report
 from gateway.metering.ledger.audit_log import Wanted, read
+from gateway.metering.ledger.schema import engine_hours
 from gateway.units import DAY, HOUR
-from tests.support.ledger_rows import price
+from tests.support.ledger_rows import engine_hour, price, put
 from tests.unit.gateway.costs.rolled import row, write
 
 OCTOBER = month_of("2026-10")
@@ -55,6 +56,8 @@ def month_so_far(priced):
         ]
     rows.append(row(FIRST + 240, nano_gpu_hours=NANO))
     write(priced, *rows)
+    hours = [(FIRST + day * 24, name) for day in range(10) for name in ("gpu-a", "gpu-b")]
+    put(priced, engine_hours, *(engine_hour(hour, 24, engine=name) for hour, name in hours))
     return priced
 
 

@@ -102,7 +102,7 @@ def test_an_import_is_removed_by_the_beginning_of_its_name(ledger, imports):
     for wrong in ("", one[:7], "f" * 64, one[:8] + "%"):
         with pytest.raises(BillNotFoundError):
             remove_bill(ledger, wrong)
-    assert remove_bill(ledger, one[:8]) == {"source": one, "lines": 1}
+    assert remove_bill(ledger, one[:8]) == {"source": one, "lines": 1, "trued_up": []}
     assert [bill["source"] for bill in list_bills(ledger)] == [other]
 
 

@@ -19,6 +19,7 @@ from gateway.costs.closing.documents import (
 from gateway.costs.closing.schemas import ClosingPreview, Month, PreviewedStatement, StatementSums
 from gateway.costs.proofs.merkle import header_hash
 from gateway.costs.proofs.proof import prove, tenants_root
+from gateway.schemas.finance import UsageRecord
 from tests.property.test_merkle import statement
 from tests.support.samples import sample
 from tests.unit.gateway.metering.make import record
@@ -35,7 +36,7 @@ OPEN = sample(Month, month="2026-11", state="open", start="2026-11-01", to="2026
 CLOSED = OPEN | {
     "state": "closed", "can_be_closed": False, "closed_at": "2026-12-01T01:00:00Z", "seal": "ab" * 32,
     "previous_seal": None, "currency": "USD", "policy": "even", "records": 3, "tenants": 1,
-    "missing_prices": ["L40 on_demand"], "totals": TOTALS, "already": False,
+    "missing_prices": ["L40 on_demand"], "totals": TOTALS, "already": False, "charged_cents": 310,
     "statements": [
         sample(StatementSums, tenant="acme", records=3, seal="cd" * 32, nano_gpu_hours=10**9,
                allocated_nano_gpu_hours=5 * 10**8, cost="2.49", amount_cents=249)
@@ -87,7 +88,9 @@ def test_months_are_listed(fake):
     out = fake.florin("cost", "periods")
     assert out.exit_code == 0
     first, second = out.stdout.splitlines()[1:]
-    assert first.split() == ["2026-11", "closed", "3", "2.49", "USD", "2026-12-01T01:00:00Z", "ab" * 32]
+    assert first.split() == [
+        "2026-11", "closed", "3", "2.49", "USD", "3.10", "USD", "2026-12-01T01:00:00Z", "ab" * 32,
+    ]  # fmt: skip
     assert "2026-12" in second
     assert "open, can be closed" in second
 
@@ -103,10 +106,10 @@ def test_a_month_is_closed(fake):
     assert fake.asked[-1][2] == {
         "policy": "fixed", "shares": {"acme": 60, "b": 40}, "shares_total": None,
     }  # fmt: skip
-    assert "Billed to no customer: retry waste 0.25 USD, unused time 1.00 USD." in out.stderr
+    assert "Cost that no customer bears: retries 0.25 USD, unused time 1.00 USD." in out.stderr
     assert "fixed (acme 75 %, bolt 25 %); none for corgi" in out.stderr
     assert "charged nothing: L40 on_demand" in out.stderr
-    for part in ("ab" * 32, "cd" * 32, "2.49 USD", "0.25 USD", "1.00 USD", "3.74 USD"):
+    for part in ("ab" * 32, "cd" * 32, "2.49 USD", "3.10 USD", "0.25 USD", "1.00 USD", "3.74 USD"):
         assert part in out.stdout
 
 
@@ -350,3 +353,14 @@ def test_a_file_that_holds_no_records(florin, tmp_path, proved, text):
 )
 def test_options_that_do_not_go_together(fake, args):
     assert fake.florin("cost", "verify", *args).exit_code == 2
+
+
+def test_all_records_of_a_month_are_one_file(fake, tmp_path):
+    path = f"{PATH}/2026-11/records"
+    fake.answer("GET", path, {"data": [sample(UsageRecord, id=name) for name in "aü"], "next": "more"})
+    fake.answer("GET", f"{path}?after=more", {"data": [sample(UsageRecord, id="c")], "next": None})
+    place = tmp_path / "records.jsonl"
+    out = fake.florin("cost", "records", "--month", "2026-11", "-o", str(place))
+    assert out.exit_code == 0
+    assert [json.loads(line)["id"] for line in place.read_text("utf-8").splitlines()] == ["a", "ü", "c"]
+    assert "3 records" in out.stderr
