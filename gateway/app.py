@@ -7,8 +7,9 @@ import contextlib
 import functools
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -156,11 +157,11 @@ class Florin:
             return False
         return path.startswith(PREFIX) or path.rstrip("/") in ENDPOINTS
 
-    async def serve(self, request: HttpRequest) -> None:
+    def serve(self, request: HttpRequest) -> Coroutine[Any, Any, None]:
+        assert self.data_plane is not None  # else `serves` is false
         if self._stopping:
             request.keep_alive = False
-        if self.data_plane is not None:
-            await self.data_plane.serve(request)
+        return self.data_plane.serve(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         closed = self.admin is not None and scope["type"] == "http" and scope["path"] not in _ON_BOTH_PORTS

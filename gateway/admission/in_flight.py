@@ -73,15 +73,19 @@ class InFlightLimits:
         for level, limit in enumerate(self._limits):
             if counts[level].bytes + size > limit.bytes:
                 raise _refusal(level, f"{limit.bytes:,} bytes of bodies")
-        for count in counts:
-            count.bytes += size
+        own, group, everyone = counts
+        own.bytes += size
+        group.bytes += size
+        everyone.bytes += size
 
     def _release(self, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]) -> None:
-        for count in counts:
-            count.requests -= 1
-        if not counts[0].requests:
+        own, group, everyone = counts
+        own.requests -= 1
+        group.requests -= 1
+        everyone.requests -= 1
+        if not own.requests:
             del self._keys[key]
-        if not counts[1].requests:
+        if not group.requests:
             del self._tenants[tenant]
 
 
@@ -108,9 +112,12 @@ class Reservation:
 
     def hold(self, size: int) -> None:
         """Replace the byte count. Never refused: the request has been admitted."""
-        if self._counts is not None and size != self._size:
-            for count in self._counts:
-                count.bytes += size - self._size
+        more = size - self._size
+        if more and self._counts is not None:
+            own, group, everyone = self._counts
+            own.bytes += more
+            group.bytes += more
+            everyone.bytes += more
             self._size = size
 
     def release(self) -> None:

@@ -172,8 +172,10 @@ class AdmissionTicket:
         self._watch = watch
         self._shares = shares
         self._sender = sender
-        self._counted = False
-        self.resume()
+        self._counted = True
+        watch.open_tickets += 1
+        if sender is not None:
+            shares.take(sender)
 
     def pause(self) -> None:
         """The request waits for its client."""

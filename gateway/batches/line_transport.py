@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 _RETRY_AFTER = b"retry-after"
 
@@ -15,6 +15,7 @@ class LineTransport:
         self.path = path
         self.query = b""
         self.headers: list[tuple[bytes, bytes]] = [(b"content-length", b"%d" % len(body))]
+        self.first_headers: Mapping[bytes, bytes] = dict(self.headers)
         self.client = ""
         self.ticket: object = None
         self.sent: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 Message = MutableMapping[str, Any]
@@ -26,6 +26,7 @@ class AsgiRequest:
         self.path: str = scope["path"]
         self.query: bytes = scope.get("query_string", b"")
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self.first_headers: Mapping[bytes, bytes] = dict(reversed(self.headers))
         self.client: str = (scope.get("client") or ("",))[0]
         self.ticket: object = None
         self.sent: int | None = None

@@ -38,6 +38,8 @@ class RequestTransport(Protocol):
     query: bytes
     """After the path's `?`."""
     headers: list[tuple[bytes, bytes]]
+    first_headers: Mapping[bytes, bytes]
+    """The first header of each name."""
     ticket: object
 
     @property
@@ -122,8 +124,7 @@ class Exchange:
         self.write_now = transport.write_now
         """Sends part of the stream if the client has room for it. Returns whether it was sent."""
         self._headers = transport.headers
-        self._first = dict(reversed(transport.headers))
-        """The first header of each name."""
+        self._first = transport.first_headers
         self._ticket = cast("AdmissionTicket | FlorinError | None", transport.ticket)
         self.request_id = new_request_id()
         self.context = RequestContext(self.request_id)
@@ -165,7 +166,7 @@ class Exchange:
 
     def close_admission_ticket(self) -> None:
         """The request no longer waits for this worker."""
-        if isinstance(self._ticket, AdmissionTicket):
+        if self._ticket.__class__ is AdmissionTicket:
             self._ticket.close()
 
     def bearer(self) -> bytes:
@@ -181,23 +182,23 @@ class Exchange:
         """Read the whole body, decode it, and count it in the reservation as decoded. Raises FlorinError if
         it exceeds `limit` bytes: before reading any of it if its length is declared, else without reading
         the rest; and if it is compressed in a way that is not accepted."""
-        self.refuse_longer(limit)
-        decoding = decoder(self._headers) if b"content-encoding" in self._first else None
         body = self.transport.arrived()
-        if body is None:
-            return await self._wait_for_body(limit, decoding)
-        if decoding is not None:
-            parts: list[bytes] = []
-            await self._decode(decoding, body, parts, limit)
-            decoding.end()
-            body = b"".join(parts)
-        else:
-            self._count(len(body), len(body), limit)
-        self.read()
+        if body is None or b"content-encoding" in self._first:
+            return await self._wait_for_body(limit, body)
+        self._count(len(body), len(body), limit)
+        self._unread = False
         return body
 
-    async def _wait_for_body(self, limit: int, decoding: BodyDecoder | None) -> bytes:
+    async def _wait_for_body(self, limit: int, body: bytes | None) -> bytes:
+        """`body`: of a request that is encoded, if it has arrived."""
+        self.refuse_longer(limit)
+        decoding = decoder(self._headers) if b"content-encoding" in self._first else None
         parts: list[bytes] = []
+        if decoding is not None and body is not None:
+            await self._decode(decoding, body, parts, limit)
+            decoding.end()
+            self.read()
+            return b"".join(parts)
         size, more = 0, True
         self.close_admission_ticket()  # while the request waits for its client
         while more:
@@ -305,10 +306,11 @@ class Exchange:
         self.started = True
         self.context.status = status
         self.drop_payload()
+        linger = self._unread and self.leaves_unread()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         self.finished = True
         await self.transport.respond(
-            status, self._response_headers(JSON, self.extra_headers + more), body, linger=self.leaves_unread()
+            status, self._response_headers(JSON, self.extra_headers + more), body, linger=linger
         )
 
     async def begin_stream(self, content_type: bytes = EVENTS) -> None:

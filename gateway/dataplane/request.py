@@ -97,16 +97,14 @@ class Endpoint:
     index stays: `{"tools[].function": "tools[]"}`. The first that fits a field counts."""
     dialect: Dialect = OPENAI
     """How errors are worded."""
+    route: str = field(init=False)
+    """The engine's path."""
+    free: bool = field(init=False)
+    """No tokens are processed, so none are counted or billed."""
 
-    @property
-    def route(self) -> str:
-        """The engine's path."""
-        return self.engine_path or self.path
-
-    @property
-    def free(self) -> bool:
-        """No tokens are processed, so none are counted or billed."""
-        return self.answer in FREE
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "route", self.engine_path or self.path)
+        object.__setattr__(self, "free", self.answer in FREE)
 
     def named(self, field: str) -> str:
         """The client's name of an engine's field, or of a part of it."""
@@ -189,11 +187,11 @@ class Call:
     says nothing meanwhile, not even how many tokens it generates."""
     reply: Reply | None = None
     """Translates the answer; None: the client gets it as the engine sends it."""
+    choices: int = field(init=False)
+    """Number of texts that the engine generates."""
 
-    @property
-    def choices(self) -> int:
-        """Number of texts that the engine generates."""
-        return self.n * self.prompts if self.endpoint.inputs is None else 0
+    def __post_init__(self) -> None:
+        self.choices = self.n * self.prompts if self.endpoint.inputs is None else 0
 
     @property
     def output_limit(self) -> int | None:
@@ -254,8 +252,9 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
         raise _wrong_field(error) from None
     try:
         sent = read(endpoint.fields, body, reading, top=True)
-        allow_tools(sent)
-        check_tools(sent, reading)
+        if "tools" in sent or "tool_choice" in sent:
+            allow_tools(sent)
+            check_tools(sent, reading)
     except WrongError as error:
         error.path = endpoint.named(error.path)
         raise _wrong_field(error) from None

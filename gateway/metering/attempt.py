@@ -332,10 +332,10 @@ class AttemptMeter:
             due += HOUR
         return marks
 
-    def _source(self) -> UsageSource:
+    def _source(self, *, silent: bool) -> UsageSource:
         if self._free:
             return UsageSource.ENGINE_FINAL
-        if self._silent:
+        if silent:
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
         if self._exact and not self._refused:
             return UsageSource.ENGINE_FINAL
@@ -348,15 +348,18 @@ class AttemptMeter:
         if seen >= self._next_hour:
             marks = self._marks_until(seen)
         final = seq == FINAL
-        prompt, cached, completion = self.tokens
-        if not (self.ended or self._prompt or self._completion):  # in case that this line becomes the last
-            completion = self._output_until(when)
+        prompt, cached, completion = self._prompt, self._cached, self._completion
+        silent = not (prompt or completion)
+        if silent:
+            prompt, completion = self._estimate, self._output
+            if not self.ended and self._speed is not None:  # in case that this line becomes the last
+                completion = self._output_until(when)
         return (
             f'{self._head}"first_token":{self.at(self.first) if self.first else "null"},'
             f'"ended":{seen if final else "null"},"prompt_tokens":{prompt},'
             f'"cached_tokens":{"null" if cached is None else cached},'
             f'"completion_tokens":{completion},"reasoning_tokens":{self._reasoning},"n":{self._n},'
-            f'"usage_source":"{self._source()}",'
+            f'"usage_source":"{self._source(silent=silent)}",'
             f'"outcome":"{self.outcome if final and self.outcome else ""}",'
             f'"billable":{"true" if final and self._billable else "false"},"adapter_loads":{self._loads},'
             f'"hour_marks":{_marked(marks, prompt, completion) if marks else "null"},'

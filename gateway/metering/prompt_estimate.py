@@ -17,7 +17,7 @@ def prompt_tokens(body: Mapping[str, Any]) -> int:
     exactly; images and tools are not counted."""
     messages = body.get("messages")
     if messages:
-        texts = sum(_characters(message.get("content")) for message in messages)
+        texts = sum([_characters(message.get("content")) for message in messages])
         return PER_MESSAGE * len(messages) + texts // CHARACTERS_PER_TOKEN
     return max(1, sum(_of_texts(body[name]) for name in _TEXTS if name in body))
 

@@ -31,6 +31,7 @@ _MOST_SHOWN = 8
 _WORTH_TELLING = 0.001
 """Seconds: shorter searches, which most are, would only make the records longer."""
 _PATTERN = "decisions-*.ring"
+_END = b"\n"
 
 
 class Search(NamedTuple):
@@ -96,10 +97,11 @@ class DecisionLog:
         decided = None if pick is None else (pick.engine, pick.action, pick.cost, pick.fleet, pick.considered)
         row: Row = (request_id, attempt, time.time_ns() // 1000, adapter, engine, waits, decided)
         line = orjson.dumps(row)
-        if len(line) > RECORD_BYTES:
+        if len(line) >= RECORD_BYTES:
             line = _shortened(row)
         start = self._next % self._records * RECORD_BYTES
-        self._ring[start : start + RECORD_BYTES] = line.ljust(RECORD_BYTES)
+        line += _END  # what was here before may go on after it
+        self._ring[start : start + len(line)] = line
         self._next += 1
 
     def find(self, request_id: str) -> list[dict[str, Any]]:
@@ -120,8 +122,8 @@ def _shortened(row: Row) -> bytes:
     considered = _cheapest(decided[4]) if decided else []
     while True:
         line = orjson.dumps((*head, decided and (*decided[:4], considered)))
-        if len(line) <= RECORD_BYTES or not considered:
-            return line[:RECORD_BYTES]
+        if len(line) < RECORD_BYTES or not considered:
+            return line[: RECORD_BYTES - 1]
         considered.pop()
 
 
@@ -168,7 +170,7 @@ def _matching(path: Path, encoded_id: bytes) -> Iterator[Row]:
         while position >= 0:
             start = position - position % RECORD_BYTES
             with contextlib.suppress(orjson.JSONDecodeError):  # half overwritten just now
-                row = orjson.loads(data[start : start + RECORD_BYTES].rstrip())
+                row = orjson.loads(data[start : start + RECORD_BYTES].partition(_END)[0])
                 if type(row) is list:  # not that of an earlier release
                     yield tuple(row)
             position = data.find(encoded_id, start + RECORD_BYTES)

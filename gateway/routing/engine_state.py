@@ -6,8 +6,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -168,12 +167,9 @@ class Lease:
     def _leave_queue(self) -> None:
         if not self.answered:
             self.answered = True
-            self._stop_timer()
+            if self.timer is not None:
+                self.timer.cancel()
             self.state.view.answering(self.prompt_tokens)
-
-    def _stop_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
 
     def record_loss(self) -> None:
         """Remember that the attempt failed or was given up: if the engine is found dead soon, the request was
@@ -198,15 +194,9 @@ class Lease:
             self.abandoned = reason
             self.scope.cancel(EngineLostError(reason))
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> _Writing:
         """A write to the client does not count as waiting for the engine: a slow client is not its fault."""
-        waits, self.waits_from = self.waits_from, None
-        try:
-            yield
-        finally:
-            if waits is not None:
-                self.waits_from = self.clock()
+        return _Writing(self)
 
     def mark_suspect(self, reason: str) -> None:
         """The engine refused or dropped a connection: do not use it until it passes a probe."""
@@ -220,8 +210,10 @@ class Lease:
         if self.ended:
             return
         self.ended = True
-        self._end_trial()
-        self._stop_timer()
+        if self.on_trial is not None:
+            self._end_trial()
+        if self.timer is not None:
+            self.timer.cancel()
         state = self.state
         state.view.ended(self.version, 0 if self.answered else self.prompt_tokens)
         self.answered = True
@@ -234,6 +226,22 @@ class Lease:
             use.dirty = True
         if self.on_end is not None:
             self.on_end(self)
+
+
+class _Writing:
+    """A context manager as a class: a generator would cost three times as much."""
+
+    __slots__ = ("_lease", "_waits")
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> None:
+        self._waits, self._lease.waits_from = self._lease.waits_from, None
+
+    def __exit__(self, *_: object) -> None:
+        if self._waits is not None:
+            self._lease.waits_from = self._lease.clock()
 
 
 @dataclass(slots=True, eq=False)

@@ -125,15 +125,13 @@ class Fleets:
         if pins:
             slots = view.held.items()
             view.pinned = sum(v in pins and s.placement.state is not SlotState.CACHED for v, s in slots)
-        share = self._share(state)
+        share = 1.0 if state.slow_from is None else self._share(state, state.slow_from)
         if share != view.share or view.doubtful != state.ejection.probed:
             view.share, view.doubtful = share, state.ejection.probed
             view.refresh()
 
-    def _share(self, state: EngineState) -> float:
-        if state.slow_from is None:
-            return 1.0
-        share = share_after(self._clock() - state.slow_from, self.slow_start)
+    def _share(self, state: EngineState, slow_from: float) -> float:
+        share = share_after(self._clock() - slow_from, self.slow_start)
         if share >= 1:
             state.slow_from = None  # its slow start is over
         return share

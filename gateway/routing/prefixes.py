@@ -38,9 +38,8 @@ def prefix_of(body: dict[str, Any], salt: str) -> int:
     `salt`: of the engines' caches. With it, no tenant learns from the choice of engines what others asked."""
     messages = body.get("messages")
     if messages:
-        beginning = tuple(
-            content[:CHARACTERS] for m in messages[:2] if isinstance(content := m.get("content"), str)
-        )
-        return hash((salt, beginning)) if beginning else 0
+        contents = [m.get("content") for m in messages[:2]]
+        beginning = [content[:CHARACTERS] for content in contents if type(content) is str]
+        return hash((salt, *beginning)) if beginning else 0
     prompt = body.get("prompt")
     return hash((salt, prompt[:CHARACTERS])) if isinstance(prompt, str) else 0

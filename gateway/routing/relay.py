@@ -89,7 +89,7 @@ class Relay:
             if not call.endpoint.free:
                 usage.read(answer.get("usage"), prompts=call.prompts, choices=choices)
                 self._observe(usage)
-            if generates and any(choice.get("finish_reason") == "abort" for choice in answer["choices"]):
+            if generates and "abort" in [choice.get("finish_reason") for choice in answer["choices"]]:
                 raise _stopping()
             if call.reply is not None:
                 rendered = translated(call.reply, answer, usage)
@@ -99,7 +99,8 @@ class Relay:
                 rendered = render(answer)
         except MalformedError as error:
             raise self._malformed(error) from error
-        self._check(usage)
+        if usage.unsound:
+            self._check(usage)
         lease.begin()
         self.record.end(Outcome.OK, billable=True, exact=usage.exact)
         if not self.record.written:

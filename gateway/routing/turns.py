@@ -183,7 +183,8 @@ class Turns:
             ticket.had_turn = ticket.had_turn or ticket.place is not None  # which led to another engine
             return False
         self._begin(queue, ticket)
-        self.give_up_place(ticket)
+        if ticket.place is not None:
+            self.give_up_place(ticket)
         ticket.had_turn = True
         return True
 
@@ -212,7 +213,8 @@ class Turns:
         queue.end(charge, prompt, output, self._clock(), answered=answered)
         if charge.charged > 0:
             self._served[charge.tenant] = self._served.get(charge.tenant, 0.0) + charge.charged
-        self.freed(queue)
+        if queue.waiting.size:
+            self.freed(queue)
 
     def freed(self, queue: FleetQueue) -> None:
         """An engine may have room: look at the queue in the event loop's next iteration."""

@@ -21,6 +21,7 @@ import logging
 import sys
 import termios
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any, Final, Protocol, cast
 
 from uvicorn.config import Config
@@ -65,7 +66,7 @@ class Application(Protocol):
     def serves(self, path: str) -> bool:
         """Whether `serve` takes the request; otherwise it is for ASGI."""
 
-    async def serve(self, request: HttpRequest) -> None:
+    def serve(self, request: HttpRequest) -> Coroutine[Any, Any, None]:
         """Serve a request to the data plane."""
 
 
@@ -197,8 +198,11 @@ class ClientConnection(asyncio.Protocol):
             if body is not None:
                 self._requests += 1
                 self.head_arrived(self._repeated.head)
-                self.body_arrived(body)
-                self.request_complete()
+                if isinstance(self._current, HttpRequest):
+                    self._current.arrived_whole(body)
+                else:
+                    self.body_arrived(body)
+                    self.request_complete()
                 return
         reader.feed(data)
         if unfinished := reader.unfinished:
@@ -266,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         before = self._current
         idle = before is None or (before.response_complete and not self._waiting)
         ticket = self._app.issue_ticket(head, self, waits=not idle)
-        if idle and head.keep_alive and not head.expects_continue:
+        if idle and ticket.__class__ is FlorinError and head.keep_alive and not head.expects_continue:
             refusal = self._app.early_refusal(ticket, head.path, head.headers)
             if refusal is not None:
                 status, rest = refusal

@@ -13,6 +13,8 @@ from typing import Final, cast
 
 import httptools
 
+from gateway.transport.repeated_bytes import RepeatedBytes, repeated_bytes
+
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Maximum bytes of a response that are not its body: the headers, or what lies between two chunks."""
 READ_AHEAD_BYTES: Final = 256 * 1024
@@ -20,6 +22,8 @@ READ_AHEAD_BYTES: Final = 256 * 1024
 _WRITE_AT_ONCE: Final = 256 * 1024
 """Longer requests are written in parts, so that no second copy of them waits in the transport."""
 
+LESSONS: Final = 4
+"""An engine may give each response a header of its own, and a date each second."""
 _FLUSH_SECONDS: Final = 5.0
 
 
@@ -46,10 +50,12 @@ class EngineConnection(asyncio.Protocol):
         "_error",
         "_keep_alive",
         "_length_known",
+        "_lessons",
         "_loop",
         "_overhead",
         "_parser",
         "_paused",
+        "_repeated",
         "_sent",
         "_transport",
         "_waiter",
@@ -76,6 +82,10 @@ class EngineConnection(asyncio.Protocol):
         self._length_known = False
         self._keep_alive = False
         self._sent = True
+        self._repeated: RepeatedBytes | None = None
+        """The head of the last response that arrived in one piece."""
+        self._lessons = LESSONS
+        """Heads that it may still remember, if none of them is sent again."""
         self.status = 0
         """Status of the current response; 0 until its headers are complete."""
         self.complete = True
@@ -231,15 +241,20 @@ class EngineConnection(asyncio.Protocol):
         if self.complete:
             self._fail(EngineConnectionError("the engine sent data without a request"))
             return
-        self._overhead += len(data)
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(EngineConnectionError(f"the engine's response is not valid HTTP: {error}"))
-            return
-        if self._overhead > MAX_HEAD_BYTES and not self.complete:
-            self._fail(EngineConnectionError("the headers of the engine's response are too long"))
-            return
+        first = not (self.status or self._overhead)
+        if not (first and self._recognised(data)):
+            self._overhead += len(data)
+            try:
+                self._parser.feed_data(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+                self._fail(EngineConnectionError(f"the engine's response is not valid HTTP: {error}"))
+                return
+            if self._overhead > MAX_HEAD_BYTES and not self.complete:
+                self._fail(EngineConnectionError("the headers of the engine's response are too long"))
+                return
+            if first and self.complete and self._lessons and self.status == 200 and self._keep_alive:
+                self._lessons -= 1
+                self._repeated = _repeatable(data)
         waiter = self._waiter
         if self._consume is not None and self._buffer and waiter is not None and not waiter.done():
             try:
@@ -253,6 +268,18 @@ class EngineConnection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
         self._notify()
+
+    def _recognised(self, data: bytes) -> bool:
+        """Whether it is a whole response whose head is known."""
+        body = None if self._repeated is None else self._repeated.body(data)
+        if body is None:
+            return False
+        self._lessons = LESSONS
+        self.status = 200
+        self.complete = self._length_known = self._keep_alive = True
+        if body:
+            self.on_body(body)
+        return True
 
     def eof_received(self) -> None:
         self._lost(None)
@@ -315,3 +342,14 @@ class EngineConnection(asyncio.Protocol):
         if self.status:
             self.complete = True
             self._keep_alive = self._parser.should_keep_alive()
+
+
+def _repeatable(data: bytes) -> RepeatedBytes | None:
+    """The head of a response with status 200 that the parser has read whole; None: parse each of its kind."""
+    head = data[: data.find(b"\r\n\r\n") + 2].lower()
+    plain = head.startswith(b"http/1.1 200 ") and not any(name in head for name in _FRAMING)
+    return repeated_bytes(data) if plain else None
+
+
+_FRAMING: Final = (b"\r\ntransfer-encoding", b"\r\nupgrade", b"\r\nconnection")
+"""Headers with which a response is always parsed."""

@@ -35,6 +35,7 @@ class DatedConnection(EngineConnection):
     def __init__(self) -> None:
         super().__init__()
         self.date = b""
+        self._lessons = 0  # the date is read by the parser
         self._limit = 0
         self._done: Callable[[bytes | Exception], None] | None = None
         """Gets the body of the response, or why there is none."""

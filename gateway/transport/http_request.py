@@ -55,6 +55,7 @@ class HttpRequest:
         "_reader",
         "_unread",
         "disconnected",
+        "first_headers",
         "head",
         "headers",
         "keep_alive",
@@ -76,6 +77,7 @@ class HttpRequest:
         self.path = head.path
         self.query = head.query
         self.headers = head.headers
+        self.first_headers = head.first_headers
         self.version = head.version
         self.keep_alive = head.keep_alive
         self.ticket = ticket
@@ -118,6 +120,14 @@ class HttpRequest:
         if self._unread > _READ_AHEAD:
             self._connection.flow.pause_reading()
         self._wake()
+
+    def arrived_whole(self, body: bytes) -> None:
+        """The whole body, before anybody reads it."""
+        self.received = self._unread = len(body)
+        self.more = False
+        self._parts.append(body)
+        if self._unread > _READ_AHEAD:
+            self._connection.flow.pause_reading()
 
     def body_complete(self) -> None:
         self.more = False
@@ -244,10 +254,11 @@ class HttpRequest:
         self._connection.response_complete(self)
 
     def _render(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        lines = [b"%b: %b\r\n" % header for header in headers]
+        lines = [b": ".join(header) for header in headers]
         if not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        head = b"".join(lines)
+            lines.append(b"connection: close")
+        lines.append(b"\r\n")
+        head = b"\r\n".join(lines)
         if head.count(b"\n") != len(lines):
             raise ValueError("a header contains a line break")
-        return b"".join((STATUS_LINES[status], self._connection.default_head(), head, b"\r\n"))
+        return STATUS_LINES[status] + self._connection.default_head() + head

@@ -122,8 +122,8 @@ def _kind(line: StatementLine) -> str:
 
 
 def priced(line: Mapping[str, Any]) -> Row:
-    """The price of a rate card's line: quantity times unit price is its amount, before rounding. With tiers it
-    has no such price. `line`: as in the statement's document."""
+    """The price of a rate card's line: quantity times unit price is its amount, before rounding. With tiers
+    it has no such price. `line`: as in the statement's document."""
     row: Row = {"sku": line.get("sku"), "price": line.get("price")}
     if line.get("tiers"):
         return row

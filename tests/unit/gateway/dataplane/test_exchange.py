@@ -11,6 +11,7 @@ class Recorder:
     """A transport and a grant that note the order in which they are called."""
 
     headers: list[tuple[bytes, bytes]] = []  # noqa: RUF012  # never changed
+    first_headers: dict[bytes, bytes] = {}  # noqa: RUF012  # likewise
     ticket = None
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ class Client:
     """A transport. Mutable: what it has sent."""
 
     headers: list[tuple[bytes, bytes]] = []  # noqa: RUF012  # never changed
+    first_headers: dict[bytes, bytes] = {}  # noqa: RUF012  # likewise
     ticket = None
 
     def __init__(self) -> None:

@@ -60,6 +60,7 @@ class App:
 
     def issue_ticket(self, head: RequestHead, connection: ClientConnection, *, waits: bool) -> object:
         self.tickets.append((head.method, head.path, waits))
+        return None if self.refusal is None else FlorinError("overloaded", "This worker is overloaded.")
 
     def error_body(self, path: str, error: FlorinError) -> bytes:
         self.failed.append(path)
