@@ -168,7 +168,9 @@ async def test_a_gateway_that_knew_nothing_begins_anew_and_is_overruled(
             assert shown["left"]["tenant"] == 1
             await until(lambda: two.state.directory.tenants.keys() == {"acme"})
             assert codes(two) == codes(gateway) == []
-        async with running_gateway(tmp_path / "three", valkey_url, prefix) as three:  # and later ones join
+        async with running_gateway(
+            tmp_path / "three", valkey_url, prefix, ledger_url=ledger
+        ) as three:  # and later ones join
             assert three.state.directory.tenants.keys() == {"acme"}
             assert codes(three) == []
 
