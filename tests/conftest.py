@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 import redis.utils
+from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.redis import RedisStore
@@ -33,6 +34,11 @@ from tests.support.waiting import PATIENCE_S
 
 search.begin()
 statements.compile_once()
+
+# A client without a timeout of its own would give up after five seconds, and so would a test that the machine stops
+# for ten.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _part, PATIENCE_S)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
