@@ -182,17 +182,17 @@ class Exchange:
         """Read the whole body, decode it, and count it in the reservation as decoded. Raises FlorinError if
         it exceeds `limit` bytes: before reading any of it if its length is declared, else without reading
         the rest; and if it is compressed in a way that is not accepted."""
+        decoding = decoder(self._headers) if b"content-encoding" in self._first else None
         body = self.transport.arrived()
-        if body is None or b"content-encoding" in self._first:
-            return await self._wait_for_body(limit, body)
+        if decoding is not None or body is None:
+            return await self._wait_for_body(limit, body, decoding)
         self._count(len(body), len(body), limit)
         self._unread = False
         return body
 
-    async def _wait_for_body(self, limit: int, body: bytes | None) -> bytes:
+    async def _wait_for_body(self, limit: int, body: bytes | None, decoding: BodyDecoder | None) -> bytes:
         """`body`: of a request that is encoded, if it has arrived."""
         self.refuse_longer(limit)
-        decoding = decoder(self._headers) if b"content-encoding" in self._first else None
         parts: list[bytes] = []
         if decoding is not None and body is not None:
             await self._decode(decoding, body, parts, limit)
