@@ -228,7 +228,7 @@ async def test_who_hangs_up_while_queued_leaves_at_once(site):
     async with site(engines=1, seats=1, known=True) as place, place.http("a") as client:
         place.engines[0].stop_core()
         calls = [asyncio.create_task(ask(client)) for _ in range(12)]
-        await until(lambda: place.waiting == 10)
+        await until(lambda: place.waiting == 10 and len(place.engines[0].state.calls) == 2)
         for call in calls[2:]:
             call.cancel()
         await until(lambda: place.waiting == 0)
