@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from gateway.costs.adapter_costs import routes as adapter_costs
 from gateway.costs.closing import routes as closing
 from gateway.costs.commitments import routes as commitments
+from gateway.costs.credits import routes as prepaid
 from gateway.costs.energy import routes as energy
 from gateway.costs.events import routes as events
 from gateway.costs.export import routes as export
@@ -32,6 +33,7 @@ for room in (
     commitments,
     compare,
     costs,
+    prepaid,
     energy,
     events,
     export,

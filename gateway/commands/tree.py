@@ -165,6 +165,12 @@ def _manual_line() -> Sequence[typer.Typer]:
     return (manual_lines.app,)
 
 
+def _credit() -> Sequence[typer.Typer]:
+    from gateway.costs.credits import commands as credit
+
+    return (credit.app,)
+
+
 def _commitment() -> Sequence[typer.Typer]:
     from gateway.costs.commitments.commands import commitments
 
@@ -252,6 +258,7 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
     "manual-line": Group(
         "Lines of statements that no usage makes: fees, charges, credits, refunds.", _manual_line
     ),
+    "credit": Group("Prepaid credits of tenants, which their statements draw.", _credit),
     "commitment": Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": Command(
         "Measure the GPU time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",

@@ -19,6 +19,7 @@ from adapters.store.protocol.limits import FLOWS, RATES, Flow
 from gateway.composition.context import WorkerContext
 from gateway.composition.registry import Registry
 from gateway.config import Settings
+from gateway.costs.credit_limits import CreditLimits
 from gateway.costs.price_list import PriceList
 from gateway.dataplane.request import Sold
 from gateway.metering.ledger.budget_usage import Used, tokens_used
@@ -45,6 +46,7 @@ class LimitParts:
     directory: Directory
     ledger: Ledger
     prices: PriceList
+    credit_limits: CreditLimits
 
     async def used(self, subject: str, start: int, end: int) -> Mapping[int, int]:
         """What the ledger says a subject used in [start, end), by flow; money as far as prices are known.
@@ -118,7 +120,8 @@ def build_limits(
 ) -> tuple[LimitParts, Limiter, BudgetWatch]:
     store, directory, metrics, now = registry.store, registry.directory, context.metrics, context.clock.now
     prices = PriceList(ledger, now)
-    parts = LimitParts(context.settings, directory, ledger, prices)
+    credit_limits = CreditLimits(ledger, directory, now)
+    parts = LimitParts(context.settings, directory, ledger, prices, credit_limits)
 
     async def used_now(subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
         used = {}
@@ -129,7 +132,11 @@ def build_limits(
         return used
 
     limiter = Limiter(
-        store, context.name, directory, context.settings, metrics, prices, used=used_now, now=now
+        *(store, context.name, directory, context.settings, metrics, prices),
+        used=used_now, now=now, budget_of=credit_limits.budget,
+    )  # fmt: skip  # one name a line says no more
+    credit_limits.changed = limiter.forget_terms
+    watch = BudgetWatch(
+        store, directory, metrics, used=parts.used, post=parts.post, now=now, budget_of=credit_limits.budget
     )
-    watch = BudgetWatch(store, directory, metrics, used=parts.used, post=parts.post, now=now)
     return parts, limiter, watch

@@ -236,6 +236,12 @@ CODES: dict[str, Code] = {
         "A tenant's or key's budget of tokens or money for the UTC day or month is used up.",
         "Ask the operator to raise the budget, or wait for `retry-after`: the end of the period.",
     ),
+    "credits_exhausted": Code(
+        429,
+        "insufficient_quota",
+        "The tenant pays in advance, and its prepaid credits are used up.",
+        "Ask the operator for more credits: `florin credit grant`. Requests are served again within seconds.",
+    ),
     "budget_reserved": Code(
         429,
         "insufficient_quota",

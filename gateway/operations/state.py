@@ -17,6 +17,7 @@ from adapters.store.snapshot_writer import SnapshotWriter
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.batches.runner import BatchRunner
 from gateway.config import Settings
+from gateway.costs.credit_limits import CreditLimits
 from gateway.costs.export.spool import Spool
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.price_list import PriceList
@@ -86,6 +87,7 @@ class State:
     metrics: Metrics
     lifecycle: Lifecycle
     prices: PriceList
+    credit_limits: CreditLimits
     intake: Intake
     spool: Spool
     security: TransportSecurity

@@ -83,6 +83,8 @@ class Tenant:
     """Label of its usage in reports, where neither key nor adapter has one."""
     cache_group: str = ""
     """Tenants of one group share the engines' prefix caches; empty: it shares them with nobody."""
+    prepaid: bool = False
+    """Its requests are refused once its prepaid credits are used up."""
     suspended: int | None = None
     """Since when its requests are refused, Unix microseconds, UTC; None: they are served."""
 

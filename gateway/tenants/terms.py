@@ -45,6 +45,12 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepaidBudget(Budget):
+    """The budget of a tenant whose prepaid credits allow less than its own: `money_per_month` is what the
+    month can draw of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quotas:
     """What a tenant may register itself, with a key of role tenant-admin."""
 

@@ -74,6 +74,7 @@ EXCHANGE_RATE = {
 }  # fmt: skip
 RATE_CARD = {"name": "standard", "input_per_million": "0.60", "output_per_million": "2.40"}
 MANUAL_LINE = {"kind": "fee", "tenant": "acme", "amount": "250", "begins": "2099-01-01", **WHY}
+CREDIT = {"tenant": "acme", "amount": "500", "reason": "Payment", "reference": "pay_1"}
 PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "3"}
 CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
 
@@ -236,6 +237,11 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(
             "POST /finance/v1/manual-lines/{number}/end", "manual_line.add", "acme", "",
             "/finance/v1/manual-lines/1/end", json={"ends": "2099-12-31", **WHY}, again=True,
+        ),
+        Step("POST /finance/v1/credits", "credit.grant", "acme", json=CREDIT, again=True),
+        Step(
+            "POST /finance/v1/credits/{number}/end", "credit.end", "acme", "", "/finance/v1/credits/1/end",
+            json={"ends": "2099-12"}, again=True,
         ),
     ]  # fmt: skip
 

@@ -177,7 +177,13 @@ async def test_a_tenant_sees_its_own_account_and_no_more(gateway, operator, cust
     assert "acme/limit" not in page
     for hidden in ("bolt", "far-away", "hidden-group", "Share of the fleet", "Suspend"):
         assert hidden not in page
-    assert "Spent" in await acme.page("/console/account/spend")
+    assert "Prepaid credits" not in await acme.page("/console/account/spend")
+    async with gateway.http() as http:
+        await http.post("/finance/v1/credits", json={"tenant": "acme", "amount": "12.5", "reason": "Paid"})
+    spend = await acme.page("/console/account/spend")
+    assert "Spent" in spend
+    assert "Prepaid credits" in spend
+    assert "12.50 EUR granted" in spend
     bolts = next(key for key in gateway.state.directory.keys.values() if key.tenant == "bolt")
     await acme.page(f"/console/keys/{bolts.id}", 404)
     made = await acme.submit("/console/new-key", "/console/keys", role="tenant", tenant="bolt", label="mine")

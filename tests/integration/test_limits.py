@@ -20,6 +20,7 @@ from adapters.store.protocol.registry import Change
 from gateway.costs.selling.card_lines import CardLine
 from gateway.dataplane.request import Sold
 from gateway.tenants import directory
+from gateway.tenants.limits.needs import TokenPrice
 from gateway.tenants.limits.subject_account import REPORT_SECONDS
 from gateway.tenants.operations.limits import usage
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
@@ -61,6 +62,21 @@ class Pair:
         for gateway in self.gateways:
             known = gateway.state.directory
             await until(lambda known=known: known.tenants["acme"] == tenant and known.keys[old.id] == owned)
+
+    async def pay_in_advance(self, amount: str | None, reference: str) -> None:
+        """Have the tenant pay in advance, and grant it an amount."""
+        tenant = replace(self.one.state.directory.tenants["acme"], prepaid=True)
+        if tenant != self.one.state.directory.tenants["acme"]:
+            await self.one.commit(Change("tenant", "acme", directory.dump(tenant)))
+        if amount is not None:
+            body = {"tenant": "acme", "amount": amount, "reason": "Payment", "reference": reference}
+            async with self.one.http() as http:
+                assert (await http.post("/finance/v1/credits", json=body)).status_code in {200, 201}
+        for gateway in self.gateways:
+            known = gateway.state.directory
+            await until(lambda known=known: known.tenants["acme"] == tenant)
+            await gateway.state.prices.refresh()
+            await gateway.state.credit_limits.refresh()
 
     async def ask(self, number: int = 0, *, retries: int = 0, **options) -> str:
         """What became of a request: `ok`, or the error's code."""
@@ -225,6 +241,36 @@ async def test_200_calls_overrun_a_budget_of_a_cent_by_less_than_one_request(pai
     final = await pair.response(max_tokens=200)
     error = final.json()["error"]
     assert (final.status_code, error["type"]) == (429, "insufficient_quota")
+
+
+async def test_prepaid_credits_are_not_overrun_and_a_top_up_serves_again(pair: Pair):
+    """As the budget of a cent: they are one."""
+    price = TokenPrice(10**9, 10**9, 10**10, 10**10)
+    line = CardLine("support", 10**6, 10**6, 10**7, adapter="acme/support")
+    sell(pair.one.state.ledger, "acme", lines=(line,))
+    await pair.pay_in_advance("0.02", "pay_1")
+    answers = await pair.outcomes(200, max_tokens=200, extra_body={"ignore_eos": True})
+    assert answers.keys() <= {"ok", "budget_reserved", "credits_exhausted"}
+    assert answers["ok"] >= 4
+    while await pair.ask(max_tokens=200) == "ok":
+        pass
+    for gateway in pair.gateways:
+        await gateway.shipped()
+    records = await pair.one.usage("acme")
+    spent = sum(price.cost(r.prompt_tokens, r.cached_tokens or 0, r.completion_tokens) for r in records)
+    assert spent < 20_000_000 + price.cost(200, 0, 200)
+    await pair.pay_in_advance("0.02", "pay_1")
+    assert await pair.ask(max_tokens=200) != "ok", "the same payment counts once"
+    await pair.pay_in_advance("5", "pay_2")
+    assert await pair.ask(max_tokens=200) == "ok"
+
+
+async def test_without_credits_a_prepaid_tenant_is_refused_and_others_are_billed(pair: Pair):
+    sell(pair.one.state.ledger, "acme")
+    assert await pair.ask() == "ok"
+    await pair.pay_in_advance(None, "")
+    final = await pair.response()
+    assert (final.status_code, final.json()["error"]["code"]) == (429, "credits_exhausted")
 
 
 async def test_a_request_says_what_it_cost_if_it_is_asked(pair: Pair):

@@ -13,6 +13,7 @@ from adapters.store.protocol.registry import Event
 from gateway.api import finance
 from gateway.api.dependencies import get_state, require_finance, require_operator, require_staff
 from gateway.api.exception_handlers import install
+from gateway.costs.credit_limits import CreditLimits
 from gateway.costs.price_list import PriceList
 from gateway.costs.prices import routes as prices
 from gateway.operations.authorization import check_role
@@ -53,6 +54,7 @@ def installed(ledger_with, contents, now):
         ledger_process=LedgerProcessHere(ledger),
         clock=SimpleNamespace(now=now),
         prices=PriceList(ledger, now),
+        credit_limits=CreditLimits(ledger, directory, now),
         catalog=SimpleNamespace(engines={}),
         directory=directory,
         settings=SimpleNamespace(redis_prefix="florin", two_person_approval=False),

@@ -14,6 +14,8 @@ from gateway.costs.closing.documents import (
     Charges,
     CorrectionCharge,
     CostCharge,
+    CreditDraw,
+    Credits,
     DiscountCharge,
     ManualCharge,
     MinimumCharge,
@@ -25,6 +27,7 @@ from gateway.costs.closing.documents import (
     TokenCharge,
 )
 from gateway.costs.closing.settlement import Settlement
+from gateway.costs.credits.grants import Holdings, draw
 from gateway.costs.manual_lines.lines import Lines, MonthLine
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.cards import RateCard, RateCards
@@ -47,6 +50,14 @@ from gateway.units import Amount, Cents, NanoHours, cents_of, rounded, total
 
 LATE_RECORDS = "usage that was recorded or changed after the month was closed"
 COST_CHANGED = "costs that changed after the month was closed"
+_EMPTY = TenantStatement(
+    nano_gpu_hours=NanoHours(0),
+    allocated_nano_gpu_hours=NanoHours(0),
+    cost=Amount(0),
+    amount_cents=Cents(0),
+    lines=(),
+)
+"""A tenant without usage has this statement."""
 
 
 def with_charges(
@@ -75,18 +86,37 @@ def with_manual_lines(settled: Settlement, lines: Lines) -> Settlement:
     """The settlement, with what people added to statements; also to those of tenants without usage."""
     if not lines:
         return settled
-    empty = TenantStatement(
-        nano_gpu_hours=NanoHours(0),
-        allocated_nano_gpu_hours=NanoHours(0),
-        cost=Amount(0),
-        amount_cents=Cents(0),
-        lines=(),
-    )
     added = {
-        tenant: settled.statements.get(tenant, empty).model_copy(update={"manual": tuple(map(_manual, own))})
+        tenant: settled.statements.get(tenant, _EMPTY).model_copy(update={"manual": tuple(map(_manual, own))})
         for tenant, own in lines.items()
     }
     return Settlement({**settled.statements, **added}, settled.totals)
+
+
+def with_credits(settled: Settlement, month: str, holdings: Holdings) -> Settlement:
+    """The settlement, with what statements draw of prepaid credits; also for tenants with nothing else."""
+    if not holdings:
+        return settled
+    drawn = {}
+    for tenant, own in holdings.items():
+        statement = settled.statements.get(tenant, _EMPTY)
+        of_month = draw(own, month, statement.price_cents)
+        document = Credits(
+            opening_cents=of_month.opening,
+            granted_cents=of_month.granted,
+            drawn_cents=of_month.drawn,
+            expired_cents=of_month.expired,
+            closing_cents=of_month.closing,
+            draws=tuple(CreditDraw(grant=d.grant, reason=d.reason, cents=d.cents) for d in of_month.draws),
+        )
+        drawn[tenant] = statement.model_copy(update={"credits": document})
+    return Settlement({**settled.statements, **drawn}, settled.totals)
+
+
+def draws_of(settled: Settlement) -> dict[int, Cents]:
+    """What it draws of each grant."""
+    by_tenant = (statement.credits for statement in settled.statements.values())
+    return {part.grant: part.cents for own in by_tenant if own for part in own.draws}
 
 
 def _manual(line: MonthLine) -> ManualCharge:

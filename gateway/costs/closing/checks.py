@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, func, select
 
+from gateway.costs.credits.store import first_open_credit
 from gateway.costs.manual_lines.store import first_open_line
 from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.prices.book import Series
@@ -101,3 +102,6 @@ def check_order(connection: Connection, month: str, known: list[tuple[str, str]]
     lines = first_open_line(connection, latest or "")
     if lines is not None and lines < month:
         raise ClosingError(f"{lines} has manual lines and is not closed; close it first.")
+    credit = first_open_credit(connection, latest or "")
+    if credit is not None and credit < month:
+        raise ClosingError(f"Prepaid credits begin or end in {credit}, which is not closed; close it first.")

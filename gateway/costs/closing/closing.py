@@ -40,6 +40,8 @@ from gateway.costs.closing.period_hash import (
     previous_root,
     sums_of_records,
 )
+from gateway.costs.credits.grants import holdings_in, terms_of
+from gateway.costs.credits.store import read_grants, store_draws
 from gateway.costs.manual_lines.store import lines_to_keep
 from gateway.costs.periods import Period, month_of
 from gateway.costs.policies.standing import standing_policy
@@ -185,6 +187,8 @@ def _cut_off(
     }
     if lines := lines_to_keep(connection, month):
         terms["manual_lines"] = lines
+    if holdings := holdings_in(month, read_grants(connection)):
+        terms["credits"] = terms_of(holdings)
     connection.execute(
         insert(periods).values(
             month=month,
@@ -243,4 +247,5 @@ def _commit(connection: Connection, row: Mapping[str, Any], hashed: HashedPeriod
             for statement in hashed.statements
         ]
         connection.execute(insert(period_tenants), rows)
+        store_draws(connection, row["month"], hashed.statements)
     return bool(done.rowcount)

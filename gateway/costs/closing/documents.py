@@ -196,6 +196,27 @@ class ManualCharge(Document):
     amount_cents: Cents
 
 
+class CreditDraw(Document):
+    """What the month draws of a grant."""
+
+    grant: int
+    reason: str
+    cents: Cents
+
+
+class Credits(Document):
+    """A month of prepaid credits: opening and granted are what drawn, expired and closing sum to."""
+
+    opening_cents: Cents
+    granted_cents: Cents
+    """Grants that begin with the month."""
+    drawn_cents: Cents
+    expired_cents: Cents
+    """What is left of grants that end with the month."""
+    closing_cents: Cents
+    draws: tuple[CreditDraw, ...]
+
+
 class TenantStatement(Document):
     nano_gpu_hours: NanoHours
     allocated_nano_gpu_hours: NanoHours
@@ -206,10 +227,12 @@ class TenantStatement(Document):
     """None: the tenant pays the cost."""
     manual: tuple[ManualCharge, ...] = ()
     """Beside it."""
+    credits: Credits | None = None
+    """Prepaid; None: the tenant has none."""
 
     @property
     def price(self) -> Amount:
-        """What the tenant pays."""
+        """What the tenant pays, also in advance."""
         used = self.cost if self.charges is None else self.charges.exact
         return Amount(used + self.manual_cents * CENT)
 
@@ -217,6 +240,11 @@ class TenantStatement(Document):
     def price_cents(self) -> Cents:
         used = self.amount_cents if self.charges is None else self.charges.amount_cents
         return Cents(used + self.manual_cents)
+
+    @property
+    def due_cents(self) -> Cents:
+        """What prepaid credits do not cover."""
+        return Cents(self.price_cents - (self.credits.drawn_cents if self.credits else 0))
 
     @property
     def manual_cents(self) -> Cents:

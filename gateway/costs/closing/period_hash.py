@@ -18,11 +18,12 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.closing.charging import with_charges, with_manual_lines
+from gateway.costs.closing.charging import with_charges, with_credits, with_manual_lines
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import read_lines
+from gateway.costs.credits.grants import holdings_from
 from gateway.costs.manual_lines.store import lines_from
 from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month
@@ -114,7 +115,8 @@ def settlement_of(
     step = statement_step(connection, month, terms["currency"])
     settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, month, cards)], step=step)
     charged = with_charges(connection, book, month, cards, settled, step)
-    return with_manual_lines(charged, lines_from(terms.get("manual_lines", {})))
+    complete = with_manual_lines(charged, lines_from(terms.get("manual_lines", {})))
+    return with_credits(complete, month, holdings_from(terms.get("credits", {})))
 
 
 def compute_hash(

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from gateway.costs.allocation import AllocationPolicy
-from gateway.costs.closing.charging import with_charges, with_manual_lines
+from gateway.costs.closing.charging import draws_of, with_charges, with_credits, with_manual_lines
 from gateway.costs.closing.checks import (
     ClosingError,
     check_arrived,
@@ -28,8 +28,10 @@ from gateway.costs.closing.documents import TenantStatement, Totals
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.credits.grants import Holdings, after, holdings_from, holdings_in
+from gateway.costs.credits.store import read_grants
 from gateway.costs.manual_lines.store import lines_of
-from gateway.costs.periods import month_of
+from gateway.costs.periods import iso, month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
@@ -71,6 +73,20 @@ def settlement_now(
     if policy is not None and other:
         terms = MonthTerms(policy)
     book = book or PriceBook(read_prices(connection))
+    settled = _before_credits(connection, month, book, row, terms)
+    holdings = holdings_now(connection, month, book)
+    return replace(settled, settlement=with_credits(settled.settlement, month, holdings))
+
+
+def _before_credits(
+    connection: Connection,
+    month: str,
+    book: PriceBook,
+    row: RowMapping | None = None,
+    terms: MonthTerms | None = None,
+) -> MonthSettlement:
+    """`row`: of a month that is closed, or being closed. `terms`: other than those of the open month."""
+    terms = terms or terms_of(connection, month)
     posted_lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter")))
     lines = [
         line if line.rate_micros is not None else replace(line, rate_micros=FREE) for line in posted_lines
@@ -91,6 +107,25 @@ def settlement_now(
         cards=cards,
         missing=_unpriced(posted_lines),
     )
+
+
+def holdings_now(connection: Connection, month: str, book: PriceBook) -> Holdings:
+    """What a month can draw of prepaid credits: as it was when the month was cut off or, before that, what
+    earlier months will leave if they are closed as they are."""
+    query = select(periods.c.month, periods.c.document)
+    closed = {row.month: row.document for row in connection.execute(query)}
+    if month in closed:
+        return holdings_from(json.loads(closed[month] or "{}").get("terms", {}).get("credits", {}))
+    grants = read_grants(connection)
+    earlier = min((grant.begins for grant in grants if grant.drawn < grant.cents), default=month)
+    if closed:
+        earlier = max(earlier, iso(month_of(max(closed)).end)[:7])
+    while earlier < month:
+        if holdings := holdings_in(earlier, grants):
+            settled = _before_credits(connection, earlier, book).settlement
+            grants = after(grants, draws_of(with_credits(settled, earlier, holdings)))
+        earlier = iso(month_of(earlier).end)[:7]
+    return holdings_in(month, grants)
 
 
 def _cards(connection: Connection, row: RowMapping | None) -> RateCards:

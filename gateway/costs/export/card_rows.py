@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gateway.costs.closing.documents import CreditDraw
 from gateway.costs.export.cells import Fixed, Row
 from gateway.costs.export.row_facts import object_text
 from gateway.costs.manual_lines.lines import MonthLine
@@ -108,6 +109,29 @@ def of_lines(lines: Sequence[MonthLine], tenant: str, month: str) -> Iterator[Ro
             **costs(line.cents * CENT),
             "x_Adapter": line.adapter or None,
             "x_Bucket": "manual",
+            **no_tokens(tenant),
+        }
+
+
+def of_credits(draws: Sequence[CreditDraw], tenant: str, month: str) -> Iterator[Row]:
+    """What the month draws of prepaid credits."""
+    for draw in draws:
+        yield {
+            **_within(month),
+            "ChargeCategory": "Credit",
+            "ChargeClass": None,
+            "ChargeDescription": draw.reason,
+            "ChargeFrequency": "Usage-Based",
+            "ResourceId": tenant,
+            "ResourceName": tenant,
+            "ResourceType": "Tenant",
+            **named(tenant),
+            "SkuId": "prepaid-credit",
+            "SkuMeter": "Prepaid Credit",
+            "SkuPriceId": f"prepaid-credit/{draw.grant}",
+            "Tags": object_text(),
+            **costs(-draw.cents * CENT),
+            "x_Bucket": "prepaid",
             **no_tokens(tenant),
         }
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from gateway.costs.allocation import Allocated
+from gateway.costs.closing.preview import settlement_now
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export import card_rows, chargeback
 from gateway.costs.export.card_rows import COLUMNS, costs, named, no_tokens, sku, unit_price
@@ -134,11 +135,14 @@ class Customer:
         return {**row, "cost": Fixed(card.list_price(key, tokens_of(line)), 15)}
 
     def month_rows(self, connection: Connection, book: PriceBook) -> Iterator[Row]:
-        """Resident adapters, free allowance and minimum, what corrections changed in these, and manual
-        lines."""
+        """Resident adapters, free allowance and minimum, what corrections changed in these, manual lines,
+        and prepaid credits that the month draws."""
         yield from card_rows.of_lines(
             lines_of(connection, self.month).get(self.tenant, ()), self.tenant, self.month
         )
+        statements = settlement_now(connection, self.month, book=book).settlement.statements
+        if self.tenant in statements and (prepaid := statements[self.tenant].credits):
+            yield from card_rows.of_credits(prepaid.draws, self.tenant, self.month)
         charged = tenant_months(connection, book, self.month, self.cards, {self.tenant: 0}, {}).get(
             self.tenant
         )

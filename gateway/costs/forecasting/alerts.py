@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import Connection, and_, select, true, update
 
+from gateway.costs.closing.preview import MonthSettlement
 from gateway.costs.forecasting.anomalies import Anomaly
 from gateway.costs.forecasting.budgets import ENOUGH_DAYS, Budget
 from gateway.costs.forecasting.daily_costs import months_of
@@ -26,9 +27,11 @@ from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_alerts as table
-from gateway.units import DAY, amount_text
+from gateway.units import DAY, amount_text, decimal_text
 
 _NAMESPACE: Final = uuid.UUID("0f6bb7a1-6d2c-5a0e-9a57-3d1f4c1f6f10")
+_CREDIT_THRESHOLDS: Final = (("cost.credits_low", 80), ("cost.credits_used_up", 100))
+"""From which part on, in percent."""
 GIVEN_UP_AFTER: Final = 7 * DAY
 """Microseconds after which an alert that no webhook accepted is old news."""
 
@@ -38,8 +41,8 @@ class Alert:
     id: str
     at: int
     kind: str
-    """`cost.budget_warning`, `cost.budget_forecast`, `cost.budget_reached`, `cost.anomaly` or
-    `cost.engine_idle`."""
+    """`cost.budget_warning`, `cost.budget_forecast`, `cost.budget_reached`, `cost.credits_low`,
+    `cost.credits_used_up`, `cost.anomaly` or `cost.engine_idle`."""
     tenant: str
     document: dict[str, Any]
     delivered_at: int | None = None
@@ -63,6 +66,24 @@ def alerts_of(look: LookAhead, anomalies: Sequence[Anomaly], *, now: int) -> Ite
         document = {**anomaly_document(anomaly), "currency": look.daily.currency}
         alert_id = _id(kind, anomaly.kind, anomaly.subject, anomaly.since)
         yield Alert(alert_id, now, kind, anomaly.tenant, document)
+
+
+def credit_alerts(settled: MonthSettlement, *, now: int) -> Iterator[Alert]:
+    """The alerts about prepaid credits, once a part of what the month can draw is drawn. Pure."""
+    for tenant, statement in settled.settlement.statements.items():
+        prepaid = statement.credits
+        if prepaid is None or not (available := prepaid.opening_cents + prepaid.granted_cents):
+            continue
+        document = {
+            "month": settled.month,
+            "currency": settled.currency,
+            "available": decimal_text(available, 2),
+            "drawn": decimal_text(prepaid.drawn_cents, 2),
+        }
+        for kind, percent in _CREDIT_THRESHOLDS:
+            if prepaid.drawn_cents * 100 >= available * percent:
+                # What is available is part of it: credits that were topped up and are drawn again are news.
+                yield Alert(_id(kind, tenant, settled.month, available), now, kind, tenant, document)
 
 
 def raise_alerts(connection: Connection, alerts: Iterable[Alert]) -> None:

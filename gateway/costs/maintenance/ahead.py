@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.costs.forecasting.alerts import alerts_of, raise_alerts
+from gateway.costs.closing.preview import settlement_now
+from gateway.costs.credits.store import read_grants
+from gateway.costs.forecasting.alerts import alerts_of, credit_alerts, raise_alerts
 from gateway.costs.forecasting.anomalies import Anomaly
 from gateway.costs.forecasting.look_ahead import LookAhead, find_anomalies, look_ahead
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
@@ -28,7 +30,10 @@ def ahead(ledger: Ledger, now: int) -> Mapping[str, Series]:
     with ledger.read() as connection:
         look = look_ahead(connection, iso(now)[:7], now=now)
         anomalies = find_anomalies(connection, now=now)
+        settled = settlement_now(connection, look.month) if read_grants(connection) else None
     alerts = list(alerts_of(look, anomalies, now=now))
+    if settled is not None:
+        alerts += credit_alerts(settled, now=now)
     if alerts:
         with ledger.write() as connection:
             raise_alerts(connection, alerts)

@@ -47,6 +47,7 @@ def public(statement: Mapping[str, Any]) -> dict[str, Any]:
     and GPU time. With a rate card, the charges by SKU; without one, the amount of each line."""
     shown = {name: value for name, value in statement.items() if name not in _WITHHELD}
     manual = sum(line["amount_cents"] for line in statement.get("manual", ()))
+    manual -= statement.get("credits", {}).get("drawn_cents", 0)
     if (charges := statement.get("charges")) is not None:
         del shown["lines"]
         return {**shown, "amount_cents": charges["amount_cents"] + manual}

@@ -17,6 +17,7 @@ from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
 from gateway.costs.closing.preview import preview, settlement_now
 from gateway.costs.closing.requests import read_request
+from gateway.costs.credits.store import first_open_credit
 from gateway.costs.manual_lines.store import first_open_line
 from gateway.costs.periods import complete_hours, iso, month_of
 from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
@@ -80,6 +81,7 @@ def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     }
     charged = statement["amount_cents"] if charges is None else charges["amount_cents"]
     charged += sum(line["amount_cents"] for line in statement.get("manual", ()))
+    charged -= statement.get("credits", {}).get("drawn_cents", 0)
     if "charged_cents" in names:
         return {**sums, "charged_cents": charged, "rate_card": None if charges is None else charges["card"]}
     return {**sums, "amount_cents": charged}
@@ -110,12 +112,12 @@ def _unaccepted(connection: Connection, month: str, now: int) -> list[str]:
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
     """Months with postings after the latest closed one."""
     query = select(func.min(rollups.c.posted)).where(rollups.c.posted > latest)
-    with_line = first_open_line(connection, latest)
-    name = min(filter(None, [connection.execute(query).scalar_one_or_none(), with_line]), default=None)
+    with_line = {first_open_line(connection, latest), first_open_credit(connection, latest)} - {None}
+    name = min(filter(None, [connection.execute(query).scalar_one_or_none(), *with_line]), default=None)
     names = []
     while name is not None and month_of(name).start <= now:
         posted = connection.execute(select(exists().where(rollups.c.posted == name))).scalar()
-        if posted or name == with_line:
+        if posted or name in with_line:
             names.append(name)
         name = iso(month_of(name).end)[:7]
     return names

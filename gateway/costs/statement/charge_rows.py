@@ -75,7 +75,7 @@ def month_charges(connection: Connection, month: str, tenants: tuple[str, ...] =
             for row in (
                 *_lines(statement),
                 *_manual_rows(statement),
-                *_tax_rows(invoice, statement.price_cents),
+                *_tax_rows(invoice, statement.due_cents),
             ):
                 yield {**about, "invoice": number, **row}
 
@@ -113,6 +113,8 @@ def _manual_rows(statement: TenantStatement) -> Iterator[Row]:
     for line in statement.manual:
         amount = Fixed(line.amount_cents, 2)
         yield {"line": line.kind, "adapter": line.adapter or None, "price": line.reason, "amount": amount}
+    for draw in statement.credits.draws if statement.credits else ():
+        yield {"line": "prepaid_credit", "price": draw.reason, "amount": Fixed(-draw.cents, 2)}
 
 
 def _kind(line: StatementLine) -> str:

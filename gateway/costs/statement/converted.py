@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from gateway.costs.closing.documents import Charges, TenantStatement
+from gateway.costs.closing.documents import Charges, Credits, TenantStatement
 from gateway.costs.closing.settlement import BILLED
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRate, chosen, read_exchange_rates
-from gateway.units import Cents, cents_of, decimal_of, half_up, rounded
+from gateway.units import CENT, Cents, apportioned, cents_of, decimal_of, half_up, rounded
 
 _PRICES = ("exact", "per_million", "per_request", "per_hour", "unit_price", "monthly_minimum")
 _MOST_PLACES = 24
@@ -62,7 +62,7 @@ def converted(statement: TenantStatement, factor: Fraction, step: int) -> Tenant
     price book's."""
     billed = {n: line.cost * factor for n, line in enumerate(statement.lines) if line.kind in BILLED}
     cents, amounts = _rounded(billed, step)
-    return statement.model_copy(
+    price = statement.model_copy(
         update={
             "amount_cents": cents,
             "lines": tuple(
@@ -75,6 +75,30 @@ def converted(statement: TenantStatement, factor: Fraction, step: int) -> Tenant
                 for line in statement.manual
             ),
         }
+    )
+    prepaid = statement.credits
+    if prepaid is None:
+        return price
+    everything = prepaid.drawn_cents == statement.price_cents
+    drawn = price.price_cents if everything else half_up(prepaid.drawn_cents * factor)
+    return price.model_copy(update={"credits": _credits(prepaid, factor, Cents(drawn))})
+
+
+def _credits(prepaid: Credits, factor: Fraction, drawn: Cents) -> Credits:
+    """`drawn`: converted. What is rounded goes into the closing balance."""
+    parts = {n: part.cents * factor * CENT for n, part in enumerate(prepaid.draws)}
+    draws = apportioned(parts, drawn)
+    opening, granted, expired = (
+        Cents(half_up(cents * factor))
+        for cents in (prepaid.opening_cents, prepaid.granted_cents, prepaid.expired_cents)
+    )
+    return Credits(
+        opening_cents=opening,
+        granted_cents=granted,
+        drawn_cents=drawn,
+        expired_cents=expired,
+        closing_cents=Cents(opening + granted - drawn - expired),
+        draws=tuple(part.model_copy(update={"cents": draws[n]}) for n, part in enumerate(prepaid.draws)),
     )
 
 

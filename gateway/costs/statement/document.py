@@ -37,6 +37,7 @@ def document(
         "invoice": None if invoice is None else invoice.document(),
         "charges": statement.charges_document,
         "manual_lines": [line.document() for line in statement.manual],
+        **({} if statement.credits is None else {"credits": statement.credits.document()}),
         "usage": _items(statement.usage),
         "unused_time_cents": sum(item.cents for item in statement.allocated),
         "corrections": [

@@ -75,7 +75,7 @@ def render(
         prices=statement.unit_prices[:_PRICES],
         series=[replace(entry, name=short(entry.name, statement.tenant)) for entry in series],
         charges=_charges(statement),
-        manual=_manual(statement.manual),
+        manual=_manual(statement.manual) + _drawn(statement),
         resident=any(isinstance(line, ResidencyCharge) for line in _lines(statement)),
         free=_free_cents(statement),
         off=_off(statement),
@@ -150,7 +150,7 @@ def _division(statement: Statement, labels: Labels) -> dict[str, Any] | None:
         if priced
         else "Corrections of earlier months"
     )
-    added = ", and fees, charges and credits" if statement.manual else ""
+    added = ", and fees, charges and credits" if statement.manual or statement.credits else ""
     return {
         "kind": kind,
         "parts": fitting(named, _PARTS),
@@ -269,6 +269,11 @@ def _manual(lines: Sequence[ManualCharge]) -> list[tuple[str, Cents]]:
     shown, rest = (lines, ()) if len(lines) <= _MANUAL else (lines[: _MANUAL - 1], lines[_MANUAL - 1 :])
     rows = [(_manual_name(line), line.amount_cents) for line in shown]
     return [*rows, *([(f"{len(rest)} more", total(line.amount_cents for line in rest))] if rest else [])]
+
+
+def _drawn(statement: Statement) -> list[tuple[str, Cents]]:
+    prepaid = statement.credits
+    return [("Prepaid credits", Cents(-prepaid.drawn_cents))] if prepaid and prepaid.drawn_cents else []
 
 
 def _manual_name(line: ManualCharge) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.costs.closing.documents import Charges, ManualCharge
+from gateway.costs.closing.documents import Charges, Credits, ManualCharge
 from gateway.costs.selling.schemas import Invoice
 from gateway.schemas.base import Answer
 from gateway.schemas.finance import End, Start
@@ -71,6 +71,10 @@ class Statement(Answer):
     charges: Charges | None = Field(description="By the rate card.")
     manual_lines: tuple[ManualCharge, ...] = Field(
         description="Fees, charges, credits and refunds, beside the charges or the usage."
+    )
+    credits: Credits | None = Field(
+        None,
+        description="Prepaid: what is drawn is taken off the amount. Not there: the tenant has none.",
     )
     usage: tuple[GpuItem, ...]
     unused_time_cents: int

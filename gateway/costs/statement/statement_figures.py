@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.closing.documents import Charges, ManualCharge, TenantStatement
+from gateway.costs.closing.documents import Charges, Credits, ManualCharge, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
@@ -83,6 +83,8 @@ class Statement:
     cost is charged."""
     manual: tuple[ManualCharge, ...] = ()
     """Fees, charges, credits and refunds."""
+    credits: Credits | None = None
+    """Prepaid; what is drawn is taken off."""
     invoice: Invoice | None = None
     converted: Conversion | None = None
     """From the price book's currency."""
@@ -139,10 +141,10 @@ def read_statement(
         rate = exchange_rate(
             connection, month, own, currency or "", now=now, tenant=asking, known_at=known_at
         )
-        change = Conversion(rate, statement.price_cents)
+        change = Conversion(rate, statement.due_cents)
         step = statement_step(connection, month, rate.target)
         statement = converted(statement, rate.factor, step)
-    cents, charges = statement.price_cents, statement.charges
+    cents, charges = statement.due_cents, statement.charges
     factor = ONE if change is None else change.rate.factor
     items = (
         items_of(lines, statement, factor, step)
@@ -169,6 +171,7 @@ def read_statement(
         period_hash=closed.period_hash if closed else None,
         charges=charges,
         manual=statement.manual,
+        credits=statement.credits,
         invoice=invoice,
         converted=change,
         division=division,

@@ -68,6 +68,8 @@ def rows(document: Mapping[str, Any]) -> Iterator[Row]:
 def _manual(document: Mapping[str, Any]) -> Iterator[Row]:
     for row in document["manual_lines"]:
         yield _row(row["kind"], {"name": row["reason"], "amount_cents": row["amount_cents"]})
+    for row in document.get("credits", {}).get("draws", ()):
+        yield _row("prepaid_credit", {"name": row["reason"], "amount_cents": -row["cents"]})
 
 
 def _row(line: str, row: Mapping[str, Any]) -> Row:

@@ -79,6 +79,7 @@ _UNSAID = {
     "weight": 1.0,
     "cache_group": "",
     "cost_centre": "",
+    "prepaid": False,
     "suspended": False,
     "priority": "normal",
     "label": "",

@@ -218,7 +218,14 @@ _QUIET: dict[str, dict[str, Any]] = {
         "host": "",
         "state": "active",
     },
-    "tenants": {"requires": {}, "weight": 1.0, "cache_group": "", "cost_centre": "", "suspended": False},
+    "tenants": {
+        "requires": {},
+        "weight": 1.0,
+        "cache_group": "",
+        "cost_centre": "",
+        "prepaid": False,
+        "suspended": False,
+    },
     "keys": {"tenant": "", "engine": "", "label": "", "priority": "normal", "cost_centre": ""},
     "adapters": {
         "history": [],

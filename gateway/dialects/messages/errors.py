@@ -18,6 +18,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "placement_timeout": 529,
     "worker_full": 529,
     "budget_exhausted": 402,
+    "credits_exhausted": 402,
 }
 """By code, where that API has another status. 529 says that the service has no room: clients retry it as they
 do 503, and name it in their messages. 402 is not retried: a budget does not return in a moment."""

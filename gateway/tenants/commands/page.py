@@ -38,6 +38,7 @@ def show_terms(tenant: Tenant) -> None:
                 ("requires", label_pairs(tenant.requires)),
                 ("limits", in_words(tenant.limits, section("limits")) or "none"),
                 ("budget", in_words(tenant.budget, section("budget")) or "none"),
+                ("at the end of prepaid credits", "refused" if tenant.prepaid else "billed"),
                 ("weight", f"{tenant.weight:g}"),
                 ("quotas", in_words(tenant.quotas, section("quotas")) or "none"),
                 ("requests", in_words(tenant.policy, section("policy")) or "as the settings say"),

@@ -25,11 +25,11 @@ from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
 from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Amounts, Flow, Share
 from adapters.store.protocol.limits import period_of as period_number
-from gateway.tenants.directory import Directory
+from gateway.tenants.directory import Directory, Tenant
 from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import flow_limits
 from gateway.tenants.limits.wording import NAMES
-from gateway.tenants.terms import NO_BUDGET, Budget
+from gateway.tenants.terms import NO_BUDGET, Budget, PrepaidBudget
 from gateway.units import short_text
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ CLAIM_MS: Final = 600_000
 DONE_MS: Final = 40 * 86_400_000
 """Longer than any period."""
 _BUDGETS: Final = range(RATES, FLOWS)
+PREPAID: Final = "prepaid_credits"
+"""The name of a budget that is what prepaid credits allow."""
 _SHOWN: Final = 5
 """Subjects in a log line."""
 
@@ -116,6 +118,7 @@ class BudgetWatch:
     used: Used
     post: Post
     now: Callable[[], int]
+    budget_of: Callable[[Tenant], Budget] = lambda tenant: tenant.budget
     compare_seconds: float = COMPARE_SECONDS
     clock: Callable[[], float] = time.monotonic
     # Mutable:
@@ -169,9 +172,9 @@ class BudgetWatch:
         """Subject → its tenant, budget, and limits."""
         budgets: dict[str, tuple[str, Budget, Amounts]] = {}
         for tenant in self.directory.tenants.values():
-            if tenant.budget != NO_BUDGET:
-                limits = flow_limits(tenant.limits, tenant.budget)
-                budgets[f"tenant:{tenant.name}"] = tenant.name, tenant.budget, limits
+            budget = self.budget_of(tenant)
+            if budget != NO_BUDGET:
+                budgets[f"tenant:{tenant.name}"] = tenant.name, budget, flow_limits(tenant.limits, budget)
         for key in self.directory.keys.values():
             if key.budget != NO_BUDGET and key.revoked is None:
                 budgets[f"key:{key.id}"] = key.tenant, key.budget, flow_limits(key.limits, key.budget)
@@ -187,13 +190,18 @@ class BudgetWatch:
             if subject.startswith("tenant:"):
                 self.metrics.budget_used(tenant, NAMES[flow], used / limit if limit else 1.0)
             if used * 100 >= limit * budget.warn_percent:
-                await self._warn(subject, tenant, Flow(flow), used, limit, now)
+                prepaid = flow == Flow.MONEY_PER_MONTH and isinstance(budget, PrepaidBudget)
+                await self._warn(subject, tenant, Flow(flow), used, limit, now, prepaid=prepaid)
 
     # -- the webhook
 
-    async def _warn(self, subject: str, tenant: str, flow: Flow, used: int, limit: int, now: int) -> None:
+    async def _warn(
+        self, subject: str, tenant: str, flow: Flow, used: int, limit: int, now: int, *, prepaid: bool
+    ) -> None:
         start, end = period_of(flow, now)
-        name = f"budget:{subject}:{NAMES[flow]}:{start}"
+        name, budget = f"budget:{subject}:{NAMES[flow]}:{start}", NAMES[flow]
+        if prepaid:  # after a top-up it may warn again
+            name, budget = f"{name}:{limit}", PREPAID
         if name in self._posting or not await self.store.claim_once(name, CLAIM_MS):
             return
         whose, _, identity = subject.partition(":")
@@ -202,7 +210,7 @@ class BudgetWatch:
             "event": "budget.warning",
             "tenant": tenant,
             "key": identity if whose == "key" else None,
-            "budget": NAMES[flow],
+            "budget": budget,
             "used": _shown(used, money=money),
             "limit": _shown(limit, money=money),
             "period_start": start // 1_000_000,

@@ -29,6 +29,7 @@ from gateway.tenants.limits.needs import BOUNDS, Need, OutputHistory, Prices, bo
 from gateway.tenants.limits.shared_counters import SEED_SECONDS, SharedCounters, Used
 from gateway.tenants.limits.subject_account import REPORT_SECONDS, Account
 from gateway.tenants.limits.wording import CONCURRENT, NAMES, rate_headers, refusal
+from gateway.tenants.terms import Budget
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +60,17 @@ class Limiter:
         *,
         used: Used,
         now: Callable[[], int],
+        budget_of: Callable[[Tenant], Budget] = lambda tenant: tenant.budget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`used`: for budgets of which the store knows nothing. `now`: Unix microseconds."""
+        """`used`: for budgets of which the store knows nothing. `now`: Unix microseconds.
+        `budget_of`: a tenant's budget at present; see `forget_terms`."""
         self._directory = directory
         self._settings = settings
         self._metrics = metrics
         self._prices = prices
         self._now = now
+        self._budget_of = budget_of
         self._clock = clock
         # Mutable: by key id, by tenant.
         self._applied: dict[str, AppliedLimits] = {}
@@ -78,6 +82,10 @@ class Limiter:
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings
+
+    def forget_terms(self) -> None:
+        """Budgets have changed: the next request of each key has the new ones."""
+        self._applied.clear()
 
     # -- the way in
 
@@ -245,7 +253,7 @@ class Limiter:
     def _applied_limits(self, tenant: Tenant, key: Key) -> AppliedLimits:
         pairs = (
             (f"key:{key.id}", key.limits, key.budget),
-            (f"tenant:{tenant.name}", tenant.limits, tenant.budget),
+            (f"tenant:{tenant.name}", tenant.limits, self._budget_of(tenant)),
         )
         accounts = []
         for subject, limits, budget in pairs:

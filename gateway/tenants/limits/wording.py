@@ -11,6 +11,7 @@ from gateway.errors import FlorinError
 from gateway.tenants.limits.needs import seconds_up
 from gateway.tenants.limits.periods import period_of
 from gateway.tenants.limits.subject_account import Account
+from gateway.tenants.terms import PrepaidBudget
 from gateway.units import decimal_text, shown
 
 NAMES: Final[Mapping[int, str]] = {
@@ -87,6 +88,9 @@ def _budget(account: Account, flow: int, whose: str, now_us: int) -> tuple[str, 
     if share is not None and share.used[flow - 2] - share.shared[flow - 2] < limit:
         text = f"What is left of this {whose}'s budget of {bound} per {period} is reserved by its requests "
         return "budget_reserved", text + "in flight.", max(1.0, account.slot_seconds())
+    if flow == Flow.MONEY_PER_MONTH and isinstance(account.budget, PrepaidBudget):
+        text = f"This tenant's prepaid credits of {bound} for this month are used up."
+        return "credits_exhausted", text, (period_of(flow, now_us)[1] - now_us) / 1e6
     return (
         "budget_exhausted",
         f"This {whose}'s budget of {bound} per {period} is used up.",

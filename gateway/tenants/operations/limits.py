@@ -18,7 +18,7 @@ from gateway.units import short_text
 
 async def usage(state: State, tenant: Tenant) -> tuple[LimitUse, ...] | None:
     """The present use of each limit and budget of a tenant, over all workers. None while Redis is away."""
-    limits = flow_limits(tenant.limits, tenant.budget)
+    limits = flow_limits(tenant.limits, state.credit_limits.budget(tenant))
     now = state.clock.now()
     try:
         [share] = await state.store.looks([(f"tenant:{tenant.name}", limits)])
@@ -40,7 +40,7 @@ def check_money(old: Budget, new: Budget) -> None:
 def without_prices(state: State) -> list[str]:
     """Tenants and keys whose budgets in money are not enforced, because nothing is known of what they pay."""
     directory, prices = state.directory, state.prices
-    owners = [(t.name, t.name, t.budget) for t in directory.tenants.values()]
+    owners = [(t.name, t.name, state.credit_limits.budget(t)) for t in directory.tenants.values()]
     owners += [(f"key {k.id}", k.tenant, k.budget) for k in directory.keys.values() if k.revoked is None]
     return sorted(
         name

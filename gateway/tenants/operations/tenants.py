@@ -12,6 +12,7 @@ from adapters.placement.requirements import shown
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
+from gateway.costs.credits.store import end_credits
 from gateway.costs.manual_lines.store import end_fees
 from gateway.costs.selling.card_store import end_assignment
 from gateway.costs.statement.final_charges import final_charges
@@ -125,7 +126,7 @@ async def remove(
         await catch_up(state)
         await _check_late(state, known, actor)
     if not dry_run and name not in state.directory.tenants:
-        for end in (end_assignment, end_fees):
+        for end in (end_assignment, end_fees, end_credits):
             await asyncio.to_thread(end, state.ledger, name, now=now, actor=actor)
     return known is not None, left
 

@@ -28,6 +28,7 @@ class OwnTenant(Answer):
     quotas: Quotas
     policy: RequestPolicy
     cost_centre: str
+    prepaid: bool = Field(description="Its requests are refused once its prepaid credits are used up.")
 
 
 class Tenant(OwnTenant):

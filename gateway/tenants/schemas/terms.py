@@ -249,6 +249,11 @@ class TenantTerms(StrictBody):
         "a request has one; null: none.",
         examples=["R&D"],
     )
+    prepaid: Annotated[bool, Option("Refused without prepaid credits", "--prepaid/--no-prepaid")] = Field(
+        False,
+        description="Refuse its requests once its prepaid credits are used up. Otherwise they go on, and it "
+        "is billed.",
+    )
     suspended: bool | None = Field(
         None, description="Whether its requests are refused. Its data stays, and running requests end."
     )

@@ -101,7 +101,7 @@ def _statements(visit: Visit, month: str, currency: str, *, sealed: bool) -> lis
     def charged(row: _Statement) -> str | None:
         if isinstance(row, StatementSums):
             return cents(row.amount_cents if row.charged_cents is None else row.charged_cents)
-        return cents(row.price_cents)
+        return cents(row.due_cents)
 
     columns = [Column("tenant", "Tenant", link)]
     if visit.tenant is None:

@@ -24,7 +24,9 @@ A = TypeVar("A", bound=Answer)
 _LONGEST: Final = 200
 _PATIENCE: Final = 20.0
 """Seconds that the tile waits for the cost."""
-_LIMITED: Final = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "budget_exhausted"})
+_LIMITED: Final = frozenset(
+    {"rate_limit_exceeded", "concurrency_limit_exceeded", "budget_exhausted", "credits_exhausted"}
+)
 
 
 class EndedRequest(Answer):

@@ -16,6 +16,7 @@ from gateway.console.forms import FormField, body_of, fields_of
 from gateway.console.pages.tenants import rows
 from gateway.console.tables import view
 from gateway.console.visit import CUSTOMERS, OPERATORS, Route, Visit
+from gateway.costs.credits.schemas import Balance
 from gateway.costs.forecasting.schemas import Forecast
 from gateway.costs.prices.schemas import ListedPrice
 from gateway.costs.reports.schemas.costs import CostReport
@@ -129,10 +130,11 @@ async def spend(visit: Visit) -> Response:
 async def _spend(visit: Visit, name: str, path: str) -> Json:
     today = datetime.fromtimestamp(visit.now // 1_000_000, UTC).date()
     within = {"from": f"{today - timedelta(days=rows.DAYS - 1)}", "to": f"{today + timedelta(days=1)}"}
-    costs, month, (ahead, _) = await asyncio.gather(
+    costs, month, (ahead, _), (prepaid, _) = await asyncio.gather(
         visit.api.get("/finance/v1/costs", CostReport, by="day", tenant=name, **within),
         visit.api.get("/finance/v1/costs", CostReport, by="tenant", tenant=name),
         maybe(visit.api.get("/finance/v1/forecast", Forecast, tenant=name)),
+        maybe(visit.api.get(f"/finance/v1/credits/balance/{_segment(name)}", Balance)),
     )
     currency = month.currency or ""
     options: Json = {"path": path, "sort": "-day", "name": "days", "size": rows.DAYS}
@@ -141,6 +143,7 @@ async def _spend(visit: Visit, name: str, path: str) -> Json:
         "chart": rows.days(costs, visit.now) if costs.rows else None,
         "totals": month.totals,
         "forecast": rows.forecast(ahead, name),
+        "prepaid": prepaid if prepaid and (prepaid.opening, prepaid.granted) != ("0.00", "0.00") else None,
         "currency": currency,
         "complete": costs.complete and month.complete,
         "missing": month.missing,

@@ -47,7 +47,7 @@ def question(preview: ClosingPreview) -> str:
 
 
 def _charged(preview: ClosingPreview) -> str | None:
-    return money(sum(statement.price_cents for statement in preview.statements), preview.currency)
+    return money(sum(statement.due_cents for statement in preview.statements), preview.currency)
 
 
 def _by_card(statement: PreviewedStatement, currency: str | None) -> str:
@@ -63,7 +63,7 @@ def announce(preview: ClosingPreview, *, force: bool) -> None:
     how = "the standing policy" if preview.standing else "not by the standing policy, but by"
     note(f"{month}: unused GPU time is shared by {how}: {clean(policy_in_words(preview))}.")
     for statement in preview.statements[:_MOST]:
-        amount = money(statement.price_cents, currency)
+        amount = money(statement.due_cents, currency)
         note(f"  {clean(statement.tenant)}: {amount}{_by_card(statement, currency)}")
     if (more := len(preview.statements) - _MOST) > 0:
         note(f"  and {more:,} more: florin cost close {month} --dry-run shows all.")
@@ -138,7 +138,10 @@ def _rows(statement: PreviewedStatement, currency: str | None) -> Iterator[tuple
     for added in statement.manual:
         what = f"{added.kind}: {clean(added.reason)}"
         yield statement.tenant, what, "", "", "", money(added.amount_cents, currency)
-    yield statement.tenant, about, "", "", "", money(statement.price_cents, currency)
+    for part in statement.credits.draws if statement.credits else ():
+        what = f"prepaid credit: {clean(part.reason)}"
+        yield statement.tenant, what, "", "", "", money(-part.cents, currency)
+    yield statement.tenant, about, "", "", "", money(statement.due_cents, currency)
 
 
 _TOKENS = {"input": "input", "cached": "cached input", "output": "output", "reasoning": "reasoning"}

@@ -42,6 +42,7 @@ REVISIONS = (
     "0018",
     "0019",
     "0020",
+    "0023",
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""

@@ -45,6 +45,8 @@ from gateway.metering.ledger.schema.rollups import (
 )
 from gateway.metering.ledger.schema.selling import (
     close_requests,
+    credit_draws,
+    credit_grants,
     invoice_documents,
     invoices,
     manual_lines,
@@ -77,6 +79,8 @@ __all__ = [
     "commitments",
     "cost_alerts",
     "cost_budgets",
+    "credit_draws",
+    "credit_grants",
     "daily_parts",
     "daily_rollups",
     "dirty_hours",

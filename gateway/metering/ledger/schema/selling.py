@@ -152,3 +152,29 @@ close_requests = Table(
     Column("requested_by", Text, nullable=False),
     comment="months that a second person is to close; the last request for each",
 )
+
+credit_grants = Table(
+    "credit_grants",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("cents", BigInteger, nullable=False),
+    Column("begins", String(7), nullable=False, comment="the first month that it pays for"),
+    Column("ends", String(7), nullable=False, comment="the last one; empty: it does not expire"),
+    Column("priority", BigInteger, nullable=False, comment="the lowest is drawn first"),
+    Column("reason", Text, nullable=False, comment="shown on the statement"),
+    Column("reference", Text, nullable=False, comment="of who granted it, once; empty: none"),
+    Column("granted_at", BigInteger, nullable=False),
+    Column("granted_by", Text, nullable=False),
+    Index("credit_grants_by_tenant", "tenant"),
+    comment="prepaid credits; only `ends` changes",
+)
+
+credit_draws = Table(
+    "credit_draws",
+    schema,
+    Column("month", String(7), primary_key=True),
+    Column("grant_id", BigInteger, primary_key=True, comment="credit_grants.id"),
+    Column("cents", BigInteger, nullable=False),
+    comment="what closed months have drawn of grants; never changed",
+)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.costs.credits.grants import Grant
+from gateway.costs.credits.store import add_grant
 from gateway.costs.forecasting.alerts import list_alerts
 from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.maintenance.ahead import EVERY, ahead
 from gateway.costs.maintenance.maintenance_job import maintain, read_figures
 from gateway.costs.periods import month_of
 from gateway.observability.metric_names import LEDGER_METRICS
-from gateway.units import DAY, HOUR
+from gateway.units import DAY, HOUR, Cents
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
 
@@ -52,6 +54,23 @@ def test_it_looks_every_ten_minutes_and_raises_alerts_once(filled):
     assert kept["florin_month_cost"] == [[["USD"], 224.0]]
     assert ahead(filled, NOW + EVERY + 1)["florin_month_cost"] != first["florin_month_cost"]
     assert list_alerts(filled) == raised
+
+
+def test_credits_warn_before_they_are_used_up_and_again_after_a_top_up(filled):
+    def types():
+        return sorted(alert["type"] for alert in list_alerts(filled) if "credits" in alert["type"])
+
+    def grant(cents):
+        new = Grant(0, "acme", Cents(cents), "2026-10", "", 50, "Payment", "", NOW, "key:a")
+        add_grant(filled, new, actor="key:a")
+
+    grant(25_000)  # of which 224.00 are drawn
+    for n in range(2):
+        ahead(filled, NOW + n * (EVERY + 1))
+        assert types() == ["cost.credits_low"]
+    grant(1_000)
+    ahead(filled, NOW + 2 * (EVERY + 1))
+    assert types() == ["cost.credits_low"] * 2
 
 
 def test_maintenance_exports_it(filled):

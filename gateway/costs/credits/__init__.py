@@ -1,0 +1,1 @@
+"""What tenants have paid, or were given, in advance, and what their months draw of it."""

@@ -1,0 +1,98 @@
+"""Grant prepaid credits, end them, and say how much is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.costs.closing.documents import Credits
+from gateway.costs.closing.preview import settlement_now
+from gateway.costs.credits import store as credit_store
+from gateway.costs.credits.grants import Grant
+from gateway.costs.credits.schemas import Balance, EndedGrant, NewGrant
+from gateway.costs.credits.store import UnknownGrantError
+from gateway.costs.periods import PeriodError, iso, month_of
+from gateway.costs.selling.cards import RateCardConflictError, RateCardError, money
+from gateway.errors import FlorinError
+from gateway.metering.ledger.ledger import Ledger
+from gateway.operations.known_tenants import require_tenant
+from gateway.operations.state import State
+from gateway.units import decimal_text
+
+_NONE = Credits(
+    opening_cents=0, granted_cents=0, drawn_cents=0, expired_cents=0, closing_cents=0, draws=()
+)  # fmt: skip  # one name a line says no more
+
+
+async def grant(state: State, new: NewGrant, *, actor: str) -> tuple[Grant, bool]:
+    """Return the grant, and False if its reference was granted already. Raises FlorinError,
+    LedgerUnavailableError."""
+    await require_tenant(state, new.tenant)
+    with _errors():
+        grant = grant_of(new, state.clock.now(), actor)
+        added = await asyncio.to_thread(credit_store.add_grant, state.ledger, grant, actor=actor)
+    await state.credit_limits.refresh()
+    return added
+
+
+def grant_of(new: NewGrant, now: int, actor: str) -> Grant:
+    """Raises RateCardError."""
+    return Grant(
+        0, new.tenant, money("amount", new.amount), _month("begins", new.begins), _month("ends", new.ends),
+        new.priority, new.reason.strip(), new.reference or "", now, actor,
+    )  # fmt: skip  # one name a line says no more
+
+
+async def end(state: State, number: int, new: EndedGrant, *, actor: str) -> Grant:
+    """Raises FlorinError, LedgerUnavailableError."""
+    now = state.clock.now()
+    with _errors():
+        ends = _month("ends", new.ends)
+        ended = await asyncio.to_thread(
+            credit_store.end_grant, state.ledger, number, ends, now=now, actor=actor
+        )
+    await state.credit_limits.refresh()
+    return ended
+
+
+async def balance(state: State, tenant: str) -> Balance:
+    """Return the balance of the present month. Raises LedgerUnavailableError."""
+    return await asyncio.to_thread(read_balance, state.ledger, tenant, iso(state.clock.now())[:7])
+
+
+def read_balance(ledger: Ledger, tenant: str, month: str) -> Balance:
+    """Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        settled = settlement_now(connection, month)
+    statement = settled.settlement.statements.get(tenant)
+    document = (statement.credits if statement else None) or _NONE
+    return Balance(
+        tenant=tenant,
+        month=month,
+        currency=settled.currency,
+        **{
+            name: decimal_text(getattr(document, f"{name}_cents"), 2)
+            for name in ("opening", "granted", "drawn", "expired", "closing")
+        },
+    )
+
+
+def _month(param: str, value: str | None) -> str:
+    """Raises RateCardError."""
+    try:
+        return "" if value is None else iso(month_of(value).start)[:7]
+    except PeriodError as error:
+        raise RateCardError(param, f"{value!r} is not a month like 2026-11.") from error
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except RateCardError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except RateCardConflictError as error:
+        raise FlorinError("conflict", str(error)) from error
+    except UnknownGrantError as error:
+        raise FlorinError("not_found", str(error)) from error
