@@ -1,25 +1,19 @@
-"""How much of the engines each version asks for, as the leader samples it."""
+"""How much is asked for, now and at its peak."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-HALF_LIFE = 3.0
-"""Seconds after which a sample counts half. Growth follows the demand this quickly."""
-WINDOW = 60.0
-"""A peak is remembered for one to two windows (seconds), for shrinking."""
 _NOTHING = 0.01
-"""Requests in flight below which a version is forgotten."""
+"""Demand below which it is forgotten."""
 
 
 class Demand:
-    """Exponentially weighted means of requests in flight, and their recent peaks.
+    """Exponentially weighted means of demands by name, and their recent peaks."""
 
-    Requests in flight are what all workers' leases add up to, so no worker has to report anything else: their
-    mean is the rate of requests times the time that each takes.
-    """
-
-    def __init__(self, *, half_life: float = HALF_LIFE, window: float = WINDOW) -> None:
+    def __init__(self, *, half_life: float, window: float) -> None:
+        """`half_life`: seconds after which a sample counts half; a peak is remembered for one to two
+        `window`s of seconds."""
         self._half_life, self._window = half_life, window
         self._mean: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
@@ -30,10 +24,10 @@ class Demand:
         self._last = 0.0
 
     def __repr__(self) -> str:
-        return f"<Demand of {len(self._mean)} versions>"
+        return f"<Demand {self._mean}>"
 
-    def sample(self, in_flight: Mapping[str, float], now: float) -> None:
-        """`in_flight`: requests by version; `now`: monotonic seconds."""
+    def sample(self, demands: Mapping[str, float], now: float) -> None:
+        """`now`: monotonic seconds."""
         if self._began is None:  # there is no past to weigh it against
             self._began = self._turned = now
             weight = 1.0
@@ -42,27 +36,23 @@ class Demand:
         self._last = now
         if now - self._turned >= self._window:
             self._earlier, self._peaks, self._turned = self._peaks, {}, now
-        for version in self._mean.keys() | in_flight.keys():
-            mean = self._mean.get(version, 0.0)
-            mean += weight * (in_flight.get(version, 0.0) - mean)
+        for name in self._mean.keys() | demands.keys():
+            mean = self._mean.get(name, 0.0)
+            mean += weight * (demands.get(name, 0.0) - mean)
             if mean < _NOTHING:
-                self._mean.pop(version, None)
+                self._mean.pop(name, None)
                 continue
-            self._mean[version] = mean
-            self._peaks[version] = max(mean, self._peaks.get(version, 0.0))
+            self._mean[name] = mean
+            self._peaks[name] = max(mean, self._peaks.get(name, 0.0))
 
     @property
     def knows_the_past(self) -> bool:
-        """Whether a whole window has been seen, so that a version without a peak was idle."""
+        """Whether a whole window has been seen, so that what has no peak was idle."""
         return self._began is not None and self._last - self._began >= self._window
 
-    def versions(self) -> set[str]:
-        """Those that have been called lately."""
-        return set(self._mean)
+    def mean(self, name: str) -> float:
+        return self._mean.get(name, 0.0)
 
-    def mean(self, version: str) -> float:
-        return self._mean.get(version, 0.0)
-
-    def peak(self, version: str) -> float:
+    def peak(self, name: str) -> float:
         """The highest mean of the last one to two windows."""
-        return max(self._peaks.get(version, 0.0), self._earlier.get(version, 0.0))
+        return max(self._peaks.get(name, 0.0), self._earlier.get(name, 0.0))

@@ -35,10 +35,8 @@ class PlannedEngine:
     """It takes requests."""
     open: bool = True
     """It takes loads, too: it is neither cordoned nor suspect, and not in slow start."""
-    capacity: float = 64.0
-    """Requests in flight that it serves well."""
-    base_load: float = 0.0
-    """Requests of the base model in flight."""
+    requests: int = 0
+    """Running and waiting there."""
     load_ms: float = 100.0
     """How long a load stalls it."""
     since_load: float = math.inf
@@ -54,10 +52,6 @@ class PlannedVersion:
     name: str
     """Its name on engines."""
     rank: int = 8
-    demand: float = 0.0
-    """Mean requests in flight."""
-    peak: float = 0.0
-    """The highest `demand` of the last minutes."""
     requires: Mapping[str, str] = field(default_factory=dict)
     """Labels that its engines must have."""
     min_replicas: int = 0
@@ -71,8 +65,8 @@ class FleetSnapshot:
 
     engines: tuple[PlannedEngine, ...]
     versions: tuple[PlannedVersion, ...]
-    """Those that callers may reach and that are placed or called, or have a minimum. Others that are placed
-    are left to eviction."""
+    """Those that callers may reach and that are placed, pinned, or have a minimum. Others that are placed are
+    left to eviction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +74,11 @@ class PlanLimits:
     moves: int = 8
     """In one plan."""
     searches: int = 64
-    """For engines to load on, in one plan: while a large fleet is overloaded, most find none."""
+    """For engines to load on, in one plan: while a large fleet is full, most find none."""
     stalled: float = 0.05
     """Most of an engine's time that loads of the planner may stall it."""
     idle: float = 60.0
     """Seconds after which the only replica of an idle version may be evicted for another's replica."""
-    prefetch: float = 0.05
-    """Minimum demand for loading a version into a free slot before a request waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

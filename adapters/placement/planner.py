@@ -1,11 +1,8 @@
-"""Where versions should be in a few seconds: replicas before callers wait, and fewer when they are idle.
+"""What operators asked for and no request brings about: labels, minimum and maximum replicas, pins.
 
-`plan` is pure. Its unit of demand is the mean number of requests in flight (by Little's law the engine time
-that is asked for each second), which is assumed to spread evenly over the engines that hold a version. A
-version gets another replica above GROW of what its engines can give it, and loses one below SHRINK. Neither
-move should cause the next: a replica is opened only where the engine stays below GROW with it (or, in
-overload, clearly below those that hold the version now), and closed only if the others stay below SETTLED
-without it. So plans come to rest while the demand is constant.
+`plan` is pure. Capacity is not its business: requests open replicas where they would wait longer than a load
+takes, and claims evict what was used least recently. Nothing here looks at demand, so the two never undo each
+other's work.
 """
 
 from __future__ import annotations
@@ -16,15 +13,13 @@ from adapters.model import SlotState
 from adapters.placement.plan_draft import Draft, meets
 from adapters.placement.planned_fleet import FleetSnapshot, Move, PlanLimits, PlannedVersion
 
-SHRINK = 0.4
-"""Fraction of an engine's capacity; `plan_draft` has the others."""
 _LIMITS = PlanLimits()
 
 
 def plan(snapshot: FleetSnapshot, limits: PlanLimits = _LIMITS) -> tuple[Move, ...]:
     """The next moves, the most urgent first. The same snapshot always gives the same plan."""
     draft = Draft(snapshot, limits)
-    for step in (_misplaced, _surplus, _minimum, _growth, _shrinkage, _prefetch):
+    for step in (_misplaced, _surplus, _minimum, _pinned):
         for move in step(draft):
             if len(draft.moves) >= limits.moves:
                 return tuple(draft.moves)
@@ -67,51 +62,17 @@ def _missing(draft: Draft, version: PlannedVersion) -> Iterator[Move]:
         reason = f"{len(replicas)} replicas, at least {least} wanted"
         yield Move("replicate", version.name, targets[0].name, reason)
     domains = {draft.engines[name].domain for name in replicas}
-    if len(domains) < least <= len(replicas) and _may_grow(version, len(replicas)):
+    may_grow = version.max_replicas is None or len(replicas) < version.max_replicas
+    if len(domains) < least <= len(replicas) and may_grow:
         for target in draft.targets(version, evict=False)[:1]:
             if target.domain not in domains:
                 reason = f"its {len(replicas)} replicas are on {len(domains)} hosts"
                 yield Move("replicate", version.name, target.name, reason)
 
 
-def _growth(draft: Draft) -> Iterator[Move]:
+def _pinned(draft: Draft) -> Iterator[Move]:
+    """What is pinned and nowhere; only into free slots."""
     for version in draft.versions.values():
-        replicas = draft.replicas[version.name]
-        for _ in range(len(replicas)):  # they double at most
-            if not (_may_grow(version, len(replicas)) and draft.crowded(version)):
-                break
-            targets = draft.targets(version, evict=True, relieve=True)
-            if not targets:
-                break
-            reason = f"{version.demand:.1f} requests in flight on {len(replicas)} engines"
-            yield Move("replicate", version.name, targets[0].name, reason)
-
-
-def _shrinkage(draft: Draft) -> Iterator[Move]:
-    """One replica of a version at a time."""
-    grown = {move.version for move in draft.moves if move.kind == "replicate"}
-    for version in draft.versions.values():
-        replicas = draft.replicas[version.name]
-        calm = max(version.demand, version.peak) < SHRINK * draft.room(version)
-        if len(replicas) <= max(1, version.min_replicas) or version.name in grown or not calm:
-            continue
-        for name in draft.droppable(version):
-            if draft.settled_without(version, name):
-                reason = f"at most {version.peak:.1f} requests in flight on {len(replicas)} engines lately"
-                yield Move("drop", version.name, name, reason)
-                break
-
-
-def _prefetch(draft: Draft) -> Iterator[Move]:
-    """What was called lately, or is pinned, and is nowhere; only into free slots."""
-    for version in draft.versions.values():
-        if draft.replicas[version.name]:
-            continue
-        if version.pinned or version.demand >= draft.limits.prefetch:
+        if version.pinned and not draft.replicas[version.name]:
             for target in draft.targets(version, evict=False)[:1]:
-                reason = "pinned" if version.pinned else f"{version.demand:.1f} requests in flight"
-                yield Move("prefetch", version.name, target.name, f"{reason}, and not resident anywhere")
-
-
-def _may_grow(version: PlannedVersion, replicas: int) -> bool:
-    return version.max_replicas is None or replicas < version.max_replicas
+                yield Move("prefetch", version.name, target.name, "pinned, and not resident anywhere")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from adapters.model import Placement, SlotState, load
+from adapters.placement.churn import WINDOW, Changes, Churn
 from adapters.store.protocol.registry import Event
 
 _RESIDENT = SlotState.RESIDENT
@@ -64,8 +65,10 @@ class Residency:
     treat it as a hint and the store's claim as the decision.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, window: float = WINDOW) -> None:
+        """`window`: seconds of which `churn` tells."""
         self._clock = clock
+        self._churn = Churn(window)
         self.on_change: Callable[[str, str, SlotState | None, SlotState | None], None] = _ignored
         """Called with each change that is heard, but not for a whole snapshot: the engine, the version, its
         state before and after."""
@@ -99,7 +102,9 @@ class Residency:
         """None: the version is no longer placed on the engine."""
         before = self._by_version.get(version, {}).get(engine)
         was = before.placement.state if before else None
-        self.on_change(engine, version, was, placement.state if placement else None)
+        state = placement.state if placement else None
+        self._churn.changed(engine, version, was, state, self._clock())
+        self.on_change(engine, version, was, state)
         if placement is None:
             self._by_version.get(version, {}).pop(engine, None)
             self._by_engine.setdefault(engine, Held()).place(version, None)
@@ -114,6 +119,12 @@ class Residency:
         slot = Slot(placement, self._clock())
         self._by_version.setdefault(version, {})[engine] = slot
         self._by_engine.setdefault(engine, Held()).place(version, slot)
+
+    # -- called by those who watch
+
+    def churn(self) -> Changes:
+        """Loads and evictions of late, and how many of them were undone soon."""
+        return self._churn.lately(self._clock())
 
     # -- called by the verifier
 

@@ -1,4 +1,4 @@
-"""Keeps versions where the demand is: the leader samples the leases, plans, and carries out the moves.
+"""Keeps versions where their operators want them: the leader plans, and carries out the moves.
 
 The plan is pure (`adapters.placement.planner`). Loads go through the loader, so they compete with those of
 requests by the same rules; a version is dropped only while no request uses it.
@@ -11,16 +11,14 @@ import contextlib
 import logging
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeVar
 
 import orjson
 
 from adapters.errors import AdaptersError, EngineError, StoreUnavailableError
-from adapters.model import Adapter, Engine, SlotState, Version
-from adapters.placement.demand import Demand
+from adapters.model import Adapter, Engine, Version
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
 from adapters.placement.planned_fleet import FleetSnapshot, Move, PlacedVersion, PlannedEngine, PlannedVersion
@@ -35,10 +33,10 @@ T = TypeVar("T")
 
 LOAD_SECONDS = 30.0
 """Time that one move may take."""
+AMPLE = 1_000_000
+"""Times its slots that an engine is taken to have where only wishes count."""
 PORTION = 50
 """Engines that are dealt with at once: more would stall the event loop."""
-BASE = "engine/"
-"""Prefix of engines' names: stands for requests to the base model among versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,6 @@ class EngineStatus:
     """It takes requests and answers."""
     open: bool = True
     """It takes loads: it is neither cordoned nor suspect, and not in slow start."""
-    queues_at: int = 0
-    """Requests in flight at which it was seen to queue more; 0: it queues none."""
     load_ms: float = 100.0
     """How long a load stalls it."""
     requests: int = 0
@@ -76,15 +72,8 @@ class MoveRecord:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """One engine, and its versions as the store has them."""
-
-    ages: dict[str, int]
-    """Version → milliseconds since its last use."""
-    leases: dict[str, int]
-    """Version → requests in flight, over all workers."""
-    status: EngineStatus
+Uses = Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
+"""Engine → version → milliseconds since its last use; and version → requests in flight, over all workers."""
 
 
 @dataclass(slots=True)
@@ -99,15 +88,12 @@ class Rebalancer:
     status: Callable[[Engine], EngineStatus]
     observer: MoveObserver
     interval: float
-    capacity: float
-    """Requests in flight that an engine serves well, unless it queues requests at fewer."""
     current: Callable[[], bool] = lambda: True
     """Whether the views are current; nothing is planned from stale views."""
     now: Callable[[], int] = lambda: time.time_ns() // 1000
     """Unix microseconds."""
     clock: Callable[[], float] = time.monotonic
     # Mutable:
-    _demand: Demand = field(default_factory=Demand)
     _loads: dict[str, float] = field(default_factory=dict)
     """Engine → when its last known load was in progress."""
     _busy: set[str] = field(default_factory=set)
@@ -118,7 +104,7 @@ class Rebalancer:
 
     async def run(self, fence: Fence) -> None:
         """Until cancelled. Raises FencedError."""
-        self._demand, self._loads, self._busy = Demand(), {}, set()
+        self._loads, self._busy = {}, set()
         async with asyncio.TaskGroup() as moving:
             while True:
                 with contextlib.suppress(StoreUnavailableError):
@@ -136,70 +122,65 @@ class Rebalancer:
             moving.create_task(self._carry_out(here, fence), name=f"moves on {name}")
 
     async def planned(self) -> list[Move]:
-        """Sample the demand and plan for all fleets. Raises StoreUnavailableError."""
-        uses = await self._sample()
+        """Plan for all fleets. Raises StoreUnavailableError."""
         if self._generation != self.catalog.generation:
             self._generation, self._known = self.catalog.generation, {}
-        candidates = self._demand.versions() | self.catalog.pins | self._with_minimum()
+        self._note_loads()
+        candidates = self.catalog.pins | self._with_minimum()
         moves: list[Move] = []
         for base in {engine.base_model for engine in self.catalog.engines.values()}:
-            fleet = [e for e in self.catalog.fleet(base) if e.name in uses]
-            snapshot = await self._snapshot(base, fleet, uses, candidates)
-            moves += await asyncio.to_thread(plan, snapshot)  # 0.1 s for 500 engines
+            if await self._plan(base, candidates, None):  # mostly not, and then nothing more is asked
+                holding = sorted({e.name for e in self.catalog.fleet(base)} & self.residency.engines())
+                moves += await self._plan(base, candidates, await self._uses(holding))
         return [move for move in moves if move.engine not in self._busy]
 
-    async def _sample(self) -> dict[str, _Use]:
-        now = self.clock()
-        uses: dict[str, _Use] = {}
-        in_flight = defaultdict[str, float](float)
-        holders = self.residency.engines()
-        for names in _portions(list(self.catalog.engines)):
-            holding = [name for name in names if name in holders]
-            in_store = await self.store.use(holding) if holding else {}
-            await asyncio.sleep(0)
-            for name in names:
-                if (engine := self.catalog.engines.get(name)) is not None:
-                    use = uses[name] = _Use(*in_store.get(name, ({}, {})), self.status(engine))
-                    for version, count in use.leases.items():
-                        in_flight[version] += count
-                    in_flight[f"{BASE}{name}"] = max(0, use.status.requests - sum(use.leases.values()))
-                if name in holders and SlotState.LOADING in self.residency.placed(name).values():
-                    self._loads[name] = now
-        self._demand.sample(in_flight, now)
+    async def _plan(self, base: str, candidates: set[str], uses: Uses | None) -> Sequence[Move]:
+        """Without `uses`: as if nothing were in use, and every engine had room."""
+        snapshot = await self._snapshot(base, candidates, uses)
+        return await asyncio.to_thread(plan, snapshot)  # 0.1 s for 500 engines
+
+    async def _uses(self, engines: Sequence[str]) -> Uses:
+        uses: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}
+        for names in _portions(engines):
+            uses |= await self.store.use(names)
         return uses
 
-    async def _snapshot(
-        self, base: str, fleet: Sequence[Engine], uses: dict[str, _Use], candidates: set[str]
-    ) -> FleetSnapshot:
+    def _note_loads(self) -> None:
+        now = self.clock()
+        for name in self.residency.engines():
+            if self.residency.held(name).loading:
+                self._loads[name] = now
+
+    async def _snapshot(self, base: str, candidates: set[str], uses: Uses | None) -> FleetSnapshot:
         """`candidates`: versions to plan for although they may be nowhere."""
         engines: list[PlannedEngine] = []
-        for some in _portions(fleet):
-            engines += (self._engine(engine, uses[engine.name]) for engine in some)
+        for some in _portions(list(self.catalog.fleet(base))):
+            engines += (self._engine(engine, uses) for engine in some)
             await asyncio.sleep(0)
         placed = {name for engine in engines for name in engine.held}
         versions = (self._version(name, base) for name in sorted(placed | candidates))
         return FleetSnapshot(tuple(engines), tuple(v for v in versions if v is not None))
 
-    def _engine(self, engine: Engine, use: _Use) -> PlannedEngine:
-        status, name = use.status, engine.name
+    def _engine(self, engine: Engine, uses: Uses | None) -> PlannedEngine:
+        ages, leases = (uses or {}).get(engine.name, ({}, {}))
+        status, name = self.status(engine), engine.name
         placed_versions = {
             version: PlacedVersion(
                 state,
-                leased=version in use.leases,
-                idle=use.ages[version] / 1000 if version in use.ages else math.inf,
+                leased=version in leases,
+                idle=ages[version] / 1000 if version in ages else math.inf,
             )
             for version, state in self.residency.placed(name).items()
         }
         return PlannedEngine(
             name,
-            engine.slots,
+            engine.slots if uses is not None else engine.slots * AMPLE,
             engine.max_rank,
             engine.domain,
             engine.all_labels,
             serves=status.serves and engine.takes_requests and not engine.moving,
             open=status.open and engine.loads and engine.takes_adapters and name not in self._busy,
-            capacity=min(self.capacity, status.queues_at or math.inf),
-            base_load=self._demand.mean(f"{BASE}{name}"),
+            requests=status.requests,
             load_ms=status.load_ms,
             since_load=self.clock() - self._loads.get(name, -math.inf),
             weight=status.weight,
@@ -220,8 +201,6 @@ class Rebalancer:
         return PlannedVersion(
             name,
             version.rank,
-            demand=self._demand.mean(name),
-            peak=self._demand.peak(name) if self._demand.knows_the_past else math.inf,
             requires=self.loader.requires(version.tenant),
             min_replicas=adapter.min_replicas if version.number == adapter.live else 0,
             max_replicas=adapter.max_replicas,

@@ -114,6 +114,15 @@ class Gateway:
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, **query: str) -> Any:
         """Call the API and return the JSON. Raises GatewayError with the gateway's message."""
+        return self._call(method, path, body, query).json()
+
+    def metrics(self) -> str:
+        """The exposition for Prometheus. Raises GatewayError."""
+        return self._call("GET", "/metrics").text
+
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, query: dict[str, str] | None = None
+    ) -> httpx2.Response:
         try:
             answer = httpx2.request(
                 method,
@@ -128,7 +137,7 @@ class Gateway:
             raise GatewayError(f"{method} {path}: {error!r}") from error
         if answer.is_error:
             raise GatewayError(f"{method} {path}: {answer.status_code} {answer.text}")
-        return answer.json()
+        return answer
 
     def stop(self) -> None:
         """SIGTERM, so that metered usage is flushed, then SIGKILL."""

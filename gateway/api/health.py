@@ -90,6 +90,7 @@ def known(state: State) -> dict[str, Series]:
     engines = state.pool.states()
     healthy = [s for s in engines if s.healthy]
     fleets = state.engine_demand.loads.items()
+    changes = residency.churn()
     return {
         "florin_adapter_info": [((v.adapter, v.tenant, v.base_model), 1) for v in served],
         "florin_adapter_holders": [((v.adapter,), len(residency.holders(v.engine_name))) for v in served],
@@ -102,6 +103,11 @@ def known(state: State) -> dict[str, Series]:
         "florin_engine_waiting": [((s.engine.name,), s.waiting) for s in healthy],
         "florin_engines_wanted": list(state.engine_demand.wanted().items()),
         "florin_fleet_engines": [((base,), load.engines) for base, load in fleets],
+        "florin_placement_changes": [
+            (("load",), changes.loads),
+            (("eviction",), changes.evictions),
+            (("undone",), changes.undone),
+        ],
         "florin_fleet_capacity": [((base,), load.capacity) for base, load in fleets],
         "florin_fleet_requests": [((base,), load.requests) for base, load in fleets],
         "florin_fleet_slots": [((base,), load.slots) for base, load in fleets],

@@ -147,7 +147,6 @@ async def build(
         engine_demand = EngineDemand(
             engines.pool,
             engines.leases.unplaced,
-            capacity=settings.engine_capacity,
             slo_ttft=settings.slo_ttft,
         )
         people = open_people(context, registry)

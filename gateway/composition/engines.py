@@ -189,7 +189,6 @@ def _status(engines: Engines, engine: Engine) -> EngineStatus:
     return EngineStatus(
         serves=not view.blocked,
         open=not view.closed and not view.doubtful and view.share >= 1,
-        queues_at=state.concurrency,
         load_ms=view.costs.load(TYPICAL_RANK),
         requests=state.running + state.waiting,
         weight=engines.token_costs.of(engine),
@@ -242,7 +241,6 @@ def build_reconciler(
             partial(_status, engines),
             context.metrics,
             settings.placement_interval,
-            settings.engine_capacity,
             current=lambda: follower.connected,
             now=context.clock.now,
         ),

@@ -60,8 +60,6 @@ class ReloadTargets:
         self.reconciler.probe_timeout = self.reconciler.collector.probe_timeout = probing
         self.reconciler.reload_interval = self.reconciler.evacuation.pause = settings.reload_interval
         self.reconciler.rebalancer.interval = settings.placement_interval
-        self.reconciler.rebalancer.capacity = settings.engine_capacity
-        state.engine_demand.capacity = settings.engine_capacity
         state.engine_demand.slo_ttft = settings.slo_ttft
         self.reconciler.stopped.hours = settings.stopped_engine_hours
         self.reconciler.collector.grace = settings.artifact_grace * 3600

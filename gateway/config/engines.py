@@ -160,14 +160,8 @@ class EngineSettings(BaseModel):
     )
     placement_interval: NonNegativeFloat = Field(
         2.0,
-        description="Seconds between plans of the placement: replicas of adapters whose engines are busy, "
-        "fewer of idle ones, minimums. 0: adapters are loaded only when they are called.",
-        json_schema_extra=RELOAD,
-    )
-    engine_capacity: PositiveInt = Field(
-        64,
-        description="Requests in flight that an engine serves well. Above 70 % of it, adapters get replicas "
-        "on other engines. If an engine queues requests below this number, Florin uses the lower one.",
+        description="Seconds between plans of the placement: minimum and maximum replicas, pinned adapters, "
+        "changed labels. 0: adapters are loaded only when they are called.",
         json_schema_extra=RELOAD,
     )
     slo_ttft: PositiveFloat = Field(

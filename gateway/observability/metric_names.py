@@ -27,7 +27,7 @@ METRICS: Final[dict[str, str]] = {
     "florin_engines_wanted": "Engines that an autoscaler should run for the load of a base model, by GPU "
     "type.",
     "florin_fleet_engines": "Engines of the base model that take requests and answer.",
-    "florin_fleet_capacity": "Requests in flight that these engines serve well.",
+    "florin_fleet_capacity": "Requests that these engines run at a time, as far as known.",
     "florin_fleet_requests": "Requests to the base model and its adapters, on engines or waiting for one.",
     "florin_fleet_slots": "Slots of these engines.",
     "florin_fleet_adapters": "Slots in use by requests in flight, and adapters that wait for one.",
@@ -67,6 +67,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_placement_moves_total": "Moves of the placement planner that were carried out, by kind: "
     "`replicate`, `drop`, `prefetch`.",
     "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
+    "florin_placement_changes": "Changes of the placement in the last ten minutes, by kind: `load`, "
+    "`eviction`, and `undone`: loads whose version was evicted within a minute, and evictions whose version "
+    "had a slot again within a minute.",
     "florin_engine_up": "1 while the engine answers health probes, else 0.",
     "florin_engine_hung": "1 while the engine answers health probes but hangs, so that it gets no requests "
     "(maximum over workers).",
@@ -187,6 +190,7 @@ AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
     "florin_engine_slots_used": ("engine",),
     "florin_engine_running": ("engine",),
     "florin_engine_waiting": ("engine",),
+    "florin_placement_changes": ("kind",),
     "florin_engines_wanted": ("base_model", "gpu_type"),
     "florin_fleet_engines": ("base_model",),
     "florin_fleet_capacity": ("base_model",),

@@ -31,14 +31,12 @@ class EngineDemand:
         pool: Pool,
         unplaced: Unplaced,
         *,
-        capacity: float,
         slo_ttft: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`capacity`: requests in flight that an engine serves well; `slo_ttft`: seconds."""
+        """`slo_ttft`: seconds."""
         self._pool = pool
         self._unplaced = unplaced
-        self.capacity = capacity
         self.slo_ttft = slo_ttft
         self._clock = clock
         # Mutable:
@@ -87,7 +85,7 @@ class EngineDemand:
         slots = 0
         for state in serving:  # all engines, every second: in one pass
             view = state.view
-            capacity += min(self.capacity, state.concurrency or math.inf)
+            capacity += state.credit.runs
             slots += state.engine.slots
             requests += view.in_flight + view.others_in_flight
             adapters += view.active

@@ -85,7 +85,7 @@ class EngineScraper:
         self._refused.discard(engine)
 
     def _refuse(self, state: EngineState, error: Exception) -> None:
-        state.concurrency = state.running = state.waiting = 0
+        state.running = state.waiting = 0
         state.kv_usage = None
         engine = state.engine.name
         self._metrics.sample_refused(engine)
@@ -96,7 +96,6 @@ class EngineScraper:
 
 def _record_load(state: EngineState, reading: EngineMetrics, known: tuple[int, int]) -> None:
     """`known`: this worker's and the other workers' requests there when the scrape began."""
-    state.concurrency = reading.running if reading.waiting and state.waiting else 0
     state.running, state.waiting = reading.running, reading.waiting
     state.scraped(reading.running, reading.waiting, *known)
     if reading.sample is not None:

@@ -261,8 +261,6 @@ class EngineState:
     waiting: int = 0
     kv_usage: float | None = None
     """Part of its KV cache that is in use; None: not known."""
-    concurrency: int = 0
-    """Requests that it ran while its queue was not empty at two probes in a row; 0: its queue is empty."""
     credit: EngineCredit = field(default_factory=EngineCredit)
     """How many requests may be on it at a time, over all workers."""
     limited: bool = False

@@ -120,11 +120,13 @@ class Fleets:
         else:
             suspect = self.suspect(engine)
             view.closed = "suspect: versions loaded there fail verification" if suspect else ""
-        pins = self._pool.catalog.pins
+        pins, holders = self._pool.catalog.pins, self._residency.holders
         view.pinned = 0
-        if pins:
-            slots = view.held.items()
-            view.pinned = sum(v in pins and s.placement.state is not SlotState.CACHED for v, s in slots)
+        if pins:  # each protects its version's last holder
+            view.pinned = sum(
+                v in pins and s.placement.state is not SlotState.CACHED and set(holders(v)) <= {view.name}
+                for v, s in view.held.items()
+            )
         share = 1.0 if state.slow_from is None else self._share(state, state.slow_from)
         if share != view.share or view.doubtful != state.ejection.probed:
             view.share, view.doubtful = share, state.ejection.probed

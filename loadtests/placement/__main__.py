@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 import uvloop
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from deploy.demo.engine_env import ensure_engine_env
@@ -105,9 +106,11 @@ def _measure(
         uvloop.run(call(gateway.url, keys, fleet.model, WARMING, len(WARMING)))
         for workload in WORKLOADS:
             todo = questions(fleet.model, workload, options.requests, options.seed + number)
-            loads = _loads(fleet)
+            loads, (evictions, undone) = _loads(fleet), _churn(gateway)
             run = uvloop.run(call(gateway.url, keys, fleet.model, todo, options.callers))
-            results[workload][name].append(figures(run, _loads(fleet) - loads))
+            evictions_then, undone_then = _churn(gateway)
+            churn = evictions_then - evictions, undone_then - undone
+            results[workload][name].append(figures(run, _loads(fleet) - loads, *churn))
             errors += [f"{name}, {workload}: {error}" for error in run.errors]
     for engine in fleet.engines:
         empty(engine, fleet.model)
@@ -117,6 +120,19 @@ def _measure(
 def _loads(fleet: Fleet) -> int:
     """Loads that the engines were asked for."""
     return sum(e.log.read_text(errors="replace").count("POST /v1/load_lora_adapter") for e in fleet.engines)
+
+
+def _churn(gateway: Gateway) -> tuple[float, float]:
+    """Evictions, and loads and evictions undone within a minute; a contestant takes less than the ten minutes
+    of which the latter tells."""
+    samples = [
+        sample for family in text_string_to_metric_families(gateway.metrics()) for sample in family.samples
+    ]
+    evictions = sum(s.value for s in samples if s.name == "florin_evictions_total")
+    undone = sum(
+        s.value for s in samples if s.name == "florin_placement_changes" and s.labels["kind"] == "undone"
+    )
+    return evictions, undone
 
 
 if __name__ == "__main__":

@@ -18,13 +18,18 @@ Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 """Contestant → figures, round by round."""
 
 
-def figures(run: Run, loads: int) -> dict[str, float]:
+def figures(run: Run, loads: int, evictions: float, undone: float) -> dict[str, float]:
+    """`undone`: how many loads and evictions, some of them from before, were undone within a minute."""
+    per_thousand = 1000 / max(1, run.engines.total())
     return {
         "answers_per_second": round(run.engines.total() / run.seconds, 2),
         "ttft_p50_ms": round(percentile(run.first_token, 0.5) * 1000, 1),
         "ttft_p99_ms": round(percentile(run.first_token, 0.99) * 1000, 1),
         "busier_engine": round(max(run.engines.values(), default=0) / max(1, run.engines.total()), 3),
         "loads": loads,
+        "loads_per_thousand": round(loads * per_thousand, 1),
+        "evictions_per_thousand": round(evictions * per_thousand, 1),
+        "undone_per_thousand": round(undone * per_thousand, 1),
         "errors": len(run.errors),
     }
 
@@ -54,7 +59,10 @@ def _ratio(
 def show(console: Console, workload: str, medians: Mapping[str, Any]) -> None:
     table = Table(title=f"{workload}: medians; ratios above 1: {MINE} is better", title_justify="left")
     table.add_column("policy", no_wrap=True)
-    headings = ("answers /s", "TTFT p50 ms", "p99 ms", "busier engine", "loads", "throughput", "p50", "p99")
+    headings = (
+        "answers /s", "TTFT p50 ms", "p99 ms", "busier engine", "loads /1000", "evictions /1000",
+        "undone /1000", "throughput", "p50", "p99",
+    )  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="right")
     for name, figures in medians.items():
@@ -65,7 +73,9 @@ def show(console: Console, workload: str, medians: Mapping[str, Any]) -> None:
             f"{figures['ttft_p50_ms']:,.0f}",
             f"{figures['ttft_p99_ms']:,.0f}",
             f"{figures['busier_engine']:.0%}",
-            f"{figures['loads']:.0f}",
+            f"{figures['loads_per_thousand']:.0f}",
+            f"{figures['evictions_per_thousand']:.0f}",
+            f"{figures['undone_per_thousand']:.0f}",
             *(
                 "" if name == MINE else f"{r['median']:.2f} ({r['least']:.2f} to {r['most']:.2f})"
                 for r in ratios

@@ -80,6 +80,10 @@ def simulate(  # noqa: PLR0917 - options
     engines: Annotated[int, typer.Option(min=1)] = 8,
     slots: Annotated[list[int], typer.Option(min=1, help="GPU slots of an engine; repeatable")] = SLOTS,
     cpu_slots: Annotated[int, typer.Option(help="adapters in an engine's CPU memory")] = 64,
+    seats: Annotated[
+        int, typer.Option(min=1, help="requests that an engine runs at a time")
+    ] = Hardware().max_sequences,
+    pin: Annotated[list[str], typer.Option(help="an adapter that is pinned: a5; repeatable")] = NONE,
     workers: Annotated[int, typer.Option(min=1)] = 1,
     rate: Annotated[float, typer.Option(min=0.001, help="requests per second; with --capacity a guess")] = 20,
     duration: Annotated[float, typer.Option(min=1, help="seconds of arrivals")] = 300,
@@ -113,7 +117,19 @@ def simulate(  # noqa: PLR0917 - options
     plans = [
         Job(
             each,
-            Site(engines, slot, cpu_slots, workers, slo_ttft, slo_itl, pool, labels, fair_queue),
+            Site(
+                engines,
+                slot,
+                cpu_slots,
+                workers,
+                slo_ttft,
+                slo_itl,
+                pool,
+                labels,
+                pins=frozenset(pin),
+                fair_queue=fair_queue,
+                hardware=Hardware(max_sequences=seats),
+            ),
             trace.stem if trace else load,
             rate,
             duration,
@@ -132,7 +148,8 @@ def simulate(  # noqa: PLR0917 - options
     settings = {
         "engines": engines, "cpu_slots": cpu_slots, "workers": workers, "rate": rate, "duration": duration,
         "slo_ttft": slo_ttft, "slo_itl": slo_itl, "seeds": seeds, "prefixes": prefixes,
-        "big_ranks": big_ranks, "pool": pool, "labels": labels, "fair_queue": fair_queue,
+        "big_ranks": big_ranks, "pool": pool, "labels": labels, "fair_queue": fair_queue, "seats": seats,
+        "pins": pin,
     }  # fmt: skip
     try:
         done = _all(plans, jobs, find_capacity=find_capacity)

@@ -22,7 +22,6 @@ _MODIFIERS: dict[str, dict[str, Any]] = {
     "cancel": {"cancel": True},
     "wait": {"cancel": False},
     "probes": {"probes": PROBES},
-    "planner": {"planner": True},
     "no-affinity": {"affinity": False},
 }
 NAMES = [*POLICIES, *_SPECIAL]

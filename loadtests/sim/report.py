@@ -30,7 +30,8 @@ MINE = "cost"
 def show_courses(console: Console, title: str, courses: Courses) -> None:
     table = _table(
         title, "policy", "attained", "goodput /s", "TTFT p50 s", "p99 s", "worst decile s", "GPU hits",
-        "from disk", "loads", "moves", "prefixes", "max/mean", "Jain", "refused", "cancelled",
+        "from disk", "loads /1000", "evicted /1000", "undone", "prefixes",
+        "max/mean", "Jain", "refused", "cancelled",
     )  # fmt: skip
     for name, seeds in courses.items():
         mean = means(seeds)
@@ -43,8 +44,9 @@ def show_courses(console: Console, title: str, courses: Courses) -> None:
             f"{mean['worst_decile_ttft']:.2f}",
             f"{mean['hit_ratio']:.0%}",
             f"{mean['disk_ratio']:.0%}",
-            f"{mean['loads']:,.0f}",
-            f"{mean['moves']:,.0f}",
+            f"{mean['loads_per_thousand']:,.1f}",
+            f"{mean['evictions_per_thousand']:,.1f}",
+            f"{mean['undone']:.0%}",
             f"{mean['prefix_ratio']:.0%}",
             f"{mean['max_mean_load']:.2f}",
             f"{mean['jain']:.3f}",
@@ -172,7 +174,7 @@ def _spread(seeds: Sequence[float]) -> str:
 
 def _table(title: str, first: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
     return table

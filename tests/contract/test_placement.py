@@ -140,6 +140,15 @@ async def test_all_pinned_says_so(installation):
     assert await claim(installation.store, "c") == Claim(CLAIMED, "e1", victim="b", unload=("b",))
 
 
+async def test_a_pin_protects_the_last_holder_only(installation):
+    await put(installation, "a", "b")
+    await claim(installation.store, "a", "e2", replica=True)
+    await installation.store.confirm("a", "e2", owner="w1", grace_ms=0)
+    await installation.store.commit([Change("pin", "a", "{}"), Change("pin", "b", "{}")])
+    assert await claim(installation.store, "c") == Claim(CLAIMED, "e1", victim="a", unload=("a",))
+    assert await claim(installation.store, "d", "e2", slots=1) == Claim(PINNED, "e2")
+
+
 async def test_a_full_engine_drains_its_least_recently_used(installation):
     await put(installation, "a", "b")
     await lease(installation, "a", "b", ttl=60_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
-from tests.integration.test_routing import ask, stream
+from tests.integration.test_routing import ask
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until
 
@@ -72,22 +71,6 @@ async def test_an_operator_asks_for_two_replicas_and_can_see_why_they_are_there(
         metrics = (await admin.get(f"{deployment.gateway.url}/metrics")).text
         assert 'florin_placement_moves_total{kind="replicate"} 2.0' in metrics
         assert not deployment.calls(), "nobody has called it"
-
-
-async def test_a_busy_adapter_is_opened_on_the_other_engine_too(tmp_path: Path, valkey_url: str, prefix: str):
-    async with site(tmp_path, valkey_url, prefix, engine_capacity=1) as (deployment, admin):
-        await ask(deployment, "acme")
-        for engine in deployment.engines:
-            engine.faults.update({"event_delay": 0.2})
-        endless = {"max_tokens": 1000, "extra_body": {"ignore_eos": True}}
-        running = [asyncio.create_task(stream(deployment, "acme", **endless)) for _ in range(8)]
-        await until(lambda: hold(deployment.gateway, "a", "b"))
-        (move,) = (await admin.get("explain/acme/support")).json()["moves"]
-        assert move["kind"] == "replicate"
-        assert move["why"].endswith("requests in flight on 1 engines")
-        for engine in deployment.engines:
-            engine.faults.update({"event_delay": 0.0})
-        await asyncio.gather(*running)
 
 
 async def test_a_tenants_requests_leave_an_engine_that_it_no_longer_allows_at_once(

@@ -10,8 +10,8 @@ It is changed only by the atomic operations below. Each change is an event in th
 Promises, held by tests/contract and tests/property:
 - An engine never has more placements in slots than the `slots` given in the claims, and never more in all
   than their `cpu_slots`.
-- A version that is pinned, loading or leased never loses its slot. Cached versions have none, and are dropped
-  least recently used first.
+- A version that is loading or leased never loses its slot, nor does a pinned one its last. Cached versions
+  have none, and are dropped least recently used first.
 - A version that is resident nowhere is loading on at most one engine at a time, for one owner; one that is
   resident on n engines, on at most n more. A load that is overruled because its engine is ignored loses its
   slot there, and its owner's `confirm` has no effect.

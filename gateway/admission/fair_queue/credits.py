@@ -16,6 +16,8 @@ HEADROOM: Final = 0.02
 """Fraction of the running requests that may wait in the engine's queue; at least one."""
 FIRST: Final = 16
 """Credit of an engine about which nothing is known."""
+ASSUMED: Final = 64
+"""Requests that such an engine is assumed to run at a time, until it is seen to queue fewer."""
 LEARNING_SECONDS: Final = 0.1
 """Time between two scrapes of an engine whose credit is used up, while it is growing."""
 LEARNED_SECONDS: Final = 0.5
@@ -37,9 +39,9 @@ class EngineCredit:
     seats: int = 0
     """`--max-num-seqs`; 0: unknown."""
     value: int = 0
-    saturated: bool = False
-    """It has had a queue: the credit grows in small steps from now on, which double as long as they
-    succeed."""
+    plateau: int = 0
+    """Requests that it ran while it had a queue; 0: it has had none. Afterwards the credit grows in small
+    steps, which double as long as they succeed."""
     _step: int = 1
     _last: tuple[int, int] = (0, 0)
     """Requests running and waiting at the last scrape."""
@@ -52,32 +54,39 @@ class EngineCredit:
     def most(self) -> int:
         return self.seats + headroom(self.seats) if self.seats else 1 << 20
 
+    @property
+    def runs(self) -> int:
+        """Requests that the engine runs at a time, as far as known."""
+        return self.plateau or self.seats or max(ASSUMED, self.value)
+
     def registered(self, seats: int) -> None:
         """The engine's registration says how many requests it runs at a time; 0: nothing."""
         if seats != self.seats:
-            self.seats, self.value, self.saturated, self._step = seats, 0, False, 1
+            self.seats, self.value, self.plateau, self._step = seats, 0, 0, 1
             self.__post_init__()
 
     def scraped(self, running: int, waiting: int, in_flight: int) -> None:
         """The engine's metrics. `in_flight`: requests on it, as far as known, when they were asked for."""
         (ran, waited), self._last = self._last, (running, waiting)
         spare = headroom(running)
+        if self.plateau:
+            self.plateau = max(self.plateau, running)
         if waiting > 2 * spare:
             self._step = 1
             if waited > 2 * headroom(ran) and 0 < running <= ran:
-                self.saturated = True
+                self.plateau = ran
                 self.value = min(self.value, ran + headroom(ran))
         elif waiting > spare:
             self._step = 1
         elif in_flight >= self.value and self.value < self.most:
-            more = self._step if self.saturated else self.value
+            more = self._step if self.plateau else self.value
             self.value = min(self.most, self.value + more)
             self._step = min(2 * self._step, self.value)
 
     def wants_scrape(self, now: float) -> bool:
         """Whether to scrape the engine now, because its credit is used up and may be too small. Notes that it
         is done."""
-        settled = self.saturated or self.value >= self.most
+        settled = self.plateau > 0 or self.value >= self.most
         due = now - self._asked >= (LEARNED_SECONDS if settled else LEARNING_SECONDS)
         if due:
             self._asked = now

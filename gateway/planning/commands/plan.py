@@ -30,7 +30,20 @@ app = typer.Typer()
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s)?")
 _MILLION = 1_000_000
 SLOTS, SEEDS = [8, 16, 32, 64], [11]
-WORKLOADS = ("W1", "W1i", "W2", "hot", "drift", "noisy", "bursts", "shares", "flood")
+WORKLOADS = (
+    "W1",
+    "W1i",
+    "W2",
+    "hot",
+    "drift",
+    "noisy",
+    "bursts",
+    "shares",
+    "flood",
+    "diurnal",
+    "flash",
+    "mixed",
+)
 MODEL = (
     f"The engine model is vLLM 0.8.5 with Llama-3.1-8B on one {REFERENCE}; other GPU types are that model "
     "with its compute times divided by their speed. Measure with your model before you buy."

@@ -69,7 +69,8 @@ class _Elsewhere:
 
 @dataclass(slots=True)
 class _Survey:
-    """The unpinned versions in an engine's slots, least recently used first."""
+    """The versions in an engine's slots that are not pinned there, least recently used first. A pin protects
+    a version's last holder."""
 
     idle: list[str]
     """What can be evicted at once: lost ones first, whatever leases remain from the dead process; then
@@ -222,7 +223,7 @@ class PlacementRules:
             return take()
 
         # 4. A victim. More than one only if the engine now has fewer slots than before.
-        survey = self._survey(engine)
+        survey = self._survey(engine, set(ignore))
         if len(survey.idle) >= over:
             return take(survey.idle[:over])
         if survey.unpinned < over:
@@ -247,14 +248,14 @@ class PlacementRules:
                 elsewhere.leaving += 1
         return elsewhere
 
-    def _survey(self, name: str) -> _Survey:
+    def _survey(self, name: str, ignored: set[str]) -> _Survey:
         engine, now = self._engine(name), self._clock()
         engine.leases = {lease: until for lease, until in engine.leases.items() if until > now}
         used = {version for version, _ in engine.leases}
         unpinned = [
             (version, self._standing(name, version)[0])
             for version in _oldest_first(engine.recency)
-            if version not in self._pins
+            if version not in self._pins or self._elsewhere(version, name, ignored).holders
         ]
         idle = [
             (version, state)

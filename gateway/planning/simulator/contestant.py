@@ -21,8 +21,6 @@ class Contestant:
     cpu_tier: bool = True
     """What loses its slot stays in CPU memory."""
     replicas: bool = True
-    planner: bool = False
-    """The leader plans where adapters should be."""
     affinity: bool = True
     """The engine that saw the beginning of a prompt last is preferred."""
     probes: int = 0

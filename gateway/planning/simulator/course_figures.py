@@ -38,8 +38,11 @@ class Figures:
     """Share of requests whose adapter was read from disk."""
     loads: int
     activations: int
-    moves: int
-    """Carried out for the planner."""
+    loads_per_thousand: float
+    evictions_per_thousand: float
+    """For a thousand requests, of all engines."""
+    undone: float
+    """Share of these loads and evictions that were undone within a minute."""
     prefix_ratio: float
     """Share of prompt tokens that came from prefix caches."""
     max_mean_load: float
@@ -77,7 +80,7 @@ def figures(course: Course, site: Site) -> Figures:
     for request in requests:
         if request.engine:
             load[request.engine] += request.end - request.arrival
-    good = sum(met_by.values())
+    good, churn = sum(met_by.values()), course.churn
     return Figures(
         requests=len(requests),
         attainment=good / len(requests),
@@ -90,7 +93,9 @@ def figures(course: Course, site: Site) -> Figures:
         disk_ratio=ratio[Tier.DISK],
         loads=sum(engine.loads for engine in course.engines),
         activations=sum(engine.activations for engine in course.engines),
-        moves=course.moves,
+        loads_per_thousand=1000 * churn.loads / len(course.requests),
+        evictions_per_thousand=1000 * churn.evictions / len(course.requests),
+        undone=churn.share_undone,
         prefix_ratio=sum(r.saved for r in requests) / sum(r.prompt for r in requests),
         max_mean_load=max(load.values()) * len(load) / (sum(load.values()) or 1.0),
         jain=jain(tenants),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from adapters.placement.churn import Changes
 from adapters.placement.requirements import NO_LABELS
 from gateway.admission.fair_queue.fleet_queue import Report
 from gateway.planning.simulator.claim_rules import PlacementRules
@@ -12,7 +13,6 @@ from gateway.planning.simulator.contestant import Contestant
 from gateway.planning.simulator.engine_model import EngineModel
 from gateway.planning.simulator.event_queue import Events
 from gateway.planning.simulator.hardware import Hardware
-from gateway.planning.simulator.leader import INTERVAL, Known, Leader
 from gateway.planning.simulator.placement_news import Mirror
 from gateway.planning.simulator.simulated_request import Outcome, Request
 from gateway.planning.simulator.worker import Worker
@@ -45,6 +45,8 @@ class Site:
     rank."""
     labels: bool = False
     """Every other engine has REGION, which BOUND requires."""
+    pins: frozenset[str] = frozenset()
+    """Adapters that are pinned."""
     fair_queue: bool = False
     weights: tuple[tuple[str, float], ...] = ()
     """Tenants' weights in the fair queue; 1 for all others."""
@@ -71,8 +73,7 @@ class Course:
     """From the first arrival to the last."""
     stopped: bool
     """Too many requests missed their objectives, so the rest was not simulated."""
-    moves: int = 0
-    """Carried out for the planner."""
+    churn: Changes
 
 
 class Simulation:
@@ -106,7 +107,9 @@ class Simulation:
             for n in range(site.engines)
         }
         self._mirror = Mirror(events)
-        self._rules = PlacementRules(lambda: int(events.now * 1000), changed=self._mirror.changed)
+        self._rules = PlacementRules(
+            lambda: int(events.now * 1000), pins=site.pins, changed=self._mirror.changed
+        )
         board: dict[str, Report] | None = {} if site.fair_queue else None
         self.workers = [
             Worker(
@@ -120,23 +123,12 @@ class Simulation:
             )
             for n in range(site.workers)
         ]
-        self.leader = self._elect() if contestant.planner and contestant.claims else None
         for engine in self.engines.values():
             engine.on_first, engine.on_end = self._first, self._end
             if not contestant.claims:
                 engine.on_tier = self._mirror.seen
         if contestant.claims:
             self._mirror.on_change = self._heard
-
-    def _elect(self) -> Leader:
-        return Leader(
-            engines=self.engines,
-            versions={r.adapter: Known(r.rank, r.requires) for r in self._requests if r.adapter},
-            views=self.workers[0].views,
-            residency=self._mirror.residency,
-            rules=self._rules,
-            events=self.events,
-        )
 
     @property
     def stopped(self) -> bool:
@@ -149,16 +141,15 @@ class Simulation:
 
     def course(self) -> Course:
         seconds = self._requests[-1].arrival if self._requests else 0.0
-        moves = self.leader.moves.total() if self.leader else 0
-        return Course(self._requests, list(self.engines.values()), seconds, self.stopped, moves)
+        return Course(
+            self._requests, list(self.engines.values()), seconds, self.stopped, self._mirror.residency.churn()
+        )
 
     def steps(self) -> Iterator[float]:
         """Run, and yield the time of each arrival and every so often afterwards."""
         events, workers = self.events, self.workers
         for n in range(len(workers)):
             events.at(EXCHANGE * n / len(workers), self._exchange, n)
-        if self.leader is not None:
-            events.at(INTERVAL, self._plan, self.leader)
         patience = self._site.slo_ttft if self._contestant.cancel else PATIENCE
         for number, request in enumerate(self._requests):
             request.deadline = request.arrival + patience
@@ -214,11 +205,6 @@ class Simulation:
     def _exchange(self, number: int) -> None:
         self.events.at(self.events.now + EXCHANGE, self._exchange, number)
         self.workers[number].flush(exchange=len(self.workers) > 1 or self._site.fair_queue)
-
-    def _plan(self, leader: Leader) -> None:
-        self.events.at(self.events.now + INTERVAL, self._plan, leader)
-        self.workers[0].flush()
-        leader.tick()
 
 
 def met(request: Request, site: Site) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from adapters.model import Placement, SlotState
@@ -18,7 +19,7 @@ class Mirror:
     """Tells `residency` of each change of the placement, and then `on_change`."""
 
     def __init__(self, events: Events) -> None:
-        self.residency = Residency(lambda: events.now)
+        self.residency = Residency(lambda: events.now, window=math.inf)
         self.on_change: Callable[[str], None] = lambda _version: None
         self._events = events
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adapters.placement.residency import Residency
@@ -15,7 +16,6 @@ from gateway.planning.simulator.contestant import Contestant
 from gateway.planning.simulator.engine_model import EngineModel
 from gateway.planning.simulator.event_queue import Events
 from gateway.planning.simulator.fair_turns import Turns
-from gateway.planning.simulator.leader import unfit
 from gateway.planning.simulator.simulated_request import Request, Tier
 from gateway.routing.prefixes import PrefixMemory
 
@@ -232,7 +232,7 @@ class Worker:
             cpu_slots=engine.cpu_slots if self._contestant.cpu_tier else 0,
             owner=self.name,
             ttl_ms=CLAIM_MS,
-            ignore=unfit(self._engines, wait.requests[0].requires),
+            ignore=_unfit(self._engines, wait.requests[0].requires),
             replica=bool(wait.engine),
             grace_ms=GRACE_MS,
         )
@@ -348,3 +348,14 @@ def _load(view: EngineView) -> Load:
     for version in view.uses:
         versions |= bit_of(version)
     return Load(view.in_flight, view.pending, versions)
+
+
+def _unfit(engines: Mapping[str, EngineModel], requires: Mapping[str, str]) -> list[str]:
+    """Engines that lack a label."""
+    if not requires:
+        return []
+    return [
+        name
+        for name, engine in engines.items()
+        if any(engine.labels.get(label) != value for label, value in requires.items())
+    ]

@@ -39,6 +39,10 @@ TENANTS = 16
 DRIFT_SECONDS = 60.0
 HOT = 0.6
 FLOOD_BEGINS, FLOOD_SECONDS = 30.0, 60.0
+SWING = 0.9
+"""How far the rate rises and falls, as a fraction of its mean, in a day: the length of the workload."""
+BURST_SECONDS, BETWEEN_BURSTS, QUIET = 20.0, 30.0, 0.15
+"""Bursts of one adapter, and the rate between them, as a fraction of theirs."""
 NOISY = 0.5
 """Share of all requests that the noisy tenant sends in the middle third."""
 
@@ -155,6 +159,30 @@ def noisy(drawn: Drawn) -> Ints:
     return np.where(loud, usual // TENANTS * TENANTS, usual)
 
 
+def flash(drawn: Drawn) -> Ints:
+    """An adapter that is hardly called otherwise has most of the requests for a tenth of the time."""
+    usual = drawn.zipf(0.9, drawn.adapters)
+    end = drawn.arrival[-1] if len(drawn.arrival) else 0.0
+    crowd = _crowded(drawn.arrival / end) & (drawn.rng.random(len(drawn.arrival)) < HOT)
+    return np.where(crowd, drawn.adapters - 1, usual)
+
+
+def mixed(drawn: Drawn) -> Ints:
+    """Bursts of one adapter; the others take turns, each during one burst and the quiet after it."""
+    turn = (drawn.arrival // (BURST_SECONDS + BETWEEN_BURSTS)).astype(np.int64)
+    others = 1 + turn % (drawn.adapters - 1)
+    burst = _bursting(drawn.arrival) & (drawn.rng.random(len(drawn.arrival)) < 1 - QUIET)
+    return np.where(burst, 0, others)
+
+
+def _crowded(part: Floats) -> NDArray[np.bool_]:
+    return (part > 0.4) & (part < 0.5)
+
+
+def _bursting(arrival: Floats) -> NDArray[np.bool_]:
+    return arrival % (BURST_SECONDS + BETWEEN_BURSTS) < BURST_SECONDS
+
+
 def shares(drawn: Drawn) -> Ints:
     """All adapters, and so all tenants, have as many requests."""
     return drawn.rng.integers(drawn.adapters, size=len(drawn.arrival))
@@ -166,6 +194,8 @@ class Generator:
     choose: Callable[[Drawn], Ints]
     cv: float = 1.0
     """Coefficient of variation of the gaps between arrivals; 1: Poisson."""
+    rate: Callable[[Floats, float], Floats | NDArray[np.bool_]] | None = None
+    """Arrivals and the length of the workload → the rate then, as a fraction of the highest."""
     flood: float = 0.0
     """Times its share that tenant 0 sends besides, for FLOOD_SECONDS from FLOOD_BEGINS."""
 
@@ -180,6 +210,17 @@ WORKLOADS: dict[str, Generator] = {
     "bursts": Generator(874, locality, cv=4.0),
     "shares": Generator(64, shares),
     "flood": Generator(64, shares, flood=20.0),
+    "diurnal": Generator(
+        874,
+        lambda drawn: drawn.zipf(0.9, drawn.adapters),
+        rate=lambda arrival, seconds: (1 - SWING * np.cos(2 * np.pi * arrival / seconds)) / (1 + SWING),
+    ),
+    "flash": Generator(
+        874,
+        flash,
+        rate=lambda arrival, seconds: np.where(_crowded(arrival / seconds), 1.0, 1 - HOT),
+    ),
+    "mixed": Generator(6, mixed, rate=lambda arrival, _: np.where(_bursting(arrival), 1.0, QUIET)),
 }
 
 
@@ -204,6 +245,8 @@ def generate(
     shape = 1 / cv**2
     arrival = np.cumsum(arrivals.gamma(shape, 1 / (shape * rate), count))
     arrival = arrival[arrival < seconds]
+    if generator.rate:
+        arrival = arrival[choices.random(len(arrival)) < generator.rate(arrival, seconds)]
     among = adapters or generator.adapters
     adapter = generator.choose(Drawn(arrival, choices, among))
     if generator.flood:

@@ -25,12 +25,15 @@ def test_every_policy_is_sent_the_same(workload: str):
 
 def test_ratios_are_those_of_each_round():
     def measured(seconds: float, first_token: float) -> dict[str, float]:
-        return figures(Run(seconds, [first_token] * 3, Counter(e0=3, e1=1)), loads=2)
+        return figures(Run(seconds, [first_token] * 3, Counter(e0=3, e1=1)), loads=2, evictions=1, undone=1)
 
     found = summary(
         {"cost": [measured(2, 0.1), measured(4, 0.4)], "random": [measured(4, 0.2), measured(4, 0.2)]}
     )
     assert found["cost"]["busier_engine"] == 0.75
+    assert found["cost"]["loads_per_thousand"] == 500
+    assert found["cost"]["evictions_per_thousand"] == 250
+    assert found["cost"]["undone_per_thousand"] == 250
     assert found["cost"]["throughput_ratio"] == {"median": 1, "least": 1, "most": 1}
     assert found["random"]["throughput_ratio"] == {"median": 1.5, "least": 1, "most": 2}
     assert found["random"]["ttft_p99_ratio"] == {"median": 1.25, "least": 0.5, "most": 2}

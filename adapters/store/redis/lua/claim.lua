@@ -27,13 +27,13 @@ for i = 12, #ARGV do
   ignored[ARGV[i]] = 9 + 2 * (i - 12)
 end
 
--- Where else the version is: the engines that hold it, those that are loading it, loads that are overruled
+-- Where else a version is: the engines that hold it, those that are loading it, loads that are overruled
 -- because their engine is ignored, and how many engines have it in a slot.
-local function elsewhere()
+local function elsewhere(held)
   local holders, loaders, overruled, count = {}, {}, {}, 0
-  for _, name in ipairs(homes(version)) do
+  for _, name in ipairs(homes(held)) do
     if name ~= engine then
-      local state = standing(name, version)
+      local state = standing(name, held)
       if ignored[name] then
         if state == 'loading' then
           overruled[#overruled + 1] = name
@@ -70,13 +70,13 @@ end
 
 -- The versions in this engine's slots, least recently used first: those that can be evicted at once (lost
 -- ones first, whatever leases remain from the dead process; then leaving ones), those that could be marked
--- leaving, the one that is marked, and the unpinned.
+-- leaving, the one that is marked, and how many are not pinned here. A pin protects a version's last holder.
 local function survey()
   local used = leased()
   local idle, willing, leaving, unpinned = {}, {}, nil, 0
   local lost, drained = 0, 0
   for _, held in ipairs(redis.call('ZRANGE', RECENCY, 0, -1)) do
-    if redis.call('HEXISTS', KEYS[8], held) == 0 then
+    if redis.call('HEXISTS', KEYS[8], held) == 0 or elsewhere(held)[1] then
       unpinned = unpinned + 1
       local state = standing(engine, held)
       if state == 'lost' then
@@ -172,7 +172,7 @@ end
 if here == 'loading' then
   return {'loading', engine, ''}
 end
-local holders, loaders, overruled, count = elsewhere()
+local holders, loaders, overruled, count = elsewhere(version)
 local enough = max_replicas > 0 and count >= max_replicas
 
 -- 1. It is already here.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from adapters.errors import EngineError, StoreUnavailableError
 from adapters.model import Engine
+from adapters.placement.churn import Changes
 from adapters.reconcile.artifact_gc import held, plan
 from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation
 from adapters.reconcile.drift import of_engines
@@ -28,6 +29,8 @@ from gateway.tenants.operations.tenants import unmet
 _SIGNED_IN = "People who are signed in stay so for a day at most."
 _KILLED = -9
 _MINUTE = 60_000_000
+_FEW_CHANGES, _MUCH_UNDONE = 20, 0.5
+"""Loads and evictions in ten minutes, and the share of them undone, that are worth a warning."""
 _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 
 
@@ -48,6 +51,7 @@ async def diagnose(state: State) -> list[Diagnosis]:
         *disk,
         *of_engines(view),
         *of_registry(view),
+        of_churn(state.residency.churn()),
         *of_suspects(state),
         *of_requirements(state),
         *of_budgets(state),
@@ -55,6 +59,21 @@ async def diagnose(state: State) -> list[Diagnosis]:
         *exposed,
     ]
     return sorted(diagnoses, key=lambda d: _ORDER[d.status])
+
+
+def of_churn(changes: Changes) -> Diagnosis:
+    undone = changes.share_undone
+    message = (
+        f"{changes.loads} loads and {changes.evictions} evictions in the last ten minutes, {undone:.0%} of "
+        "them undone within a minute."
+    )
+    if changes.loads + changes.evictions < _FEW_CHANGES or undone <= _MUCH_UNDONE:
+        return Diagnosis("placement_churn", "ok", "", message)
+    return Diagnosis(
+        "placement_churn", "warning", "", message,
+        "Adapters evict each other: more are called at a time than there are slots. Raise --max-loras, or "
+        "add engines; unpin what need not be resident.",
+    )  # fmt: skip
 
 
 def of_suspects(state: State) -> list[Diagnosis]:

@@ -1,4 +1,4 @@
-"""What the leader does about the demand: the store's double, engines that remember what they are asked."""
+"""What the leader does for operators' wishes: the store's double, engines that remember what they are asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from adapters.drivers.driver import Listing
 from adapters.errors import EngineUnreachableError, FencedError
 from adapters.model import Adapter, Engine, ServingStatus, SlotState, Version, dump
-from adapters.placement.demand import WINDOW
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
 from adapters.reconcile.rebalancer import EngineStatus, Rebalancer
@@ -82,7 +81,7 @@ class Site:
         )  # fmt: skip
         self.rebalancer = Rebalancer(
             self.store, self.catalog, self.residency, self.engines, self.loader,  # type: ignore[arg-type]
-            lambda e: self.status.get(e.name, EngineStatus()), observer, interval=2.0, capacity=64.0,
+            lambda e: self.status.get(e.name, EngineStatus()), observer, interval=2.0,
             now=lambda: 5, clock=lambda: self.now,
         )  # fmt: skip
 
@@ -120,13 +119,6 @@ class Site:
         await self.sync()
         self.now += seconds
 
-    async def idle(self, seconds: float) -> None:
-        """Sample without moves."""
-        end = self.now + seconds
-        while self.now < end:
-            await self.rebalancer.planned()
-            self.now += 2.0
-
     def where(self, name: str) -> set[str]:
         return {e for e, state in self.residency.where(f"fl-{name}").items() if state is RESIDENT}
 
@@ -147,47 +139,27 @@ async def test_nothing_is_moved_where_nothing_is_asked_for(site):
     assert (site.engines.loads, site.engines.unloads, site.moved) == ([], [], [])
 
 
-async def test_a_hot_adapter_gets_replicas_and_loses_them_once_it_has_been_calm_for_long(site):
+async def test_demand_is_no_reason_to_move_anything(site):
     await site.adapter("a", on=("e1",))
-    await site.call("a", e1=96)
-    await site.tick()
-    assert len(site.where("a")) == 2
-    await site.call("a", e1=48, **{next(iter(site.where("a") - {"e1"})): 48})
-    await site.tick()
-    assert site.where("a") == {"e1", "e2", "e3"}
-    assert site.moved == ["replicate", "replicate"]
-    records = [json.loads(text) for text in await site.store.moves()]
-    assert [(r["kind"], r["version"], r["at"]) for r in records] == [("replicate", "t/a@v1", 5)] * 2
-    assert "96.0 requests in flight on 1 engines" in records[-1]["why"]
-    await site.call("a", e1=0, e2=0, e3=0)
-    for _ in range(5):
-        await site.tick()
-    assert len(site.where("a")) == 3, "it was hot a moment ago"
-    await site.idle(2 * WINDOW)
-    for _ in range(5):
-        await site.tick()
-    assert len(site.where("a")) == 1
-    assert len(site.engines.unloads) == 2
-    assert site.moved[2:] == ["drop", "drop"]
+    await site.adapter("b", on=("e1", "e2"))
+    for calls in (96, 0):
+        await site.call("a", e1=calls)
+        for _ in range(3):
+            await site.tick()
+    assert (site.engines.loads, site.engines.unloads, site.moved) == ([], [], [])
 
 
-async def test_a_new_leader_drops_nothing_before_it_knows_the_past(site):
-    await site.adapter("a", on=("e1", "e2"))
-    await site.tick()
-    await site.idle(WINDOW - 6)
-    await site.tick()
-    assert site.where("a") == {"e1", "e2"}
-    await site.idle(10)
-    await site.tick()
-    assert len(site.where("a")) == 1
-
-
-async def test_a_replica_in_use_is_not_dropped(site):
-    await site.adapter("a", on=("e1", "e2"))
-    await site.idle(WINDOW + 10)
+async def test_surplus_replicas_go_but_none_in_use(site):
+    await site.adapter("a", on=("e1", "e2"), max_replicas=1)
     await site.call("a", e1=1, e2=1)
     await site.tick()
     assert site.where("a") == {"e1", "e2"}
+    await site.call("a", e1=1, e2=0)
+    await site.tick()
+    assert site.where("a") == {"e1"}
+    assert site.moved == ["drop"]
+    (record,) = [json.loads(text) for text in await site.store.moves()]
+    assert (record["kind"], record["version"], record["at"]) == ("drop", "t/a@v1", 5)
 
 
 async def test_a_drop_looks_once_more_whether_the_version_is_in_use(site):
@@ -206,8 +178,7 @@ async def test_what_cannot_be_unloaded_now_is_dropped_all_the_same(site):
 
 
 async def test_who_has_lost_the_role_moves_nothing(site):
-    await site.adapter("a", on=("e1",))
-    await site.call("a", e1=96)
+    await site.adapter("a", min_replicas=1)
     await site.store.resign("reconciler", "w")
     with pytest.raises(ExceptionGroup) as caught:
         await site.tick()
@@ -222,6 +193,19 @@ async def test_a_minimum_is_reached_on_different_hosts(site):
     assert site.where("a") == {"e1", "e3"}
 
 
+async def test_a_minimum_takes_the_slot_of_what_rests_and_needs_none(site):
+    await site.put(Change("engine", "e2", None), Change("engine", "e3", None))
+    await site.adapter("a", on=("e1",), min_replicas=1)
+    await site.adapter("b", on=("e1",))
+    site.now += 1
+    await site.call("a", e1=1)
+    await site.call("a", e1=0)
+    site.now += 90
+    await site.adapter("c", min_replicas=1)
+    await site.tick()
+    assert (site.where("a"), site.where("b"), site.where("c")) == ({"e1"}, set(), {"e1"})
+
+
 async def test_what_the_owner_forbids_there_goes_and_comes_to_where_it_may_be(site):
     await site.put(Change("engine", "e3", dump(engine(3, region="eu"))))
     await site.adapter("a", on=("e1",), min_replicas=1)
@@ -233,42 +217,30 @@ async def test_what_the_owner_forbids_there_goes_and_comes_to_where_it_may_be(si
     assert "requires other labels" in json.loads((await site.store.moves())[-1])["why"]
 
 
-async def test_versions_of_an_engine_that_is_gone_are_loaded_elsewhere_while_they_are_called(site):
-    await site.adapter("a", on=("e1",))
-    await site.call("a", e1=4)
+async def test_what_is_pinned_is_loaded_elsewhere_when_its_engine_is_gone(site):
+    await site.adapter("a", on=("e1",), pinned=True)
+    await site.put(Change("pin", "fl-a", "{}"))
     await site.tick()
+    assert site.moved == []
     site.status["e1"] = EngineStatus(serves=False, open=False)
     await site.tick()
     assert site.moved == ["prefetch"]
     assert len(site.where("a") - {"e1"}) == 1
 
 
-@pytest.mark.parametrize("why", ["cordoned", "slow", "busy", "base model"])
-async def test_no_replica_is_opened_where_it_would_not_help(site, why):
-    await site.adapter("a", on=("e1",))
+@pytest.mark.parametrize("why", ["cordoned", "slow", "busy"])
+async def test_nothing_is_loaded_on_engines_that_take_no_loads(site, why):
+    await site.adapter("a", on=("e1",), min_replicas=2)
     for name in ("e2", "e3"):
         if why == "cordoned":
             changed = replace(site.catalog.engines[name], state="cordoned")
             await site.put(Change("engine", name, dump(changed)))
         elif why == "slow":
             site.status[name] = EngineStatus(open=False)
-        elif why == "busy":
-            site.rebalancer._busy.add(name)
         else:
-            site.status[name] = EngineStatus(requests=90)
-    await site.call("a", e1=96)
+            site.rebalancer._busy.add(name)
     await site.tick()
     assert site.engines.loads == []
-
-
-async def test_an_engine_that_queues_has_less_to_give(site):
-    await site.adapter("a", on=("e1",))
-    await site.call("a", e1=8)
-    await site.tick()
-    assert site.where("a") == {"e1"}
-    site.status["e1"] = EngineStatus(queues_at=8)
-    await site.tick()
-    assert len(site.where("a")) == 2
 
 
 async def test_what_is_not_served_is_not_planned_for(site):

@@ -18,7 +18,7 @@ BASE = Target(None, "base")
 
 
 def engine(name: str, gpu_type: str = "H100") -> Engine:
-    return Engine(name, f"http://127.0.0.1:{ord(name)}", "base", gpu_type, slots=4, max_rank=8)
+    return Engine(name, f"http://127.0.0.1:{ord(name)}", "base", gpu_type, slots=4, max_rank=8, seats=10)
 
 
 def version(name: str) -> Version:
@@ -37,7 +37,7 @@ class Worker:
         self.pool = Pool(catalog)
         self.pool.states()
         self.leases = Leases(self.pool, store, name, clock=clock)
-        self.demand = EngineDemand(self.pool, self.leases.unplaced, capacity=10, slo_ttft=2.0, clock=clock)
+        self.demand = EngineDemand(self.pool, self.leases.unplaced, slo_ttft=2.0, clock=clock)
 
     def at(self, seconds: float) -> dict[tuple[str, str], int]:
         """What is wanted after so many seconds of sampling."""
@@ -126,6 +126,7 @@ def test_engines_that_are_drained_are_not_counted_and_gpu_types_keep_their_mix(w
 def test_an_engine_that_queues_requests_is_worth_no_more_than_it_runs(workers):
     one, _ = workers
     state = one.pool.state("a")
-    state.concurrency = 3
+    for _ in range(2):
+        state.scraped(3, 5, 8, 0)
     one.demand.sample()
-    assert one.demand.loads["base"].capacity == 13
+    assert one.demand.loads["base"].capacity == 3 + 10

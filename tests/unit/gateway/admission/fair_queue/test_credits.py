@@ -1,4 +1,4 @@
-from gateway.admission.fair_queue.credits import FIRST, EngineCredit, headroom
+from gateway.admission.fair_queue.credits import ASSUMED, FIRST, EngineCredit, headroom
 
 
 def scrapes(credit: EngineCredit, seats: int, count: int) -> list[int]:
@@ -65,6 +65,17 @@ def test_scrapes_are_asked_for_at_most_so_often():
     scrapes(credit, 8, 3)
     assert not credit.wants_scrape(10.4)
     assert credit.wants_scrape(10.7)
+
+
+def test_what_an_engine_runs_is_its_seats_or_what_it_was_seen_to_run():
+    credit = EngineCredit(8)
+    assert credit.runs == 8
+    scrapes(credit, 4, 3)
+    assert credit.runs == 4
+    unknown = EngineCredit()
+    assert unknown.runs == ASSUMED
+    scrapes(unknown, 8, 3)
+    assert unknown.runs == 8
 
 
 def test_a_new_registration_counts_at_once():

@@ -1,10 +1,11 @@
-"""What `florin doctor` says of gateways."""
+"""What `florin doctor` says of gateways, and of adapters that evict each other."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.installation.doctor.operations.doctor import of_gateways
+from adapters.placement.churn import Changes
+from gateway.installation.doctor.operations.doctor import of_churn, of_gateways
 from gateway.runtime.gateways import Announcement, Death
 
 MINUTE = 60_000_000
@@ -27,3 +28,13 @@ def test_workers_that_died_are_a_warning():
     assert (found.check, found.status, found.subject) == ("worker_restarts", "warning", "gw")
     assert found.message.startswith("2 workers died within the last hour")
     assert found.message.endswith("the last 4 min ago (exit code 1).")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [(Changes(12, 3, 15), "ok"), (Changes(40, 40, 40), "ok"), (Changes(40, 40, 41), "warning")],
+)
+def test_adapters_that_evict_each_other_are_worth_a_warning(changes, status):
+    diagnosis = of_churn(changes)
+    assert (diagnosis.check, diagnosis.status) == ("placement_churn", status)
+    assert bool(diagnosis.remedy) == (status == "warning")
