@@ -155,7 +155,9 @@ class Lifecycle:
         requires = self.required_labels(plan, call)
         call.context = plan.context
         call.sold = plan.sold._replace(batch=True) if batch else plan.sold
-        grant = self.limiter.enter(plan.tenant, key, call) or await self.wait_for_grant(exchange, key, call)
+        grant = self.limiter.enter(plan.tenant, key, call, exchange.headers)
+        if grant is None:
+            grant = await self.wait_for_grant(exchange, key, call)
         if grant is not UNLIMITED:
             exchange.grant = grant
         labels = Labels(call.end_user, call.tag, plan.cost_centre)
@@ -217,7 +219,7 @@ class Lifecycle:
         return self.router.require_scoring(plan.target, plan.requires, call.scored)
 
     async def wait_for_grant(self, exchange: Exchange, key: Key, call: Call) -> Grant:
-        """Reserve what the request needs of its tenant's and its key's limits and budgets, or refuse it."""
+        """Reserve what the request needs of all limits that apply to it, or refuse it."""
         with exchange.scope:
             return await self.limiter.wait(key, call, exchange.headers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from adapters.errors import StoreUnavailableError
 from adapters.sources.staging_area import SourceRefusedError
 from adapters.sources.url_policy import Allowed
 from adapters.sources.web_client import guarded_connector
-from adapters.store.protocol.limits import FLOWS, RATES, Flow
 from gateway.composition.context import WorkerContext
 from gateway.composition.registry import Registry
 from gateway.config import Settings
@@ -27,9 +26,11 @@ from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import BATCH
 from gateway.tenants.directory import Directory
+from gateway.tenants.limits.allowances import Consumer, Counter
 from gateway.tenants.limits.budget_watch import BudgetWatch
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.limits.periods import period_of
+from gateway.tenants.terms import Measure
 
 log = logging.getLogger(__name__)
 
@@ -48,33 +49,33 @@ class LimitParts:
     prices: PriceList
     credit_limits: CreditLimits
 
-    async def used(self, subject: str, start: int, end: int) -> Mapping[int, int]:
-        """What the ledger says a subject used in [start, end), by flow; money as far as prices are known.
-        Raises StoreUnavailableError."""
-        whose, _, name = subject.partition(":")
-        key = self.directory.keys.get(name) if whose == "key" else None
-        tenant = key.tenant if key else name
-        known = self.directory.tenants.get(tenant)
-        try:
-            parts = await asyncio.to_thread(
-                tokens_used,
-                self.ledger,
-                tenant,
-                start,
-                end,
-                key=key.id if key else "",
-                since=known.created if known else 0,
-            )
-        except LedgerUnavailableError as error:
-            raise StoreUnavailableError(f"The ledger cannot be read: {error}") from error
-        tokens = sum(part.prompt + part.completion for part in parts)
-        money = sum(self._cost(tenant, part) for part in parts)
-        return {
-            Flow.TOKENS_PER_DAY: tokens,
-            Flow.TOKENS_PER_MONTH: tokens,
-            Flow.MONEY_PER_DAY: money,
-            Flow.MONEY_PER_MONTH: money,
-        }
+    async def used(self, consumer: Consumer, start: int, end: int) -> Mapping[Measure, int]:
+        """What the ledger says a consumer used in [start, end); money as far as prices are known, each
+        tenant's at its own. Raises StoreUnavailableError."""
+        members = (
+            self.directory.members(consumer.tenant)
+            if consumer.level == "organisation"
+            else [tenant for tenant in (self.directory.tenants.get(consumer.tenant),) if tenant]
+        )
+        used = dict.fromkeys((Measure.REQUESTS, Measure.TOKENS, Measure.MONEY), 0)
+        for member in members:
+            try:
+                parts = await asyncio.to_thread(
+                    tokens_used,
+                    self.ledger,
+                    member.name,
+                    start,
+                    end,
+                    key=consumer.key,
+                    adapter=consumer.adapter,
+                    since=member.created,
+                )
+            except LedgerUnavailableError as error:
+                raise StoreUnavailableError(f"The ledger cannot be read: {error}") from error
+            used[Measure.REQUESTS] += sum(part.requests for part in parts)
+            used[Measure.TOKENS] += sum(part.prompt + part.completion for part in parts)
+            used[Measure.MONEY] += sum(self._cost(member.name, part) for part in parts)
+        return used
 
     def _cost(self, tenant: str, part: Used) -> int:
         sold = Sold(part.adapter, part.base_model, part.service_tier == BATCH)
@@ -123,20 +124,24 @@ def build_limits(
     credit_limits = CreditLimits(ledger, directory, now)
     parts = LimitParts(context.settings, directory, ledger, prices, credit_limits)
 
-    async def used_now(subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
-        used = {}
-        for flow in flows:
-            assert RATES <= flow < FLOWS
-            start, end = period_of(flow, now())
-            used[flow] = (await parts.used(subject, start, end))[flow]
+    async def used_now(consumer: Consumer, counters: Sequence[Counter], timezone: str) -> Sequence[int]:
+        used = []
+        for counter in counters:
+            start, end = period_of(counter.window, now(), timezone)
+            used.append((await parts.used(consumer, start, end))[counter.measure])
         return used
 
     limiter = Limiter(
         *(store, context.name, directory, context.settings, metrics, prices),
         used=used_now, now=now, budget_of=credit_limits.budget,
     )  # fmt: skip  # one name a line says no more
-    credit_limits.changed = limiter.forget_terms
     watch = BudgetWatch(
         store, directory, metrics, used=parts.used, post=parts.post, now=now, budget_of=credit_limits.budget
     )
+
+    def changed() -> None:
+        limiter.forget_terms()
+        watch.forget_terms()
+
+    credit_limits.changed = changed
     return parts, limiter, watch

@@ -15,6 +15,14 @@ class LimitSettings(BaseModel):
         "them (`open`), and count what they used once it is back; or refuse them with 503 (`closed`).",
         json_schema_extra=RELOAD,
     )
+    max_tenant_users: int = Field(
+        100_000,
+        ge=1,
+        le=10**7,
+        description="End users, tags and sessions of one tenant that limits count at a time; those beyond it "
+        "are counted together. Each takes about 300 bytes in Redis, for as long as its requests count.",
+        json_schema_extra=RELOAD,
+    )
     budget_webhook: str = Field(
         "",
         description="http(s) URL to which Florin posts JSON once per budget and period, when the budget's "

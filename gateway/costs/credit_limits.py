@@ -24,8 +24,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Directory, Tenant
-from gateway.tenants.limits.needs import MOST_MONEY
-from gateway.tenants.terms import Budget, PrepaidBudget
+from gateway.tenants.terms import MOST_MONEY, Budget, PrepaidBudget
 from gateway.units import MICRO, Cents
 
 READ_SECONDS = 5.0

@@ -167,6 +167,8 @@ class Call:
     """The end user for reports, see `labels`: `safety_identifier`, else `user`."""
     tag: str | None = None
     """The label `metadata.tag`, for reports."""
+    session: str = ""
+    """The label `metadata.session`, for limits; empty: not given."""
     scored: str = ""
     """The field that asks for scores of the prompt's tokens; empty: none does."""
     estimate: int = 0
@@ -288,6 +290,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         user=given.get("user") or given.get("safety_identifier") or "",
         end_user=label_of(given.get("safety_identifier") or given.get("user")),
         tag=label_of(metadata.get("tag")) if type(metadata) is dict else None,
+        session=(label_of(metadata.get("session")) or "") if type(metadata) is dict else "",
         scored=_scored(endpoint, sent),
         encoding=sent.get("encoding_format", ""),
         results=sent.get("top_n", 0),

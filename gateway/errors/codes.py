@@ -221,20 +221,21 @@ CODES: dict[str, Code] = {
     "rate_limit_exceeded": Code(
         429,
         "rate_limit_exceeded",
-        "A tenant or key has reached its limit of requests or tokens per minute.",
+        "A tenant, key, organisation, adapter, end user or tag has reached its limit of requests or tokens "
+        "per minute; the message says which.",
         "Wait for `retry-after`: the request then has a place (docs/limits.md).",
     ),
     "concurrency_limit_exceeded": Code(
         429,
         "rate_limit_exceeded",
-        "A tenant or key has reached its limit of concurrent requests.",
+        "A tenant, key, organisation, adapter, end user or tag has reached its limit of concurrent requests.",
         "Wait for `retry-after`, and send fewer requests at a time.",
     ),
     "budget_exhausted": Code(
         429,
         "insufficient_quota",
-        "A tenant's or key's budget of tokens or money for the UTC day or month is used up.",
-        "Ask the operator to raise the budget, or wait for `retry-after`: the end of the period.",
+        "A budget of requests, tokens or money for a period is used up; the message says whose, and which.",
+        "Ask the operator to raise the budget, or wait for `retry-after`. A budget without an end has none.",
     ),
     "credits_exhausted": Code(
         429,
@@ -247,6 +248,12 @@ CODES: dict[str, Code] = {
         "insufficient_quota",
         "What is left of a budget is reserved by requests in flight, which may use less.",
         "Wait for `retry-after`. A smaller `max_tokens` reserves less.",
+    ),
+    "user_required": Code(
+        400,
+        _INVALID,
+        "The operator requires each request to name its end user, and this one names none.",
+        "Send `safety_identifier` (or `user`).",
     ),
     "max_output_exceeded": Code(
         400,

@@ -121,8 +121,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_errors_total": "Error responses, by error code.",
     "florin_failed_keys_total": "Unknown keys, tokens and sign-in links, by answer: `401`, or `429` for an "
     "address that has sent too many.",
-    "florin_limit_refusals_total": "Requests refused because of a tenant's or key's limit or budget, by "
-    "tenant and limit: a field of `limits` or `budget`, such as `tokens_per_minute`.",
+    "florin_limit_refusals_total": "Requests refused because of a limit or budget, by tenant, limit (such "
+    "as `tokens_per_minute`), level (`tenant`, `key`, `organisation`, `adapter`, `end user`, `tag`, "
+    "`session`; `request` for limits of one request), and whether it is in shadow and refused nothing.",
     "florin_batch_lines_total": "Lines of batches, by result: `completed`, `failed`, `preempted` (its "
     "seat was given to a request that waited; it runs again).",
     "florin_batches_ended_total": "Batches that ended, by status: `completed`, `failed`, `expired`, "
@@ -130,7 +131,7 @@ METRICS: Final[dict[str, str]] = {
     "florin_batches": "Batches by status.",
     "florin_batch_lines_waiting": "Lines of batches that have no answer yet.",
     "florin_batch_oldest_seconds": "Age of the oldest batch that has not ended; 0: there is none.",
-    "florin_budget_used_ratio": "Part of a tenant's budget that is used in the present UTC day or month, by "
+    "florin_budget_used_ratio": "Part of a tenant's budget that is used in its present window, by "
     "tenant and budget, reservations of requests in flight included.",
     "florin_gpu_provisioned_seconds_total": "GPU-seconds for which engines were provisioned.",
     "florin_gpu_busy_seconds_total": "GPU-seconds for which engines had attempts in flight.",

@@ -147,7 +147,9 @@ class Metrics:
         self._loop_blocked = self._counter("florin_loop_blocked_total", "cause")
         self._errors = self._counter("florin_errors_total", "code")
         self._failed_keys = self._counter("florin_failed_keys_total", "answer")
-        self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
+        self._limit_refusals = self._counter(
+            "florin_limit_refusals_total", "tenant", "limit", "level", "shadow"
+        )
         self._batch_lines = self._counter("florin_batch_lines_total", "result")
         self._batches_ended = self._counter("florin_batches_ended_total", "status")
         self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
@@ -372,8 +374,8 @@ class Metrics:
     def failed_key(self, refused: bool) -> None:  # noqa: FBT001  # a callback
         self._failed_keys.labels("429" if refused else "401").inc()
 
-    def limit_refusal(self, tenant: str, limit: str) -> None:
-        self._limit_refusals.labels(self._tenants(tenant), limit).inc()
+    def limit_refusal(self, tenant: str, limit: str, level: str, *, shadow: bool) -> None:
+        self._limit_refusals.labels(self._tenants(tenant), limit, level, str(shadow).lower()).inc()
 
     def budget_used(self, tenant: str, budget: str, ratio: float) -> None:
         self._budget_used.labels(self._tenants(tenant), budget).set(ratio)

@@ -58,7 +58,7 @@ def written(kind: Kind, value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value) if isinstance(value, str | Decimal) else ", ".join(value) or NONE
+    return str(value) if isinstance(value, str | Decimal) else ", ".join(map(str, value)) or NONE
 
 
 def duration(seconds: int) -> str:

@@ -7,7 +7,7 @@ inherited, and a wider one is refused. Their priority is the operator's to choos
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.errors import FlorinError
 from gateway.tenants.directory import TENANT_ROLES, Key
@@ -74,12 +74,17 @@ def _scopes(by: Key, key: Key) -> Scopes:
 
 
 def _at_most(what: str, most: T, requested: T) -> T:
-    inherited = {}
+    inherited: dict[str, Any] = {}
     for field in fields(most):
-        bound, value = getattr(most, field.name), getattr(requested, field.name)
+        bound: Any = getattr(most, field.name)
+        value: Any = getattr(requested, field.name)
         if bound is None or field.name == "warn_percent":
             continue
-        if value is None:
+        if isinstance(bound, tuple):  # all of both apply
+            inherited[field.name] = (*value, *(rule for rule in bound if rule not in value))
+        elif isinstance(bound, bool):
+            inherited[field.name] = bound or value
+        elif value is None:
             inherited[field.name] = bound
         elif value > bound:
             raise _wider(f"{what}.{field.name}", str(bound))

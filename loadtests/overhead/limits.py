@@ -9,6 +9,7 @@ import asyncio
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, cast
 
@@ -19,8 +20,9 @@ from gateway.costs.selling.cards import Assignment, RateCard, RateCards
 from gateway.dataplane.request import CHAT, Call
 from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Directory, Key, Role, Tenant
+from gateway.tenants.limits.allowances import Consumer, Counter
 from gateway.tenants.limits.limiter import Limiter
-from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
+from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Level, LimitRule, Limits, Measure, Window
 from gateway.units import Micros
 
 _PRICES = (Micros(10**6), Micros(10**6), Micros(10**7), Micros(0))
@@ -28,11 +30,18 @@ _CARD = RateCard("standard", "2020-01", "USD", *_PRICES, 0, 0, 0, "", 0)
 ROUNDS, REQUESTS = 15, 20_000
 _ALL = Limits(requests_per_minute=10**9, tokens_per_minute=10**11, concurrent=10**6)
 _BUDGET = Budget(tokens_per_day=10**14, money_per_month=Decimal(8_000_000))
+_USERS = Limits(
+    rules=(
+        LimitRule(Measure.TOKENS, Decimal(10**14), Window.DAY, Level.USER),
+        LimitRule(Measure.REQUESTS, Decimal(10**9), Window.FIVE_HOURS, Level.USER),
+    )
+)
 CASES = {
     "no limits": (NO_LIMITS, NO_BUDGET),
     "requests per minute": (Limits(requests_per_minute=10**9), NO_BUDGET),
     "rates and concurrency": (_ALL, NO_BUDGET),
     "rates, concurrency, two budgets": (_ALL, _BUDGET),
+    "two budgets of each end user": (_USERS, NO_BUDGET),
 }
 
 
@@ -41,9 +50,9 @@ class _Unused:
         raise AssertionError(f"{name}: the share should have sufficed")
 
 
-async def _no_usage(subject: str, flows: tuple[int, ...]) -> dict[int, int]:
-    del subject
-    return dict.fromkeys(flows, 0)
+async def _no_usage(consumer: Consumer, counters: Sequence[Counter], timezone: str) -> list[int]:
+    del consumer, timezone
+    return [0] * len(counters)
 
 
 def microseconds(limits: Limits, budget: Budget) -> list[float]:
@@ -59,14 +68,14 @@ def microseconds(limits: Limits, budget: Budget) -> list[float]:
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
     call = Call(
         CHAT, body, "support", stream=False, n=1, prompts=1, include_usage=False, continuous_usage=False,
-        user="", unknown=0, unknown_names=(), scored="", estimate=50, size=400,
+        user="", end_user="bob", unknown=0, unknown_names=(), scored="", estimate=50, size=400,
     )  # fmt: skip
-    applied = limiter._applied_limits(tenant, key)  # noqa: SLF001  # to give it a share
-    for account in applied.accounts:
-        rates, budgets = (0, 0), (0, 0, 0, 0)
-        share = Share(
-            (10**14,) * 6, 10**5, (10**8, 10**8), rates, budgets, budgets, budgets, 0, 0, wanted=False, due=()
-        )
+    limiter.enter(tenant, key, call)  # which makes its accounts; they get a share
+    for account in limiter.counters.accounts.values():
+        account.report(1, 0, most=1)
+        zeros = (0,) * len(account.holdings)
+        much = (10**14,) * len(account.holdings)
+        share = Share(much, 10**5, zeros, zeros, zeros, zeros, 0, 0, wanted=False, due=())
         account.hear(share, asked_at=math.inf, now=time.monotonic())
     per_request = []
     for _ in range(ROUNDS):

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from adapters.store.protocol.limits import FLOWS, RATES, Flow
 from adapters.store.redis import RedisStore
 from gateway.tenants.directory import Directory, Tenant, dump
+from gateway.tenants.limits.allowances import Consumer
 from gateway.tenants.limits.budget_watch import QUIET_SECONDS, SOON_SECONDS, BudgetWatch
-from gateway.tenants.terms import Budget
-from tests.contract.test_limits import Worker, amounts, limits
+from gateway.tenants.terms import Budget, Measure
+from tests.contract.test_limits import Worker
 from tests.support.engine_hosts import free_port
+from tests.support.flows import Place, amounts, flows_at, limits
 from tests.support.valkey_servers import DATA, _raw, ask, eventually, servers
 from tests.support.waiting import PATIENCE_S
 
@@ -48,8 +49,12 @@ class Failover:
             worker.store = self.store
 
     async def used(self) -> int:
-        [share] = await self.store.looks([(SUBJECT, DAY)])
-        return share.used[Flow.TOKENS_PER_DAY - RATES]
+        [share] = await self.store.looks([(SUBJECT, flows_at(NOW), DAY)])
+        return share.used[Place.TOKENS_PER_DAY]
+
+    async def seed(self, tokens: int) -> None:
+        flow = flows_at(NOW)[Place.TOKENS_PER_DAY]
+        await self.store.seed(SUBJECT, [flow], [tokens])
 
 
 def _offset(info: bytes) -> bytes:
@@ -79,8 +84,8 @@ class Watch:
         acme = Tenant("acme", base_access=False, created=0, budget=Budget(tokens_per_day=1_000))
         directory.load({"tenant": {"acme": dump(acme)}})
 
-        async def used(_subject: str, _start: int, _end: int) -> dict[int, int]:
-            return dict.fromkeys(range(RATES, FLOWS), self.ledger)
+        async def used(_consumer: Consumer, _start: int, _end: int) -> dict[Measure, int]:
+            return {Measure.TOKENS: self.ledger}
 
         async def post(_body: object) -> bool:
             return True
@@ -106,7 +111,7 @@ class Watch:
 
 async def spend(worker: Worker, tokens: int) -> None:
     await worker.take(tokens_per_day=tokens)
-    worker.spent = amounts(tokens_per_day=worker.spent[Flow.TOKENS_PER_DAY] + tokens)
+    worker.spent = amounts(tokens_per_day=worker.spent[Place.TOKENS_PER_DAY] + tokens)
     await worker.ask()
 
 
@@ -114,7 +119,7 @@ async def spend(worker: Worker, tokens: int) -> None:
 async def test_what_a_failover_lost_of_a_budget_is_the_ledgers_again(tmp_path: Path, *, alive: bool, caplog):
     async with failing_over(tmp_path) as failover:
         worker, watch = Worker(failover.store, "w1", DAY), Watch(failover)
-        await failover.store.seed(SUBJECT, dict.fromkeys(range(RATES, FLOWS), 0))
+        await failover.seed(0)
         await spend(worker, 100)
         await watch.look()
         failover.cut_off()
@@ -141,13 +146,13 @@ async def test_a_budget_that_a_failover_lost_as_a_whole(tmp_path: Path):
     async with failing_over(tmp_path) as failover:
         failover.cut_off()
         worker, watch = Worker(failover.store, "w1", DAY), Watch(failover)
-        await failover.store.seed(SUBJECT, dict.fromkeys(range(RATES, FLOWS), 0))
+        await failover.seed(0)
         await spend(worker, 300)
         await watch.look()
         await failover.fail_over(worker)
         await watch.look()
         # The next request has it seeded from the ledger, which does not have the last records yet.
-        await failover.store.seed(SUBJECT, dict.fromkeys(range(RATES, FLOWS), 200))
+        await failover.seed(200)
         watch.ledger = 300
         await watch.look(after=QUIET_SECONDS)
         await watch.look(after=SOON_SECONDS)

@@ -15,7 +15,6 @@ import openai
 import pytest
 from aiohttp import web
 
-from adapters.store.protocol.limits import Flow
 from adapters.store.protocol.registry import Change
 from gateway.costs.selling.card_lines import CardLine
 from gateway.dataplane.request import Sold
@@ -23,7 +22,7 @@ from gateway.tenants import directory
 from gateway.tenants.limits.needs import TokenPrice
 from gateway.tenants.limits.subject_account import REPORT_SECONDS
 from gateway.tenants.operations.limits import usage
-from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
+from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits, rule_of
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_cancellation import Request, hang_up_after, settled
@@ -153,7 +152,10 @@ async def test_requests_per_minute_hold_over_both_gateways(pair: Pair):
     assert 0 < (await pair.used())["requests_per_minute"] <= 10, "bookings are not used yet"
     async with pair.one.http() as http:
         shown = (await http.get("/metrics")).text
-    assert 'florin_limit_refusals_total{limit="requests_per_minute",tenant="acme"}' in shown
+    assert (
+        'florin_limit_refusals_total{level="tenant",limit="requests_per_minute",shadow="false",tenant="acme"}'
+        in shown
+    )
 
 
 async def test_openais_client_gets_through_by_itself(pair: Pair):
@@ -189,6 +191,16 @@ async def test_the_keys_limit_applies_besides_the_tenants(pair: Pair):
     await pair.grant(Limits(requests_per_minute=100), key=Limits(requests_per_minute=1))
     assert await pair.outcomes(4) == {"ok": 1, "rate_limit_exceeded": 3}
     assert "This key" in (await pair.response()).json()["error"]["message"]
+
+
+async def test_each_end_user_has_a_limit_over_both_gateways(pair: Pair):
+    await pair.grant(Limits(rules=(rule_of("user:requests/day=2"),), user_required=True))
+    found = await pair.outcomes(6, user="ann")
+    assert found["ok"] == 2
+    assert found.keys() <= {"ok", "budget_reserved", "budget_exhausted"}
+    assert "This end user" in (await pair.response(safety_identifier="ann")).json()["error"]["message"]
+    assert await pair.ask(user="bob") == "ok"
+    assert await pair.ask() == "user_required"
 
 
 async def test_a_change_takes_effect_within_a_second(pair: Pair):
@@ -382,10 +394,12 @@ async def test_hang_ups_and_cancellations_leak_nothing(deployment: Deployment):
         a for s, a in gateway.state.lifecycle.limiter.counters.accounts.items() if s == "tenant:acme"
     ]
     assert account.running == 0
-    assert account.reserved == [0] * 6
+    assert all(holding.reserved == 0 for holding in account.holdings)
     await until(lambda: account.idle)
-    [share] = await gateway.state.store.looks([("tenant:acme", account.limits)])
-    assert (share.running, share.held, share.shared) == (0, 0, (0, 0, 0, 0))
+    terms = account.allowance
+    flows = terms.flows(gateway.state.clock.now())
+    [share] = await gateway.state.store.looks([("tenant:acme", flows, terms.limits)])
+    assert (share.running, share.held, share.shared) == (0, 0, (0, 0, 0))
     records = await gateway.usage("acme")
     billed = sum(r.prompt_tokens + r.completion_tokens for r in records if r.billable)
-    assert share.used[Flow.TOKENS_PER_DAY - 2] == billed, "what was settled is what the ledger has"
+    assert share.used[-1] == billed, "what was settled is what the ledger has"

@@ -10,32 +10,35 @@ import contextlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from adapters.store.protocol.limits import FLOWS, NOTHING, Report, Verdict, period_of
+from adapters.store.protocol.limits import Report, Verdict, begun
 from adapters.store.redis import RedisStore
 from gateway.errors import FlorinError
 from gateway.tenants.limits import limiter as limiter_module
 from gateway.tenants.limits.grant import Grant
 from gateway.tenants.limits.subject_account import SHARE_SECONDS
-from gateway.tenants.terms import Budget, Limits
+from gateway.tenants.terms import Budget, Limits, rule_of
 from gateway.units import NANO
 from tests.doubles.memory_store import MemoryStore
+from tests.support.flows import BUDGETS, NOTHING, Place, flows_at
 from tests.support.limited import Workers, call
 from tests.support.search import examples
 from tests.support.waiting import PATIENCE_S
 
 SUBJECTS = ("tenant:a", "key:b")
 small = st.integers(0, 40)
-vectors = st.tuples(*[small] * FLOWS)
-limit_vectors = st.tuples(*[st.sampled_from((-1, 0, 5, 60, 1000))] * FLOWS)
+vectors = st.tuples(*[small] * len(Place))
+limit_vectors = st.tuples(*[st.sampled_from((0, 5, 60, 1000, 10**9))] * len(Place))
+some_flows = st.sets(st.sampled_from(Place), min_size=1).map(sorted)
 reports = st.fixed_dictionaries(
     {
+        "flows": some_flows,
         "limits": limit_vectors,
         "slots": st.sampled_from((-1, 0, 1, 3)),
         "back": vectors,
@@ -47,6 +50,8 @@ reports = st.fixed_dictionaries(
         "need_slots": st.integers(0, 1),
         "more": vectors,
         "more_slots": st.integers(0, 3),
+        "family": st.sampled_from(("", "", "f")),
+        "most": st.integers(1, 2),
     }
 )
 leases = st.fixed_dictionaries(
@@ -63,20 +68,20 @@ seeds = st.fixed_dictionaries(
     {
         "do": st.just("seed"),
         "subject": st.sampled_from(SUBJECTS),
-        "used": st.dictionaries(st.integers(2, 5), small),
+        "used": st.dictionaries(st.sampled_from(BUDGETS), small),
     }
 )
 corrections = st.fixed_dictionaries(
     {
         "do": st.just("correct"),
         "subject": st.sampled_from(SUBJECTS),
-        "flow": st.integers(2, 5),
+        "flow": st.sampled_from(BUDGETS),
         "more": st.integers(-20, 20),
         "settled": small,
     }
 )
 passing = st.fixed_dictionaries(
-    {"do": st.just("wait"), "ms": st.sampled_from((1, 50, 999, 3000, 7000, 90_000_000))}
+    {"do": st.just("wait"), "ms": st.sampled_from((1, 50, 999, 3000, 7000, 600_000, 18_000_000, 90_000_000))}
 )
 looks = st.fixed_dictionaries({"do": st.just("look"), "limits": limit_vectors})
 steps = st.lists(st.one_of(leases, leases, leases, leases, seeds, corrections, passing, looks), max_size=30)
@@ -89,8 +94,8 @@ class Twin:
         self.stores = (model, script)
         self.now = 1_795_000_000_000
         self.number = 0
-        self.heard: dict[tuple[str, str], tuple[int, ...]] = {}
-        self.spent: dict[tuple[str, str], tuple[int, ...]] = {}
+        self.heard: dict[tuple[str, str], list[int]] = {}
+        self.spent: dict[tuple[str, str], list[int]] = {}
 
     async def both(self, name: str, *arguments, **how):
         one, other = [await getattr(store, name)(*arguments, **how) for store in self.stores]
@@ -102,34 +107,47 @@ class Twin:
             case "wait":
                 self.now += step["ms"]
             case "seed":
-                await self.both("seed", step["subject"], step["used"])
+                flows = flows_at(self.now)
+                used = step["used"]
+                await self.both("seed", step["subject"], [flows[f] for f in used], list(used.values()))
             case "look":
-                await self.both("looks", [(subject, step["limits"]) for subject in SUBJECTS])
+                await self.both(
+                    "looks", [(subject, flows_at(self.now), step["limits"]) for subject in SUBJECTS]
+                )
             case "correct":
-                period = period_of(step["flow"], self.now)
+                flow = flows_at(self.now)[step["flow"]]
                 how = {"settled": step["settled"]}
-                await self.both("correct", step["subject"], step["flow"], period, step["more"], **how)
+                await self.both("correct", step["subject"], flow, begun(flow, self.now), step["more"], **how)
             case "lease":
                 await self.lease(step)
 
     async def lease(self, step: dict) -> None:
-        worker, made = step["worker"], []
+        worker, reports = step["worker"], []
         for subject, how in zip(SUBJECTS, step["reports"], strict=False):
-            at = worker, subject
+            known = worker, subject
             self.number += not step["stale"]
-            heard = self.heard.get(at, NOTHING)
-            spent = tuple(a + b for a, b in zip(self.spent.get(at, NOTHING), how["spend"], strict=True))
-            self.spent[at] = spent
-            granted = tuple(max(0, a - b) for a, b in zip(heard, how["back"], strict=True))
-            rest = {k: v for k, v in how.items() if k not in ("limits", "slots", "back", "spend")}
-            made.append(
-                Report(subject, how["limits"], how["slots"], self.number, heard, granted, spent, **rest)
-            )
+            places = how["flows"]
+            heard = self.heard.setdefault(known, list(NOTHING))
+            spent = self.spent.setdefault(known, list(NOTHING))
+            for place in places:
+                spent[place] += how["spend"][place]
+            granted = [max(0, a - b) for a, b in zip(heard, how["back"], strict=True)]
+            vectors = {
+                name: tuple(values[place] for place in places)
+                for name, values in (
+                    ("limits", how["limits"]), ("heard", heard), ("granted", granted), ("spent", spent),
+                    ("need", how["need"]), ("worst", how["worst"]), ("more", how["more"]),
+                )
+            }  # fmt: skip
+            flows = tuple(flows_at(self.now)[place] for place in places)
+            rest = {k: v for k, v in how.items() if k not in {*vectors, "flows", "back", "spend"}}
+            reports.append(Report(subject, flows, number=self.number, **vectors, **rest))
         answer = await self.both(
-            "lease", worker, made, ttl_ms=4000, digest=step["digest"], again=step["again"]
+            "lease", worker, reports, ttl_ms=4000, digest=step["digest"], again=step["again"]
         )
-        for report, share in zip(made, answer.shares, strict=False):
-            self.heard[worker, report.subject] = share.granted
+        for report, how, share in zip(reports, step["reports"], answer.shares, strict=False):
+            for place, granted in zip(how["flows"], share.granted, strict=True):
+                self.heard[worker, report.subject][place] = granted
 
 
 @examples(60, suppress=(HealthCheck.function_scoped_fixture,))
@@ -149,21 +167,22 @@ async def test_a_call_with_one_stale_report_changes_nothing(valkey_url, fresh_pr
     """Not even for the subjects whose reports are new."""
     now = 1_795_000_000_000
     script = RedisStore(valkey_url, prefix=fresh_prefix(), clock=lambda: now, timeout=PATIENCE_S)
-    limits = (60, 1000, 60, 60, 60, 60)
+    limits = (60, 1000, 60, 60, 60, 60, 60)
+    flows = flows_at(now)
 
     def report(subject: str, number: int, **fields) -> Report:
-        return Report(subject, limits, 5, number, NOTHING, NOTHING, **({"spent": NOTHING} | fields))
+        return Report(subject, flows, limits, 5, number, NOTHING, NOTHING, **({"spent": NOTHING} | fields))
 
     try:
         for store in (MemoryStore(clock=lambda: now), script):
             for subject in SUBJECTS:
-                await store.seed(subject, dict.fromkeys(range(2, FLOWS), 0))
+                await store.seed(subject, [flows[place] for place in BUDGETS], [0] * len(BUDGETS))
             made = [report(subject, number) for number, subject in enumerate(SUBJECTS, 1)]
             assert (await store.lease("w", made, ttl_ms=4000)).verdict is Verdict.GRANTED
-            before = await store.looks([(subject, limits) for subject in SUBJECTS])
-            new = report(SUBJECTS[0], 2, spent=(1, 1, 1, 1, 1, 1), held=1)
+            before = await store.looks([(subject, flows, limits) for subject in SUBJECTS])
+            new = report(SUBJECTS[0], 2, spent=(1,) * len(Place), held=1)
             assert (await store.lease("w", [new, made[1]], ttl_ms=4000)).verdict is Verdict.STALE
-            assert await store.looks([(subject, limits) for subject in SUBJECTS]) == before
+            assert await store.looks([(subject, flows, limits) for subject in SUBJECTS]) == before
     finally:
         await script.close()
 
@@ -176,13 +195,14 @@ class Running:
     grant: Grant
     worker: object
     began: float
-    reserved: tuple[int, ...]
+    reserved: int
+    """Tokens."""
     actual: tuple[int, int]
     ended: float = math.inf
 
     def beyond(self) -> int:
         """Tokens beyond its reservation."""
-        return max(0, sum(self.actual) - self.reserved[2])
+        return max(0, sum(self.actual) - self.reserved)
 
 
 @contextmanager
@@ -196,6 +216,17 @@ def sleeping(workers: Workers) -> Iterator[None]:
         yield
 
 
+def _reserved_tokens(grant: Grant) -> int:
+    """Of the tenant's budget."""
+    amounts = [
+        amount
+        for _, holdings, taken in grant._held
+        for holding, amount in zip(holdings, taken, strict=True)
+        if holding.counter.measure == "tokens" and not holding.is_rate
+    ]
+    return max(amounts, default=0)
+
+
 class Bench:
     """What was admitted, when, and what it used."""
 
@@ -206,14 +237,14 @@ class Bench:
 
     async def start(self, index: int, prompt: int, most: int, actual: tuple[int, int]) -> None:
         worker = self.workers.limiters[index % len(self.workers.limiters)]
-        request = call(prompt, most, size=2 * prompt, text=str(len(self.all)))
+        request = replace(call(prompt, most, size=2 * prompt, text=str(len(self.all))), end_user="ann")
         try:
             grant = await self.workers.enter(index, request)
         except FlorinError as error:
             if error.status not in (429, 503):
                 raise
             return
-        reserved = grant._held[-1][2]
+        reserved = _reserved_tokens(grant)
         made = Running(
             grant, worker, self.workers.clock(), reserved, (min(actual[0], 2 * prompt), min(actual[1], most))
         )
@@ -280,7 +311,7 @@ async def live(bench: Bench, life) -> None:
                 a.running
                 for w in workers.limiters
                 for a in w.counters.accounts.values()
-                if a.subject == "tenant:acme"
+                if a.subject.startswith("tenant:acme")
             )
             assert held == len(bench.running)
 
@@ -328,12 +359,19 @@ async def test_slots_hold_and_come_back(life, slots: int):
 
 
 @examples(40)
-@given(life=lives, budget=st.sampled_from((50, 300, 2000)), used=st.sampled_from((0, 40)))
-async def test_a_budget_is_overrun_by_no_more_than_was_in_flight(life, budget: int, used: int):
+@given(
+    life=lives,
+    budget=st.sampled_from((50, 300, 2000)),
+    used=st.sampled_from((0, 40)),
+    counted=st.sampled_from(("tokens/day", "tokens/5h", "user:tokens/5h", "user:tokens/day")),
+)
+async def test_a_budget_is_overrun_by_no_more_than_was_in_flight(life, budget: int, used: int, counted: str):
     """The requests in flight at the last grant may use what they did not reserve, and those that ended since
-    their worker's last report."""
+    their worker's last report. So it is of every level, and in every window: no life lasts five hours."""
+    of_user = counted.startswith("user:")
+    used = 0 if of_user else used  # the ledger is not asked
     workers = Workers(
-        budget=Budget(tokens_per_day=budget), count=3, used=used, limits_when_store_away="closed"
+        Limits(rules=(rule_of(f"{counted}={budget}"),)), count=3, used=used, limits_when_store_away="closed"
     )
     bench = Bench(workers)
     await live(bench, life)
@@ -351,8 +389,8 @@ async def test_a_budget_is_overrun_by_no_more_than_was_in_flight(life, budget: i
     for store in workers.stores:
         store.lose.clear()
     await workers.pass_time(8_000)
-    [share] = await workers.store.looks([("tenant:acme", (-1, -1, budget, -1, -1, -1))])
-    assert share.shared[0] == 0
+    [share] = (await workers.share("tenant:acme/user:ann" if of_user else "tenant:acme")).values()
+    assert share.shared == (0,)
 
 
 MOST = 2 * 20 * 1_000 + 30 * 10_000

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.errors import StoreUnavailableError
+from adapters.store.protocol.limits import Share
 from gateway.config import Settings
 from gateway.dataplane.request import CHAT, Call, Sold
 from gateway.tenants.directory import Directory, Key, Role, Tenant
+from gateway.tenants.limits.allowances import Consumer, Counter, scopes_of, standing
 from gateway.tenants.limits.grant import Grant
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.limits.needs import TokenPrice
-from gateway.tenants.limits.subject_account import REPORT_SECONDS
+from gateway.tenants.limits.subject_account import REPORT_SECONDS, Account
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
 from tests.doubles.memory_store import MemoryStore
 
@@ -55,8 +57,8 @@ class Flaky:
 class Refusals:
     seen: list[tuple[str, str]] = field(default_factory=list)
 
-    def limit_refusal(self, tenant: str, limit: str) -> None:
-        self.seen.append((tenant, limit))
+    def limit_refusal(self, tenant: str, limit: str, level: str, *, shadow: bool) -> None:
+        self.seen.append((tenant, f"{'shadow ' if shadow else ''}{level} {limit}"))
 
 
 class FixedPrices:
@@ -128,14 +130,37 @@ class Workers:
     def clock(self) -> float:
         return (self.ms - START_MS) / 1000
 
-    async def _used(self, subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
-        return dict.fromkeys(flows, self.used)
+    async def _used(self, consumer: Consumer, counters: Sequence[Counter], timezone: str) -> list[int]:
+        del consumer, timezone
+        return [self.used] * len(counters)
 
-    async def enter(self, index: int, request: Call, *, again: bool = False) -> Grant:
+    def account(self, index: int, subject: str = "tenant:acme") -> Account:
+        return self.limiters[index].counters.accounts[subject]
+
+    async def share(self, subject: str = "tenant:acme") -> dict[str, Share]:
+        """What the store has of each of the subject's counters: one share for each, of that counter alone."""
+        scopes = scopes_of(self.tenant, self.key, None)
+        divided = [(scope.subject("ann", ""), None, scope.allowance) for scope in scopes]
+        rows = [*standing(self.directory), *divided]
+        allowance = next(terms for name, _, terms in rows if name == subject)
+        flows = allowance.flows(self.ms * 1000)
+        looks = [(subject, (flow,), (limit,)) for flow, limit in zip(flows, allowance.limits, strict=True)]
+        return dict(zip([flow.name for flow in flows], await self.store.looks(looks), strict=True))
+
+    async def enter(
+        self,
+        index: int,
+        request: Call,
+        *,
+        again: bool = False,
+        adapter: str = "acme/support",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> Grant:
         limiter = self.limiters[index % len(self.limiters)]
-        grant = limiter.enter(self.tenant, self.key, request)
-        headers = [(b"x-stainless-retry-count", b"1")] if again else []
-        return grant or await limiter.wait(self.key, request, headers)
+        sent = [*headers, *([(b"x-stainless-retry-count", b"1")] if again else [])]
+        request.sold = Sold(adapter)
+        grant = limiter.enter(self.tenant, self.key, request, sent)
+        return grant or await limiter.wait(self.key, request, sent)
 
     async def pass_time(self, ms: int) -> None:
         """Time passes, and the workers report."""

@@ -99,7 +99,7 @@ FAULTS = (
           ("tests/unit/adapters/placement/scheduling",)),
     Fault("placement", "adapters/placement/scheduling/scheduler.py", "return replicas < ask.max_replicas", "return True"),
     Fault("limits", ACCOUNT, "if now >= self.expires:", "if False:", ("tests/property/test_limits.py",)),
-    Fault("limits", ACCOUNT, "self.free[flow] += taken[flow] - used[flow]", "self.free[flow] += taken[flow]"),
+    Fault("limits", ACCOUNT, "holding.free += amount - spent", "holding.free += amount"),
     Fault("limits", ACCOUNT, "return self.slots < 0 or self.held > self.running", "return True"),
     Fault("limits", ACCOUNT, "if self.budgets and self.near(need.worst):", "if False:"),
     Fault("limits", "gateway/tenants/limits/needs.py", "if room < 1 or (asked or 0) > room:", "if room < 1:"),

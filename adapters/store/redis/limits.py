@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from adapters.store.protocol.limits import Amounts, Answer, Report, Share, Verdict
+from adapters.store.protocol.limits import DAYS_REFUSED, Amounts, Answer, Flow, Report, Share, Verdict
 from adapters.store.redis.server import RedisServer
 
 
@@ -24,15 +24,9 @@ class RedisLimits(RedisServer):
         digest: str = "",
         again: bool = False,
     ) -> Answer:
-        rows = [
-            (
-                *(r.limits, r.slots, r.number, r.heard, r.granted, r.spent, r.running, r.held),
-                *(r.need, r.worst, r.need_slots, r.more, r.more_slots),
-            )
-            for r in reports
-        ]
         call = {"do": "lease", "worker": worker, "ttl": ttl_ms, "digest": digest, "again": again}
-        reply = await self._limits([r.subject for r in reports], {**call, "reports": rows})
+        families = [self._key("limited-family", r.family) if r.family else self._key("feed") for r in reports]
+        reply = await self._limits([r.subject for r in reports], {**call, "reports": reports}, families)
         verdict, subject, flow, wait_ms, booked, reserved, shares = reply
         return Answer(
             Verdict(verdict),
@@ -40,22 +34,39 @@ class RedisLimits(RedisServer):
             flow,
             wait_ms,
             bool(booked),
-            tuple(map(_amounts, reserved)),
+            tuple(map(tuple, reserved)),
             tuple(map(_share, shares)),
         )
 
-    async def seed(self, subject: str, used: Mapping[int, int]) -> None:
-        await self._limits([subject], {"do": "seed", "used": {str(f): n for f, n in used.items()}})
+    async def seed(self, subject: str, flows: Sequence[Flow], used: Sequence[int]) -> None:
+        await self._limits([subject], {"do": "seed", "flows": flows, "used": used})
 
-    async def correct(self, subject: str, flow: int, period: int, more: int, *, settled: int) -> None:
-        call = {"do": "correct", "flow": flow, "period": period, "more": more, "settled": settled}
+    async def correct(self, subject: str, flow: Flow, period: int, more: int, *, settled: int) -> None:
+        call = {"do": "correct", "flow": flow.name, "period": period, "more": more, "settled": settled}
         await self._limits([subject], call)
 
-    async def looks(self, subjects: Sequence[tuple[str, Amounts]]) -> list[Share]:
+    async def looks(self, subjects: Sequence[tuple[str, Sequence[Flow], Amounts]]) -> list[Share]:
         if not subjects:
             return []
-        call = {"do": "look", "limits": [limits for _, limits in subjects]}
-        return [_share(row) for row in await self._limits([name for name, _ in subjects], call)]
+        looks = [{"flows": flows, "limits": limits} for _, flows, limits in subjects]
+        rows = await self._limits([name for name, _, _ in subjects], {"do": "look", "looks": looks})
+        return [_share(row) for row in rows]
+
+    async def add_refused(self, day: int, refused: Mapping[str, Mapping[str, int]]) -> None:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for tenant, limits in refused.items():
+                key = self._key("refused", tenant, str(day))
+                for limit, count in limits.items():
+                    pipe.hincrby(key, limit, count)
+                pipe.expire(key, DAYS_REFUSED * 86_400)
+            await self._bounded(pipe.execute())
+
+    async def refused(self, tenant: str, days: Sequence[int]) -> list[dict[str, int]]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for day in days:
+                pipe.hgetall(self._key("refused", tenant, str(day)))
+            rows = await self._bounded(pipe.execute())
+        return [{limit: int(count) for limit, count in row.items()} for row in rows]
 
     async def claim_once(self, name: str, ttl_ms: int) -> bool:
         return bool(await self._bounded(self._redis.set(self._key("once", name), "1", nx=True, px=ttl_ms)))
@@ -63,19 +74,16 @@ class RedisLimits(RedisServer):
     async def keep_claim(self, name: str, ttl_ms: int) -> None:
         await self._bounded(self._redis.pexpire(self._key("once", name), ttl_ms))
 
-    async def _limits(self, subjects: Sequence[str], call: dict[str, Any]) -> Any:
-        keys = [self._key("feed"), *(self._key("limit", subject) for subject in subjects)]
+    async def _limits(
+        self, subjects: Sequence[str], call: dict[str, Any], families: Sequence[str] = ()
+    ) -> Any:
+        keys = [self._key("feed"), *(self._key("limited", subject) for subject in subjects), *families]
         return await self._run("limits", keys, [orjson.dumps(call).decode()], registry=False)
 
 
-def _amounts(row: Sequence[int]) -> Amounts:
-    a, b, c, d, e, f = row
-    return a, b, c, d, e, f
-
-
 def _share(row: Any) -> Share:
-    granted, slots, levels, booked, used, shared, lapsed, running, idle, shortage, due = row
+    granted, slots, used, booked, shared, lapsed, running, idle, shortage, due = row
     return Share(
-        _amounts(granted), slots, tuple(levels), tuple(booked), tuple(used), tuple(shared), tuple(lapsed),
+        tuple(granted), slots, tuple(used), tuple(booked), tuple(shared), tuple(lapsed),
         running, idle, bool(shortage), tuple(due),
     )  # fmt: skip

@@ -26,10 +26,10 @@ class Used(NamedTuple):
 
 
 def tokens_used(
-    ledger: Ledger, tenant: str, start: int, end: int, *, key: str = "", since: int = 0
+    ledger: Ledger, tenant: str, start: int, end: int, *, key: str = "", adapter: str = "", since: int = 0
 ) -> list[Used]:
     """The attempts that ended in [start, end) and that the tenant pays for, as in `AttemptMeter.billed`.
-    `key`: only those of this key. `since`: only those that began then or later, when the tenant was added:
+    `key`, `adapter`: only theirs. `since`: only those that began then or later, when the tenant was added:
     names recur. Blocks. Raises LedgerUnavailableError."""
     table = usage.c
     anew = table.outcome.not_in(CONTINUED)  # a continued stream's prompt does not count
@@ -48,6 +48,8 @@ def tokens_used(
         query = query.where(table.dispatched >= since)
     if key:
         query = query.where(table.key_id == key)
+    if adapter:
+        query = query.where(table.adapter == adapter)
     with ledger.read() as connection:
         rows = connection.execute(query.group_by(*names)).all()
     return [Used(*row[:4], *(int(count or 0) for count in row[4:])) for row in rows]

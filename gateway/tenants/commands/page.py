@@ -39,6 +39,8 @@ def show_terms(tenant: Tenant) -> None:
                 ("limits", in_words(tenant.limits, section("limits")) or "none"),
                 ("budget", in_words(tenant.budget, section("budget")) or "none"),
                 ("at the end of prepaid credits", "refused" if tenant.prepaid else "billed"),
+                ("timezone", tenant.timezone),
+                ("organisation", tenant.organisation),
                 ("weight", f"{tenant.weight:g}"),
                 ("quotas", in_words(tenant.quotas, section("quotas")) or "none"),
                 ("requests", in_words(tenant.policy, section("policy")) or "as the settings say"),
@@ -54,19 +56,23 @@ def _usage(uses: Sequence[LimitUse]) -> None:
     """What is used of each limit and budget."""
     if not uses:
         return
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (
+            use.level,
             use.limit.replace("_", " "),
             use.used,
             use.allowed,
             _percent(use.used, use.allowed),
             when(use.resets * 1_000_000) if use.resets else None,
+            use.would_refuse,
         )
         for use in uses
     ]
     _section("Limits and budgets")
-    columns = ("limit", "used", "allowed", "%", "resets")
-    show(table(columns, rows, right=("used", "allowed", "%")))
+    columns: tuple[str, ...] = ("of", "limit", "used", "allowed", "%", "resets", "would have refused today")
+    if all(use.would_refuse is None for use in uses):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    show(table(columns, rows, right=("used", "allowed", "%", "would have refused today")))
 
 
 def _queue(queue: Queue) -> None:

@@ -21,7 +21,6 @@ from gateway.tenants.keys.schemas import KeyFields, NewKey, Rotation
 from gateway.tenants.operations.limits import check_money
 from gateway.tenants.operations.terms import check_terms, expiry, seconds, updated
 from gateway.tenants.schemas.terms import KeyTerms
-from gateway.tenants.terms import NO_BUDGET
 
 MAX_OVERLAP_SECONDS: Final = 30 * 86_400
 _OWN: Final = frozenset({"tenant", "role", "engine", "address", "expires"})
@@ -45,7 +44,7 @@ async def create(state: State, new: NewKey, *, authority: Authority) -> tuple[Ke
         key = delegation.created(authority.key, key)
     elif role is Role.OPERATOR and tenant:
         raise FlorinError("invalid_value", "A key of role operator belongs to no tenant.", param="tenant")
-    check_money(NO_BUDGET, key.budget)
+    check_money(None, key)
 
     def plan(reading: RegistryReading) -> Proposal[None]:
         changes = [Change("key", key.id, dump(key), expect=None), *tenant_proof(reading, tenant)]
@@ -74,7 +73,7 @@ async def update(state: State, key_id: str, body: KeyFields, *, authority: Autho
             new = delegation.changed(authority.key, old, new)
         if new == old:
             return Proposal([], old)
-        check_money(old.budget, new.budget)
+        check_money(old, new)
         note = AuditNote(authority.actor, "key.update", key_id, details=differences(old, new))
         changes = [reading.change("key", key_id, dump(new), dump(old))]
         if authority.tenant is not None and new.valid(now) and not old.valid(now):

@@ -23,13 +23,11 @@ from typing import Any, Final, Protocol
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
-from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Amounts, Flow, Share
-from adapters.store.protocol.limits import period_of as period_number
+from adapters.store.protocol.limits import UNKNOWN, Flow, Kind, Share, begun
 from gateway.tenants.directory import Directory, Tenant
-from gateway.tenants.limits.periods import period_of
-from gateway.tenants.limits.subject_account import flow_limits
-from gateway.tenants.limits.wording import NAMES
-from gateway.tenants.terms import NO_BUDGET, Budget, PrepaidBudget
+from gateway.tenants.limits.allowances import Allowance, Consumer, Counter, standing
+from gateway.tenants.limits.periods import FOR_EVER, ROLLING, period_of
+from gateway.tenants.terms import Budget, Measure
 from gateway.units import short_text
 
 log = logging.getLogger(__name__)
@@ -50,14 +48,13 @@ CLAIM_MS: Final = 600_000
 """While a webhook is tried; another worker takes over afterwards."""
 DONE_MS: Final = 40 * 86_400_000
 """Longer than any period."""
-_BUDGETS: Final = range(RATES, FLOWS)
 PREPAID: Final = "prepaid_credits"
 """The name of a budget that is what prepaid credits allow."""
 _SHOWN: Final = 5
 """Subjects in a log line."""
 
-Used = Callable[[str, int, int], Awaitable[Mapping[int, int]]]
-"""Subject, start, end → what the ledger says it used, by flow. Raises StoreUnavailableError."""
+Used = Callable[[Consumer, int, int], Awaitable[Mapping[Measure, int]]]
+"""Consumer, start, end → what the ledger says it used. Raises StoreUnavailableError."""
 Post = Callable[[dict[str, Any]], Awaitable[bool]]
 """Sends the webhook; whether it was received."""
 
@@ -70,9 +67,8 @@ class BudgetMetrics(Protocol):
 class Observation:
     at: int
     """Unix microseconds."""
+    flows: tuple[Flow, ...]
     share: Share
-    periods: tuple[int, ...]
-    """Numbers of the budgets' periods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +94,15 @@ def fell(before: Observation, now: Observation) -> bool:
     """Whether the store has forgotten what it had counted. Within a period, what was used without the shares
     that are still unspent never falls, but for corrections of what silent workers held."""
     first, last = (before.at - CLOCKS) // 1000, (now.at + CLOCKS) // 1000
-    for index, flow in enumerate(_BUDGETS):
-        used = before.share.used[index]
-        if used == UNKNOWN or period_number(flow, first) != period_number(flow, last):
+    rows = zip(before.flows, before.share.used, before.share.shared, before.share.lapsed, strict=True)
+    later = {
+        flow.name: used - shared
+        for flow, used, shared in zip(now.flows, now.share.used, now.share.shared, strict=True)
+    }
+    for flow, used, shared, lapsed in rows:
+        if flow.kind is not Kind.PERIOD or used == UNKNOWN or begun(flow, first) != begun(flow, last):
             continue
-        settled, later = used - before.share.shared[index], now.share.used[index] - now.share.shared[index]
-        if later < settled - before.share.lapsed[index]:
+        if later.get(flow.name, used) < used - shared - lapsed:
             return True
     return False
 
@@ -127,6 +126,9 @@ class BudgetWatch:
     """The looks that the next comparison uses."""
     _due: float | None = None
     """When to compare (`clock`)."""
+    _known: dict[str, tuple[Consumer, Allowance]] = field(default_factory=dict)
+    _generation: int = -1
+    """The directory's, when the above was made."""
     _posting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def lost(self) -> None:
@@ -138,14 +140,15 @@ class BudgetWatch:
     async def look(self) -> None:
         """A leader's pass. Raises StoreUnavailableError."""
         budgets = self._budgets()
-        subjects = [(subject, limits) for subject, (_, _, limits) in budgets.items()]
+        subjects = list(budgets)
         seen: dict[str, Observation] = {}
         for start in range(0, len(subjects), BATCH):
             part = subjects[start : start + BATCH]
             looked_at = self.now()
-            periods = tuple(period_number(flow, looked_at // 1000) for flow in range(FLOWS))
-            for (subject, _), share in zip(part, await self.store.looks(part), strict=True):
-                seen[subject] = Observation(looked_at, share, periods)
+            flows = {subject: budgets[subject][1].flows(looked_at) for subject in part}
+            looks = [(subject, flows[subject], budgets[subject][1].limits) for subject in part]
+            for subject, share in zip(part, await self.store.looks(looks), strict=True):
+                seen[subject] = Observation(looked_at, flows[subject], share)
                 await self._show(subject, *budgets[subject], share, looked_at)
         lost = [s for s, seen_now in seen.items() if s in self._last and fell(self._last[s], seen_now)]
         self._last = seen
@@ -168,53 +171,58 @@ class BudgetWatch:
             self._due = self.clock() + (self.compare_seconds if compared else SOON_SECONDS)
             self._before = seen
 
-    def _budgets(self) -> dict[str, tuple[str, Budget, Amounts]]:
-        """Subject → its tenant, budget, and limits."""
-        budgets: dict[str, tuple[str, Budget, Amounts]] = {}
-        for tenant in self.directory.tenants.values():
-            budget = self.budget_of(tenant)
-            if budget != NO_BUDGET:
-                budgets[f"tenant:{tenant.name}"] = tenant.name, budget, flow_limits(tenant.limits, budget)
-        for key in self.directory.keys.values():
-            if key.budget != NO_BUDGET and key.revoked is None:
-                budgets[f"key:{key.id}"] = key.tenant, key.budget, flow_limits(key.limits, key.budget)
-        return budgets
+    def forget_terms(self) -> None:
+        """Budgets have changed, and the directory has not."""
+        self._generation = -1
+
+    def _budgets(self) -> dict[str, tuple[Consumer, Allowance]]:
+        """The subjects that have budgets, and no others."""
+        if self._generation != self.directory.generation:
+            self._generation = self.directory.generation
+            self._known = {
+                subject: (consumer, allowance)
+                for subject, consumer, allowance in standing(self.directory, self.budget_of)
+                if not allowance.shadow and not all(counter.is_rate for counter in allowance.counters)
+            }
+        return self._known
 
     async def _show(
-        self, subject: str, tenant: str, budget: Budget, limits: Amounts, share: Share, now: int
+        self, subject: str, consumer: Consumer, allowance: Allowance, share: Share, now: int
     ) -> None:
-        for flow in _BUDGETS:
-            used, limit = share.used[flow - RATES], limits[flow]
-            if limit < 0 or used == UNKNOWN:
+        for counter, used in zip(allowance.counters, share.used, strict=True):
+            if counter.is_rate or used == UNKNOWN:
                 continue
-            if subject.startswith("tenant:"):
-                self.metrics.budget_used(tenant, NAMES[flow], used / limit if limit else 1.0)
-            if used * 100 >= limit * budget.warn_percent:
-                prepaid = flow == Flow.MONEY_PER_MONTH and isinstance(budget, PrepaidBudget)
-                await self._warn(subject, tenant, Flow(flow), used, limit, now, prepaid=prepaid)
+            if consumer.level == "tenant":
+                ratio = used / counter.limit if counter.limit else 1.0
+                self.metrics.budget_used(consumer.tenant, counter.name, ratio)
+            if used * 100 >= counter.limit * allowance.warn_percent:
+                await self._warn(subject, consumer, allowance, counter, used, now)
 
     # -- the webhook
 
     async def _warn(
-        self, subject: str, tenant: str, flow: Flow, used: int, limit: int, now: int, *, prepaid: bool
+        self, subject: str, consumer: Consumer, allowance: Allowance, counter: Counter, used: int, now: int
     ) -> None:
-        start, end = period_of(flow, now)
-        name, budget = f"budget:{subject}:{NAMES[flow]}:{start}", NAMES[flow]
-        if prepaid:  # after a top-up it may warn again
-            name, budget = f"{name}:{limit}", PREPAID
+        start, end = period_of(counter.window, now, allowance.timezone)
+        if counter.window in ROLLING:  # at most one warning in a window's length
+            length = ROLLING[counter.window]
+            start, end = now - now % length, now - now % length + length
+        name, budget = f"budget:{subject}:{counter.name}:{start}", counter.name
+        if allowance.is_credit(counter):  # after a top-up it may warn again
+            name, budget = f"{name}:{counter.limit}", PREPAID
         if name in self._posting or not await self.store.claim_once(name, CLAIM_MS):
             return
-        whose, _, identity = subject.partition(":")
-        money = flow >= Flow.MONEY_PER_DAY
+        money = counter.measure is Measure.MONEY
         body = {
             "event": "budget.warning",
-            "tenant": tenant,
-            "key": identity if whose == "key" else None,
+            "tenant": consumer.tenant,
+            "key": consumer.key or None,
+            "level": consumer.level,
             "budget": budget,
             "used": _shown(used, money=money),
-            "limit": _shown(limit, money=money),
+            "limit": _shown(counter.limit, money=money),
             "period_start": start // 1_000_000,
-            "period_end": end // 1_000_000,
+            "period_end": None if end == FOR_EVER else end // 1_000_000,
         }
         self._posting[name] = task = asyncio.create_task(self._post(name, body))
         task.add_done_callback(lambda _: self._posting.pop(name, None))
@@ -228,19 +236,28 @@ class BudgetWatch:
 
     async def compare(self, subject: str, before: Observation) -> None:
         """Correct a subject's budgets by the ledger. Raises StoreUnavailableError."""
-        for flow in _BUDGETS:
-            if before.share.used[flow - RATES] == UNKNOWN:
+        known = self._budgets().get(subject)
+        if known is None:  # it was taken away meanwhile
+            return
+        consumer, allowance = known
+        places = {flow.name: index for index, flow in enumerate(before.flows)}
+        for counter in allowance.counters:
+            index = places.get(counter.name)
+            if index is None or counter.is_rate or before.share.used[index] == UNKNOWN:
                 continue
-            start, _ = period_of(flow, before.at)
-            least = (await self.used(subject, start, before.at - CLOCKS)).get(flow)
-            most = (await self.used(subject, start, before.at + CLOCKS)).get(flow)
+            start, end = period_of(counter.window, before.at, allowance.timezone)
+            if end == FOR_EVER:  # its records may have been pruned
+                continue
+            flow = before.flows[index]
+            least = (await self.used(consumer, start, before.at - CLOCKS)).get(counter.measure)
+            most = (await self.used(consumer, start, before.at + CLOCKS)).get(counter.measure)
             if least is None or most is None:
                 continue
-            adjustment = correction(before.share, flow - RATES, least=least, most=most)
+            adjustment = correction(before.share, index, least=least, most=most)
             if adjustment is not None:
-                log.info("%s: %s corrected by %d by the ledger", subject, NAMES[flow], adjustment.more)
+                log.info("%s: %s corrected by %d by the ledger", subject, counter.name, adjustment.more)
                 await self.store.correct(
-                    subject, flow, before.periods[flow], adjustment.more, settled=adjustment.settled
+                    subject, flow, begun(flow, before.at // 1000), adjustment.more, settled=adjustment.settled
                 )
 
 

@@ -1,4 +1,4 @@
-"""What an admitted request has reserved from its tenant's and its key's limits, until it is settled."""
+"""What an admitted request has reserved of its limits, until it is settled."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from adapters.store.protocol.limits import Amounts
 from gateway.dataplane.request import UNNAMED, Sold
 from gateway.tenants.directory import Key, Tenant
+from gateway.tenants.limits.allowances import Scope
 from gateway.tenants.limits.needs import Bounds, Need, OutputHistory, Prices
-from gateway.tenants.limits.subject_account import Account
+from gateway.tenants.limits.subject_account import Account, Reservation
 from gateway.tenants.limits.wording import budget_warning, rate_headers
 
 _LEAVE_SECONDS: Final = 1.0
@@ -19,15 +19,24 @@ _LEAVE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AppliedLimits:
-    """What applies to the requests of one key. Made again when the key or its tenant changes."""
+    """What applies to the requests of one key; with `accounts` of its scopes, to one request. Made again when
+    the key, its tenant or its organisation changes."""
 
     tenant: Tenant
     key: Key
+    organisation: Tenant | None
     accounts: tuple[Account, ...]
+    """In the order of their subjects, in which they are locked."""
+    shadows: tuple[Account, ...]
+    """Those that refuse nothing."""
+    scopes: tuple[Scope, ...]
+    """Limits of adapters, end users, tags and sessions."""
     bounds: Bounds | None
     history: OutputHistory
     prices: Prices | None
     """None: no budget is in money."""
+    unlimited: bool
+    """Nothing of the above limits anything."""
 
 
 class Grant:
@@ -37,18 +46,12 @@ class Grant:
     __slots__ = ("_applied", "_held", "_left", "_money", "_reached", "_sold", "_tokens", "headers")
 
     def __init__(
-        self,
-        applied: AppliedLimits,
-        reservations: list[tuple[Account, Amounts]],
-        now: float,
-        sold: Sold = UNNAMED,
+        self, applied: AppliedLimits, reservations: list[Reservation], now: float, sold: Sold = UNNAMED
     ) -> None:
         self._applied = applied
         self._sold = sold
-        # Mutable: None once settled. With the flows that were limited when it was reserved.
-        self._held: list[tuple[Account, tuple[int, ...], Amounts]] | None = [
-            (account, account.flows, taken) for account, taken in reservations
-        ]
+        # Mutable: None once settled.
+        self._held: list[Reservation] | None = reservations
         self._tokens = self._money = 0
         self._reached = self._left = False
         headers = rate_headers(applied.accounts, now)
@@ -56,6 +59,11 @@ class Grant:
         if warning:
             headers["x-florin-budget-warning"] = warning
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    def add(self, reservation: Reservation) -> None:
+        """Something more that it has reserved."""
+        assert self._held is not None
+        self._held.append(reservation)
 
     def count(
         self,
@@ -100,10 +108,9 @@ class Grant:
         reservations, self._held = self._held, None
         if reservations is None:
             return
-        tokens, money = self._tokens, self._money
-        used = (int(self._reached), tokens, tokens, tokens, money, money)
-        for account, flows, taken in reservations:
-            account.settle(flows, taken, used)
+        used = (int(self._reached), self._tokens, self._money)
+        for account, holdings, taken in reservations:
+            account.settle(holdings, taken, used)
 
 
 class Unlimited(Grant):
@@ -126,9 +133,5 @@ UNLIMITED: Final = Unlimited()
 
 def reserve(applied: AppliedLimits, need: Need, now: float) -> Grant:
     """Reserve what the request is expected to need, whether this worker's shares cover it or not."""
-    reservations = []
-    for account in applied.accounts:
-        taken = account.need(need.expected)
-        account.reserve(taken)
-        reservations.append((account, taken))
+    reservations = [account.take(need.expected) for account in applied.accounts]
     return Grant(applied, reservations, now, need.sold)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Protocol
 
-from adapters.store.protocol.limits import Amounts
 from gateway.dataplane.request import COMPLETIONS_OUTPUT, UNNAMED, Call, Sold, output_bound
 from gateway.errors import FlorinError
-from gateway.tenants.terms import Budget, Limits
+from gateway.tenants.terms import MOST_MONEY, Budget, Limits, Measure, rules_of
 from gateway.units import NANO
 
 _MILLION: Final = 1_000_000
@@ -19,8 +18,6 @@ FIRST_OUTPUT: Final = 512
 """Expected output tokens of a tenant without history, per choice."""
 UNBOUNDED_OUTPUT: Final = 32_768
 """Assumed at worst, per choice, where neither the request nor its limits bound the output."""
-MOST_MONEY: Final = Decimal(9_000_000)
-"""Largest money budget: its billionths must stay below 2^53, which Lua counts exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +53,16 @@ class Prices(Protocol):
         """That of the tenant's rate card; None: it has none."""
 
 
-def check_budget(budget: Budget) -> None:
-    """Raises FlorinError for a budget that could not be enforced."""
-    money = [amount for amount in (budget.money_per_day, budget.money_per_month) if amount is not None]
+def check_money(limits: Limits, budget: Budget) -> None:
+    """Raises FlorinError for limits of money that could not be enforced."""
+    money = [rule.amount for rule in rules_of(limits, budget) if rule.measure is Measure.MONEY]
     if any(not 0 <= amount <= MOST_MONEY for amount in money):
         raise FlorinError("invalid_value", f"A money budget must be at most {MOST_MONEY:,}.", param="budget")
 
 
-def _nano(amount: Decimal) -> int:
+def nano(amount: Decimal) -> int:
+    """In billionths of the currency."""
     return int(amount * NANO)
-
-
-def nano(amount: Decimal | None) -> int | None:
-    """A budget in billionths of the currency."""
-    return None if amount is None else _nano(amount)
 
 
 class OutputHistory:
@@ -91,7 +84,11 @@ class OutputHistory:
             self.expected = sorted(self._seen)[len(self._seen) * 9 // 10]
 
 
-BOUNDS: Final = {"max_output_exceeded": "max_output", "context_length_exceeded": "max_context"}
+BOUNDS: Final = {
+    "max_output_exceeded": "max_output",
+    "context_length_exceeded": "max_context",
+    "user_required": "user_required",
+}
 """Codes of `Bounds.apply`'s refusals → the limits."""
 
 
@@ -101,9 +98,14 @@ class Bounds:
 
     max_context: int | None
     max_output: int | None
+    user_required: bool = False
 
     def apply(self, call: Call) -> None:
         """Refuse a request that exceeds them, or bound its output. Raises FlorinError."""
+        if self.user_required and not call.end_user:
+            raise FlorinError(
+                "user_required", "Name your end user in `safety_identifier`.", param="safety_identifier"
+            )
         choices = call.choices
         field, requested = output_bound(call.body)
         name = call.endpoint.named(field)
@@ -135,15 +137,20 @@ def bounds(*limits: Limits) -> Bounds | None:
     """What several limits allow together; None: anything."""
     context = min((x.max_context for x in limits if x.max_context is not None), default=None)
     output = min((x.max_output for x in limits if x.max_output is not None), default=None)
-    return None if context is None and output is None else Bounds(context, output)
+    user = any(x.user_required for x in limits)
+    return None if context is None and output is None and not user else Bounds(context, output, user)
+
+
+Used = tuple[int, int, int]
+"""Requests, tokens, and money in billionths of the currency."""
 
 
 @dataclass(slots=True)
 class Need:
     """What one request is expected to use, and what it may use at worst."""
 
-    expected: Amounts
-    worst: Amounts
+    expected: Used
+    worst: Used
     sold: Sold = UNNAMED
 
 
@@ -159,13 +166,9 @@ def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Nee
         prompt, output = min(prompt, call.context * call.prompts), min(output, call.context)
     prompt, output = max(prompt, call.estimate), max(output, each) * choices
     if price is None:
-        most = prompt + output
-        return Need((1, tokens, tokens, tokens, 0, 0), (1, tokens, most, most, 0, 0), call.sold)
+        return Need((1, tokens, 0), (1, prompt + output, 0), call.sold)
     money, dearest = price.cost(call.estimate, 0, expected), price.cost(prompt, 0, output)
-    most = prompt + output
-    return Need(
-        (1, tokens, tokens, tokens, money, money), (1, tokens, most, most, dearest, dearest), call.sold
-    )
+    return Need((1, tokens, money), (1, prompt + output, dearest), call.sold)
 
 
 def seconds_up(seconds: float) -> int:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter as Tally
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.limits import FLOWS, Answer, LimitStore, Verdict
+from adapters.store.protocol.limits import Answer, LimitStore, Verdict
+from gateway.tenants.limits.allowances import Allowance, Consumer, Counter
 from gateway.tenants.limits.needs import Need
 from gateway.tenants.limits.subject_account import Account
-from gateway.tenants.terms import Budget, Limits
+from gateway.units import DAY
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +34,9 @@ SEED_SECONDS: Final = 2.0
 BATCH: Final = 50
 """Subjects in one report: the store does nothing else meanwhile."""
 
-Used = Callable[[str, tuple[int, ...]], Awaitable[Mapping[int, int]]]
-"""What a subject has used of these flows in their present periods, as the ledger says. Raises
-StoreUnavailableError if it cannot say."""
+Used = Callable[[Consumer, Sequence[Counter], str], Awaitable[Sequence[int]]]
+"""What a consumer has used of these counters in their present windows, in this timezone, as the ledger says.
+Raises StoreUnavailableError if it cannot say."""
 
 
 class SharedCounters:
@@ -47,16 +49,26 @@ class SharedCounters:
         *,
         used: Used,
         notify: Callable[[StoreUnavailableError | None], None],
+        now: Callable[[], int],
         clock: Callable[[], float],
+        most: int,
     ) -> None:
         """`used`: reads budgets that the store does not know from the ledger. `notify`: called with the error
-        when the store stops answering, and with None when it answers again."""
+        when the store stops answering, and with None when it answers again. `now`: Unix microseconds. `most`:
+        end users, tags and sessions of a tenant that are counted at a time."""
         self._store = store
         self._worker = worker
         self._used = used
         self._notify = notify
+        self._now = now
         self._clock = clock
-        # Mutable, by subject:
+        self.most = most
+        # Mutable:
+        self._number = 0
+        """The last report's."""
+        self._refused: dict[str, Tally[str]] = {}
+        """What limits in shadow would have refused since the last report, by tenant and limit."""
+        # Likewise, by subject:
         self.accounts: dict[str, Account] = {}
         self._seeding: dict[str, asyncio.Task[None]] = {}
         self._reporting: dict[str, asyncio.Task[None]] = {}
@@ -72,16 +84,13 @@ class SharedCounters:
         """Whether the store is away, and it is too early to ask it again."""
         return self._clock() < self._away_until
 
-    def account(self, subject: str, tenant: str, limits: Limits, budget: Budget) -> Account | None:
-        """The subject's account, with these limits; None: it has none."""
+    def account(self, subject: str, consumer: Consumer, allowance: Allowance) -> Account:
+        """The subject's account, with what it may use now."""
         account = self.accounts.get(subject)
         if account is None:
-            account = Account(subject, tenant, limits, budget, tell=self._report_soon)
-        else:
-            account.update(limits, budget)
-        if not account.flows and account.slots < 0:
-            return None
-        self.accounts[subject] = account
+            account = self.accounts[subject] = Account(subject, consumer, allowance, tell=self._report_soon)
+        elif account.allowance is not allowance and account.allowance != allowance:
+            account.update(allowance)
         return account
 
     def forget_all_but(self, known: set[str]) -> None:
@@ -89,17 +98,22 @@ class SharedCounters:
         for subject in [s for s, a in self.accounts.items() if s not in known and a.idle]:
             del self.accounts[subject]
 
+    def note_refusal(self, consumer: Consumer, limit: str) -> None:
+        """A limit in shadow would have refused a request."""
+        self._refused.setdefault(consumer.tenant, Tally())[f"{consumer.level} {limit}"] += 1
+
     # -- one request
 
     async def lease(self, accounts: Sequence[Account], need: Need, digest: str, *, again: bool) -> Answer:
-        """Ask the store for what a request needs, and reserve it if it is granted. The caller holds the
+        """Ask the store for what a request needs; if it is granted, reserve it at once. The caller holds the
         accounts' locks. Raises StoreUnavailableError."""
         asked_at = self._begin_attempt()
         lacking = [account.slots >= 0 and account.held <= account.running for account in accounts]
         reports = []
         for account, lacks in zip(accounts, lacking, strict=True):
             account.running += not lacks  # so that no other request takes the slot meanwhile
-            reports.append(account.report(need, slot=lacks))
+            number, now = self._next(), self._now()
+            reports.append(account.report(number, now, need, slot=lacks, most=self.most))
         try:
             answer = await self._store.lease(
                 self._worker, reports, ttl_ms=LEASE_MS, digest=digest, again=again
@@ -113,10 +127,13 @@ class SharedCounters:
                 account.dirty = True
         self._hear(accounts, answer, asked_at)
         if answer.verdict is Verdict.GRANTED:
-            for account, taken in zip(accounts, answer.reserved, strict=True):
-                account.reserve(taken)
+            for account in accounts:
                 account.refused = None
         return answer
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
 
     def seeding(self, account: Account) -> asyncio.Task[None]:
         """The task that tells the store what the subject's budgets have used, according to the ledger."""
@@ -127,8 +144,15 @@ class SharedCounters:
         return task
 
     async def _seed_from_ledger(self, account: Account) -> None:
+        terms = account.allowance
+        budgets = [
+            (flow, counter)
+            for flow, counter in zip(terms.flows(self._now()), terms.counters, strict=True)
+            if not counter.is_rate
+        ]
         try:
-            await self._store.seed(account.subject, await self._used(account.subject, account.budgets))
+            used = await self._used(account.consumer, [counter for _, counter in budgets], terms.timezone)
+            await self._store.seed(account.subject, [flow for flow, _ in budgets], used)
         except StoreUnavailableError as error:
             log.warning("%s: its budgets are not known: %s", account.subject, error)
 
@@ -137,20 +161,30 @@ class SharedCounters:
     async def flush(self) -> None:
         """Report every subject that is in use, and renew its shares."""
         now = self._clock()
+        for subject in [s for s, a in self.accounts.items() if a.consumer.family and a.forgettable(now)]:
+            del self.accounts[subject]
         due = [a for a in self.accounts.values() if a.due(now) and not a.lock.locked()]
-        due.sort(key=lambda account: account.subject)  # keys before tenants, as requests lock them
+        due.sort(key=lambda account: account.subject)  # as requests lock them
         for start in range(0, len(due), BATCH):
             try:
                 await self._report([a for a in due[start : start + BATCH] if not a.lock.locked()])
             except StoreUnavailableError as error:
                 self._note_away(error)
                 return
+        await self._tell_refused()
+
+    async def _tell_refused(self) -> None:
+        refused, self._refused = self._refused, {}
+        if refused:
+            try:
+                await self._store.add_refused(self._now() // DAY, refused)
+            except StoreUnavailableError as error:
+                log.warning("What limits in shadow would have refused was not counted: %s", error)
 
     async def close(self) -> None:
         """Give everything back. What is in flight stays reserved."""
         for account in self.accounts.values():
-            account.demand = [0.0] * FLOWS
-            account.slot_demand = 0.0
+            account.expect_nothing()
         for task in [*self._reporting.values(), *self._seeding.values()]:
             await asyncio.wait([task])
         for account in list(self.accounts.values()):
@@ -181,7 +215,8 @@ class SharedCounters:
             if self.away_now:
                 return
             asked_at = self._begin_attempt()
-            reports = [account.report() for account in accounts]
+            now = self._now()
+            reports = [account.report(self._next(), now, most=self.most) for account in accounts]
             try:
                 answer = await self._store.lease(self._worker, reports, ttl_ms=LEASE_MS)
             except BaseException:
@@ -190,7 +225,7 @@ class SharedCounters:
                 raise
             self._hear(accounts, answer, asked_at)
             for account in accounts if answer.shares else ():
-                if account.unknown:
+                if account.unknown and not account.consumer.family:
                     self.seeding(account)
 
     # -- the store

@@ -6,25 +6,24 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from adapters.store.protocol.limits import Flow, Verdict
+from adapters.store.protocol.limits import SLICES, Verdict
 from gateway.errors import FlorinError
+from gateway.tenants.limits.allowances import UNITS, Counter
 from gateway.tenants.limits.needs import seconds_up
-from gateway.tenants.limits.periods import period_of
+from gateway.tenants.limits.periods import FOR_EVER, ROLLING, period_of
 from gateway.tenants.limits.subject_account import Account
-from gateway.tenants.terms import PrepaidBudget
+from gateway.tenants.terms import Measure, Window
 from gateway.units import decimal_text, shown
 
-NAMES: Final[Mapping[int, str]] = {
-    Flow.REQUESTS: "requests_per_minute",
-    Flow.TOKENS: "tokens_per_minute",
-    Flow.TOKENS_PER_DAY: "tokens_per_day",
-    Flow.TOKENS_PER_MONTH: "tokens_per_month",
-    Flow.MONEY_PER_DAY: "money_per_day",
-    Flow.MONEY_PER_MONTH: "money_per_month",
+_RATES: Final = ((UNITS[Measure.REQUESTS], "requests"), (UNITS[Measure.TOKENS], "tokens"))
+_WITHIN: Final = {
+    Window.TOTAL: "in total",
+    Window.FIVE_HOURS: "in five hours",
+    Window.ROLLING_HOUR: "in an hour",
+    Window.ROLLING_DAY: "in a day",
+    Window.ROLLING_WEEK: "in seven days",
+    Window.ROLLING_MONTH: "in 30 days",
 }
-"""As in `Limits` and `Budget`."""
-CONCURRENT: Final = "concurrent"
-_RATES: Final = ((Flow.REQUESTS, "requests"), (Flow.TOKENS, "tokens"))
 
 
 def duration(seconds: float) -> str:
@@ -39,12 +38,18 @@ def duration(seconds: float) -> str:
 
 
 def rate_headers(accounts: tuple[Account, ...], now: float) -> dict[str, str]:
-    """`x-ratelimit-*` of the tenant's or the key's limit, whichever has less left."""
+    """`x-ratelimit-*` of whichever limit per minute has least left."""
+    least: dict[int, tuple[int, int]] = {}
+    for account in accounts:
+        for rate in account.rates:
+            remaining = account.remaining(rate, now), rate.limit
+            known = least.get(rate.unit)
+            if known is None or remaining < known:
+                least[rate.unit] = remaining
     headers = {}
-    for flow, name in _RATES:
-        remaining = [(a.remaining(flow, now), a.limits[flow]) for a in accounts if a.limits[flow] >= 0]
-        if remaining:
-            left, limit = min(remaining)
+    for unit, name in _RATES:
+        if unit in least:
+            left, limit = least[unit]
             headers[f"x-ratelimit-limit-{name}"] = str(limit)
             headers[f"x-ratelimit-remaining-{name}"] = str(left)
             headers[f"x-ratelimit-reset-{name}"] = duration((limit - left) * 60 / limit if limit else 60)
@@ -56,43 +61,63 @@ def budget_warning(accounts: tuple[Account, ...]) -> str:
     percents: dict[str, int] = {}
     for account in accounts:
         if account.budgets:
-            for flow, used, limit in account.used_parts():
-                percent = used * 100 // limit if limit else 100
-                percents[NAMES[flow]] = max(percent, percents.get(NAMES[flow], 0))
+            for name, percent in account.warnings():
+                percents[name] = max(percent, percents.get(name, 0))
     return ", ".join(f"{name}={percent}%" for name, percent in percents.items())
 
 
 def refusal(
-    account: Account, verdict: Verdict, flow: int, seconds: float, *, headers: Mapping[str, str], now_us: int
+    account: Account,
+    verdict: Verdict,
+    counter: Counter | None,
+    seconds: float,
+    *,
+    headers: Mapping[str, str],
+    now_us: int,
 ) -> FlorinError:
     """The 429. `seconds`: until the request should come again; for budgets see below."""
-    whose = account.subject.partition(":")[0]
-    if verdict is Verdict.SLOTS:
+    whose = account.consumer.level
+    retry: float | None = seconds
+    if counter is None:
         code = "concurrency_limit_exceeded"
-        text = f"This {whose} has its limit of {account.slots:,} concurrent requests in flight."
+        slots = "" if account.consumer.is_shared else f"{account.slots:,} "
+        text = f"This {whose} has its limit of {slots}concurrent requests in flight."
     elif verdict is Verdict.BUDGET:
-        code, text, seconds = _budget(account, flow, whose, now_us)
+        code, text, retry = _budget(account, counter, whose, now_us)
     else:
-        code, what = "rate_limit_exceeded", "requests" if flow == Flow.REQUESTS else "tokens"
-        text = f"This {whose} has reached its limit of {account.limits[flow]:,} {what} per minute. Try again "
-        text += f"in {duration(seconds)}."
-    ms = {"retry-after-ms": str(math.ceil(seconds * 1000))}
-    return FlorinError(code, text, retry_after=seconds_up(seconds), headers={**headers, **ms})
+        code = "rate_limit_exceeded"
+        text = f"This {whose} has reached its limit of {_bound(account, counter)}. "
+        text += f"Try again in {duration(seconds)}."
+    if retry is None:
+        return FlorinError(code, text, headers=headers)
+    ms = {"retry-after-ms": str(math.ceil(retry * 1000))}
+    return FlorinError(code, text, retry_after=seconds_up(retry), headers={**headers, **ms})
 
 
-def _budget(account: Account, flow: int, whose: str, now_us: int) -> tuple[str, str, float]:
-    """A budget that is only reserved, not used, may have room again once requests in flight have ended."""
-    limit, share = account.limits[flow], account.share
-    bound = f"{limit:,} tokens" if flow < Flow.MONEY_PER_DAY else shown(decimal_text(limit, 9))
-    period = "day" if flow in (Flow.TOKENS_PER_DAY, Flow.MONEY_PER_DAY) else "month"
-    if share is not None and share.used[flow - 2] - share.shared[flow - 2] < limit:
-        text = f"What is left of this {whose}'s budget of {bound} per {period} is reserved by its requests "
-        return "budget_reserved", text + "in flight.", max(1.0, account.slot_seconds())
-    if flow == Flow.MONEY_PER_MONTH and isinstance(account.budget, PrepaidBudget):
-        text = f"This tenant's prepaid credits of {bound} for this month are used up."
-        return "credits_exhausted", text, (period_of(flow, now_us)[1] - now_us) / 1e6
-    return (
-        "budget_exhausted",
-        f"This {whose}'s budget of {bound} per {period} is used up.",
-        (period_of(flow, now_us)[1] - now_us) / 1e6,
-    )
+def _budget(account: Account, counter: Counter, whose: str, now_us: int) -> tuple[str, str, float | None]:
+    """A budget that is only reserved, not used, may have room again once requests in flight have ended. A
+    rolling one has a little more with every step of its window, and one without an end has never more."""
+    bound = _bound(account, counter)
+    if account.reserves(counter):
+        text = f"What is left of this {whose}'s budget of {bound} is reserved by its requests in flight."
+        return "budget_reserved", text, max(1.0, account.slot_seconds())
+    text = f"This {whose}'s budget of {bound} is used up."
+    if counter.window in ROLLING:
+        return "budget_exhausted", text, ROLLING[counter.window] / SLICES / 1e6
+    end = period_of(counter.window, now_us, account.allowance.timezone)[1]
+    if account.allowance.is_credit(counter):
+        credits_text = (
+            f"This tenant's prepaid credits of {shown(decimal_text(counter.limit, 9))} for this month"
+        )
+        return "credits_exhausted", f"{credits_text} are used up.", (end - now_us) / 1e6
+    return "budget_exhausted", text, None if end == FOR_EVER else (end - now_us) / 1e6
+
+
+def _bound(account: Account, counter: Counter) -> str:
+    """`5,000,000 tokens per day`, `45 requests in five hours`; without the amount if tenants share it."""
+    amount = f"{counter.limit:,} {counter.measure}"
+    if account.consumer.is_shared:
+        amount = counter.measure.value
+    elif counter.measure is Measure.MONEY:
+        amount = shown(decimal_text(counter.limit, 9))
+    return f"{amount} {_WITHIN.get(counter.window, f'per {counter.window}')}"

@@ -24,7 +24,6 @@ from gateway.tenants.operations.limits import check_money
 from gateway.tenants.operations.terms import updated
 from gateway.tenants.schemas.tenants import FinalCharges, Obstacle, RequestError
 from gateway.tenants.schemas.terms import TenantTerms
-from gateway.tenants.terms import NO_BUDGET
 
 _OWN: Final = frozenset({"name", "suspended"})
 """Fields of bodies that `updated` leaves to `_changed`."""
@@ -43,8 +42,9 @@ async def put(
     new_only: bool = False,
 ) -> tuple[Tenant, bool]:
     """Add or change a tenant; return it, and whether it is new. Only the fields that `terms` sets change, or,
-    with `exact`, all but `suspended`. Raises InvalidNameError; FlorinError for a budget in money without
-    token prices, and with `new_only` if there is one; with `update`, NotFoundError if it is new."""
+    with `exact`, all but `suspended`. Raises InvalidNameError; FlorinError for a budget in money that is too
+    large, for an unknown organisation, and with `new_only` if there is one; with `update`, NotFoundError if
+    it is new."""
     check_name("tenant", name)
     now = state.clock.now()
 
@@ -60,12 +60,27 @@ async def put(
         new = _changed(bare if old is None or exact else old, terms, now)
         if new == old:
             return Proposal([], (new, False))
-        check_money(old.budget if old else NO_BUDGET, new.budget)
+        check_money(old, new)
+        _check_organisation(reading, new)
         note = AuditNote(actor, _action(old, new), name, details=differences(old, new))
         changes = [reading.change("tenant", name, dump(new), dump(old) if old else None)]
         return Proposal(changes, (new, old is None), note)
 
     return await change(state, plan)
+
+
+def _check_organisation(reading: RegistryReading, tenant: Tenant) -> None:
+    """Raises FlorinError."""
+    name = tenant.organisation
+    if not name:
+        return
+    known = reading.directory.tenants.get(name)
+    if known is None or name == tenant.name:
+        raise FlorinError("invalid_value", f"There is no other tenant {name!r}.", param="organisation")
+    if known.organisation or len(reading.directory.members(tenant.name)) > 1:
+        raise FlorinError(
+            "invalid_value", "An organisation belongs to no other organisation.", param="organisation"
+        )
 
 
 def find(state: State, name: str) -> Tenant:
@@ -160,10 +175,15 @@ def obstacles(reading: RegistryReading, name: str, now: int) -> list[Obstacle]:
     own = [a.name for a in adapters if a.name.startswith(f"{name}/")]
     shared = [a.name for a in adapters if name in a.shared_with]
     keys = [k for k in reading.directory.keys.values() if k.tenant == name and k.valid(now)]
+    members = sorted(t.name for t in reading.directory.members(name) if t.name != name)
     unshare = f"take {name} out of shared_with of {{}} (florin apply)"
     return [
         *(Obstacle(kind="adapter", id=a, command=f"florin adapter remove {a}") for a in own),
         *(Obstacle(kind="share", id=a, command=unshare.format(a)) for a in shared),
+        *(
+            Obstacle(kind="member", id=m, command=f"florin tenant update {m} --organisation none")
+            for m in members
+        ),
         *(
             Obstacle(kind="key", id=k.id, command=f"florin key revoke {k.id}")
             for k in sorted(keys, key=lambda k: k.created)
@@ -187,7 +207,12 @@ def _action(old: Tenant | None, new: Tenant) -> str:
 
 
 def _in_the_way(name: str, left: list[Obstacle]) -> str:
-    words = {"adapter": "adapter {}", "share": "adapter {}, which is shared with it", "key": "key {}"}
+    words = {
+        "adapter": "adapter {}",
+        "share": "adapter {}, which is shared with it",
+        "key": "key {}",
+        "member": "its member {}",
+    }
     named = [words[o.kind].format(o.id) for o in left[:_NAMED]]
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return (

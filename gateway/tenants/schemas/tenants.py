@@ -29,6 +29,7 @@ class OwnTenant(Answer):
     policy: RequestPolicy
     cost_centre: str
     prepaid: bool = Field(description="Its requests are refused once its prepaid credits are used up.")
+    timezone: str
 
 
 class Tenant(OwnTenant):
@@ -36,6 +37,7 @@ class Tenant(OwnTenant):
         description="Labels that an engine must have to hold its adapters and serve its requests."
     )
     weight: float = Field(description="Its share of a busy fleet, relative to the other tenants' weights.")
+    organisation: str = Field(description="The tenant whose limits of level `organisation` apply, too.")
     cache_group: str = Field(description="Tenants of one group share prefix caches; empty: none is shared.")
     suspended: int | None = Field(
         description="Since when its requests are refused, Unix microseconds, UTC; null: they are served."
@@ -61,11 +63,20 @@ class AddedTenant(ChangedTenant):
 class LimitUse(Answer):
     """What is used of one limit or budget, over all workers."""
 
-    limit: str = Field(description="Its name, as in `limits` and `budget`.", examples=["requests_per_minute"])
-    used: int | str | None = Field(description="Money is decimal text. null: not known yet.")
+    limit: str = Field(description="What is counted, and in which window.", examples=["requests_per_minute"])
+    level: str = Field(
+        "tenant", description="Whose requests count together.", examples=["tenant", "end user"]
+    )
+    used: int | str | None = Field(
+        description="Money is decimal text. null: not known yet, or counted for each of many."
+    )
     allowed: int | str
     resets: int | None = Field(
-        description="When it is free again, Unix seconds, UTC; null for concurrent requests."
+        description="When it is free again, Unix seconds, UTC; null for concurrent requests, totals and "
+        "rolling windows."
+    )
+    would_refuse: int | None = Field(
+        None, description="Requests that it would have refused today (UTC); null: it is no limit in shadow."
     )
 
 
@@ -124,7 +135,9 @@ class TenantPage(Tenant, AtAGlance):
 class Obstacle(Answer):
     """What has to go before a tenant can be removed."""
 
-    kind: Literal["adapter", "share", "key"] = Field(description="`share`: of another tenant's adapter.")
+    kind: Literal["adapter", "share", "member", "key"] = Field(
+        description="`share`: of another tenant's adapter; `member`: a tenant of the organisation that it is."
+    )
     id: str
     command: str = Field(description="Removes it.")
 

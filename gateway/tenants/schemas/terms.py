@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints
 
@@ -21,8 +22,9 @@ from gateway.dataplane.labels import storable
 from gateway.schemas.base import Labels, StrictBody
 from gateway.schemas.options import Option, OptionField, options_of
 from gateway.schemas.typed_text import written
-from gateway.tenants.terms import Priority
+from gateway.tenants.terms import Priority, RuleText
 
+T = TypeVar("T")
 _NAME_SPACE: Final = re.compile(r"(?:[a-z0-9_*-]{1,63}/)?[a-z0-9_*-]{1,63}", re.ASCII)
 
 
@@ -56,6 +58,21 @@ def _label(label: str) -> str:
     return _printable(label)
 
 
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (OSError, ValueError, LookupError) as error:  # a folder, a path, or no such zone
+        raise ValueError(f"{name[:64]!r} is not a timezone such as Europe/Berlin") from error
+    return name
+
+
+def _tenant_name(name: str) -> str:
+    try:
+        return check_name("tenant", name) if name else name
+    except InvalidNameError as error:
+        raise ValueError(str(error)) from error
+
+
 def _endpoint(path: str) -> str:
     from gateway.dialects.endpoints import ENDPOINTS  # noqa: PLC0415  # slow; the command line checks nothing
 
@@ -85,7 +102,7 @@ def _scope(pattern: str) -> str:
     return pattern
 
 
-def _once(values: tuple[str, ...]) -> tuple[str, ...]:
+def _once(values: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
 
 
@@ -118,8 +135,15 @@ Names = Annotated[
     AfterValidator(_passed),
     AfterValidator(_once),
 ]
+Zone = Annotated[str, StringConstraints(max_length=64), AfterValidator(_zone)]
+TenantName = Annotated[str, AfterValidator(_tenant_name)]
 AdapterScopes = Annotated[
     tuple[Annotated[str, AfterValidator(_scope)], ...], Field(max_length=100), AfterValidator(_once)
+]
+Rules = Annotated[
+    tuple[RuleText, ...],
+    Field(max_length=50),
+    AfterValidator(_once),
 ]
 EndpointScopes = Annotated[
     tuple[Annotated[str, AfterValidator(_endpoint)], ...], Field(max_length=20), AfterValidator(_once)
@@ -152,25 +176,44 @@ class LimitTerms(StrictBody):
     max_output: Annotated[Tokens | None, _limit("Output tokens of one request")] = Field(
         None, description="Output tokens of one request, all of its choices together."
     )
+    rules: Annotated[Rules, Option("Other limits", "--limit", clears=True, metavar="LIMIT", words="{}")] = (
+        Field(
+            (),
+            description="Further limits, `MEASURE/WINDOW=AMOUNT`, such as `tokens/hour=5M`. Measures: "
+            "`requests`, `tokens`, `money`, `concurrent` (without a window). Windows: `minute`, `hour`, "
+            "`day`, `week`, `month`, `total`, `session`, `5h`, `rolling-hour`, `rolling-day`, "
+            "`rolling-week`, `rolling-month`. With `key:`, `adapter:`, `user:` or `tag:` before it, each has "
+            "it to itself; with a name, as `adapter/support:`, that one; with `organisation:`, the tenants "
+            "of this organisation have it together. With `shadow:` before all, it counts what it would "
+            "refuse, and refuses nothing.",
+            examples=[["user:tokens/5h=200k", "adapter/support:concurrent=4", "shadow:requests/day=10000"]],
+        )
+    )
+    user_required: Annotated[
+        bool, Option("Requests must name their end user", "--require-user/--no-require-user")
+    ] = Field(False, strict=True, description="Refuse requests without `safety_identifier` or `user`.")
 
 
 class BudgetTerms(StrictBody):
     tokens_per_day: Annotated[Tokens | None, _limit("Tokens per day", "--budget-tokens-day")] = Field(
-        None, description="Prompt and output tokens together, in a day of UTC."
+        None, description="Prompt and output tokens together, in a day of the tenant's timezone."
     )
     tokens_per_month: Annotated[Tokens | None, _limit("Tokens per month", "--budget-tokens-month")] = Field(
-        None, description="Prompt and output tokens together, in a month of UTC."
+        None, description="Prompt and output tokens together, in a month of the tenant's timezone."
     )
     money_per_day: Annotated[
         Money | None, _money("Money per day", "--budget-money-day", words="{} per day")
     ] = Field(
         None,
-        description="In the installation's currency, at the rate card, in a day of UTC.",
+        description="In the installation's currency, at the rate card, in a day of the tenant's timezone.",
         examples=["99.50"],
     )
     money_per_month: Annotated[
         Money | None, _money("Money per month", "--budget-money-month", words="{} per month")
-    ] = Field(None, description="In the installation's currency, at the rate card, in a month of UTC.")
+    ] = Field(
+        None,
+        description="In the installation's currency, at the rate card, in a month of the tenant's timezone.",
+    )
     warn_percent: Annotated[
         Percent, Option("Warn from this percentage on", "--budget-warn", words="warning at {} %")
     ] = Field(80, description="From here on answers carry a warning, and the webhook is called once.")
@@ -253,6 +296,16 @@ class TenantTerms(StrictBody):
         False,
         description="Refuse its requests once its prepaid credits are used up. Otherwise they go on, and it "
         "is billed.",
+    )
+    timezone: Annotated[Zone, Option(metavar="ZONE", clears=True)] = Field(
+        "UTC",
+        description="In which the hours, days, weeks and months of its limits begin.",
+        examples=["Europe/Berlin"],
+    )
+    organisation: Annotated[TenantName, Option(metavar="TENANT", clears=True)] = Field(
+        "",
+        description="The tenant whose limits of level `organisation` count its requests, too, such as the "
+        "reseller whose customer it is; empty: none.",
     )
     suspended: bool | None = Field(
         None, description="Whether its requests are refused. Its data stays, and running requests end."

@@ -1,169 +1,257 @@
--- limits.lua: report use of limits and budgets, and lease shares of them. After prelude.lua.
+-- limits.lua: report use of limits, and lease shares of them. After prelude.lua.
 --
 -- KEYS[1]   the feed (unused: nothing here is an event)
 -- KEYS[2…]  the subjects, each a cmsgpack of
---             flows     rates {level, at}: units × 60000, as of a time in ms; budgets {used, period, lapsed};
---                       false: unknown
---             workers   name -> {number, until, running, held, granted (6), spent (6)}
---             bookings  {at, digest, requests, tokens}, ascending
+--             flows     name -> state. A rate: {level, at}, level in units × window, as of a time in ms. A
+--                       budget: {used}, of a period {period, lapsed}, rolling {window, slices}, each slice
+--                       {number, what was settled in it}. Each with `till`, the ms from which on it may be
+--                       forgotten
+--             workers   name -> {number, till, running, held, flows: name -> {granted, spent}}
+--             bookings  {at, digest, amounts: name -> units}, ascending
 --             wanted    ms until which a request lacks a slot
--- ARGV[2]   JSON {do, …}: `lease` {worker, ttl, digest, again, reports}, `seed` {used}, `correct` {flow,
---           period, more, settled}, `look` {limits of each}. A report is an array in the order of `Report`,
---           without the subject.
+--             till      ms from which on all of it is forgotten
+--           for `lease`, then as many families, each a sorted set of its subjects by `till`; the feed where
+--           a subject has none
+-- ARGV[2]   JSON {do, …}: `lease` {worker, ttl, digest, again, reports}, `seed` {flows, used}, `correct`
+--           {flow, period, more, settled}, `look` {looks}. Reports and flows are as in the protocol.
 --
 -- Returns, for `lease`, {verdict, subject, flow, wait, booked, amounts reserved of each report, shares}; for
 -- `look` the shares; see the protocol. Numbers are integers of up to 2^53.
 --
--- Atomic, because a grant depends on everything granted before, and a request needs its tenant's and its
--- key's shares together.
+-- Atomic, because a grant depends on everything granted before, and a request needs the shares of all its
+-- subjects together.
 
-local MINUTE, FLOWS, RATES = 60000, 6, 2
-local GRANTED, SLOTS, BUDGET, RATE, UNSEEDED, STALE = 0, 1, 2, 3, 4, 5
+local RATE, PERIOD, ROLLING = 0, 1, 2
+local GRANTED, SLOTS, BUDGET, RATED, UNSEEDED, STALE, CROWDED = 0, 1, 2, 3, 4, 5, 6
 local MOST_BOOKINGS, LAPSE = 128, 6000
 local NEAR_PARTS, NEAR_REQUESTS = 10, 20
+local SLICES = 30
 local WANTED = 1000              -- ms for which a lack of slots is remembered
 local SOON = 1000                -- ms before its time at which a booking's digest is told to workers
 local KEEP = 40 * 86400000       -- ms after which unused budgets are forgotten; then the ledger is asked
-local KEEP_RATES = 600000
+local KEEP_OTHERS = 600000       -- likewise rates and slots
+local KEEP_FAMILY = 60000        -- likewise those of a family; its budgets, once they count no more
+
+local FORGOTTEN = 100            -- members of a family that a call removes at most
 
 local call = cjson.decode(ARGV[2])
 
--- UTC day, or month (Howard Hinnant's civil_from_days).
-local function period_of(flow)
-  local day = math.floor(now / 86400000)
-  if flow % 2 == 1 then
-    return day
-  end
-  local era = math.floor((day + 719468) / 146097)
-  local doe = day + 719468 - era * 146097
-  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524)
-    - math.floor(doe / 146096)) / 365)
-  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
-  local month = math.floor((5 * doy + 2) / 153)
-  local year = yoe + era * 400 + (month >= 10 and 1 or 0)
-  return year * 12 + (month < 10 and month + 2 or month - 10)
-end
-
-local function unspent(subject, flow)
+local function unspent(subject, name)
   local sum = 0
   for _, worker in pairs(subject.workers) do
-    sum = sum + math.max(0, worker[5][flow] - worker[6][flow])
+    local share = worker.flows[name]
+    sum = sum + (share and math.max(0, share[1] - share[2]) or 0)
   end
   return sum
 end
 
+-- The period of a budget that has begun, and when the next one begins.
+local function begun(flow)
+  local period, following = flow.window[1], nil
+  for _, start in ipairs(flow.window) do
+    if start <= now then
+      period = start
+    elseif not following then
+      following = start
+    end
+  end
+  return period, following
+end
+
+local function new_budget(subject, flow, used)
+  local state = {used = used + unspent(subject, flow.name), till = now + KEEP}
+  if flow.kind == PERIOD then
+    state.period, state.lapsed = begun(flow), 0
+  else
+    state.window, state.slices = flow.window[1], {}
+  end
+  subject.flows[flow.name] = state
+end
+
 -- Read a subject and bring it up to now: forget silent workers, begin periods, refill, let bookings lapse.
-local function open(key, limits)
+local function open(key, flows, limits, family)
   local text = redis.call('GET', key)
   local subject = text and cmsgpack.unpack(text)
-    or {flows = {false, false, false, false, false, false}, workers = {}, bookings = {}, wanted = 0}
+  local known = subject and subject.till > now
+  if not known then
+    subject = {flows = {}, workers = {}, bookings = {}, wanted = 0}
+  end
   local silent = {}
   for name, worker in pairs(subject.workers) do
-    if worker[2] <= now then
+    if worker.till <= now then
       silent[#silent + 1] = name
     end
   end
   for _, name in ipairs(silent) do
-    local worker = subject.workers[name]
-    for flow = RATES + 1, FLOWS do
+    for flow, share in pairs(subject.workers[name].flows) do
       local budget = subject.flows[flow]
-      if budget then
-        budget[3] = budget[3] + math.max(0, worker[5][flow] - worker[6][flow])
+      if budget and budget.lapsed then
+        budget.lapsed = budget.lapsed + math.max(0, share[1] - share[2])
       end
     end
     subject.workers[name] = nil
   end
-  for flow = RATES + 1, FLOWS do
-    local budget = subject.flows[flow]
-    if budget and budget[2] < period_of(flow) then
-      subject.flows[flow] = {unspent(subject, flow), period_of(flow), 0}
-    end
-  end
-  local kept, freed, booked = {}, {0, 0}, {0, 0}
+  local kept, freed, booked = {}, {}, {}
   for _, booking in ipairs(subject.bookings) do
-    if booking[1] + LAPSE < now then
-      freed = {freed[1] + booking[3], freed[2] + booking[4]}
-    else
-      booked = {booked[1] + booking[3], booked[2] + booking[4]}
+    local sums = booking.at + LAPSE < now and freed or booked
+    for name, amount in pairs(booking.amounts) do
+      sums[name] = (sums[name] or 0) + amount
+    end
+    if sums == booked then
       kept[#kept + 1] = booking
     end
   end
   subject.bookings = kept
-  for flow = 1, RATES do
-    local limit, rate = limits[flow], subject.flows[flow]
+  for name, amount in pairs(freed) do
+    local rate = subject.flows[name]
     if rate then
-      rate[1] = rate[1] + freed[flow] * MINUTE
-    end
-    if limit >= 0 then
-      rate = rate or {limit * MINUTE, now}
-      local level = rate[1] + math.max(0, now - rate[2]) * limit
-      subject.flows[flow] = {math.min(level, (limit - booked[flow]) * MINUTE), math.max(now, rate[2])}
+      rate.level = rate.level + amount * rate.window
     end
   end
-  return subject
+  for i, flow in ipairs(flows) do
+    local state, limit = subject.flows[flow.name], limits[i]
+    if flow.kind == RATE then
+      local window = flow.window[1]
+      state = state or {level = limit * window, at = now}
+      local level = state.level + math.max(0, now - state.at) * limit
+      level = math.min(level, (limit - (booked[flow.name] or 0)) * window)
+      subject.flows[flow.name] = {level = level, at = math.max(now, state.at), window = window}
+    elseif not state then
+      if family then
+        new_budget(subject, flow, 0)
+      end
+    elseif flow.kind == PERIOD then
+      if state.period < begun(flow) then
+        new_budget(subject, flow, 0)
+      end
+    else
+      local oldest, slices = math.floor(now / (state.window / SLICES)) - SLICES, {}
+      for _, slice in ipairs(state.slices) do
+        if slice[1] < oldest then
+          state.used = state.used - slice[2]
+        else
+          slices[#slices + 1] = slice
+        end
+      end
+      state.slices = slices
+    end
+  end
+  return subject, known
 end
 
-local function save(key, subject)
-  local flows = subject.flows
-  local budgets = flows[3] or flows[4] or flows[5] or flows[6]
-  redis.call('SET', key, cmsgpack.pack(subject), 'PX', budgets and KEEP or KEEP_RATES)
-end
-
--- Count an amount of a flow as used. Unlimited and unknown flows count nothing.
-local function take(subject, limits, flow, amount)
-  local state = subject.flows[flow]
-  if amount ~= 0 and state and limits[flow] >= 0 then
-    state[1] = state[1] + (flow <= RATES and -amount * MINUTE or amount)
+-- Note in a rolling budget's present slice what was settled since it was saved last.
+local function settle(subject, name, state)
+  local settled, number = state.used - unspent(subject, name), math.floor(now / (state.window / SLICES))
+  for _, slice in ipairs(state.slices) do
+    settled = settled - slice[2]
+  end
+  local slices = state.slices
+  while settled < 0 and #slices > 0 do
+    local back = math.min(-settled, slices[#slices][2])
+    settled, slices[#slices][2] = settled + back, slices[#slices][2] - back
+    if slices[#slices][2] == 0 then
+      slices[#slices] = nil
+    end
+  end
+  if settled > 0 and #slices > 0 and slices[#slices][1] >= number then
+    slices[#slices][2] = slices[#slices][2] + settled
+  elseif settled > 0 then
+    slices[#slices + 1] = {number, settled}
   end
 end
 
-local function grant(subject, worker, limits, flow, amount)
-  take(subject, limits, flow, amount)
-  worker[5][flow] = worker[5][flow] + amount
+local function save(key, subject, flows, family)
+  for _, flow in ipairs(flows) do
+    local state, till = subject.flows[flow.name], now + KEEP
+    if flow.kind == RATE then
+      till = now + 10 * flow.window[1]
+    elseif family and flow.kind == PERIOD then
+      local _, following = begun(flow)
+      till = following or till
+    elseif family then
+      till = now + flow.window[1] * (SLICES + 1) / SLICES
+    end
+    if state then
+      state.till = till
+    end
+  end
+  local till = now + (family and KEEP_FAMILY or KEEP_OTHERS)
+  local kept = {}
+  for name, state in pairs(subject.flows) do
+    if state.slices then
+      settle(subject, name, state)
+    end
+    if state.till > now then  -- a limit that was removed is forgotten
+      kept[name], till = state, math.max(till, state.till)
+    end
+  end
+  subject.flows, subject.till = kept, till
+  redis.call('SET', key, cmsgpack.pack(subject), 'PX', math.ceil(till - now))
+  if family then
+    redis.call('ZADD', family, math.ceil(till), key)
+    redis.call('PEXPIRE', family, KEEP)
+  end
+end
+
+-- Count an amount of a flow as used. Unknown budgets count nothing.
+local function take(subject, flow, amount)
+  local state = subject.flows[flow.name]
+  if amount ~= 0 and state then
+    if flow.kind == RATE then
+      state.level = state.level - amount * flow.window[1]
+    else
+      state.used = state.used + amount
+    end
+  end
+end
+
+local function grant(subject, worker, flow, amount)
+  take(subject, flow, amount)
+  worker.flows[flow.name][1] = worker.flows[flow.name][1] + amount
 end
 
 -- What a flow has left.
-local function left(subject, limits, flow)
-  local state = subject.flows[flow]
+local function left(subject, flow, limit)
+  local state = subject.flows[flow.name]
   if not state then
     return 0
   end
-  return flow <= RATES and math.floor(state[1] / MINUTE) or limits[flow] - state[1]
+  return flow.kind == RATE and math.floor(state.level / flow.window[1]) or limit - state.used
 end
 
 local function held(subject)
   local sum, running, idle = 0, 0, {}
   for name, worker in pairs(subject.workers) do
-    sum, running = sum + worker[4], running + worker[3]
-    idle[name] = math.max(0, worker[4] - worker[3])
+    sum, running = sum + worker.held, running + worker.running
+    idle[name] = math.max(0, worker.held - worker.running)
   end
   return sum, running, idle
 end
 
 -- Settle what the worker has spent and gives back. Returns its record; nil if the call is stale.
 local function account(subject, report, name)
-  local limits, number, heard, granted, spent = report[1], report[3], report[4], report[5], report[6]
   local worker = subject.workers[name]
-  if worker and number <= worker[1] then
+  if worker and report.number <= worker.number then
     return nil
   end
-  local fresh = not worker
-  worker = worker or {0, 0, 0, 0, heard, spent}
-  for flow = 1, FLOWS do
-    local total = math.max(granted[flow], spent[flow])
-    local more = total - worker[5][flow]
-    if fresh and more < 0 then
+  worker = worker or {flows = {}}
+  for i, flow in ipairs(report.flows) do
+    local share, spent = worker.flows[flow.name], report.spent[i] or 0
+    local total = math.max(report.granted[i] or 0, spent)
+    local more = total - (share and share[1] or report.heard[i] or 0)
+    if not share and more < 0 then
       more = 0  -- its share has lapsed: there is nothing to give back
     end
-    take(subject, limits, flow, more)
-    worker[5][flow], worker[6][flow] = total, spent[flow]
+    take(subject, flow, more)
+    worker.flows[flow.name] = {total, spent}
   end
-  worker[1], worker[2], worker[3], worker[4] = number, now + call.ttl, report[7], report[8]
+  worker.number, worker.till = report.number, now + call.ttl
+  worker.running, worker.held = report.running, report.held
   subject.workers[name] = worker
   return worker
 end
 
-local function share_of(subject, worker, name)
+local function share_of(subject, flows, limits, worker, name)
   local _, running, idle = held(subject)
   local others = 0
   for other, slots in pairs(idle) do
@@ -171,61 +259,72 @@ local function share_of(subject, worker, name)
       others = others + slots
     end
   end
-  local levels, booked, used, shared, lapsed, due = {0, 0}, {0, 0}, {}, {}, {}, {}
-  for flow = 1, FLOWS do
-    local state = subject.flows[flow]
-    if flow <= RATES then
-      levels[flow] = state and math.floor(state[1] / MINUTE) or 0
-    else
-      used[#used + 1] = state and state[1] or -1
-      shared[#shared + 1] = unspent(subject, flow)
-      lapsed[#lapsed + 1] = state and state[3] or 0
+  local granted, used, booked, shared, lapsed, due = {}, {}, {}, {}, {}, {}
+  for i, flow in ipairs(flows) do
+    local state = subject.flows[flow.name]
+    granted[i], booked[i] = worker and worker.flows[flow.name][1] or 0, 0
+    used[i] = state and limits[i] - left(subject, flow, limits[i]) or -1
+    shared[i] = flow.kind ~= RATE and unspent(subject, flow.name) or 0
+    lapsed[i] = state and state.lapsed or 0
+    for _, booking in ipairs(subject.bookings) do
+      booked[i] = booked[i] + (booking.amounts[flow.name] or 0)
     end
   end
   for _, booking in ipairs(subject.bookings) do
-    booked = {booked[1] + booking[3], booked[2] + booking[4]}
-    if booking[1] <= now + SOON then
-      due[#due + 1] = booking[2]
+    if booking.at <= now + SOON then
+      due[#due + 1] = booking.digest
     end
   end
-  return {worker and worker[5] or {0, 0, 0, 0, 0, 0}, worker and worker[4] or 0, levels, booked, used, shared,
-    lapsed, running, others, subject.wanted > now and 1 or 0, due}
+  return {granted, worker and worker.held or 0, used, booked, shared, lapsed, running, others,
+    subject.wanted > now and 1 or 0, due}
 end
 
 if call['do'] == 'seed' then
-  local subject = open(KEYS[2], {-1, -1})
-  for flow, used in pairs(call.used) do
-    flow = tonumber(flow) + 1
-    if not subject.flows[flow] then
-      subject.flows[flow] = {used + unspent(subject, flow), period_of(flow), 0}
+  local subject = open(KEYS[2], {}, {})
+  for i, flow in ipairs(call.flows) do
+    if not subject.flows[flow.name] then
+      new_budget(subject, flow, call.used[i])
     end
   end
-  save(KEYS[2], subject)
+  save(KEYS[2], subject, {})
   return 1
 end
 
 if call['do'] == 'correct' then
-  local subject = open(KEYS[2], {-1, -1})
-  local budget = subject.flows[call.flow + 1]
-  if budget and budget[2] == call.period then
-    budget[1] = math.max(0, budget[1] + call.more)
-    budget[3] = math.max(0, budget[3] - call.settled)
-    save(KEYS[2], subject)
+  local subject = open(KEYS[2], {}, {})
+  local budget = subject.flows[call.flow]
+  if budget and (not budget.period or budget.period == call.period) then
+    budget.used = math.max(0, budget.used + call.more)
+    if budget.lapsed then
+      budget.lapsed = math.max(0, budget.lapsed - call.settled)
+    end
+    save(KEYS[2], subject, {})
   end
   return 1
 end
 
 if call['do'] == 'look' then
   local shares = {}
-  for i, limits in ipairs(call.limits) do
-    shares[i] = share_of(open(KEYS[i + 1], limits), nil, '')
+  for i, look in ipairs(call.looks) do
+    local subject = open(KEYS[i + 1], look.flows, look.limits)
+    shares[i] = share_of(subject, look.flows, look.limits, nil, '')
   end
   return shares
 end
 
-local subjects, workers, reports = {}, {}, call.reports
+local subjects, workers, reports, families = {}, {}, call.reports, {}
 for i, report in ipairs(reports) do
-  subjects[i] = open(KEYS[i + 1], report[1])
+  families[i] = report.family ~= '' and KEYS[1 + #reports + i] or nil
+  local known
+  subjects[i], known = open(KEYS[i + 1], report.flows, report.limits, families[i])
+  if families[i] and not known and (#report.need > 0 or report.need_slots > 0) then
+    for _, gone in ipairs(redis.call('ZRANGE', families[i], '-inf', now, 'BYSCORE', 'LIMIT', 0, FORGOTTEN)) do
+      redis.call('ZREM', families[i], gone)
+    end
+    if redis.call('ZCARD', families[i]) >= report.most then
+      return {CROWDED, i - 1, 0, 0, 0, {}, {}}
+    end
+  end
   workers[i] = account(subjects[i], report, call.worker)
   if not workers[i] then
     return {STALE, i - 1, 0, 0, 0, {}, {}}
@@ -233,12 +332,13 @@ for i, report in ipairs(reports) do
 end
 
 -- What a report's need is, near the end of a budget.
-local function wanted_of(i, flow)
-  local report, need = reports[i], reports[i][9][flow]
-  if flow > RATES and report[1][flow] >= 0 and need > 0 then
-    local rest, worst = left(subjects[i], report[1], flow), report[10][flow]
-    if rest * NEAR_PARTS < report[1][flow] or rest < NEAR_REQUESTS * worst then
-      if worst > rest and unspent(subjects[i], flow) == 0 then
+local function wanted_of(i, f)
+  local report, flow, limit = reports[i], reports[i].flows[f], reports[i].limits[f]
+  local need = report.need[f] or 0
+  if flow.kind ~= RATE and need > 0 then
+    local rest, worst = left(subjects[i], flow, limit), report.worst[f] or 0
+    if rest * NEAR_PARTS < limit or rest < NEAR_REQUESTS * worst then
+      if worst > rest and unspent(subjects[i], flow.name) == 0 then
         worst = rest  -- the last request; beside others, more than one would exceed what is left
       end
       return math.max(worst, math.min(need, 1))
@@ -250,52 +350,64 @@ end
 -- Where a booking of the request lies that can be used now, or one that is not due yet.
 local function booking_of(i)
   for place, booking in ipairs(subjects[i].bookings) do
-    if booking[2] == call.digest then
+    if booking.digest == call.digest then
       return place, booking
     end
   end
 end
 
+-- What a report needs of rates, by name; nil: nothing.
+local function rated(report)
+  local amounts
+  for f, flow in ipairs(report.flows) do
+    if flow.kind == RATE and (report.need[f] or 0) > 0 then
+      amounts = amounts or {}
+      amounts[flow.name] = report.need[f]
+    end
+  end
+  return amounts
+end
+
 -- Returns verdict, subject, flow, wait in ms, and for each report the place of the booking to use.
 local function judge()
-  local needed, wait, where, what = false, 0, 0, 0
+  local wait, where, what = 0, 0, 0
   local places, early = {}, 0
   for i, report in ipairs(reports) do
-    local subject, limits = subjects[i], report[1]
-    if report[11] > 0 and report[2] >= 0 and report[2] - held(subject) < report[11] then
+    local subject = subjects[i]
+    if report.need_slots > 0 and report.slots >= 0 and report.slots - held(subject) < report.need_slots then
       subject.wanted = now + WANTED
       return SLOTS, i - 1, 0, 0, places
     end
-    for flow = RATES + 1, FLOWS do
-      local need = report[9][flow]
-      if limits[flow] >= 0 and need > 0 then
-        if not subject.flows[flow] then
-          return UNSEEDED, i - 1, flow - 1, 0, places
+    for f, flow in ipairs(report.flows) do
+      if flow.kind ~= RATE and (report.need[f] or 0) > 0 then
+        if not subject.flows[flow.name] then
+          return UNSEEDED, i - 1, f - 1, 0, places
         end
-        if wanted_of(i, flow) > left(subject, limits, flow) then
-          return BUDGET, i - 1, flow - 1, 0, places
+        if wanted_of(i, f) > left(subject, flow, report.limits[f]) then
+          return BUDGET, i - 1, f - 1, 0, places
         end
       end
     end
   end
   local due = call.digest ~= ''
   for i, report in ipairs(reports) do
-    local rated = (report[1][1] >= 0 and report[9][1] > 0) or (report[1][2] >= 0 and report[9][2] > 0)
-    if rated then
+    if rated(report) then
       local place, booking = booking_of(i)
       places[i] = place
-      if not booking or booking[1] > now then
+      if not booking or booking.at > now then
         due = false
       end
-      early = booking and math.max(early, booking[1] - now) or early
+      early = booking and math.max(early, booking.at - now) or early
     end
-    for flow = 1, RATES do
-      local limit, need = report[1][flow], report[9][flow] * MINUTE
-      if limit >= 0 and need > 0 and subjects[i].flows[flow][1] < need then
-        local lacking = need - subjects[i].flows[flow][1]
-        local ms = limit > 0 and math.ceil(lacking / limit) or 60000
-        if ms > wait then
-          wait, where, what = ms, i - 1, flow - 1
+    for f, flow in ipairs(report.flows) do
+      if flow.kind == RATE then
+        local limit, need = report.limits[f], (report.need[f] or 0) * flow.window[1]
+        local level = subjects[i].flows[flow.name].level
+        if need > 0 and level < need then
+          local ms = limit > 0 and math.ceil((need - level) / limit) or 60000
+          if ms > wait then
+            wait, where, what = ms, i - 1, f - 1
+          end
         end
       end
     end
@@ -304,10 +416,10 @@ local function judge()
     return GRANTED, 0, 0, 0, places
   end
   if wait > 0 and call.again and early > 0 then
-    return RATE, where, what, early, nil
+    return RATED, where, what, early, nil
   end
   if wait > 0 then
-    return RATE, where, what, wait, {}
+    return RATED, where, what, wait, {}
   end
   return GRANTED, 0, 0, 0, {}
 end
@@ -316,24 +428,25 @@ local verdict, where, what, wait, places = judge()
 local booked, reserved = 0, {}
 if verdict == GRANTED then
   for i, report in ipairs(reports) do
-    local subject, worker, limits, amounts = subjects[i], workers[i], report[1], {}
+    local subject, worker, amounts = subjects[i], workers[i], {}
     if places[i] then  -- it was taken when the booking was made
       local booking = table.remove(subject.bookings, places[i])
-      take(subject, limits, 1, -booking[3])
-      take(subject, limits, 2, -booking[4])
+      for _, flow in ipairs(report.flows) do
+        take(subject, flow, -(booking.amounts[flow.name] or 0))
+      end
     end
-    for flow = 1, FLOWS do
-      amounts[flow] = wanted_of(i, flow)
+    for f in ipairs(report.flows) do
+      amounts[f] = wanted_of(i, f)
     end
-    for flow = 1, FLOWS do
-      grant(subject, worker, limits, flow, amounts[flow])
+    for f, flow in ipairs(report.flows) do
+      grant(subject, worker, flow, amounts[f])
     end
-    worker[4] = worker[4] + report[11]
+    worker.held = worker.held + report.need_slots
     reserved[i] = amounts
   end
-elseif verdict == RATE and not places then  -- the client was told before when to come
+elseif verdict == RATED and not places then  -- the client was told before when to come
   booked = 1
-elseif verdict == RATE and call.digest ~= '' then
+elseif verdict == RATED and call.digest ~= '' then
   local room = true
   for i in ipairs(reports) do
     room = room and #subjects[i].bookings < MOST_BOOKINGS
@@ -341,16 +454,17 @@ elseif verdict == RATE and call.digest ~= '' then
   if room then
     booked = 1
     for i, report in ipairs(reports) do
-      local limits, need = report[1], report[9]
-      if (limits[1] >= 0 and need[1] > 0) or (limits[2] >= 0 and need[2] > 0) then
+      local amounts = rated(report)
+      if amounts then
         local bookings = subjects[i].bookings
         local place = #bookings + 1
-        while place > 1 and bookings[place - 1][1] > now + wait do
+        while place > 1 and bookings[place - 1].at > now + wait do
           place = place - 1
         end
-        table.insert(bookings, place, {now + wait, call.digest, need[1], need[2]})
-        take(subjects[i], limits, 1, need[1])
-        take(subjects[i], limits, 2, need[2])
+        table.insert(bookings, place, {at = now + wait, digest = call.digest, amounts = amounts})
+        for _, flow in ipairs(report.flows) do
+          take(subjects[i], flow, amounts[flow.name] or 0)
+        end
       end
     end
   end
@@ -359,21 +473,21 @@ end
 -- Shares for requests to come: at most a quarter of what is left, and none that a waiting request lacks.
 local shares = {}
 for i, report in ipairs(reports) do
-  local subject, worker, limits = subjects[i], workers[i], report[1]
-  for flow = 1, FLOWS do
-    local more = report[12][flow]
-    if more > 0 and limits[flow] >= 0 and subject.flows[flow] and #subject.bookings == 0 then
-      local rest = left(subject, limits, flow)
-      if flow <= RATES or rest * NEAR_PARTS >= limits[flow] then
-        grant(subject, worker, limits, flow, math.max(0, math.min(more, math.floor(rest / 4))))
+  local subject, worker = subjects[i], workers[i]
+  for f, flow in ipairs(report.flows) do
+    local more, limit = report.more[f] or 0, report.limits[f]
+    if more > 0 and subject.flows[flow.name] and #subject.bookings == 0 then
+      local rest = left(subject, flow, limit)
+      if flow.kind == RATE or rest * NEAR_PARTS >= limit then
+        grant(subject, worker, flow, math.max(0, math.min(more, math.floor(rest / 4))))
       end
     end
   end
-  if report[13] > 0 and report[2] >= 0 and subject.wanted <= now then
-    local rest = report[2] - held(subject)
-    worker[4] = worker[4] + math.max(0, math.min(report[13], math.floor(rest / 4)))
+  if report.more_slots > 0 and report.slots >= 0 and subject.wanted <= now then
+    local rest = report.slots - held(subject)
+    worker.held = worker.held + math.max(0, math.min(report.more_slots, math.floor(rest / 4)))
   end
-  save(KEYS[i + 1], subject)
-  shares[i] = share_of(subject, worker, call.worker)
+  save(KEYS[i + 1], subject, report.flows, families[i])
+  shares[i] = share_of(subject, report.flows, report.limits, worker, call.worker)
 end
 return {verdict, where, what, wait, booked, reserved, shares}

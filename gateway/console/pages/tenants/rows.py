@@ -28,9 +28,11 @@ DAYS: Final = 30
 """Shown of the spend by day."""
 _NEAR: Final = 0.8
 LIMITS: Final = {
-    field.path[-1]: field for field in (*section("limits"), *section("budget")) if field.option.clears
+    field.path[-1]: field
+    for field in (*section("limits"), *section("budget"))
+    if field.option.clears and field.kind != "list"
 }
-"""By name, also budgets."""
+"""By name, also budgets; without further limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,39 @@ class Use:
 
 def uses(page: TenantPage | Account, currency: str) -> list[Use]:
     """The limits and budgets that are set, in the order of the forms."""
-    counted = {use.limit: use for use in page.usage or ()}
-    return [
-        _use(field, allowed, counted.get(name), page.budget.warn_percent, currency)
+    own = {use.limit: use for use in page.usage or () if use.level == "tenant" and use.would_refuse is None}
+    named = [
+        _use(field, allowed, own.pop(name, None), page.budget.warn_percent, currency)
         for name, field in LIMITS.items()
         if (allowed := getattr(getattr(page, field.path[0]), name)) is not None
     ]
+    known = [use for use in page.usage or () if own.get(use.limit) is use or use.level != "tenant"]
+    known += [use for use in page.usage or () if use.level == "tenant" and use.would_refuse is not None]
+    return named + [_other(use, page.budget.warn_percent, currency) for use in known]
+
+
+def _other(use: LimitUse, warn_percent: int, currency: str) -> Use:
+    """One of the further limits. They are changed in the form, all together."""
+
+    def amount(value: int | str | None) -> str:
+        if value is None:
+            return NONE
+        return money(value, currency) if use.limit.startswith("money") else number(int(value))
+
+    share = float(use.used or 0) / float(use.allowed) if float(use.allowed) else 0.0
+    label = f"{use.level}: {use.limit.replace('_', ' ')}"
+    if use.would_refuse is not None:
+        label += f" (in shadow: would have refused {use.would_refuse:,} today)"
+    return Use(
+        "",
+        label,
+        amount(use.used),
+        amount(use.allowed),
+        share,
+        "bad" if share >= 1 else "warn" if share >= warn_percent / 100 else "",
+        use.resets * 1_000_000 if use.resets else None,
+        "",
+    )
 
 
 def _use(

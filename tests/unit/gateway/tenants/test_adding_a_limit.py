@@ -59,7 +59,7 @@ def test_a_new_limit_has_its_option_its_field_its_words_and_its_effect():
 
     form = {field.name: field for field in fields_of(NewTerms, section="limits", values=tenant)}
     assert (form["limits.images"].label, form["limits.images"].value) == ("Images per minute", "2000")
-    body = body_of(NewTerms, lambda name: str(form[name].value), section="limits")
+    body = body_of(NewTerms, lambda name: str(form[name].value or ""), section="limits")
     assert updated(tenant, NewTerms.model_validate(body)) == tenant
 
 

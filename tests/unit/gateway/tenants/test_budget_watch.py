@@ -14,7 +14,7 @@ from gateway.tenants.limits.budget_watch import QUIET_SECONDS, SOON_SECONDS, Bud
 from gateway.tenants.terms import Budget
 
 NAMES = ("acme", "bolt", "corgi")
-NOTHING = Share((0,) * 8, 0, (0, 0), (0, 0), (0,) * 4, (0,) * 4, (0,) * 4, 0, 0, wanted=False, due=())
+NOTHING = Share((0,), 0, (0,), (0,), (0,), (0,), 0, 0, wanted=False, due=())
 
 
 class Store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,26 +13,40 @@ from decimal import Decimal
 import pytest
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol.limits import FLOWS, UNKNOWN, Flow, Share
-from gateway.dataplane.request import COMPLETIONS
+from adapters.store.feed import Event
+from adapters.store.protocol.limits import UNKNOWN, Share
+from gateway.dataplane.request import COMPLETIONS, Call
 from gateway.errors import FlorinError
+from gateway.tenants.directory import Key, Role, Tenant, dump
 from gateway.tenants.limits import grant as grant_module
+from gateway.tenants.limits.allowances import Consumer, allowance
 from gateway.tenants.limits.budget_watch import Correction, Observation, correction, fell
-from gateway.tenants.limits.grant import UNLIMITED
+from gateway.tenants.limits.grant import UNLIMITED, Grant
 from gateway.tenants.limits.needs import (
     COMPLETIONS_OUTPUT,
     FIRST_OUTPUT,
     Bounds,
     OutputHistory,
     TokenPrice,
-    check_budget,
+    check_money,
     need_of,
 )
-from gateway.tenants.limits.periods import period_of
+from gateway.tenants.limits.periods import flow_at, period_of
 from gateway.tenants.limits.subject_account import Account
 from gateway.tenants.limits.wording import duration
-from gateway.tenants.terms import Budget, Limits
-from tests.support.limited import Workers, call
+from gateway.tenants.terms import (
+    NO_BUDGET,
+    NO_LIMITS,
+    Budget,
+    Level,
+    LimitRule,
+    Limits,
+    Measure,
+    Window,
+    rule_of,
+    rules_of,
+)
+from tests.support.limited import START_MS, Workers, call
 from tests.support.waiting import PATIENCE_S
 
 PRICE = TokenPrice(150_000_000, 75_000_000, 600_000_000, 900_000_000, 7)
@@ -46,9 +61,12 @@ def test_prices_are_exact_and_round_up():
 
 
 def test_a_budget_that_cannot_be_counted_is_refused():
-    check_budget(Budget(money_per_day=Decimal(9_000_000)))
+    check_money(NO_LIMITS, Budget(money_per_day=Decimal(9_000_000)))
+    too_much = LimitRule(Measure.MONEY, Decimal(9_000_001), Window.WEEK, Level.USER)
     with pytest.raises(FlorinError, match="9,000,000"):
-        check_budget(Budget(money_per_month=Decimal(9_000_001)))
+        check_money(Limits(rules=(too_much,)), NO_BUDGET)
+    with pytest.raises(FlorinError, match="9,000,000"):
+        check_money(NO_LIMITS, Budget(money_per_month=Decimal(9_000_001)))
 
 
 @pytest.mark.parametrize(
@@ -69,30 +87,28 @@ def test_durations_are_written_as_openai_does(seconds: float, text: str):
 
 def test_a_need_is_the_estimate_and_at_worst_the_bytes():
     need = need_of(call(10, 20, size=70, n=2), OutputHistory(), PRICE)
-    assert need.expected[:4] == (1, 50, 50, 50)
-    assert need.worst[2:4] == (110, 110)
-    assert need.expected[4] == PRICE.cost(10, 0, 40)
-    assert need.worst[5] == PRICE.cost(70, 0, 40)
+    assert need.expected == (1, 50, PRICE.cost(10, 0, 40))
+    assert need.worst == (1, 110, PRICE.cost(70, 0, 40))
 
 
 def test_at_worst_a_request_needs_what_its_models_engines_take():
     """Two photos of four megabytes each are no eight million tokens."""
     photos = replace(call(300, None, size=8_000_000, n=2), context=4096)
-    assert need_of(photos, OutputHistory(), None).worst[2] == 4096 + 2 * 4096
+    assert need_of(photos, OutputHistory(), None).worst[1] == 4096 + 2 * 4096
     prompts = replace(photos, prompts=3, n=1)
-    assert need_of(prompts, OutputHistory(), None).worst[2] == 3 * 4096 + 3 * 4096
+    assert need_of(prompts, OutputHistory(), None).worst[1] == 3 * 4096 + 3 * 4096
     short = replace(call(10, 20, size=70), context=4096)
-    assert need_of(short, OutputHistory(), None).worst[2] == 70 + 20
+    assert need_of(short, OutputHistory(), None).worst[1] == 70 + 20
 
 
 @pytest.mark.parametrize(("used", "covered"), [(0, True), (500, True), (990, False)])
 def test_near_the_end_of_a_budget_a_workers_share_serves_nothing(used: int, covered: bool):
     """What is left is then counted in the store, for each request, over all workers."""
-    account = Account("tenant:acme", "acme", Limits(), Budget(tokens_per_day=1000), tell=_untold)
-    share = Share(
-        (0,) * 8, 0, (0, 0), (0, 0), (used, 0, 0, 0), (0,) * 4, (0,) * 4, 0, 0, wanted=False, due=()
-    )
-    account.expires, account.free, account.share = math.inf, [1000] * FLOWS, share
+    terms = allowance(rules_of(NO_LIMITS, Budget(tokens_per_day=1000)), "UTC", 80)
+    account = Account("tenant:acme", Consumer("acme", "tenant"), terms, tell=_untold)
+    account.report(1, 0, most=1)
+    account.hear(share(used, 0, 0), asked_at=math.inf, now=0.0)
+    account.holdings[0].free = 1000
     assert account.covers(need_of(call(1, 1), OutputHistory(), None), 0.0) is covered
 
 
@@ -145,36 +161,35 @@ def test_completions_keep_their_default_if_it_is_lower():
 
 
 @pytest.mark.parametrize(
-    ("now", "flow", "start", "end"),
+    ("now", "window", "zone", "start", "end"),
     [
-        ("2026-11-22T21:00", Flow.TOKENS_PER_DAY, "2026-11-22", "2026-11-23"),
-        ("2026-12-31T23:59", Flow.MONEY_PER_DAY, "2026-12-31", "2027-01-01"),
-        ("2026-12-31T23:59", Flow.MONEY_PER_MONTH, "2026-12-01", "2027-01-01"),
-        ("2028-02-29T00:00", Flow.TOKENS_PER_MONTH, "2028-02-01", "2028-03-01"),
+        ("2026-11-22T21:00", Window.DAY, "UTC", "2026-11-22", "2026-11-23"),
+        ("2026-11-22T21:59", Window.HOUR, "UTC", "2026-11-22T21:00", "2026-11-22T22:00"),
+        ("2026-11-22T21:59", Window.HOUR, "Asia/Kolkata", "2026-11-22T21:30", "2026-11-22T22:30"),
+        ("2026-11-22T23:30", Window.DAY, "Europe/Berlin", "2026-11-22T23:00", "2026-11-23T23:00"),
+        ("2026-10-25T12:00", Window.DAY, "Europe/Berlin", "2026-10-24T22:00", "2026-10-25T23:00"),
+        ("2026-11-22T21:00", Window.WEEK, "UTC", "2026-11-16", "2026-11-23"),
+        ("2026-11-22T21:00", Window.WEEK, "Pacific/Auckland", "2026-11-22T11:00", "2026-11-29T11:00"),
+        ("2026-12-31T23:59", Window.MONTH, "UTC", "2026-12-01", "2027-01-01"),
+        ("2028-02-29T00:00", Window.MONTH, "UTC", "2028-02-01", "2028-03-01"),
+        ("2026-12-31T23:59", Window.MONTH, "Europe/Berlin", "2026-12-31T23:00", "2027-01-31T23:00"),
+        ("2026-11-22T21:00", Window.FIVE_HOURS, "UTC", "2026-11-22T16:00", "2026-11-22T21:00"),
     ],
 )
-def test_periods_are_utcs(now: str, flow: Flow, start: str, end: str):
+def test_windows_are_the_timezones(now: str, window: Window, zone: str, start: str, end: str):
     def at(text: str) -> int:
         return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000
 
-    assert period_of(flow, at(now)) == (at(start), at(end))
+    assert period_of(window, at(now), zone) == (at(start), at(end))
+
+
+def rule(text: str) -> LimitRule:
+    return rule_of(text)
 
 
 def share(used: int, shared: int, lapsed: int) -> Share:
-    others = 0, 0, 0
-    return Share(
-        (0,) * 6,
-        0,
-        (0, 0),
-        (0, 0),
-        (used, *others),
-        (shared, *others),
-        (lapsed, *others),
-        0,
-        0,
-        wanted=False,
-        due=(),
-    )
+    """Of a subject with one budget."""
+    return Share((0,), 0, (used,), (0,), (shared,), (lapsed,), 0, 0, wanted=False, due=())
 
 
 @pytest.mark.parametrize(
@@ -216,7 +231,9 @@ UNSEEDED = share(UNKNOWN, 0, 0)
     ],
 )
 def test_a_store_that_has_forgotten_what_was_used(before: Share, now: Share, at: int, found):
-    assert fell(Observation(at - 5_000_000, before, ()), Observation(at, now, ())) is found
+    earlier = at - 5_000_000
+    flows = [(flow_at("tokens", Window.DAY, "UTC", moment),) for moment in (earlier, at)]
+    assert fell(Observation(earlier, flows[0], before), Observation(at, flows[1], now)) is found
 
 
 # -- one worker
@@ -303,8 +320,8 @@ async def test_when_the_store_is_away_shares_last_for_their_time_and_then_the_se
         workers.store.away = False
         workers.ms += 1000
         await workers.limiters[0].counters.flush()
-        [seen] = await workers.store.looks([("tenant:acme", (6000, -1, -1, -1, -1, -1))])
-        assert (seen.levels[0] <= 6000 - 50) is (how == "open"), "what was used meanwhile is reported"
+        seen = (await workers.share())["requests_per_minute"]
+        assert (seen.used[0] >= 50) is (how == "open"), "what was used meanwhile is reported"
 
 
 async def test_while_the_store_hangs_one_request_waits_for_it_and_the_others_are_served():
@@ -344,7 +361,7 @@ async def test_the_rest_of_a_budget_goes_to_one_request_at_a_time_on_any_worker(
         grant.count(10, 0, 30, choices=1)
         grant.settle()
         await asyncio.gather(*workers.limiters[number % 2].counters._reporting.values())
-    [seen] = await workers.store.looks([("tenant:acme", (-1, -1, 1000, -1, -1, -1))])
+    seen = (await workers.share())["tokens_per_day"]
     assert seen.used[0] == 20 * 40
 
 
@@ -404,5 +421,208 @@ async def test_settling_twice_counts_once():
     grant.settle()
     grant.settle()
     await workers.pass_time(5000)
-    [seen] = await workers.store.looks([("tenant:acme", (-1, -1, 10**6, -1, -1, -1))])
+    seen = (await workers.share())["tokens_per_day"]
     assert (seen.used[0], seen.shared[0]) == (14, 0)
+
+
+# -- levels, windows, shadow
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokens/day=100000",
+        "requests/minute=60",
+        "concurrent=4",
+        "money/rolling-week=99.5",
+        "user:requests/5h=45",
+        "adapter/shared/support:concurrent=4",
+        "shadow:tag/a:b=c:money/month=50",
+        "organisation:tokens/total=1",
+        "tokens/session=5",
+    ],
+)
+def test_a_limit_is_read_as_it_is_written(text: str):
+    assert str(rule(text)) == text
+
+
+def test_amounts_may_be_short():
+    assert rule("tokens/day=5M").amount == 5_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tokens=5",
+        "concurrent/day=5",
+        "money/minute=5",
+        "tokens/day=0",
+        "tokens/day=1.5",
+        "money/day=9000001",
+        "tokens/fortnight=5",
+        "key/k1:tokens/day=5",
+        "user/\n:tokens/day=5",
+        "nobody:tokens/day=5",
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(text: str):
+    with pytest.raises(ValueError, match=text[:5] or "MEASURE"):
+        rule(text)
+
+
+def limited(*rules: str, **fields: object) -> Limits:
+    return Limits(rules=tuple(rule(text) for text in rules), **fields)
+
+
+def said_by(user: str | None = None, tag: str | None = None, session: str = "", **how: object) -> Call:
+    return replace(call(**how), end_user=user, tag=tag, session=session)
+
+
+def settled(grant: Grant) -> None:
+    """The request has ended."""
+    grant.count(1, 0, 1, choices=1)
+    grant.settle()
+
+
+async def refused(entering: Awaitable[Grant]) -> FlorinError:
+    with pytest.raises(FlorinError) as error:
+        await entering
+    return error.value
+
+
+async def test_each_end_user_has_the_limit_to_itself_and_others_are_not_concerned():
+    workers = Workers(limited("user:requests/5h=2"))
+    for number in range(2):
+        await workers.enter(number, said_by("ann"))
+        await workers.enter(number, said_by("bob"))
+    error = await refused(workers.enter(0, said_by("ann")))
+    assert (error.code, error.retry_after) == ("budget_reserved", 1)
+    await workers.enter(0, said_by(None))
+    assert workers.refusals.seen == [("acme", "end user requests_per_5h")]
+
+
+async def test_the_tightest_limit_refuses_and_is_named():
+    workers = Workers(
+        limited(
+            "user:requests/day=1", "tag/batch:requests/day=1", "adapter:requests/day=3", "key:requests/day=5"
+        )
+    )
+    seen = []
+    for user, tag, adapter in [
+        ("ann", None, "acme/a"),
+        ("ann", None, "acme/b"),
+        ("bob", "batch", "acme/a"),
+        ("carol", "batch", "acme/b"),
+        ("dave", "chat", "acme/a"),
+        ("erin", "chat", "acme/a"),
+        ("erin", "chat", "acme/b"),
+        ("frank", "chat", "acme/b"),
+        ("grace", "chat", "acme/c"),
+    ]:
+        try:
+            settled(await workers.enter(0, said_by(user, tag), adapter=adapter))
+        except FlorinError as error:
+            seen.append(error.message.split("'s")[0])
+    assert seen == ["This end user", "This tag", "This adapter", "This key"]
+
+
+async def test_end_users_beyond_the_cap_are_counted_together_and_idle_ones_are_forgotten():
+    workers = Workers(limited("user:requests/hour=2"), count=1, max_tenant_users=2)
+    for user in ("ann", "bob", "carol", "dave"):
+        settled(await workers.enter(0, said_by(user)))
+    error = await refused(workers.enter(0, said_by("erin")))
+    assert error.message.startswith("This end user's budget of 2 requests per hour is used up")
+    settled(await workers.enter(0, said_by("ann")))
+    await workers.pass_time(20_000)
+    assert workers.limiters[0].counters.accounts == {}
+    await refused(workers.enter(0, said_by("ann")))  # the store knows her still
+
+
+async def test_a_worker_that_forgot_an_end_user_and_meets_her_again_counts_on():
+    workers = Workers(limited("user:tokens/day=100"), count=1)
+    for _ in range(3):
+        grant = await workers.enter(0, said_by("ann", prompt=5, most=5))
+        grant.count(20, 0, 10, choices=1)
+        grant.settle()
+        await workers.pass_time(20_000)
+    shares = await workers.share("tenant:acme/user:ann")
+    assert shares["tokens_per_day"].used == (90,)
+
+
+async def test_a_session_has_its_own_budget_named_by_the_body_or_a_header():
+    workers = Workers(limited("requests/session=1"), count=1)
+    settled(await workers.enter(0, said_by(session="s1")))
+    settled(await workers.enter(0, said_by(session="s2")))
+    error = await refused(workers.enter(0, said_by(session="s1")))
+    assert (error.code, error.retry_after) == ("budget_exhausted", None)
+    assert error.message == "This session's budget of 1 requests per session is used up."
+    await refused(workers.enter(0, said_by(), headers=[(b"x-florin-session", b"s2")]))
+    settled(await workers.enter(0, said_by()))
+
+
+async def test_a_request_may_have_to_name_its_end_user():
+    workers = Workers(Limits(user_required=True), count=1)
+    assert await workers.enter(0, said_by("ann")) is UNLIMITED
+    error = await refused(workers.enter(0, said_by()))
+    assert (error.code, error.status, error.param) == ("user_required", 400, "safety_identifier")
+
+
+async def test_an_organisations_limit_counts_its_members_together():
+    workers = Workers(limited("requests/day=5"), count=1)
+    reseller = Tenant(
+        "reseller",
+        base_access=False,
+        created=0,
+        limits=limited("organisation:requests/day=3", "organisation:requests/minute=9"),
+    )
+    workers.directory.tenants["reseller"] = reseller
+    for name in ("acme", "bolt"):
+        member = Tenant(name, base_access=False, created=0, organisation="reseller")
+        workers.directory.tenants[name] = member
+        workers.directory.keys[name] = Key(name, name, Role.TENANT, name, 0)
+    directory = workers.directory
+    directory.generation += 1
+    [limiter] = workers.limiters
+
+    async def enter(name: str) -> Grant:
+        tenant, key = directory.tenants[name], directory.keys[name]
+        return limiter.enter(tenant, key, call()) or await limiter.wait(key, call(), [])
+
+    for name in ("acme", "bolt", "acme"):
+        grant = await enter(name)
+        grant.count(1, 0, 1, choices=1)
+        grant.settle()
+    error = await refused(enter("bolt"))
+    assert error.message.startswith("This organisation's budget of requests per day is used up")
+    assert not grant.headers  # how much of it is left is other tenants' business, too
+    reseller = replace(reseller, limits=NO_LIMITS)
+    directory.apply(Event(1, "tenant", "reseller", dump(reseller)))
+    assert await enter("bolt") is UNLIMITED  # within its own limits, of which there are none
+
+
+async def test_a_limit_in_shadow_refuses_nothing_and_counts_what_it_would_have_refused():
+    workers = Workers(limited("shadow:requests/day=3", "shadow:user:concurrent=1", "requests/day=9"), count=1)
+    await workers.enter(0, said_by())  # it is counted once the ledger has said what was used before
+    await asyncio.gather(*workers.limiters[0].counters._seeding.values())
+    running = [await workers.enter(0, said_by("ann")) for _ in range(4)]
+    for grant in running:
+        settled(grant)
+    await workers.pass_time(200)
+    for _ in range(4):
+        settled(await workers.enter(0, said_by("bob")))
+    await refused(workers.enter(0, said_by("ann")))
+    await workers.pass_time(200)
+    day = START_MS // 86_400_000
+    assert await workers.store.refused("acme", [day]) == [
+        {"tenant requests_per_day": 5, "end user concurrent": 3}
+    ]
+    shares = await workers.share("tenant:acme?shadow")
+    assert shares["requests_per_day"].used == (3,)
+
+
+async def test_without_the_store_a_limit_in_shadow_counts_nothing_and_refuses_nothing():
+    workers = Workers(limited("shadow:requests/minute=1"), count=1, limits_when_store_away="closed")
+    workers.store.away = True
+    for _ in range(3):
+        await workers.enter(0, call())

@@ -76,10 +76,13 @@ def test_limits_and_what_is_used_of_them(fake):
         {"limit": "concurrent", "used": 0, "allowed": 4, "resets": None},
     ]
     lines = shown(fake, page(usage=usage))
-    assert "requests per minute 45 60 75 2026-11-18 11:06:40Z" in lines
-    assert "money per month 12.50 50 25 2026-11-18 11:06:40Z" in lines
-    assert "tokens per day - 1,000 - 2026-11-18 11:06:40Z" in lines
-    assert "concurrent 0 4 0 -" in lines
+    assert "tenant requests per minute 45 60 75 2026-11-18 11:06:40Z" in lines
+    assert "tenant money per month 12.50 50 25 2026-11-18 11:06:40Z" in lines
+    assert "tenant tokens per day - 1,000 - 2026-11-18 11:06:40Z" in lines
+    assert "tenant concurrent 0 4 0 -" in lines
+    shadow = {"limit": "tokens_per_day", "level": "end user", "used": None, "allowed": 9, "would_refuse": 3}
+    lines = shown(fake, page(usage=[*usage, shadow | {"resets": None}]))
+    assert "end user tokens per day - 9 - - 3" in lines
 
 
 def test_a_new_tenant_is_told_what_comes_next(fake):
