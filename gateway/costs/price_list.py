@@ -64,6 +64,10 @@ class PriceList:
             if estimate:
                 self._estimated_at = now
 
+    def read_all(self) -> None:
+        """Read cards and estimates once. Blocks. Raises LedgerUnavailableError."""
+        self.load(*self._read(self._now(), estimate=True))
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:

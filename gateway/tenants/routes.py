@@ -14,9 +14,10 @@ from gateway.operations.authorization import READER
 from gateway.operations.known_tenants import used_before
 from gateway.schemas.base import Listed
 from gateway.tenants.keys.routes import keys_of
-from gateway.tenants.operations import limits, tenants
+from gateway.tenants.operations import limit_dry_run, limits, tenants
 from gateway.tenants.operations import removal as tenant_removal
 from gateway.tenants.operations.queues import queue_of
+from gateway.tenants.schemas.limit_dry_run import LimitDryRun, LimitsToTry
 from gateway.tenants.schemas.tenants import (
     AddedTenant,
     ChangedTenant,
@@ -91,6 +92,14 @@ async def show_tenant(name: str, state: StateDep) -> TenantPage:
         errors=await tenants.last_errors(state, tenant),
         currency=await state.currency.get(state.ledger),
     )
+
+
+@router.post("/{name}/limits-dry-run")
+async def try_limits(name: str, body: LimitsToTry, state: StateDep) -> LimitDryRun:
+    """What limits would have refused of a tenant's requests in the last days. Changes nothing. An
+    approximation: each limit is replayed alone, over the usage records, as if a client that is refused did
+    not come again; requests that were refused then are in no record."""
+    return await limit_dry_run.dry_run(state, tenants.find(state, name), body)
 
 
 @router.delete("/{name}")

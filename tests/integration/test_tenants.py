@@ -194,6 +194,14 @@ async def test_terms_of_a_key_are_kept_and_updated_in_part(admin):
     assert (await admin.patch("keys/none", json={"label": "x"})).status_code == 404
 
 
+async def test_limits_are_tried_before_a_tenant_has_them(gateway, admin, acme):
+    tried = await admin.post("tenants/acme/limits-dry-run", json={"rules": ["requests/day=5"], "days": 2})
+    [limit] = tried.json()["limits"]
+    assert (limit["limit"], limit["requests"], limit["would_refuse"]) == ("requests/day=5", 0, 0)
+    by_session = await admin.post("tenants/acme/limits-dry-run", json={"rules": ["requests/session=5"]})
+    assert (by_session.status_code, error(by_session)["param"]) == (400, "rules")
+
+
 # -- removal
 
 

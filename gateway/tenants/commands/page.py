@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gateway.commands.output import clean, facts, label_pairs, say, show, table, when
+from gateway.commands.output import clean, facts, label_pairs, note, say, show, table, when
 from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.tenants.keys.commands import ago, key_table
+from gateway.tenants.schemas.limit_dry_run import LimitDryRun
 from gateway.tenants.schemas.tenants import LimitUse, Queue, RequestError, Tenant, TenantPage
 from gateway.tenants.schemas.terms import in_words, section
 
@@ -142,3 +143,25 @@ def _next(page: TenantPage) -> Iterator[tuple[str, str]]:
     if not page.suspended:
         yield f"florin tenant suspend {name}", "refuse its requests"
     yield f"florin cost report --tenant {name}", "what it used and cost"
+
+
+def show_dry_run(tried: LimitDryRun) -> None:
+    if not tried.limits:
+        say(f"{clean(tried.tenant)} has no limits: give some with --limit.")
+        return
+    columns = ("limit", "requests", "would refuse", "consumers", "refused", "most often")
+    rows = [
+        (
+            limit.limit,
+            f"{limit.requests:,}",
+            f"{limit.would_refuse:,}",
+            f"{limit.consumers:,}",
+            f"{limit.consumers_refused:,}",
+            ", ".join(f"{name.name or 'all'} ({name.would_refuse:,})" for name in limit.most_refused) or "-",
+        )
+        for limit in tried.limits
+    ]
+    show(table(columns, rows, right=columns[1:5]))
+    for limit in tried.limits:
+        if limit.until < tried.end:
+            note(f"{clean(limit.limit)}: too many records; figures are until {when(limit.until)}.")

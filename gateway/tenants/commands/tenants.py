@@ -13,7 +13,8 @@ from gateway.commands.options import with_options
 from gateway.commands.output import clean, label_pairs, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
 from gateway.schemas.base import Listed
-from gateway.tenants.commands.page import show_page, show_terms
+from gateway.tenants.commands.page import show_dry_run, show_page, show_terms
+from gateway.tenants.schemas.limit_dry_run import MOST_DAYS, LimitDryRun
 from gateway.tenants.schemas.tenants import (
     AddedTenant,
     ChangedTenant,
@@ -78,6 +79,28 @@ def update(
         changes["policy"] = None
     tenant = session.api.patch(f"/admin/v1/tenants/{segment(name)}", changes, ChangedTenant)
     session.result(tenant, _changed)
+
+
+@command(app, "try-limits")
+def try_limits(
+    session: Session,
+    name: Name,
+    *,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="LIMIT", help="As of `florin tenant update`; repeatable."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=MOST_DAYS, help="How far back.")] = 7,
+) -> None:
+    """What limits would have refused of a tenant's requests in the last days, by their usage records; without
+    --limit, its own. Changes nothing. An approximation: a client that is refused is assumed not to come
+    again.
+
+    Example: florin tenant try-limits acme --limit user:tokens/5h=200k --limit concurrent=20
+    """
+    body: Json = {"rules": limit or [], "days": days}
+    path = f"/admin/v1/tenants/{segment(name)}/limits-dry-run"
+    session.result(session.api.post(path, body, LimitDryRun), show_dry_run)
 
 
 @command(app, "suspend")

@@ -106,10 +106,9 @@ def _budget(account: Account, counter: Counter, whose: str, now_us: int) -> tupl
         return "budget_exhausted", text, ROLLING[counter.window] / SLICES / 1e6
     end = period_of(counter.window, now_us, account.allowance.timezone)[1]
     if account.allowance.is_credit(counter):
-        credits_text = (
-            f"This tenant's prepaid credits of {shown(decimal_text(counter.limit, 9))} for this month"
-        )
-        return "credits_exhausted", f"{credits_text} are used up.", (end - now_us) / 1e6
+        amount = shown(decimal_text(counter.limit, 9))
+        text = f"This tenant's prepaid credits of {amount} for this month are used up."
+        return "credits_exhausted", text, (end - now_us) / 1e6
     return "budget_exhausted", text, None if end == FOR_EVER else (end - now_us) / 1e6
 
 

@@ -24,6 +24,7 @@ from gateway.fleet.placement.schemas import (
 )
 from gateway.tenants.keys.schemas import Key
 from gateway.tenants.people.schemas import Me, OwnTerms
+from gateway.tenants.schemas.limit_dry_run import LimitDryRun
 from gateway.tenants.schemas.tenants import FinalCharges, Tenant, TenantPage
 from tests.support.command_line import KEY
 from tests.support.samples import sample
@@ -296,6 +297,14 @@ CASES = [
         "POST", "/admin/v1/sign-in-links", None,
         {"id": "k1", "url": "/console/sign-in#link=s3cret", "expires": 1_800_000_000_000_000},
         "/console/sign-in#link=s3cret\n",
+    ),
+    (
+        ("tenant", "try-limits", "acme", "--limit", "requests/day=5", "--days", "2"),
+        "POST",
+        "/admin/v1/tenants/acme/limits-dry-run",
+        {"rules": ["requests/day=5"], "days": 2},
+        sample(LimitDryRun, tenant="acme", limits=[]),
+        "acme has no limits",
     ),
     (("tenant", "list"), "GET", "/admin/v1/tenants", None, {"data": [TENANT]}, "acme"),
     (

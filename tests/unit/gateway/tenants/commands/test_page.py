@@ -6,6 +6,7 @@ import time
 
 from gateway.fleet.adapters.schemas.adapters import Adapter, Canary
 from gateway.tenants.keys.schemas import Key
+from gateway.tenants.schemas.limit_dry_run import DryRunLimit, LimitDryRun
 from gateway.tenants.schemas.tenants import Queue, RequestError, TenantPage
 from tests.support.samples import sample
 
@@ -100,3 +101,17 @@ def test_a_suspended_tenant_is_resumed_first(fake):
     following = lines[lines.index("Next:") + 1]
     assert following == "florin tenant resume acme # serve it again"
     assert not any("florin tenant suspend" in line for line in lines)
+
+
+def test_a_dry_run_of_limits_says_whom_they_would_have_refused_and_how_far_it_got(fake):
+    refused = [{"name": "ann", "would_refuse": 1200}]
+    limits = [
+        sample(DryRunLimit, limit="user:tokens/5h=200000", would_refuse=1200, most_refused=refused, until=9),
+        sample(DryRunLimit, limit="concurrent=4", most_refused=[], until=5_000_000),
+    ]
+    tried = sample(LimitDryRun, tenant="acme", end=5_000_000, limits=limits)
+    fake.answer("POST", "/admin/v1/tenants/acme/limits-dry-run", tried)
+    result = fake.florin("tenant", "try-limits", "acme", "--limit", "user:tokens/5h=200k")
+    assert "ann (1,200)" in result.stdout
+    assert "user:tokens/5h=200000: too many records" in result.stderr
+    assert "concurrent=4:" not in result.stderr
