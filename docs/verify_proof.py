@@ -13,7 +13,10 @@ from collections import Counter
 from datetime import datetime, timezone
 from fractions import Fraction
 
-KINDS = ("input", "cached", "output")
+TOKENS = ("input", "cached", "output")
+KINDS = (*TOKENS, "reasoning", "requests")
+SELECTORS = ("adapter", "base_model", "gpu_type", "service_tier")
+WITHOUT_CENTS = set("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split())  # noqa: SIM905
 
 
 def sha(data):
@@ -51,13 +54,17 @@ def tokens_of(counts):
 
 
 def charged(record):
-    """The tokens of a record that the customer pays for."""
+    """What the customer pays for of a record. Reasoning tokens are part of the output."""
     if not record["billable"] or record["outcome"] == "rejected":
         return {}
-    tokens = tokens_of(record)
-    if record["outcome"] in ("resumed", "resumed_cut"):  # the prompt was read again: the provider's loss
-        return {"output": tokens["output"]}
-    return tokens
+    counts = {**tokens_of(record), "reasoning": record["reasoning_tokens"] or 0, "requests": 1}
+    if record["outcome"] in ("resumed", "resumed_cut"):  # its prompt was read again: the provider's loss
+        return {**counts, "input": 0, "cached": 0, "requests": 0}
+    return counts
+
+
+def only_tokens(counts):
+    return {kind: count for kind, count in counts.items() if kind in TOKENS}
 
 
 def month_of(record):
@@ -73,68 +80,134 @@ def sums(parts):
     return {key: count for key, count in counts.items() if count}
 
 
+def line_for(record, card_lines):
+    """The line of the card that prices a record: the first that fits, or else the default one."""
+    for line in card_lines:
+        if all(line[name] == record.get(name, "") for name in SELECTORS if name in line):
+            return line["line"]
+    return ""
+
+
+def sold(counts, kinds):
+    """As a line of the card sells it: reasoning is output if it has no price, and requests may have none."""
+    own = {kind: count for kind, count in counts.items() if kind in TOKENS or kind in kinds}
+    if "reasoning" in own:
+        own["output"] -= own["reasoning"]
+    return own
+
+
 def quantities(statement, records):
     """What the statement charges, and what the records say."""
     charges = statement.get("charges")
     if charges is None:
         lines = [line for line in statement["lines"] if line["kind"] == "usage"]
         place = lambda item: (item["adapter"], item["gpu_type"])  # noqa: E731
-        return sums((place(x), tokens_of(x)) for x in lines), sums((place(r), charged(r)) for r in records)
-    month, stated, at_cost = statement["month"], [], set()
-    recorded = [(month_of(record), charged(record)) for record in records]
+        billed = [(place(record), only_tokens(charged(record))) for record in records]
+        return sums((place(line), tokens_of(line)) for line in lines), sums(billed)
+    month, stated, at_cost, kinds, discounted = statement["month"], [], set(), {}, set()
     for line in charges["lines"]:
+        name = line.get("line", "")
         if line["kind"] in KINDS:
-            stated.append((month, {line["kind"]: line["tokens"]}))
+            kinds.setdefault(name, set()).add(line["kind"])
+            quantity = line["requests" if line["kind"] == "requests" else "tokens"]
+            stated.append((("charged", name), {line["kind"]: quantity}))
         elif line["kind"] == "batch_discount":
-            stated.append(("batches", {kind: line[f"{kind}_tokens"] for kind in KINDS}))
-            own = [r for r in records if month_of(r) == month and r.get("service_tier") == "batch"]
-            recorded += [("batches", charged(record)) for record in own]
+            discounted.add(name)
+            counts = {kind: line.get(f"{kind}_tokens", 0) for kind in (*TOKENS, "reasoning")}
+            stated.append((("batches", name), counts))
         elif line["kind"] == "correction" and line.get("card"):
-            stated.append((line["month"], {kind: line[f"{kind}_tokens"] for kind in KINDS}))
+            stated.append((line["month"], {kind: line[f"{kind}_tokens"] for kind in TOKENS}))
         elif line["kind"] in ("correction", "cost"):
             at_cost.add(line.get("month", month))
-    return sums(stated), sums((name, tokens) for name, tokens in recorded if name not in at_cost)
+    recorded = []
+    for record in records:
+        if month_of(record) in at_cost:
+            continue
+        if month_of(record) < month:
+            recorded.append((month_of(record), only_tokens(charged(record))))
+            continue
+        name = line_for(record, charges.get("card_lines", ()))
+        own = sold(charged(record), kinds.get(name, ()))
+        recorded.append((("charged", name), own))
+        if record.get("service_tier") == "batch" and name in discounted:
+            own = {kind: count for kind, count in own.items() if kind != "requests"}
+            recorded.append((("batches", name), own))
+    return sums(stated), sums(recorded)
 
 
-def due(line, by_kind, before):
-    """The exact amount of a line, from its quantity and price; None: it is taken as stated."""
+def paid(line):
+    """The quantity that is not free, and what it costs at its price and tiers."""
+    if line["kind"] == "requests":
+        quantity, base, unit = line["requests"] - line["free_requests"], line["per_request"], 1
+    else:
+        quantity, base, unit = line["tokens"] - line["free_tokens"], line["per_million"], 10**6
+    tiers = [(0, base)] + [(tier["above"], tier["unit_price"]) for tier in line.get("tiers", ())]
+    if line.get("tier_mode") == "volume":
+        tiers = [[(0, price) for above, price in tiers if above == 0 or above < quantity][-1]]
+    amount = 0
+    for number, (above, price) in enumerate(tiers):
+        end = min([quantity] + [following for following, _ in tiers[number + 1 : number + 2]])
+        amount += max(0, end - above) * Fraction(price)
+    return quantity, Fraction(amount) / unit
+
+
+def down(amount):
+    """Rounded down to 15 decimal places."""
+    return Fraction((amount * 10**15).__floor__(), 10**15)
+
+
+def due(line, earlier, before):
+    """The exact amount of a line, from its quantity and price; None: it is taken as stated. `earlier`: the
+    lines before it, and `before`: their amount without corrections."""
     kind = line["kind"]
     if kind in KINDS:
-        return (line["tokens"] - line["free_tokens"]) * Fraction(line["per_million"]) / 10**6
+        return paid(line)[1]
     if kind == "batch_discount":
-        full = 0
-        for token_line in (by_kind[name] for name in KINDS):
-            paid = token_line["tokens"] - token_line["free_tokens"]
-            full += min(line[f"{token_line['kind']}_tokens"], paid) * Fraction(token_line["per_million"])
-        return -full / 10**6 * (100 - line["batch_percent"]) / 100
+        off = 0
+        for other in earlier:
+            same = other.get("line") == line.get("line")
+            if same and other["kind"] in KINDS and other["kind"] != "requests" and paid(other)[0]:
+                quantity, amount = paid(other)
+                part = Fraction(min(line.get(f"{other['kind']}_tokens", 0), quantity), quantity)
+                off += down(amount * part * (100 - line["batch_percent"]) / 100)
+        return -Fraction(off)
     if kind == "residency":
         return sum(Fraction(a["hours"]) for a in line["adapters"]) * Fraction(line["per_hour"])
+    if kind == "discount":
+        return -down(before * line["percent"] / 100)
     return Fraction(line["monthly_minimum"]) - before if kind == "minimum" else None
 
 
 def amounts(statement):
     """Whether amounts follow from quantities and prices, and what is taken as stated."""
-    charges = statement.get("charges")
+    charges, manual = statement.get("charges"), statement.get("manual", [])
+    added = sum(line["amount_cents"] for line in manual)
+    right = all(line["amount_cents"] * {"fee": 1, "charge": 1}.get(line["kind"], -1) >= 0 for line in manual)
+    taken = [f"{line['kind']} of {line['amount_cents']} cents: {line['reason']}" for line in manual]
     if charges is None:
-        right = sum(line["amount_cents"] for line in statement["lines"]) == statement["amount_cents"]
-        return right, ["cost of GPU time"]
-    right, stated, month = True, [], Fraction(0)
-    by_kind = {line["kind"]: line for line in charges["lines"]}
-    for line in charges["lines"]:
-        exact, computed = Fraction(line["exact"]), due(line, by_kind, month)
-        right = right and computed in (None, exact) and abs(line["amount_cents"] - 100 * exact) < 1
-        right = right and 0 <= line.get("free_tokens", 0) <= line.get("tokens", 0)
+        cents = sum(line["amount_cents"] for line in statement["lines"])
+        return right and cents + added == statement["amount_cents"], ["cost of GPU time", *taken]
+    step = 100 if statement["currency"] in WITHOUT_CENTS else 1
+    if any(part["amount_cents"] % step for part in (charges, *charges["lines"])):
+        step = 1  # the first releases rounded each currency to hundredths
+    stated, month = [], Fraction(0)
+    for number, line in enumerate(charges["lines"]):
+        exact, computed = Fraction(line["exact"]), due(line, charges["lines"][:number], month)
+        right = right and computed in (None, exact) and abs(line["amount_cents"] - 100 * exact) < step
+        if line["kind"] in KINDS:
+            of = "requests" if line["kind"] == "requests" else "tokens"
+            right = right and 0 <= line[f"free_{of}"] <= line[of]
         if computed is None:
             stated.append(" ".join(filter(None, (line["kind"], line.get("month")))))
-        else:
+        if line["kind"] not in ("correction", "cost"):
             month += exact
         if line["kind"] == "residency":
             stated.append("hours of resident adapters")
     whole = sum(Fraction(line["exact"]) for line in charges["lines"])
-    cents = (100 * whole + Fraction(1, 2)).__floor__()
+    cents = (100 * whole / step + Fraction(1, 2)).__floor__() * step
     right = right and whole == Fraction(charges["exact"]) and cents == charges["amount_cents"]
     right = right and sum(line["amount_cents"] for line in charges["lines"]) == cents
-    return right and statement["amount_cents"] == cents, stated
+    return right and statement["amount_cents"] == cents + added, [*stated, *taken]
 
 
 def check(proof, records, seal):

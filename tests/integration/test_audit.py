@@ -256,6 +256,7 @@ ELSEWHERE = {
     f"POST {ADMIN}/engines/{{name}}/restart",
     f"POST {ADMIN}/enrol",
     "POST /finance/v1/set-aside/exclude",
+    "POST /finance/v1/quarantine/dismiss",
     "POST /finance/v1/invoices",
     "POST /finance/v1/manual-lines/{number}/approve",
     "POST /finance/v1/manual-lines/{number}/withdraw",
@@ -265,7 +266,7 @@ ELSEWHERE = {
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
 asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
-an hour that is set aside: in those of lying engines. Then one needs a statement: in those of issued statements. Two need a second person: in those of manual lines. The next
+an hour that is set aside: in those of lying engines, and one a record in quarantine: in those of its room. Then one needs a statement: in those of issued statements. Two need a second person: in those of manual lines. The next
 needs a batch: in those of batches. The last two need engines that answer: in those of evaluations and of the console's adapters."""
 
 

@@ -60,6 +60,7 @@ OF_STAFF = (
     "chain",
     "commitments",
     "compare",
+    "manual-lines",
     "margin",
     "provisioned-time",
     "quarantine",

@@ -25,11 +25,13 @@ from gateway.costs.closing.documents import (
     TenantStatement,
     TierPrice,
     TokenCharge,
+    UsedLine,
 )
 from gateway.costs.closing.settlement import Settlement
 from gateway.costs.credits.grants import Holdings, draw
 from gateway.costs.manual_lines.lines import Lines, MonthLine
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.selling.card_lines import SELECTORS
 from gateway.costs.selling.cards import RateCard, RateCards
 from gateway.costs.selling.charges import (
     BATCH_SKU,
@@ -164,6 +166,16 @@ def charges_of(month: TenantMonth, step: int = 1) -> Charges:
         card_from=None if card is None else card.valid_from,
         **_amounts(month.amount, price),
         lines=tuple(lines),
+        **({"card_lines": named} if (named := _card_lines(current)) else {}),
+    )
+
+
+def _card_lines(charges: MonthCharges | None) -> tuple[UsedLine, ...]:
+    """What tells apart which usage has which price; not those of others' adapters."""
+    lines = () if charges is None else (used.line for used in charges.lines if used.line.name)
+    return tuple(
+        UsedLine(line=line.name, **{name: value for name in SELECTORS if (value := getattr(line, name))})
+        for line in lines
     )
 
 
@@ -202,16 +214,18 @@ def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iter
             ),
             **_amounts(line.residency, of_residents[n]),
         )
-    if charges.batch_discount:
+    discounts = {n: line.batch_discount(card.batch_percent) for n, line in enumerate(charges.lines)}
+    given = {n: discount for n, discount in discounts.items() if discount}
+    for n, in_cents in rounded(given, cents.get("batch", 0), step=step).items():
+        line = charges.lines[n]
         yield BatchDiscount(
             kind="batch_discount",
             sku=BATCH_SKU,
             price=price_id(card, "batch"),
-            input_tokens=charges.batch.input,
-            cached_tokens=charges.batch.cached,
-            output_tokens=charges.batch.output,
+            **_of_line(line.line.name),
+            **{f"{kind.kind}_tokens": line.batch_quantity(kind.kind) for kind in line.of_tokens},
             batch_percent=card.batch_percent,
-            **_amounts(charges.batch_discount, cents["batch"]),
+            **_amounts(given[n], in_cents),
         )
     if charges.discount:
         yield DiscountCharge(

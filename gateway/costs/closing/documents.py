@@ -129,8 +129,12 @@ class _TokenCounts(Document):
 
 
 class BatchDiscount(_TokenCounts, _Priced):
+    """What batches of one line of the card cost less."""
+
     kind: Literal["batch_discount"]
     batch_percent: int
+    reasoning_tokens: int = 0
+    """If the line has a price for them: then they are not among the output tokens."""
 
 
 class DiscountCharge(_Priced):
@@ -171,6 +175,16 @@ Charge = Annotated[
 ]
 
 
+class UsedLine(Document):
+    """A line of a rate card: for which usage it is. What it does not name may be anything."""
+
+    line: str
+    adapter: str = ""
+    base_model: str = ""
+    gpu_type: str = ""
+    service_tier: str = ""
+
+
 class Charges(Document):
     """What a tenant pays for a month by its rate card."""
 
@@ -180,6 +194,9 @@ class Charges(Document):
     exact: AmountText
     amount_cents: Cents
     lines: tuple[Charge, ...]
+    card_lines: tuple[UsedLine, ...] = ()
+    """Those by which the month is charged, apart from the default one. The first that fits prices a request.
+    Left out: there are none."""
 
 
 class ManualCharge(Document):

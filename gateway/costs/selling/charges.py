@@ -10,9 +10,8 @@ allowance, residency and minimum; it is charged in the month in which they are p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Final
 
 from gateway.costs.selling.card_lines import (
@@ -44,7 +43,6 @@ RESIDENCY_SKU = "adapter-residency"
 DISCOUNT_SKU = "discount"
 _PER_MILLI_HOUR = 10**6
 """A millionth per hour is 10**6 units of an amount a thousandth of an hour."""
-_TOKENS: Final = ("input", "cached", "output", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +98,15 @@ class LineCharges:
 
     def batch_discount(self, percent: int) -> Amount:
         """The amount, 0 or less. `percent`: what batches' tokens cost."""
-        parts = (
-            kind.off(self.line.quantity(kind.kind, self.batch), 100 - percent)
-            for kind in self.kinds
-            if kind.kind in _TOKENS
-        )
+        parts = (kind.off(self.batch_quantity(kind.kind), 100 - percent) for kind in self.of_tokens)
         return Amount(-sum(parts))
+
+    @property
+    def of_tokens(self) -> tuple[KindCharge, ...]:
+        return tuple(kind for kind in self.kinds if kind.kind != "requests")
+
+    def batch_quantity(self, kind: Kind) -> int:
+        return self.line.quantity(kind, self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +140,6 @@ class MonthCharges:
     @property
     def batch_discount(self) -> Amount:
         return total(line.batch_discount(self.card.batch_percent) for line in self.lines)
-
-    @property
-    def batch(self) -> Tokens:
-        """Those to which the discount is given."""
-        return _sum(line.batch for line in self.lines)
 
     @property
     def resident(self) -> Residency:
@@ -216,10 +212,6 @@ def _charged(line: CardLine, tokens: Tokens, batch: Tokens, resident: Residency)
         resident,
         line.residency_micros or Micros(0),
     )
-
-
-def _sum(parts: Iterable[Tokens]) -> Tokens:
-    return reduce(added, parts, NO_TOKENS)
 
 
 def residency_price(per_hour: Micros, hours: MilliHours) -> Amount:

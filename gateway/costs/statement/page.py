@@ -251,7 +251,7 @@ def _charge_name(line: Mapping[str, Any]) -> str:
         many = len(line["adapters"])
         return f"Residency of {many:,} adapter{'' if many == 1 else 's'}{_of_line(line)}"
     if line["kind"] == "batch_discount":
-        return f"Discount on batches, whose tokens cost {line['batch_percent']} %"
+        return f"Discount on batches, whose tokens cost {line['batch_percent']} %{_of_line(line)}"
     if line["kind"] == "discount":
         end = f" until {line['until']}" if line["until"] else ""
         return f"Discount of {line['percent']} %{end}"

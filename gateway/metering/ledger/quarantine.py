@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import Connection, and_, func, or_, select, tuple_, update
 
 from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.record_rows import RECORD
 from gateway.metering.ledger.schema import quarantine, usage
@@ -121,6 +122,7 @@ def dismiss(
         ).scalars()
         dismissed = sorted(set(changed))
         for record_id in dismissed:
+            seal(connection, "dismissal", record_id)
             record(connection, actor, "usage.dismiss", record_id, {"reason": reason}, now)
     return dismissed
 

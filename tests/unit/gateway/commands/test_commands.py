@@ -549,7 +549,7 @@ ELSEWHERE = {
     *(
         ("cost", name) for name in ("periods", "close", "proof", "records", "verify", "anchor")
     ),  # test_cost_periods
-    *(("manual-line", name) for name in ("add", "approve", "end", "list", "withdraw")),  # test_manual_lines
+    *(("manual-line", name) for name in ("add", "approve", "end", "list", "withdraw")),  # costs/manual_lines
     *(("credit", name) for name in ("grant", "list", "balance", "end")),  # test_credits
     *(("cost", name) for name in ("invoice", "invoices", "margin")),  # test_rate_cards
     *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.costs.closing.closing import ClosingError, close
 from gateway.costs.closing.preview import settlement_now
-from gateway.costs.manual_lines.lines import ManualLine, month_lines
+from gateway.costs.manual_lines.lines import month_lines
 from gateway.costs.manual_lines.store import (
     SecondPersonError,
     approve_line,
@@ -26,17 +26,8 @@ from gateway.costs.statement.page import statement_csv, statement_json, statemen
 from gateway.costs.verification.verify import verify
 from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
-from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, close_october, fill
-
-AT = NOVEMBER + 4 * DAY
-
-
-def line(kind="credit", cents=4000, tenant="acme", **more):
-    fields = {
-        "id": 0, "kind": kind, "tenant": tenant, "adapter": "", "cents": cents, "reason": "Outage", "begins": "",
-        "ends": "", "prorated": False, "fee": None, "month": "", "requested_at": AT, "requested_by": "key:a",
-    }  # fmt: skip  # one name a line says no more
-    return ManualLine(**fields | more)
+from tests.unit.gateway.costs.manual_lines.lines import AT, line
+from tests.unit.gateway.costs.selling.sold import END, NOW, OCTOBER, close_october, fill
 
 
 def fee(begins="2026-10-15", **more):

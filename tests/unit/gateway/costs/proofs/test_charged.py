@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-import runpy
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from gateway.costs.closing.closing import close
-from gateway.costs.proofs.merkle import MerkleStep, canonical, climb, header_hash, leaf_hash
 from gateway.costs.proofs.proof import ProofError, verify_proof
-from gateway.costs.reports.closed_months import covered_page, proof_of
 from gateway.metering.ledger.schema import residency_spans
-from gateway.units import HOUR, cents_of, decimal_of, rounded, units_of
+from gateway.units import HOUR, decimal_of
 from tests.support.ledger_rows import put, residency_span
+from tests.unit.gateway.costs.proofs.forging import VERIFIER, failed, proved, rebuilt, total, tripled
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import (
     NOVEMBER,
@@ -30,7 +28,6 @@ from tests.unit.gateway.costs.selling.sold import (
     fill,
 )
 
-VERIFIER = Path(__file__).parents[5] / "docs" / "verify_proof.py"
 MONTHS, TENANTS = ("2026-10", "2026-11"), ("acme", "bolt", "corgi", "delta")
 
 
@@ -58,22 +55,7 @@ def two_months(ledger):
 
 @pytest.fixture
 def proofs(ledger_with):
-    ledger = ledger_with(two_months)
-
-    def proved(month, tenant):
-        proof = json.loads(json.dumps(proof_of(ledger, month, tenant, for_tenant=True)))
-        return proof, json.loads(covered_page(ledger, month, tenant, None, 100, by_staff=False)[0])
-
-    return proved
-
-
-def failed(proof, records, seal=None):
-    """The checks that fail, by Florin; the two verifiers agree."""
-    wrong = {check.name for check in verify_proof(proof, records, seal) if check.ok is False}
-    check = runpy.run_path(str(VERIFIER))["check"]
-    said = [what for what, right in check(proof, records, seal) if not right]
-    assert len(said) == len(wrong), (wrong, said)
-    return wrong
+    return partial(proved, ledger_with(two_months))
 
 
 def test_every_proof_of_two_months_holds_and_what_is_taken_as_stated_is_said(proofs):
@@ -95,29 +77,6 @@ def test_every_proof_of_two_months_holds_and_what_is_taken_as_stated_is_said(pro
     assert stated["2026-10", "bolt"].endswith("taken as stated: costs of GPU time.")
     assert stated["2026-10", "acme"].endswith("taken as stated: the hours of resident adapters.")
     assert stated["2026-11", "acme"].endswith("taken as stated: corrections of earlier months.")
-
-
-def rebuilt(proof):
-    """With the path's root, the header and the seal that a forged statement needs."""
-    steps = [MerkleStep(step["side"], bytes.fromhex(step["hash"])) for step in proof["path"]]
-    root = climb(leaf_hash(canonical(proof["statement"])), steps).hex()
-    header = {**proof["header"], "tenants_root": root}
-    return {**proof, "header": header, "seal": header_hash(header).hex()}
-
-
-def total(statement):
-    """Make the sums and the cents fit the lines."""
-    charges = statement["charges"]
-    parts = {n: units_of(line["exact"], 15) for n, line in enumerate(charges["lines"])}
-    cents = rounded(parts, cents_of(sum(parts.values())))
-    for n, line in enumerate(charges["lines"]):
-        line["amount_cents"] = cents[n]
-    charges["exact"] = decimal_of(Fraction(sum(parts.values()), 10**15))
-    charges["amount_cents"] = statement["amount_cents"] = sum(cents.values())
-
-
-def tripled(line):
-    line["exact"] = decimal_of(3 * Fraction(line["exact"]))
 
 
 def triple_tokens_and_amounts(statement):

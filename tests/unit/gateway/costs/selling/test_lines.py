@@ -208,10 +208,13 @@ def test_months_of_cards_without_lines_are_as_they_always_were(ledger_with):
     with ledger.read() as connection:
         roots = connection.execute(text("SELECT root FROM periods ORDER BY month")).scalars().all()
     assert [root[:16] for root in roots] == ["37509d717327c5ca", "8e241bebd99f8d51"]
-    statements = (
+    statements = [
         statement_json(ledger, tenant, name, issuer="N", now=NOW, known=True, **more)
         for name in ("2026-10", "2026-11")
         for tenant in ("acme", "bolt", "corgi")
         for more in ({}, {"by": "key"})
-    )
+    ]
+    assert [shown.pop("manual_lines") for shown in statements] == [
+        []
+    ] * 12  # shown since there are such lines
     assert digest(statements) == "8db36f57bb0df715"

@@ -11,19 +11,24 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import add_calibration
 from gateway.costs.closing.closing import close
+from gateway.costs.closing.requests import request_or_approve
 from gateway.costs.commitments.commitment_store import add_commitment
+from gateway.costs.manual_lines.store import request_line
 from gateway.costs.policies.standing import set_policy
 from gateway.costs.reconciliation.acceptances import accept
 from gateway.costs.reconciliation.bill_files import BillFormat
 from gateway.costs.reconciliation.bills import import_bill
 from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
 from gateway.costs.reconciliation.true_up_store import record_true_up
-from gateway.costs.selling.invoices import Invoice, add_invoice
+from gateway.costs.selling.invoices import Invoice
+from gateway.costs.statement.issuing import issue
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import dirty_hours
+from gateway.metering.ledger.quarantine import dismiss
+from gateway.metering.ledger.schema import dirty_hours, quarantine
 from gateway.units import DAY
-from tests.support.ledger_rows import exchange_rate
+from tests.support.ledger_rows import exchange_rate, put
 from tests.unit.gateway.costs import billed
+from tests.unit.gateway.costs.manual_lines.lines import line
 from tests.unit.gateway.costs.selling.cards import sell
 
 MONTH, ACTOR = "2026-11", "key:fk1"
@@ -51,8 +56,16 @@ def fill(ledger: Ledger) -> None:
     lines = [line["line"] for account in bill["accounts"] for line in account["lines"]]
     accept(ledger, MONTH, lines=lines, reason="agreed", by="fk1", **by)
     record_true_up(ledger, MONTH, tolerance=TOLERANCE, invoice=None, by="fk1", **by)
+    request_line(
+        ledger, line("credit", 100, requested_at=NOW, requested_by=ACTOR), approved=True, actor=ACTOR
+    )
+    request_or_approve(ledger, MONTH, "{}", **by)
+    put(
+        ledger, quarantine, {"id": "r9", "digest": "d", "content": "{}", "recorded_at": 1, "reason": "pruned"}
+    )
+    dismiss(ledger, ["r9"], reason="Shipped twice", by="fk1", **by)
     close(ledger, MONTH, by="fk1", policy="none", **by)
-    add_invoice(ledger, Invoice(MONTH, "acme", "A-1", "VAT", 19_000_000, "", NOW), actor=ACTOR)
+    issue(ledger, Invoice(MONTH, "acme", "A-1", "VAT", 19_000_000, "", NOW), issuer="N", actor=ACTOR)
 
 
 def _import(ledger: Ledger, line: str) -> None:

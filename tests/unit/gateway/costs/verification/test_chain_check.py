@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Boolean, Column, Integer, MetaData, Table, Text, create_engine, false, text, update
 
+from gateway.costs.closing.requests import request_or_approve
 from gateway.costs.verification.chain_check import Anchor, anchor_of, verify_chain
 from gateway.costs.verification.verify import NotClosedError, verify
 from gateway.metering.ledger import chain, migrations
@@ -14,10 +15,11 @@ from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.retention import prune
-from gateway.metering.ledger.schema import ledger_chain
+from gateway.metering.ledger.schema import ledger_chain, schema
 from tests.unit.gateway.costs.verification.books import MONTH, NOW, fill
 
 SQLITE = ("audit_log_no_update", "audit_log_no_delete", "ledger_chain_no_update", "ledger_chain_no_delete")
+INVOICE = "month, tenant, number, tax_name, tax_micros, due, recorded_at"
 
 
 @pytest.fixture
@@ -72,10 +74,17 @@ def test_on_each_database_what_nobody_touched_is_right_and_what_somebody_did_is_
         ("UPDATE invoices SET tax_micros = 7", "invoices", "2026-11 acme was changed"),
         ("UPDATE invoices SET number = 'B-2'", "invoices", "2026-11 acme was changed"),
         (
-            "INSERT INTO invoices SELECT 9, month, 'bolt', 'X', '', 0, '', 1 FROM invoices",
+            f"INSERT INTO invoices ({INVOICE}) VALUES ('2026-11', 'bolt', 'X', '', 0, '', 1)",
             "invoices",
             "2026-11 bolt was added past Florin",
         ),
+        ("UPDATE invoice_documents SET content = '' WHERE form = 'csv'", "issued documents", "A-1 was changed"),
+        ("DELETE FROM invoice_documents WHERE form = 'json'", "issued documents", "A-1 was changed"),
+        ("UPDATE manual_lines SET cents = 1", "manual lines", "1 was changed"),
+        ("DELETE FROM manual_lines", "manual lines", "1 is missing"),
+        ("UPDATE close_requests SET requested_by = 'nobody'", "requests to close", "2026-11 was changed"),
+        ("UPDATE quarantine SET dismissed_by = 'nobody'", "dismissals", "r9 was changed"),
+        ("UPDATE quarantine SET dismissed_at = NULL", "dismissals", "r9 is missing"),
         ("DELETE FROM true_ups", "true-ups", "2026-11 is missing"),
         ("UPDATE bill_acceptances SET \"by\" = 'nobody'", "acceptances", "2026-11 was changed"),
         ("UPDATE bill_lines SET cost = '1.00'", "bills", "was changed"),
@@ -107,6 +116,37 @@ def test_whatever_is_changed_is_found(books, statement, check, says):
     wrong = failed(books)
     assert says in wrong[check]
     assert check == "chain" or wrong.keys() == {check}
+
+
+UNDER_SEALS = "its month's seal covers it"
+MEASURED = "recorded by machines until the month is closed; its roll-ups are under the month's seal"
+OF_SERVICE = "no money follows from it"
+NOT_CHAINED = {
+    **dict.fromkeys(("period_tenants", "period_residency", "rollups", "rollup_parts"), UNDER_SEALS),
+    **dict.fromkeys(("usage_records", "usage_names", "usage_places", "usage_tenants"), UNDER_SEALS),
+    **dict.fromkeys(("engine_spans", "engine_counters", "engine_probes", "residency_spans"), MEASURED),
+    **dict.fromkeys(("engine_hours", "dirty_hours", "set_aside_hours"), MEASURED),
+    **dict.fromkeys(
+        ("cost_budgets", "cost_alerts", "gpu_power", "grid_factors", "scheduled_exports"), OF_SERVICE
+    ),
+    **dict.fromkeys(("files", "file_chunks", "batches", "batch_results", "evaluations"), OF_SERVICE),
+    **dict.fromkeys(("event_streams", "audit_outbox", "snapshots"), OF_SERVICE),
+    "ledger_chain": "it is the chain",
+}
+"""Table → why the chain does not have what is written to it."""
+
+
+def test_every_table_is_in_the_chain_or_need_not_be():
+    chained = {kind.table.name for kind in chain.KINDS.values()}
+    assert not chained & NOT_CHAINED.keys()
+    assert chained | NOT_CHAINED.keys() == {table.name for table in schema.tables.values()}
+
+
+def test_a_request_to_close_that_florin_did_not_write_is_none(books):
+    tamper(books, "UPDATE close_requests SET requested_by = 'key:forged'")
+    assert not request_or_approve(books, MONTH, "{}", now=NOW, actor="key:fk1")
+    assert failed(books) == {}, "it is requested anew"
+    assert request_or_approve(books, MONTH, "{}", now=NOW, actor="key:fk2")
 
 
 @pytest.mark.parametrize("trigger", SQLITE)
@@ -183,9 +223,10 @@ def test_a_chain_that_was_cut_off_is_shorter_than_its_anchor(books):
     anchor = anchor_of(books)
     tamper(
         books,
-        "DELETE FROM ledger_chain WHERE number >= (SELECT max(number) FROM ledger_chain) - 1",
+        "DELETE FROM ledger_chain WHERE number >= (SELECT max(number) FROM ledger_chain) - 2",
         "DELETE FROM audit_log WHERE action = 'invoice.add'",
         "DELETE FROM invoices",
+        "DELETE FROM invoice_documents",
     )
     assert failed(books) == {}
     assert failed(books, Anchor(1, "0" * 64), anchor)["anchor"].count(";") == 1
@@ -211,9 +252,8 @@ def test_an_upgrade_chains_what_the_ledger_holds(blank_url):
     with engine.begin() as connection:
         migrations.upgrade(connection, before)
         connection.execute(text("INSERT INTO audit_log VALUES ('1-1', 'd', 1, 1, 'a', 'b', 'c', '', '{}')"))
-        columns = "month, tenant, number, tax_name, tax_micros, due, recorded_at"
         connection.execute(
-            text(f"INSERT INTO invoices ({columns}) VALUES ('2026-10', 'acme', '7', '', 0, '', 1)")
+            text(f"INSERT INTO invoices ({INVOICE}) VALUES ('2026-10', 'acme', '7', '', 0, '', 1)")
         )
     engine.dispose()
     ledger = Ledger(blank_url)
