@@ -11,47 +11,37 @@ from gateway.costs.calibration import routes as calibrations
 from gateway.declarative import routes as declarative
 from gateway.evaluations import routes as evaluations
 from gateway.event_streams import routes as event_streams
-from gateway.fleet.adapters.routes import adapters, artifacts, base_models, trials, uploads
-from gateway.fleet.adapters.routes import registration as adapter_registration
-from gateway.fleet.engines.routes import agents as engine_agents
-from gateway.fleet.engines.routes import draining, engines, enrolment
-from gateway.fleet.engines.routes import registration as engine_registration
+from gateway.fleet.adapters.routes import adapters, registration, trials
+from gateway.fleet.engines.routes import engines, hosts
 from gateway.fleet.placement import routes as placement
+from gateway.installation import routes as installation
 from gateway.installation.audit import routes as audit
-from gateway.installation.doctor import routes as doctor
-from gateway.installation.gateways import routes as gateways
 from gateway.installation.registry import routes as registry
-from gateway.installation.settings import routes as settings
 from gateway.tenants import routes as tenants
 from gateway.tenants.keys import routes as keys
 from gateway.tenants.people import routes as account
 
 router = APIRouter(prefix="/admin/v1")
 for noun in (
-    tenants,
-    keys,
-    account,
-    enrolment,
-    adapter_registration,
-    artifacts,
-    uploads,
-    adapters,
-    evaluations,
-    trials,
-    engines,
-    draining,
-    engine_registration,
-    engine_agents,
-    base_models,
-    placement,
-    calibrations,
-    batches,
-    audit,
-    event_streams,
-    doctor,
-    gateways,
-    declarative,
-    registry,
-    settings,
+    tenants.router,
+    keys.router,
+    account.router,
+    hosts.enrolments,
+    registration.router,
+    hosts.files,
+    adapters.router,
+    evaluations.router,
+    trials.router,
+    engines.router,
+    hosts.router,
+    engines.bases,
+    placement.router,
+    calibrations.router,
+    batches.router,
+    audit.router,
+    event_streams.router,
+    installation.router,
+    declarative.router,
+    registry.router,
 ):
-    router.include_router(noun.router)
+    router.include_router(noun)

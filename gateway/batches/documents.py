@@ -93,26 +93,26 @@ class Batch:
     status: str
     created_at: int
     expires_at: int
-    in_progress_at: int | None
-    cancelling_at: int | None
-    finalizing_at: int | None
-    ended_at: int | None
     progress_at: int
     total: int
-    completed: int
-    failed: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    model: str
     metadata: str
-    errors: str
-    output_file: str
-    error_file: str
     output_keep: int
-    owner: str
-    lease_until: int
+    in_progress_at: int | None = None
+    cancelling_at: int | None = None
+    finalizing_at: int | None = None
+    ended_at: int | None = None
+    completed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    model: str = ""
+    errors: str = ""
+    output_file: str = ""
+    error_file: str = ""
+    owner: str = ""
+    lease_until: int = 0
     lapses: int = 0
     """Leases that lapsed since a line was answered, because the worker stopped responding."""
 
@@ -174,26 +174,10 @@ def new_batch(
         status=BatchStatus.VALIDATING.value,
         created_at=now,
         expires_at=now + WINDOW_SECONDS * SECOND,
-        in_progress_at=None,
-        cancelling_at=None,
-        finalizing_at=None,
-        ended_at=None,
         progress_at=now,
         total=total,
-        completed=0,
-        failed=0,
-        prompt_tokens=0,
-        cached_tokens=0,
-        completion_tokens=0,
-        reasoning_tokens=0,
-        model="",
         metadata=orjson.dumps(metadata).decode() if metadata else "",
-        errors="",
-        output_file="",
-        error_file="",
         output_keep=output_keep,
-        owner="",
-        lease_until=0,
     )
 
 

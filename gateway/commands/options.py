@@ -124,7 +124,9 @@ def _parameter(field: OptionField, *, defaults: bool, required: bool) -> inspect
     settings: dict[str, Any] = {"metavar": field.option.metavar or _METAVARS.get(field.kind)}
     if field.kind == "switch":
         kind, settings = bool, {}
-    elif field.kind in {"list", "labels"}:
+    elif field.kind == "list":
+        kind = list[int] if field.lists_numbers else list[str]
+    elif field.kind == "labels":
         kind = list[str]
     elif field.kind == "choice":
         kind, settings = field.type, {}

@@ -66,6 +66,11 @@ HostKeyFile = Annotated[
     ),
 ]
 """For commands on a GPU host, which write this file. Never an operator's key file."""
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
+YesInScripts = Annotated[
+    bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
+]
+"""For `confirm(…, unattended=False)`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's object instead of a table.")]
 
 

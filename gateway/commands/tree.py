@@ -67,27 +67,24 @@ def _login() -> typer.Typer:
 
 def _adapter() -> Sequence[typer.Typer]:
     from gateway.evaluations import commands as adapter_eval
-    from gateway.fleet.adapters.commands import adapters, check, release
+    from gateway.fleet.adapters.commands import adapters, check
     from gateway.fleet.adapters.commands import add as adapter_add
     from gateway.fleet.adapters.commands import convert as adapter_convert
-    from gateway.fleet.adapters.commands import labels as adapter_labels
 
     return (
         adapters.app,
         adapter_add.app,
         adapter_eval.app,
-        adapter_labels.app,
         check.app,
         adapter_convert.app,
-        release.app,
     )
 
 
 def _engine() -> Sequence[typer.Typer]:
-    from gateway.fleet.engines.commands import draining, engines, enrolling, rolling, tokens
+    from gateway.fleet.engines.commands import draining, engines, enrolling, rolling
     from gateway.fleet.engines.commands import run as engine_run
 
-    return (engines.app, draining.app, rolling.app, engine_run.app, enrolling.app, tokens.app)
+    return (engines.app, draining.app, rolling.app, engine_run.app, enrolling.app)
 
 
 def _placement() -> typer.Typer:

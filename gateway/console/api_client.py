@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import orjson
@@ -67,50 +67,29 @@ class ApiClient:
         self._client = client
         self._authorization = authorization
 
-    # Each returns what the API answers, as an `answer`. Parameters that are None are left out; lists are
-    # repeated.
+    # Each returns what the API answers. Parameters that are None are left out; lists are repeated.
 
-    @overload
-    async def get(self, path: str, answer: type[A], **query: Any) -> A: ...
-    @overload
-    async def get(self, path: str, **query: Any) -> Any: ...
-    async def get(self, path: str, answer: type[A] | None = None, **query: Any) -> Any:
+    async def get(self, path: str, answer: type[A], **query: Any) -> A:
         return await self._ask("GET", path, None, answer, query)
 
-    @overload
-    async def post(self, path: str, body: object, answer: type[A], **query: Any) -> A: ...
-    @overload
-    async def post(self, path: str, body: object = None, **query: Any) -> Any: ...
-    async def post(self, path: str, body: object = None, answer: type[A] | None = None, **query: Any) -> Any:
+    async def post(self, path: str, body: object, answer: type[A], **query: Any) -> A:
         return await self._ask("POST", path, body, answer, query)
 
-    @overload
-    async def put(self, path: str, body: object, answer: type[A], **query: Any) -> A: ...
-    @overload
-    async def put(self, path: str, body: object = None, **query: Any) -> Any: ...
-    async def put(self, path: str, body: object = None, answer: type[A] | None = None, **query: Any) -> Any:
+    async def put(self, path: str, body: object, answer: type[A], **query: Any) -> A:
         return await self._ask("PUT", path, body, answer, query)
 
-    @overload
-    async def patch(self, path: str, body: object, answer: type[A], **query: Any) -> A: ...
-    @overload
-    async def patch(self, path: str, body: object = None, **query: Any) -> Any: ...
-    async def patch(self, path: str, body: object = None, answer: type[A] | None = None, **query: Any) -> Any:
+    async def patch(self, path: str, body: object, answer: type[A], **query: Any) -> A:
         return await self._ask("PATCH", path, body, answer, query)
 
-    @overload
-    async def delete(self, path: str, answer: type[A], **query: Any) -> A: ...
-    @overload
-    async def delete(self, path: str, **query: Any) -> Any: ...
-    async def delete(self, path: str, answer: type[A] | None = None, **query: Any) -> Any:
+    async def delete(self, path: str, answer: type[A], **query: Any) -> A:
         return await self._ask("DELETE", path, None, answer, query)
 
     async def _ask(
-        self, method: str, path: str, body: object, answer: type[A] | None, query: Mapping[str, Any]
-    ) -> Any:
+        self, method: str, path: str, body: object, answer: type[A], query: Mapping[str, Any]
+    ) -> A:
         sent = await self.call(method, path, body, query=query)
         await asyncio.sleep(0)  # a long one has taken its time to arrive, and takes as much to be parsed
-        return sent.json() if answer is None else answer.model_validate_json(sent.body)
+        return answer.model_validate_json(sent.body)
 
     async def call(
         self, method: str, path: str, body: object = None, *, query: Mapping[str, Any] | None = None
@@ -202,6 +181,10 @@ async def maybe(answer: Awaitable[Any]) -> tuple[Any, ApiError | None]:
         return await answer, None
     except ApiError as error:
         return None, error
+
+
+async def nothing() -> None:
+    """For `gather`: what the visitor does not see."""
 
 
 def _error(answer: RawAnswer) -> ApiError:

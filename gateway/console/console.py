@@ -415,4 +415,4 @@ def _inside(path: str) -> str:
 async def _check(api: Asgi, authorization: bytes, request: Request) -> None:
     """Raises ApiError as the API refuses the key that somebody wants to sign in with."""
     client = (request.client.host, request.client.port) if request.client else None
-    await ApiClient(api, None, client, authorization).get("/admin/v1/me")
+    await ApiClient(api, None, client, authorization).call("GET", "/admin/v1/me")

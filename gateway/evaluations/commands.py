@@ -9,10 +9,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from gateway.commands.client import Json, UsageError, segment
+from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, facts, note, say, show, table, when
 from gateway.commands.session import REFUSED, Session, command
-from gateway.evaluations.documents import Metric
-from gateway.evaluations.schemas import EvalPolicyAnswer, Evaluation, Interval, ListedEvaluation, Result
+from gateway.evaluations.schemas import (
+    EvalPolicyAnswer,
+    Evaluation,
+    Interval,
+    ListedEvaluation,
+    NewEvaluation,
+    Result,
+)
 from gateway.fleet.adapters.commands.adapters import Adapter
 from gateway.fleet.adapters.commands.page import outcome
 from gateway.schemas.base import Listed
@@ -25,41 +32,23 @@ _SHOWN: Final = 60
 
 
 @command(app, "eval")
+@with_options(NewEvaluation)
 def eval_(
     session: Session,
     version: Annotated[str, typer.Argument(metavar="TENANT/NAME@VN", help="For example acme/support@v2.")],
     *,
     data: Annotated[Path, typer.Option(help="The held-out set: JSON Lines.")],
-    against: Annotated[
-        str | None, typer.Option(help="Compare with another version (v1), with `live`, or with `base`.")
-    ] = None,
-    metric: Annotated[Metric, typer.Option(help="How an answer is scored.")] = Metric.EXACT,
-    pattern: Annotated[
-        str | None, typer.Option(help="With --metric regex: the expression that an answer must contain.")
-    ] = None,
     schema: Annotated[
         Path | None, typer.Option(help="With --metric json-schema: a file with the JSON Schema.")
     ] = None,
-    judge: Annotated[
-        str | None, typer.Option(metavar="ADAPTER", help="With --metric judge: the adapter that judges.")
-    ] = None,
     judge_prompt: Annotated[
         Path | None, typer.Option(help="With --metric judge: a file that describes a good answer.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="The lowest score that passes; for perplexity, the highest.")
-    ] = None,
-    no_worse_than: Annotated[
-        float | None, typer.Option(help="How much worse than --against it may be, at most.")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 256,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Use at most this many cases, from the start of the file.")
     ] = None,
     wait: Annotated[
         bool,
         typer.Option("--wait/--no-wait", help="Wait for the result. Without, see `florin adapter evals`."),
     ] = True,
+    changes: Json,
 ) -> None:
     """Evaluate a version: send it a held-out set at batch priority, and score its answers. Exits with 1 if it
     does not pass.
@@ -73,21 +62,9 @@ def eval_(
     if not separator or not number:
         raise UsageError(f"{version!r} is not TENANT/NAME@VN, like acme/support@v2.")
     path = session.adapter_path(name)
-    order: Json = {
-        "data": _read(data),
-        "metric": metric.value,
-        "against": against,
-        "pattern": pattern,
-        "json_schema": None if schema is None else _read(schema),
-        "judge": judge,
-        "judge_prompt": None if judge_prompt is None else _read(judge_prompt),
-        "threshold": threshold,
-        "no_worse_than": no_worse_than,
-        "max_tokens": max_tokens,
-        "limit": limit,
-    }
-    order = {key: value for key, value in order.items() if value is not None}
-    body = session.api.post(f"{path}/versions/{segment(number)}/evaluations", order, Evaluation)
+    files = {"data": data, "json_schema": schema, "judge_prompt": judge_prompt}
+    changes |= {name: _read(file) for name, file in files.items() if file is not None}
+    body = session.api.post(f"{path}/versions/{segment(number)}/evaluations", changes, Evaluation)
     if wait:
         body = _ended(session, f"{path}/evaluations/{segment(body.id)}", body)
     session.result(body, _one)

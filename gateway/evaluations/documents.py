@@ -78,18 +78,18 @@ class Evaluation:
     data_sha256: str
     cases: int
     status: str
-    batch: str
-    judge_batch: str
     key_id: str
     """Under which its batches run."""
     actor: str
     created_at: int
-    ended_at: int | None
-    passed: bool | None
+    batch: str = ""
+    judge_batch: str = ""
+    ended_at: int | None = None
+    passed: bool | None = None
     """None: it has not ended, or has no criterion."""
-    summary: str
+    summary: str = ""
     """JSON, once it has ended; see `summary`. Empty before."""
-    lease_until: int
+    lease_until: int = 0
 
     @property
     def label(self) -> str:
@@ -124,12 +124,8 @@ class Evaluation:
     def brief(self) -> dict[str, Any]:
         """What a version's page shows of its last evaluation."""
         document = self.document()
-        result = document["result"] or {}
-        names = ("id", "metric", "against", "data_sha256", "status", "passed", "ended", "by")
-        return {
-            **{name: document[name] for name in names},
-            **{name: result.get(name) for name in ("scored", "score", "interval", "difference")},
-        }
+        figures = dict.fromkeys(("scored", "score", "interval", "difference"))
+        return figures | (document["result"] or {}) | document
 
     def examples(self) -> list[dict[str, Any]]:
         summary = orjson.loads(self.summary) if self.summary else {}

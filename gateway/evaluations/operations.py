@@ -83,15 +83,9 @@ async def start(
         data_sha256=digest,
         cases=len(cases),
         status=EvaluationStatus.ANSWERING.value,
-        batch="",
-        judge_batch="",
         key_id=key.id,
         actor=authority.actor,
         created_at=now,
-        ended_at=None,
-        passed=None,
-        summary="",
-        lease_until=0,
     )
     models = [(CANDIDATE, version.id), *([(AGAINST, against.label)] if against else ())]
     stored = await state.batches.in_thread(_create, state, evaluation, request.data, cases, models, plan)

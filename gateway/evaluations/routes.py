@@ -37,17 +37,7 @@ async def start(
     """Evaluate a version: send it a held-out set at batch priority, and score its answers. It runs
     in the gateway; ask for the evaluation until `status` is `completed` or `failed`. The tokens are the
     tenant's."""
-    plan = EvaluationPlan(
-        metric=body.metric,
-        pattern=body.pattern,
-        json_schema=body.json_schema,
-        judge=body.judge,
-        judge_prompt=body.judge_prompt,
-        threshold=body.threshold,
-        no_worse_than=body.no_worse_than,
-        max_tokens=body.max_tokens,
-        limit=body.limit,
-    )
+    plan = EvaluationPlan(**body.model_dump(exclude={"data", "against"}))
     request = evaluations.Start(plan, body.data.encode(), body.against)
     started = await evaluations.start(
         state, _name(tenant, name), int(version[1:]), request, authority=authority

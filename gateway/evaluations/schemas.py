@@ -9,34 +9,45 @@ from pydantic import Field
 from gateway.batches.schemas import BatchUsage, RequestCounts
 from gateway.evaluations.documents import EvaluationStatus, Metric
 from gateway.schemas.base import Answer, StrictBody
+from gateway.schemas.options import Option
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["9f86d081884c7d65" * 4])]
 
 
 class NewEvaluation(StrictBody):
     data: str = Field(min_length=1, description="The held-out set: JSON Lines (docs/evaluation.md).")
-    metric: Metric = Metric.EXACT
-    against: str = Field(
+    metric: Annotated[Metric, Option(help="How an answer is scored.")] = Metric.EXACT
+    against: Annotated[
+        str, Option(help="Compare with another version (v1), with `live`, or with `base`.")
+    ] = Field(
         "",
         pattern=r"^(|base|live|v[1-9][0-9]{0,8})$",
         description="What it is compared with; empty: nothing.",
     )
-    pattern: str = Field("", description="Of metric `regex`, found anywhere in an answer.")
+    pattern: Annotated[str, Option()] = Field(
+        "", description="Of metric `regex`, found anywhere in an answer."
+    )
     json_schema: str = Field("", description="Of metric `json-schema`: JSON, as text.")
-    judge: str = Field("", max_length=200, description="Of metric `judge`: the adapter that judges.")
+    judge: Annotated[str, Option(metavar="ADAPTER")] = Field(
+        "", max_length=200, description="Of metric `judge`: the adapter that judges."
+    )
     judge_prompt: str = Field("", description="Of metric `judge`: what a good answer is.")
-    threshold: float | None = Field(
+    threshold: Annotated[float | None, Option()] = Field(
         None,
         ge=0,
         le=1e9,
         allow_inf_nan=False,
         description="The lowest score that passes; for perplexity, the highest.",
     )
-    no_worse_than: float | None = Field(
+    no_worse_than: Annotated[float | None, Option()] = Field(
         None, ge=0, le=1e9, allow_inf_nan=False, description="By how much it may be worse than `against`."
     )
-    max_tokens: int = Field(256, ge=1, le=4096)
-    limit: int | None = Field(None, ge=1, description="Number of cases, from the first. Omitted: all.")
+    max_tokens: Annotated[int, Option(help="Maximum number of tokens in an answer.")] = Field(
+        256, ge=1, le=4096
+    )
+    limit: Annotated[int | None, Option()] = Field(
+        None, ge=1, description="Number of cases, from the first. Omitted: all."
+    )
 
 
 class EvalPolicy(StrictBody):

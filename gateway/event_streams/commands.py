@@ -10,7 +10,7 @@ import typer
 from gateway.commands.client import Json, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import note, show, table
-from gateway.commands.session import Session, command, confirm
+from gateway.commands.session import Session, YesInScripts, command, confirm
 from gateway.event_streams.schemas import EventStream, ReplayedStream, ReplayFrom, SkippedStream, SkipUntil
 from gateway.schemas.base import Listed
 
@@ -48,7 +48,7 @@ def skip(
     session: Session,
     stream: Stream,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesInScripts = False,
     changes: Json,
 ) -> None:
     """Discard waiting events that were made before a time. Their receiver never gets them.

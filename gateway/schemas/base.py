@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from adapters.model import Guard
+from gateway.schemas.options import Option
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -111,20 +112,32 @@ class GuardSpec(StrictBody):
         description="What happens to a canary that is worse than the live version: it is rolled back, or its "
         "weight is frozen."
     )
-    max_error_rate: float = Field(
+    max_error_rate: Annotated[float, Option(help="Fraction of its requests that may fail.")] = Field(
         0.01, gt=0, lt=1, description="Part of its requests that may fail, whatever the live version's do."
     )
-    max_latency_ratio: float = Field(
-        1.5, ge=1, le=100, description="How many times the live version's latency its own may be."
+    max_latency_ratio: Annotated[
+        float, Option(help="Highest ratio of its latency to the live version's.")
+    ] = Field(1.5, ge=1, le=100, description="How many times the live version's latency its own may be.")
+    min_requests: Annotated[int, Option(help="Requests that it must get before the guard decides.")] = Field(
+        50, ge=1, le=1_000_000, description="Requests before anything is decided."
     )
-    min_requests: int = Field(50, ge=1, le=1_000_000, description="Requests before anything is decided.")
-    window_seconds: int = Field(
+    window_seconds: Annotated[
+        int,
+        Option(
+            flag="--window",
+            kind="duration",
+            help="How far back requests count, and how long each weight is watched.",
+        ),
+    ] = Field(
         1800,
         ge=20,
         le=7 * 86_400,
         description="How far back requests count, and how long each weight is watched before the next.",
     )
-    then: tuple[Annotated[int, Field(ge=2, le=100)], ...] = Field(
+    then: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=100)], ...],
+        Option(help="The next weight, set automatically if nothing is wrong."),
+    ] = Field(
         (),
         max_length=20,
         description="Weights that follow automatically, ascending; 100 makes the version live.",

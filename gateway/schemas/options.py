@@ -91,6 +91,10 @@ class OptionField:
         return _bare(self.info.annotation)
 
     @property
+    def lists_numbers(self) -> bool:
+        return _bare(get_args(self.type)[0]) is int
+
+    @property
     def required(self) -> bool:
         return self.info.is_required()
 

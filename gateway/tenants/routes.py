@@ -15,8 +15,7 @@ from gateway.operations.known_tenants import used_before
 from gateway.schemas.base import Listed
 from gateway.tenants.keys.routes import keys_of
 from gateway.tenants.operations import limit_dry_run, limits, tenants
-from gateway.tenants.operations import removal as tenant_removal
-from gateway.tenants.operations.queues import queue_of
+from gateway.tenants.operations.limits import queue_of
 from gateway.tenants.schemas.limit_dry_run import LimitDryRun, LimitsToTry
 from gateway.tenants.schemas.tenants import (
     AddedTenant,
@@ -125,7 +124,7 @@ async def remove_tenant(
     a removal that was interrupted."""
     charges = await tenants.charges_to_come(state, name)
     if cascade and not dry_run:
-        there, obstacles = await tenant_removal.remove(state, name, actor=actor)
+        there, obstacles = await tenants.remove_all(state, name, actor=actor)
     else:
         there, obstacles = await tenants.remove(state, name, actor=actor, dry_run=dry_run)
     return RemovedTenant(

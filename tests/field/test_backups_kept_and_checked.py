@@ -19,8 +19,13 @@ from pathlib import Path
 import pytest
 
 from gateway.costs.closing.closing import GRACE, close
-from gateway.installation.backup.operations.archive import MANIFEST, BackupError, manifest_codec, opened
-from gateway.installation.backup.operations.pruning import prune
+from gateway.installation.backup.operations.archive import (
+    MANIFEST,
+    BackupError,
+    manifest_codec,
+    opened,
+    prune,
+)
 from gateway.installation.backup.operations.restoring import rehearse
 from gateway.installation.backup.operations.taking import take
 from gateway.metering.ledger.ledger import Ledger

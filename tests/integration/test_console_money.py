@@ -82,13 +82,13 @@ async def test_prices_and_budgets_are_set_in_forms(gateway):
             assert wrong.status_code == 400
             assert "<script>" not in wrong.text.replace("<script src", "")
         page = await operator.get("/console/money/prices")
-        price = {"csrf": token(page), "gpu_type": "B200", "rate": "two", "currency": "usd"}
+        price = {"csrf": token(page), "gpu_type": "B200", "rate_per_gpu_hour": "two", "currency": "usd"}
         refused = await operator.post("/console/money/prices", data=price, headers={"hx-request": "true"})
         assert refused.status_code == 400
-        assert "is not a rate" in refused.text
+        assert "is not a decimal number" in refused.text
         assert "<html" not in refused.text  # a part, for beside the form
         added = await operator.post(
-            "/console/money/prices", data=price | {"rate": "6.25"}, follow_redirects=True
+            "/console/money/prices", data=price | {"rate_per_gpu_hour": "6.25"}, follow_redirects=True
         )
         assert "B200 costs 6.25 USD per GPU-hour." in added.text
         number = max(int(found) for found in re.findall(r"/console/money/prices/(\d+)", added.text))

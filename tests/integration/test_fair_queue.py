@@ -21,7 +21,7 @@ from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from gateway.tenants import directory
 from gateway.tenants.directory import Key, Tenant
-from gateway.tenants.operations.queues import queue_of
+from gateway.tenants.operations.limits import queue_of
 from gateway.tenants.terms import Limits, Priority
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, running_gateway

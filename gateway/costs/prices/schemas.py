@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gateway.fleet.engines.schemas.registration import PURCHASES
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.finance import Money
 from gateway.schemas.options import Option
@@ -18,16 +19,18 @@ _Currency = Annotated[str, Field(pattern="^[A-Z]{3}$")]
 
 
 class NewPrice(StrictBody):
-    gpu_type: Annotated[_Text, Option()] = Field(description="GPU type, as engines are labelled.")
-    rate_per_gpu_hour: Annotated[_Amount, Option(flag="--rate", kind="decimal")] = Field(
-        description="A decimal with at most six places.", examples=["2.50"]
+    gpu_type: Annotated[_Text, Option("GPU type")] = Field(description="GPU type, as engines are labelled.")
+    rate_per_gpu_hour: Annotated[_Amount, Option("Price per GPU-hour", flag="--rate", kind="decimal")] = (
+        Field(description="A decimal with at most six places.", examples=["2.50"])
     )
     currency: Annotated[_Currency, Option()] = Field(
         "USD", description="Three-letter code of the installation's currency: all prices have the same one."
     )
-    purchase: Annotated[_Purchase, Option()] = Field("on_demand", description="How the GPUs are paid for.")
+    purchase: Annotated[_Purchase, Option(choices=PURCHASES)] = Field(
+        "on_demand", description="How the GPUs are paid for."
+    )
     region: Annotated[_Region, Option()] = Field("", description="Empty: every region without its own price.")
-    valid_from: Annotated[str | None, Option(flag="--from")] = Field(
+    valid_from: Annotated[str | None, Option("From", flag="--from")] = Field(
         None,
         description="Start of validity, ISO 8601, UTC. Default: the end of the last closed month for the "
         "first price of a series, and now for a later one.",
@@ -87,20 +90,22 @@ class PriceCorrection(StrictBody):
 
 
 class NewExchangeRate(StrictBody):
-    currency: Annotated[_Currency, Option(flag="--from")] = Field(
+    currency: Annotated[_Currency, Option("One unit of", flag="--from")] = Field(
         description="One unit of this currency…", examples=["USD"]
     )
-    target: Annotated[_Currency, Option(flag="--to")] = Field(
+    target: Annotated[_Currency, Option("Is worth this many", flag="--to")] = Field(
         description="…is worth the rate of this one.", examples=["EUR"]
     )
     rate: Annotated[_Amount, Option()] = Field(
         description="A decimal above 0 with at most nine places.", examples=["0.92"]
     )
-    valid_from: Annotated[str, Option(flag="--date")] = Field(
+    valid_from: Annotated[str, Option("First day", flag="--date")] = Field(
         max_length=40, description="First day, UTC. Valid until the next rate of the same pair."
     )
-    source: Annotated[str, Option()] = Field(min_length=1, max_length=300, description="Who published it.")
-    reason: Annotated[str | None, Option()] = Field(
+    source: Annotated[str, Option("Who published it")] = Field(
+        min_length=1, max_length=300, description="Who published it."
+    )
+    reason: Annotated[str | None, Option("Why it replaces that day's rate")] = Field(
         None,
         min_length=1,
         max_length=300,

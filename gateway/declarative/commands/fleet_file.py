@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 
 from gateway.commands.client import Json, UsageError
-from gateway.declarative.operations.decimals import as_text
-from gateway.declarative.operations.sections import SECTIONS
+from gateway.declarative.operations.sections import SECTIONS, as_text
 
 HEAD = """\
 # The registry of a Florin installation, written by `florin export`. `florin apply -f FILE` changes an

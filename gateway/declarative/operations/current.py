@@ -115,7 +115,7 @@ def key_spec(key: Key) -> KeySpec:
     )
 
 
-def _same(spec: type[S], document: Tenant | Key | Engine, **more: object) -> S:
+def _same(spec: type[S], document: object, **more: object) -> S:
     """`more`, and the fields that `document` has under the same names."""
     same = {name: getattr(document, name) for name in spec.model_fields if hasattr(document, name)} | more
     for name in _TERMS.keys() & same.keys():
@@ -124,9 +124,7 @@ def _same(spec: type[S], document: Tenant | Key | Engine, **more: object) -> S:
 
 
 def base_spec(base: BaseModel) -> BaseSpec:
-    return BaseSpec.model_construct(
-        aliases=tuple(sorted(base.aliases)), config=base.config, chat_template=base.chat_template
-    )
+    return _same(BaseSpec, base, aliases=tuple(sorted(base.aliases)))
 
 
 def engine_spec(engine: Engine) -> EngineSpec:
@@ -143,19 +141,15 @@ def engine_spec(engine: Engine) -> EngineSpec:
 def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
     """`versions`: those that may be called."""
     there = {v.number: v for v in versions}
-    return AdapterSpec.model_construct(
+    return _same(
+        AdapterSpec,
+        adapter,
         versions=tuple(version_spec(v) for _, v in sorted(there.items())),
         live=None if adapter.live is None else f"v{adapter.live}",
         canary=canary_spec(adapter),
         history=tuple(f"v{n}" for n in adapter.history if n in there),
         latest=f"v{adapter.latest}",
-        pinned=adapter.pinned,
-        min_replicas=adapter.min_replicas,
-        max_replicas=adapter.max_replicas,
         shared_with=tuple(sorted(adapter.shared_with)),
-        cost_centre=adapter.cost_centre,
-        require_eval=adapter.require_eval,
-        eval_data=adapter.eval_data,
     )
 
 
@@ -167,14 +161,7 @@ def canary_spec(adapter: Adapter) -> CanarySpec | None:
 
 
 def version_spec(version: Version) -> VersionSpec:
-    return VersionSpec.model_construct(
-        version=f"v{version.number}",
-        source=version.source,
-        digest=version.digest,
-        base_model=version.base_model,
-        trusted=version.trusted,
-        unverified_shapes=version.unverified_shapes,
-    )
+    return _same(VersionSpec, version, version=f"v{version.number}")
 
 
 def price_spec(price: Price) -> NewPrice:

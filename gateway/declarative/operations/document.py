@@ -21,8 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from adapters.errors import Finding
 from gateway.costs.prices.schemas import NewPrice
 from gateway.costs.selling.schemas import NewAssignment, NewRateCard
-from gateway.declarative.operations.decimals import as_text
-from gateway.declarative.operations.sections import SECTIONS
+from gateway.declarative.operations.sections import SECTIONS, as_text
 from gateway.declarative.operations.specs import (
     AdapterSpec,
     BaseSpec,

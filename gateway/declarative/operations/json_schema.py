@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.declarative.operations.decimals import DECIMALS
 from gateway.declarative.operations.document import schema
+from gateway.declarative.operations.sections import DECIMALS
 
 Json = dict[str, Any]
 

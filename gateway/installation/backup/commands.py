@@ -115,7 +115,7 @@ def backup(
 
     Example: florin backup --out /backups/florin-$(date +%F).zip --keep 14
     """
-    from gateway.installation.backup.operations.pruning import prune
+    from gateway.installation.backup.operations.archive import prune
     from gateway.installation.backup.operations.taking import take
 
     deleted: list[Path] = []

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from gateway.commands.output import note, say, show, table
-from gateway.commands.session import Session, command, confirm
+from gateway.commands.session import Session, Yes, command, confirm
 from gateway.installation.schemas import Registry
 
 app = typer.Typer()
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
 @command(app, "show")

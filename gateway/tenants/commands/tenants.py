@@ -11,7 +11,7 @@ import typer
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import clean, label_pairs, note, say, show, table, when
-from gateway.commands.session import Session, command, confirm
+from gateway.commands.session import Session, YesInScripts, command, confirm
 from gateway.schemas.base import Listed
 from gateway.tenants.commands.page import show_dry_run, show_page, show_terms
 from gateway.tenants.schemas.limit_dry_run import MOST_DAYS, LimitDryRun
@@ -141,9 +141,7 @@ def remove(
             "with it, and remove its adapters. --dry-run lists them.",
         ),
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
-    ] = False,
+    yes: YesInScripts = False,
 ) -> None:
     """Remove a tenant with its revoked and expired keys. Refused while it has adapters or valid keys, unless
     --cascade removes those, too. Its usage and costs stay in the ledger, and its rate card ends with this

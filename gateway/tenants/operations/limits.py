@@ -1,9 +1,12 @@
-"""What tenants use of their limits and budgets."""
+"""What tenants use of their limits and budgets, and of the engines' time."""
 
 from __future__ import annotations
 
+import time
+
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol.limits import UNKNOWN, Share
+from gateway.admission.fair_queue.fleet_queue import BATCH
 from gateway.dataplane.request import Sold
 from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role, Tenant
@@ -19,7 +22,7 @@ from gateway.tenants.limits.allowances import (
     standing_of_tenant,
 )
 from gateway.tenants.limits.periods import FOR_EVER, ROLLING, period_of
-from gateway.tenants.schemas.tenants import LimitUse
+from gateway.tenants.schemas.tenants import LimitUse, Queue
 from gateway.tenants.terms import Measure, rules_of
 from gateway.units import DAY, short_text
 
@@ -107,3 +110,25 @@ def _amount(amount: int, counter: Counter) -> int | str:
 
 
 _NO_KEY = Key("", "", Role.TENANT, "", 0)
+
+
+def queue_of(state: State, tenant: str) -> Queue:
+    """Over all base models and priorities."""
+    now = time.monotonic()
+    waiting = in_flight = 0
+    oldest, own, everyone = now, 0.0, 0.0
+    for queue in state.router.turns.queues.values():
+        waiting += queue.waiting.waiting(tenant, BATCH) + queue.waiting_elsewhere(tenant)
+        in_flight += sum(count for (_, name), count in queue.in_flight.items() if name == tenant)
+        oldest = min([oldest, *(w.since for w in queue.waiting if w.tenant == tenant)])
+        for level in queue.waiting.levels:
+            for name, account in level.counters.accounts.items():
+                recent = max(0.0, account.recent_at(now))
+                everyone += recent
+                own += recent if name == tenant else 0.0
+    return Queue(
+        waiting=waiting,
+        longest_wait=now - oldest,
+        in_flight=in_flight,
+        served_share=own / everyone if everyone > 0 else 0.0,
+    )

@@ -1,15 +1,17 @@
-"""Add, change and remove tenants."""
+"""Add, change and remove tenants; with a tenant goes what stands in the way, if that is asked for."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from adapters.errors import InUseError, NotFoundError
-from adapters.model import check_name
+from adapters.model import AdapterName, check_name
 from adapters.placement.requirements import shown
 from adapters.registry.catalog import Catalog
+from adapters.registry.changes.settings import plan_unshare
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.costs.credits.store import end_credits
@@ -17,9 +19,12 @@ from gateway.costs.manual_lines.store import end_fees
 from gateway.costs.selling.card_store import end_assignment
 from gateway.costs.statement.final_charges import final_charges
 from gateway.errors import FlorinError
+from gateway.fleet.adapters.operations import adapters
+from gateway.operations.authorization import Authority
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, catch_up, change, differences
 from gateway.tenants.directory import Tenant, dump
+from gateway.tenants.keys import operations as keys
 from gateway.tenants.operations.limits import check_money
 from gateway.tenants.operations.terms import updated
 from gateway.tenants.schemas.tenants import FinalCharges, Obstacle, RequestError
@@ -224,3 +229,38 @@ def _in_the_way(name: str, left: list[Obstacle]) -> str:
 
 def _not_found(name: str) -> NotFoundError:
     return NotFoundError(f"There is no tenant {name[:80]!r}.")
+
+
+_ORDER = ("key", "share", "adapter")
+"""Keys first: then nothing is called or added any more."""
+
+
+async def remove_all(state: State, name: str, *, actor: str) -> tuple[bool, list[Obstacle]]:
+    """Remove a tenant, and before it its keys, its adapters, and the sharing of others' adapters with it.
+    Returns whether it was there, and what was removed with it. Each step is a commit of its own: if it ends
+    in the middle, the tenant is still there, and doing it again completes it. Raises InUseError if something
+    was added meanwhile."""
+    there, obstacles = await remove(state, name, actor=actor, dry_run=True)
+    ordered = sorted(obstacles, key=lambda obstacle: _ORDER.index(obstacle.kind))
+    for obstacle in ordered:
+        await _clear(state, name, obstacle, Authority(actor))
+    await catch_up(state)
+    if there:
+        await remove(state, name, actor=actor)
+    return there, ordered
+
+
+async def _clear(state: State, tenant: str, obstacle: Obstacle, authority: Authority) -> None:
+    """An object that is already gone is not an error."""
+    try:
+        if obstacle.kind == "key":
+            await keys.revoke(state, obstacle.id, authority=authority)
+            return
+        name = AdapterName.parse(obstacle.id)
+        if obstacle.kind == "adapter":
+            await adapters.remove(state, name, authority=authority)
+        else:
+            plan = partial(plan_unshare, name=name, tenant=tenant)
+            await state.registrar.change(name, authority.actor, plan)
+    except NotFoundError:
+        return

@@ -12,7 +12,7 @@ from gateway.tenants.directory import Role
 from gateway.tenants.keys import operations as keys
 from gateway.tenants.keys.routes import key_as
 from gateway.tenants.operations import limits, tenants
-from gateway.tenants.operations.queues import queue_of
+from gateway.tenants.operations.limits import queue_of
 from gateway.tenants.people.schemas import Account, Issuer, Me, OwnTerms, SignInLink, SignInOffer
 
 router = APIRouter(tags=["keys"])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.adapters.common import command, known, page_of, wrong
+from gateway.console.forms import body_of
+from gateway.console.pages.adapters.common import command, page_of, wrong
 from gateway.console.visit import MANAGERS, Route, Visit
 from gateway.dataplane.asgi import Message, Receive
-from gateway.fleet.adapters.schemas.adapters import RegisteredVersion
+from gateway.fleet.adapters.schemas.adapters import NewAdapter, RegisteredVersion
 from gateway.fleet.engines.schemas.engines import ServedBase
 from gateway.schemas.base import Listed, Named
 from gateway.tenants.directory import Role
@@ -20,6 +21,8 @@ from gateway.tenants.directory import Role
 _MOST_DRAINED: Final = 64 * 1024 * 1024
 """Bytes of a refused upload that are still read: a browser that cannot send does not read the refusal."""
 _DRAIN_SECONDS: Final = 20.0
+_UPLOADED: Final = ("base_model", "assume_base", "unverified_shapes", "digest")
+"""What is said of an upload besides its name."""
 
 
 async def new(visit: Visit) -> Response:
@@ -50,19 +53,9 @@ async def _tenants(visit: Visit) -> list[str | None]:
 
 async def from_source(visit: Visit) -> Response:
     name = _name(visit.text("tenant"), visit.text("name"))
-    body = known(
-        {
-            "adapter": name,
-            "source": visit.text("source"),
-            "base_model": visit.text("base_model"),
-            "digest": visit.text("digest"),
-        }
-    )
-    if "source" not in body:
+    body = body_of(NewAdapter, visit.text) | {"adapter": name}
+    if not body["source"]:
         raise wrong("source", "Source: say where its files are.")
-    for flag in ("assume_base", "unverified_shapes"):
-        if visit.text(flag):
-            body[flag] = True
     done = await visit.api.post("/admin/v1/adapters", body, RegisteredVersion)
     if done.warnings:
         return visit.page("adapter_registered.html.j2", done=done, said=registered(done))
@@ -76,12 +69,8 @@ async def upload(visit: Visit) -> Response:
         for name, value in visit.request.scope["headers"]
         if name in {b"content-type", b"content-length", b"transfer-encoding"}
     ]
-    query: dict[str, Any] = known(
-        {field: visit.query.get(field, "").strip() for field in ("base_model", "digest", "file_name")}
-    )
-    for flag in ("assume_base", "unverified_shapes"):
-        if visit.query.get(flag):
-            query[flag] = "true"
+    query = body_of(NewAdapter, lambda name: visit.query.get(name, ""), *_UPLOADED)
+    query["file_name"] = visit.query.get("file_name")
     body = _Body(visit.request.receive)
     try:
         name = _name(visit.query.get("tenant", ""), visit.query.get("name", ""))

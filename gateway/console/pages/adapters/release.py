@@ -21,7 +21,7 @@ from gateway.console.pages.adapters.common import (
     wrong,
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
-from gateway.fleet.adapters.schemas.adapters import Adapter, PromotedAdapter, ReleasedVersion
+from gateway.fleet.adapters.schemas.adapters import Adapter, AdapterVersion, PromotedAdapter, ReleasedVersion
 
 _GUARDS: Final = [
     ("rollback", "Roll it back"),
@@ -107,7 +107,7 @@ async def rollback(visit: Visit) -> Response:
 async def retire(visit: Visit) -> Response:
     name, version = full_name(visit), visit.params["version"]
     confirmed(visit, version)
-    await visit.api.post(api_of(name, "versions", version, "retire"))
+    await visit.api.post(api_of(name, "versions", version, "retire"), None, AdapterVersion)
     return visit.see(page_of(name), f"{name}@{version} is retired.")
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gateway.console.api_client import Json
 from gateway.console.tables import Cell, Column
+from gateway.costs.adapter_costs.schemas import AdapterRow
 from gateway.evaluations.schemas import LastEvaluation, ListedEvaluation
 from gateway.fleet.adapters.schemas.adapters import Adapter, AdapterDetails, Place, Version, VersionDetails
 from gateway.fleet.placement.schemas import EnginePlacement
@@ -49,7 +50,7 @@ def _shows(adapter: Adapter, show: str) -> bool:
 
 
 def columns(
-    *, operator: bool, used: Mapping[str, int] | None = None, costs: Mapping[str, Json] | None = None
+    *, operator: bool, used: Mapping[str, int] | None = None, costs: Mapping[str, AdapterRow] | None = None
 ) -> list[Column]:
     """The columns of the list. `used`: adapter → when an engine last used it, Unix microseconds. `costs`:
     adapter → its row of this month's report; None: not asked for."""
@@ -76,8 +77,13 @@ def columns(
         ]
     if costs is not None:
         shown += [
-            Column("requests", "Requests", lambda a: costs.get(a.adapter, {}).get("requests", 0), "number"),
-            Column("cost", "Cost", lambda a: costs.get(a.adapter, {}).get("cost"), "money"),
+            Column(
+                "requests",
+                "Requests",
+                lambda a: row.requests if (row := costs.get(a.adapter)) else 0,
+                "number",
+            ),
+            Column("cost", "Cost", lambda a: row.cost if (row := costs.get(a.adapter)) else None, "money"),
         ]
     return shown
 

@@ -17,7 +17,7 @@ from gateway.console.pages.adapters.common import (
 )
 from gateway.console.visit import MANAGERS, OPERATORS, Route, Visit
 from gateway.evaluations.schemas import EvalPolicyAnswer
-from gateway.fleet.adapters.schemas.adapters import RemovedAdapter, ScaledAdapter
+from gateway.fleet.adapters.schemas.adapters import Adapter, RemovedAdapter, ScaledAdapter
 
 
 async def settings(visit: Visit) -> Response:
@@ -33,7 +33,7 @@ async def settings(visit: Visit) -> Response:
 
 async def pin(visit: Visit) -> Response:
     name, pinned = full_name(visit), visit.text("pinned") == "1"
-    await visit.api.put(api_of(name, "pin"), {"pinned": pinned})
+    await visit.api.put(api_of(name, "pin"), {"pinned": pinned}, Adapter)
     outcome = "is pinned: it is never evicted." if pinned else "is no longer pinned."
     return visit.see(page_of(name, "settings"), f"{name} {outcome}")
 
@@ -51,7 +51,8 @@ async def replicas(visit: Visit) -> Response:
 
 async def cost_centre(visit: Visit) -> Response:
     name = full_name(visit)
-    await visit.api.put(api_of(name, "cost-centre"), {"cost_centre": visit.text("cost_centre") or None})
+    body = {"cost_centre": visit.text("cost_centre") or None}
+    await visit.api.put(api_of(name, "cost-centre"), body, Adapter)
     return visit.see(
         page_of(name, "settings"), f"The cost centre of {name} is changed, from the next request on."
     )

@@ -34,7 +34,9 @@ async def try_page(visit: Visit) -> Response:
     shown: AdapterDetails | None = None
     chat = True
     if visit.role is Role.TENANT:
-        await visit.models(visit.key).get(f"/v1/models/{name}")  # whether there is one that it may call
+        await visit.models(visit.key).call(
+            "GET", f"/v1/models/{name}"
+        )  # whether there is one that it may call
     else:
         shown = await adapter(visit)
         chat = await _chats(visit, shown.base_model)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gateway.console.forms import body_of, fields_of
 from gateway.console.visit import OPERATORS, Route, Visit
 from gateway.fleet.engines.schemas.engines import RegisteredEngine
-from gateway.fleet.engines.schemas.enrolment import CreatedToken, NewToken
+from gateway.fleet.engines.schemas.hosts import CreatedToken, NewToken
 from gateway.fleet.engines.schemas.registration import NewEngine
 
 _LEFT: Final = ("name", "url", "base", "driver", "slots", "max_rank", "cpu_slots", "seats", "tasks")

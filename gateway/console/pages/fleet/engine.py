@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from gateway.console.api_client import ApiError
-from gateway.console.pages.fleet.progress import DrainProgress
+from gateway.console.pages.fleet.drain import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slots, Tile, engine_rows, feed, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit

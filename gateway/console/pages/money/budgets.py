@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from gateway.console.api_client import nothing
 from gateway.console.formats import money
 from gateway.console.pages.money.shared import amount, choices, month_of, tabs, tenant_link
 from gateway.console.tables import Cell, Column
@@ -38,7 +39,7 @@ async def budgets(visit: Visit) -> Response:
         visit.api.get("/finance/v1/forecast", Forecast, month=month),
         visit.api.get("/finance/v1/alerts", Alerts),
         visit.api.get("/finance/v1/periods", Listed[Month]),
-        visit.api.get("/finance/v1/anomalies", Anomalies) if staff else _nothing(),
+        visit.api.get("/finance/v1/anomalies", Anomalies) if staff else nothing(),
     )
     currency = forecast.currency or ""
     columns = [
@@ -65,10 +66,6 @@ async def budgets(visit: Visit) -> Response:
         whole=forecast.whole,
         share=_share(forecast.whole),
     )
-
-
-async def _nothing() -> None:
-    return None
 
 
 def _expected(row: Estimate) -> Cell:

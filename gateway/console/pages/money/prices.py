@@ -7,14 +7,17 @@ from typing import Final
 
 from starlette.responses import Response
 
+from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.money.shared import month_of, tabs
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
-from gateway.costs.prices.schemas import AddedPrice, ExchangeRate, ListedPrice
+from gateway.costs.prices.schemas import AddedPrice, ExchangeRate, ListedPrice, NewExchangeRate, NewPrice
 from gateway.costs.selling.schemas import RateCards
+from gateway.fleet.engines.schemas.registration import PURCHASES
 from gateway.schemas.base import Json, Listed
 
-_PURCHASES: Final = [("on_demand", "On demand"), ("spot", "Spot"), ("reserved", "Reserved")]
+_PRICE: Final = ("gpu_type", "rate_per_gpu_hour", "currency", "purchase", "region", "valid_from")
+"""The fields of the form."""
 
 
 async def prices(visit: Visit) -> Response:
@@ -28,7 +31,7 @@ async def prices(visit: Visit) -> Response:
         Column("gpu_type", "GPU type", lambda p: p.gpu_type),
         Column("rate", "Per GPU-hour", lambda p: Cell(p.rate_per_gpu_hour), "money"),
         Column("currency", "Currency", lambda p: p.currency),
-        Column("purchase", "Purchase", lambda p: dict(_PURCHASES).get(p.purchase, p.purchase)),
+        Column("purchase", "Purchase", lambda p: PURCHASES[p.purchase]),
         Column("region", "Region", lambda p: p.region or None),
         Column("from", "From", lambda p: _day(p.valid_from)),
         Column("to", "To", lambda p: _day(p.valid_to)),
@@ -38,6 +41,7 @@ async def prices(visit: Visit) -> Response:
     table = visit.table(columns, book.data, sort="gpu_type")
     if file := visit.export(table, "prices"):
         return file
+    new = NewPrice.model_construct(gpu_type=visit.query.get("gpu_type", "")[:63], rate_per_gpu_hour="")
     return visit.page(
         "money_prices.html.j2",
         tabs=tabs(visit, month_of(visit)),
@@ -46,8 +50,8 @@ async def prices(visit: Visit) -> Response:
         rates=rates.data,
         cards=cards.data,
         assignments=cards.assignments,
-        purchases=_PURCHASES,
-        gpu_type=visit.query.get("gpu_type", "")[:63],
+        price_fields=fields_of(NewPrice, *_PRICE, values=new),
+        rate_fields=fields_of(NewExchangeRate),
     )
 
 
@@ -71,15 +75,8 @@ def _state(price: ListedPrice) -> Cell:
 
 
 async def add(visit: Visit) -> Response:
-    body: Json = {
-        "gpu_type": visit.text("gpu_type"),
-        "rate_per_gpu_hour": visit.text("rate"),
-        "currency": visit.text("currency").upper() or "USD",
-        "purchase": visit.text("purchase") or "on_demand",
-        "region": visit.text("region"),
-    }
-    if start := visit.text("valid_from"):
-        body["valid_from"] = start
+    body = body_of(NewPrice, visit.text, *_PRICE)
+    body["currency"] = body["currency"].upper()
     added = await visit.api.post("/admin/v1/prices", body, AddedPrice, confirm=_confirmed(visit))
     sentence = f"{added.gpu_type} costs {added.rate_per_gpu_hour} {added.currency} per GPU-hour."
     return visit.see("/console/money/prices", " ".join([sentence, *added.warnings]))
@@ -113,15 +110,7 @@ async def correct(visit: Visit) -> Response:
 
 
 async def add_rate(visit: Visit) -> Response:
-    body: Json = {
-        "currency": visit.text("of").upper(),
-        "target": visit.text("to").upper(),
-        "rate": visit.text("rate"),
-        "valid_from": visit.text("valid_from"),
-        "source": visit.text("source"),
-    }
-    if reason := visit.text("reason"):
-        body["reason"] = reason
+    body = body_of(NewExchangeRate, visit.text)
     added = await visit.api.post("/admin/v1/exchange-rates", body, ExchangeRate, confirm=_confirmed(visit))
     sentence = f"From {added.valid_from[:10]}, 1 {added.currency} is {added.rate} {added.target}."
     return visit.see("/console/money/prices", sentence)

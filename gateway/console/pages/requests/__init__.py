@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.console.pages.requests import explain, one, recent
+from gateway.console.pages.requests import one, recent
 from gateway.console.visit import ALL, Entry
 
-ROUTES = (*recent.ROUTES, *one.ROUTES, *explain.ROUTES)
+ROUTES = (*recent.ROUTES, *one.ROUTES)
 ENTRIES = (Entry("Requests", "/requests", ALL, "request"),)

@@ -1,20 +1,23 @@
-"""One request: each attempt, why there, times, tokens and cost."""
+"""One request: each attempt, why there, times, tokens and cost; and where one would go now."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 from starlette.responses import Response
 
-from gateway.console.api_client import ApiError
+from gateway.console.api_client import ApiError, nothing
+from gateway.console.pages.fleet.rows import HEALTH_TONES
 from gateway.console.pages.requests.attempts import Cost, DecidedAttempts, attempts, cost
 from gateway.console.pages.requests.recent import ShownError, last_errors
-from gateway.console.visit import ALL, Route, Visit
+from gateway.console.tables import Cell, Column
+from gateway.console.visit import ALL, OPERATORS, Route, Visit
 from gateway.costs.reports.schemas.usage import RequestCost, RequestUsage
+from gateway.fleet.placement.schemas import Explanation
 from gateway.schemas.base import Answer
 from gateway.schemas.finance import UsageRecord
 from gateway.tenants.directory import Role
@@ -42,7 +45,7 @@ async def request(visit: Visit) -> Response:
         known(visit, f"/finance/v1/usage/{path}", RequestUsage),
         known(visit, f"/admin/v1/explain/{path}", DecidedAttempts)
         if visit.role is Role.OPERATOR
-        else _nothing(),
+        else nothing(),
     )
     records = usage.data if usage else ()
     decisions = decided.by_attempt if decided else {}
@@ -76,10 +79,6 @@ async def known(visit: Visit, path: str, answer: type[A]) -> A | None:
         if error.status != 404:
             raise
         return None
-
-
-async def _nothing() -> None:
-    return None
 
 
 async def tile(visit: Visit) -> Response:
@@ -131,7 +130,37 @@ def next_step(error: ShownError, tenant: str | None) -> tuple[str, str] | None:
     return None
 
 
+_COLUMNS = [
+    Column("engine", "Engine", lambda c: Cell(c.engine, href=f"/console/fleet/{c.engine}")),
+    Column("health", "Health", lambda c: Cell(c.health, tone=HEALTH_TONES.get(c.health, "")), "badge"),
+    Column("action", "Would", lambda c: c.action if c.eligible else "not serve it"),
+    Column("cost_ms", "Expected delay (ms)", lambda c: c.cost_ms, "number"),
+    Column("terms", "Made of (ms)", lambda c: terms(c.terms)),
+    Column("reason", "Because", lambda c: c.reason),
+]
+
+
+def terms(milliseconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {ms:,.0f}" for name, ms in milliseconds.items() if ms)
+
+
+async def explain(visit: Visit) -> Response:
+    adapter = visit.query.get("adapter", "").strip()
+    if not adapter:
+        return visit.page("explain.html.j2", adapter="", explanation=None, table=None)
+    tenant, slash, name = adapter.partition("@")[0].partition("/")
+    if not slash or not tenant or not name:
+        raise ApiError(400, "invalid_value", "An adapter's full name looks like acme/support.", "adapter")
+    path = f"/admin/v1/explain/{quote(tenant, safe='')}/{quote(name, safe='')}"
+    explanation = await visit.api.get(path, Explanation)
+    table = visit.table(_COLUMNS, list(explanation.decision.candidates))
+    return visit.export(table, "explain") or visit.page(
+        "explain.html.j2", adapter=adapter, explanation=explanation, table=table
+    )
+
+
 ROUTES = (
     Route("/requests/{request_id}", request, ALL),
     Route("/requests/{request_id}/cost", tile, ALL),
+    Route("/explain", explain, OPERATORS),
 )

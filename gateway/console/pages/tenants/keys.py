@@ -84,7 +84,7 @@ async def save(visit: Visit) -> Response:
     body = _terms(visit, key.role)
     if expires := visit.text("expires"):
         body |= {"expires": None if expires == "never" else expires}
-    await visit.api.patch(f"{_API}/{_segment(key.id)}", body)
+    await visit.api.patch(f"{_API}/{_segment(key.id)}", body, Key)
     return visit.see(_page(key.id), "Changed. Every gateway knows within a second.")
 
 
@@ -109,7 +109,7 @@ async def revoke(visit: Visit) -> Response:
     key_id = visit.params["id"]
     if visit.text("confirm") != key_id:
         raise ApiError(400, "invalid_value", f"Type {key_id} to revoke it.", "confirm")
-    await visit.api.delete(f"{_API}/{_segment(key_id)}")
+    await visit.api.delete(f"{_API}/{_segment(key_id)}", Key)
     if key_id == visit.key.id:
         return visit.see("/console/sign-in")
     return visit.see(_page(key_id), f"Key {key_id} is revoked. Every gateway refuses it within a second.")

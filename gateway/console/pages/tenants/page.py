@@ -192,19 +192,19 @@ async def limit(visit: Visit) -> Response:
     if field not in rows.LIMITS or rows.LIMITS[field].path[0] != section:
         raise ApiError(400, "invalid_value", "There is no such limit.")
     body = body_of(TenantTerms, lambda _: visit.text("value"), field, section=section)
-    await visit.api.patch(f"{_API}/{_segment(name)}", body)
+    await visit.api.patch(f"{_API}/{_segment(name)}", body, ChangedTenant)
     return visit.see(_page(name), "Changed. This holds from the next request on.")
 
 
 async def suspend(visit: Visit) -> Response:
     name = visit.params["name"]
-    await visit.api.patch(f"{_API}/{_segment(name)}", {"suspended": True})
+    await visit.api.patch(f"{_API}/{_segment(name)}", {"suspended": True}, ChangedTenant)
     return visit.see(_page(name), f"{name} is suspended. Requests that were running end normally.")
 
 
 async def resume(visit: Visit) -> Response:
     name = visit.params["name"]
-    await visit.api.patch(f"{_API}/{_segment(name)}", {"suspended": False})
+    await visit.api.patch(f"{_API}/{_segment(name)}", {"suspended": False}, ChangedTenant)
     return visit.see(_page(name), f"{name} is served again.")
 
 

@@ -8,19 +8,23 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, UsageError, segment
-from gateway.commands.output import busy, clean, say
-from gateway.commands.session import Session, command, confirm
+from gateway.commands.options import with_options
+from gateway.commands.output import busy, clean, note, say
+from gateway.commands.session import Session, YesInScripts, command, confirm
 from gateway.fleet.adapters.commands.page import show_list, show_page, show_problems, show_scale, show_switch
 from gateway.fleet.adapters.schemas import adapters as schemas
 from gateway.fleet.adapters.schemas.adapters import (
     AdapterDetails,
     AdapterVersion,
+    NewLive,
+    NewReplicas,
     PromotedAdapter,
+    ReleasedVersion,
     RemovedAdapter,
     ScaledAdapter,
 )
-from gateway.fleet.engines.commands.tokens import seconds
 from gateway.schemas.base import Listed
+from gateway.schemas.typed_text import NONE
 
 app = typer.Typer()
 
@@ -91,60 +95,17 @@ def show_(session: Session, adapter: Adapter) -> None:
 
 
 @command(app, "promote")
+@with_options(NewLive)
 def promote(
     session: Session,
     adapter: Adapter,
     version: Version,
     *,
-    weight: Annotated[
-        int,
-        typer.Option(min=1, max=100, help="Percentage of calls. Below 100, the version becomes a canary."),
-    ] = 100,
     guard: Annotated[
         GuardAction | None,
         typer.Option(help="What to do if the canary is worse than the live version; none: nothing."),
     ] = None,
-    max_error_rate: Annotated[
-        float | None, typer.Option(help="Fraction of its requests that may fail. Default: 0.01.")
-    ] = None,
-    max_latency_ratio: Annotated[
-        float | None,
-        typer.Option(help="Highest ratio of its latency to the live version's. Default: 1.5."),
-    ] = None,
-    min_requests: Annotated[
-        int | None,
-        typer.Option(min=1, help="Requests that it must get before the guard decides. Default: 50."),
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How far back requests count, and how long each weight is watched. Default: 30m.",
-        ),
-    ] = None,
-    then: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=2, max=100, help="The next weight, set automatically if nothing is wrong. Repeat it for more."
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Change the weight although the guard holds it. Ends the hold.")
-    ] = False,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Switch immediately; the first request loads the version.")
-    ] = False,
-    require_eval: Annotated[
-        bool, typer.Option("--require-eval", help="Refuse unless it has passed its last evaluation.")
-    ] = False,
-    require_eval_of: Annotated[
-        str | None,
-        typer.Option(
-            "--require-eval-of",
-            metavar="SHA256",
-            help="Also require that the evaluation used this held-out set.",
-        ),
-    ] = None,
+    changes: Json,
 ) -> None:
     """Make a version live: from the next request on, the bare name resolves to it.
 
@@ -155,29 +116,18 @@ def promote(
 
     Example: florin adapter promote acme/support v2 --weight 10 --guard rollback --then 50 --then 100
     """
-    path = f"{session.adapter_path(adapter)}/live"
-    change: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
-    if force:
-        change["force"] = True
-    if require_eval or require_eval_of:
-        change |= {"require_eval": True, "require_eval_of": require_eval_of or ""}
-    terms = {
-        "max_error_rate": max_error_rate,
-        "max_latency_ratio": max_latency_ratio,
-        "min_requests": min_requests,
-        "window_seconds": None if window is None else seconds(window, "--window"),
-        "then": then or None,
-    }
-    limits: Json = {name: value for name, value in terms.items() if value is not None}
+    terms = changes.pop("guard", {})
     if guard in (None, GuardAction.NONE):
-        if limits:
+        if terms:
             raise UsageError("These options need --guard rollback or --guard hold.")
-        if guard is not None:
-            change["guard"] = None
+        terms = None
     else:
-        change["guard"] = {"action": str(guard), **limits}
-    with busy(f"Loading {adapter}@{change['version']} before the switch …"):
-        promoted = session.api.put(path, change, PromotedAdapter)
+        terms["action"] = str(guard)
+    if guard is not None:
+        changes["guard"] = terms
+    changes["version"] = _version(version)
+    with busy(f"Loading {adapter}@{changes['version']} before the switch …"):
+        promoted = session.api.put(f"{session.adapter_path(adapter)}/live", changes, PromotedAdapter)
     session.result(promoted, show_switch)
 
 
@@ -225,34 +175,23 @@ def unpin(session: Session, adapter: Adapter) -> None:
 
 
 @command(app, "scale")
+@with_options(NewReplicas, changes_only=True)
 def scale(
     session: Session,
     adapter: Adapter,
     *,
-    least: Annotated[
-        int | None,
-        typer.Option(
-            "--min", min=0, help="Minimum number of engines that hold it, even if it is not called."
-        ),
-    ] = None,
-    most: Annotated[
-        int | None,
-        typer.Option("--max", min=1, help="Maximum number of engines that hold one version of it."),
-    ] = None,
     no_max: Annotated[bool, typer.Option("--no-max", help="Allow as many engines as it needs.")] = False,
+    changes: Json,
 ) -> None:
     """Set how many engines hold an adapter, at least and at most. In between, Florin follows the demand.
     Without options, nothing changes.
 
     Example: florin adapter scale acme/support --min 2 --max 4
     """
-    if most is not None and no_max:
+    if no_max and changes.setdefault("max_replicas") is not None:
         raise UsageError("--max and --no-max exclude each other.")
-    bounds: Json = {} if least is None else {"min_replicas": least}
-    if most is not None or no_max:
-        bounds["max_replicas"] = most
     path = f"{session.adapter_path(adapter)}/replicas"
-    session.result(session.api.put(path, bounds, ScaledAdapter), show_scale)
+    session.result(session.api.put(path, changes, ScaledAdapter), show_scale)
 
 
 @command(app, "remove")
@@ -260,9 +199,7 @@ def remove(
     session: Session,
     adapter: Adapter,
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
-    ] = False,
+    yes: YesInScripts = False,
 ) -> None:
     """Remove an adapter with all its versions. Repeating the command changes nothing.
 
@@ -275,6 +212,66 @@ def remove(
     removed = session.api.delete(path, RemovedAdapter)
     end = "removed" if removed.removed else "was not registered; nothing to do"
     session.result(removed, lambda r: say(f"{clean(r.adapter)} {end}."))
+
+
+@command(app, "update")
+def update(
+    session: Session,
+    adapter: Adapter,
+    *,
+    cost_centre: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            help="Cost centre of its usage in `florin cost report --by cost_centre`; `none` to remove it.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Change an adapter's cost centre. It applies from the next request on, to requests of the adapter's own
+    tenant with a key that has no cost centre.
+
+    Example: florin adapter update acme/support --cost-centre customer-care
+    """
+    if cost_centre is None:
+        raise UsageError("Nothing to change: give --cost-centre LABEL, or --cost-centre none.")
+    path = f"{session.adapter_path(adapter)}/cost-centre"
+    label = None if cost_centre == NONE else cost_centre
+    session.result(session.api.put(path, {"cost_centre": label}, schemas.Adapter), _labelled)
+
+
+def _labelled(body: schemas.Adapter) -> None:
+    label = body.cost_centre
+    say(f"{clean(body.adapter)} has {f'the cost centre {clean(label)}' if label else 'no cost centre'}.")
+
+
+@command(app, "release")
+def release(
+    session: Session,
+    adapter: Adapter,
+    version: Version,
+    *,
+    yes: YesInScripts = False,
+) -> None:
+    """Serve a version that is quarantined or failed. `adapter show` lists the evidence against it.
+
+    A quarantined version may then answer like the base model; its answers after the next load become its new
+    reference. If the version is being served already, nothing changes.
+
+    Example: florin adapter release acme/support v2 --yes
+    """
+    name = _version(version)
+    path = f"{session.adapter_path(adapter)}/versions/{segment(name)}/release"
+    confirm(f"Serve {adapter}@{name} although it failed verification?", yes=yes, unattended=False)
+    session.result(session.api.post(path, None, ReleasedVersion), _released)
+
+
+def _released(body: ReleasedVersion) -> None:
+    full = f"{clean(body.adapter)}@{clean(body.version)}"
+    if body.released:
+        say(f"{full} is released; the next request loads it.")
+    else:
+        note(f"{full} was neither quarantined nor failed; nothing to do.")
 
 
 def _version(text: str) -> str:

@@ -11,12 +11,12 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.options import absolute
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, console, findings_table, note, say
 from gateway.commands.session import Session, command
 from gateway.fleet.adapters.commands.adapters import Adapter
 from gateway.fleet.adapters.commands.packing import Parcel, parcel
-from gateway.fleet.adapters.schemas.adapters import RegisteredVersion
+from gateway.fleet.adapters.schemas.adapters import NewAdapter, RegisteredVersion
 from gateway.schemas.progress import ProgressLine
 
 app = typer.Typer()
@@ -31,35 +31,16 @@ _STEPS = {
 
 
 @command(app, "add")
+@with_options(NewAdapter, all_optional=True)
 def add(
     session: Session,
     adapter: Adapter,
     *,
-    source: Annotated[
-        str | None,
-        typer.Option(help="Source for the gateway to fetch: a directory, or a file, http(s), s3 or hf URL."),
-    ] = None,
     upload: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Local directory or archive to upload."),
     ] = None,
-    base_model: Annotated[str | None, typer.Option(help="Base model, if several match.")] = None,
-    assume_base: Annotated[
-        bool,
-        typer.Option(
-            "--assume-base", help="Accept an adapter that names another base model; shapes are still checked."
-        ),
-    ] = False,
-    unverified_shapes: Annotated[
-        bool,
-        typer.Option(
-            "--unverified-shapes",
-            help="Vouch for its shapes if the base model's architecture is unknown; operators only.",
-        ),
-    ] = False,
-    digest: Annotated[
-        str | None, typer.Option(metavar="sha256:…", help="Refuse files with any other digest.")
-    ] = None,
+    changes: Json,
 ) -> None:
     """Register an adapter, or a new version of one. Registering the same files again changes nothing.
 
@@ -68,27 +49,14 @@ def add(
 
     Example: florin adapter add acme/support --source hf://acme/support-lora@v1.2
     """
-    if (source is None) == (upload is None):
+    if ("source" in changes) == (upload is not None):
         raise UsageError("Use either --source or --upload.")
-    adapter = session.adapter(adapter)
-    body: Json = {
-        "adapter": adapter,
-        "assume_base": assume_base,
-        "base_model": base_model,
-        "digest": digest,
-        **({"unverified_shapes": True} if unverified_shapes else {}),
-    }
+    changes["adapter"] = session.adapter(adapter)
     if upload is None:
-        assert source is not None
-        with _bar(f"requesting {source}") as bar:
-            version = session.api.work(
-                "/admin/v1/adapters",
-                RegisteredVersion,
-                body=body | {"source": absolute(source)},
-                show=bar.show,
-            )
+        with _bar(f"requesting {changes['source']}") as bar:
+            version = session.api.work("/admin/v1/adapters", RegisteredVersion, body=changes, show=bar.show)
     else:
-        version = _upload(session, body, parcel(Path(upload).expanduser()))
+        version = _upload(session, changes, parcel(Path(upload).expanduser()))
     session.result(version, _added)
     if version.warnings and not session.json:
         warnings = [warning.model_dump() for warning in version.warnings]

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.client import UsageError
+from gateway.commands.client import Json, UsageError
+from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, facts, fail, findings_table, say, show
 from gateway.commands.session import REFUSED, Session, command
+from gateway.fleet.adapters.schemas.adapters import NewAdapter
 
 if TYPE_CHECKING:
     from gateway.fleet.adapters.commands.local_check import CheckedAdapter
@@ -18,6 +20,7 @@ app = typer.Typer()
 
 
 @command(app, "check")
+@with_options(NewAdapter, only=("assume_base", "unverified_shapes"))
 def check(
     session: Session,
     path: Annotated[Path, typer.Argument(help="Directory or archive (tar, zip) of the adapter.")],
@@ -41,19 +44,7 @@ def check(
             help="Maximum size of the files. Default: 2 GiB, like the gateway's setting.",
         ),
     ] = None,
-    assume_base: Annotated[
-        bool,
-        typer.Option(
-            "--assume-base", help="Skip the check of the base model's name; shapes are still checked."
-        ),
-    ] = False,
-    unverified_shapes: Annotated[
-        bool,
-        typer.Option(
-            "--unverified-shapes",
-            help="Accept a base model of unknown architecture; all else is still checked.",
-        ),
-    ] = False,
+    changes: Json,
 ) -> None:
     """Check an adapter as `adapter add` would, without registering it. --base PATH needs no gateway.
 
@@ -68,14 +59,7 @@ def check(
         raise UsageError(f"{path} does not exist: name a directory or an archive.")
     against = local_check.against(session, base)
     with busy(f"Checking {path} …"):
-        checked = local_check.check(
-            path,
-            against,
-            max_rank=max_rank,
-            max_bytes=max_bytes,
-            assume_base=assume_base,
-            unverified_shapes=unverified_shapes,
-        )
+        checked = local_check.check(path, against, max_rank=max_rank, max_bytes=max_bytes, **changes)
     session.result(checked, _people)
     if not checked.passed:
         raise typer.Exit(REFUSED)

@@ -52,7 +52,7 @@ def check(
     *,
     max_rank: int | None,
     max_bytes: int | None,
-    assume_base: bool,
+    assume_base: bool = False,
     unverified_shapes: bool = False,
 ) -> CheckedAdapter:
     """Raises UsageError if `path` cannot be read."""

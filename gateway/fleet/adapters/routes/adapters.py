@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from adapters import model
 from adapters.model import AdapterName
@@ -15,7 +17,6 @@ from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.evaluations import operations as evaluations
 from gateway.fleet.adapters.operations import adapters, canaries
 from gateway.fleet.adapters.routes.answers import adapter_answer, version_answer, versions_of, warmed
-from gateway.fleet.adapters.routes.filter import AdapterFilter
 from gateway.fleet.adapters.schemas.adapters import (
     Adapter,
     AdapterDetails,
@@ -36,6 +37,49 @@ from gateway.schemas.base import Listed, StrictBody
 from gateway.tenants.schemas.terms import CostCentre
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
+
+
+class AdapterState(StrEnum):
+    CANARY = "canary"
+    HELD = "held"
+    PINNED = "pinned"
+    LOADED = "loaded"
+    UNLOADED = "unloaded"
+
+
+class AdapterFilter(BaseModel):
+    tenant: str | None = None
+    base: Annotated[str | None, Query(description="Base model of the live version.")] = None
+    engine: Annotated[str | None, Query(description="An engine that one of its versions is placed on.")] = (
+        None
+    )
+    state: Annotated[
+        AdapterState | None,
+        Query(
+            description="`canary`: has one; `held`: its guard holds its weight; `pinned`; `loaded`: an "
+            "engine holds the live version; `unloaded`: none does."
+        ),
+    ] = None
+    problems: Annotated[bool, Query(description="Only those with a version that is not served.")] = False
+
+    def matches(self, adapter: Adapter) -> bool:
+        """`adapter`: as its reader sees it, so a filter tells nobody more than that."""
+        return (
+            self.tenant in (None, adapter.adapter.partition("/")[0])
+            and self.base in (None, adapter.base_model)
+            and (self.engine is None or self.engine in {place.engine for place in adapter.placed or ()})
+            and (self.state is None or _STATES[self.state](adapter))
+            and (not self.problems or bool(adapter.trouble))
+        )
+
+
+_STATES: Final[dict[AdapterState, Callable[[Adapter], bool]]] = {
+    AdapterState.CANARY: lambda adapter: adapter.canary is not None,
+    AdapterState.HELD: lambda adapter: adapter.canary is not None and adapter.canary.held is not None,
+    AdapterState.PINNED: lambda adapter: bool(adapter.pinned),
+    AdapterState.LOADED: lambda adapter: adapter.loaded,
+    AdapterState.UNLOADED: lambda adapter: not adapter.loaded,
+}
 
 
 class NewCostCentre(StrictBody):

@@ -11,8 +11,7 @@ from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.request import CHAT, COMPLETIONS
 from gateway.fleet.adapters.operations import trials
-from gateway.fleet.adapters.schemas.adapters import VersionName
-from gateway.fleet.adapters.schemas.trials import Completion, Trial
+from gateway.fleet.adapters.schemas.adapters import Completion, Trial, VersionName
 from gateway.operations.state import State
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])

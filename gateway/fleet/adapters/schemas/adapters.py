@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
+import orjson
 from pydantic import Field, StringConstraints, model_validator
 
 from gateway.evaluations.schemas import LastEvaluation
 from gateway.schemas.base import Answer, GuardSpec, Replicas, StrictBody, check_replicas
+from gateway.schemas.options import Option
 
 VersionState = Literal["live", "canary", "ready", "retired", "quarantined", "failed"]
 
@@ -35,32 +37,43 @@ Digest = Annotated[
 
 class NewAdapter(StrictBody):
     adapter: FullName
-    source: str = Field(
+    source: Annotated[str, Option(kind="path")] = Field(
         description="An absolute directory on the gateway's host, or a URL: file, http(s), s3, hf.",
         min_length=1,
         max_length=4096,
     )
-    base_model: BaseName = None
-    assume_base: AssumeBase = False
-    unverified_shapes: UnverifiedShapes = False
-    digest: Digest = None
+    base_model: Annotated[BaseName, Option()] = None
+    assume_base: Annotated[
+        AssumeBase,
+        Option(help="Accept an adapter that names another base model; shapes are still checked."),
+    ] = False
+    unverified_shapes: Annotated[
+        UnverifiedShapes,
+        Option(help="Vouch for its shapes if the base model's architecture is unknown."),
+    ] = False
+    digest: Annotated[Digest, Option(metavar="sha256:…")] = None
 
 
 class NewLive(StrictBody):
     version: VersionName = Field(examples=["v2"])
-    weight: int = Field(
+    weight: Annotated[int, Option()] = Field(
         100, ge=1, le=100, description="Percentage of calls. Below 100, the version becomes a canary."
     )
-    wait: bool = Field(True, description="Load the version first; if no engine can hold it, change nothing.")
-    require_eval: bool = Field(False, description="Refuse unless the version has passed its last evaluation.")
-    require_eval_of: str = Field(
-        "", pattern="^([0-9a-f]{64})?$", description="The same, of the data with this SHA-256."
+    wait: Annotated[
+        bool, Option(flag="--no-wait", help="Switch immediately; the first request loads the version.")
+    ] = Field(True, description="Load the version first; if no engine can hold it, change nothing.")
+    require_eval: Annotated[bool, Option()] = Field(
+        False, description="Refuse unless the version has passed its last evaluation."
     )
+    require_eval_of: Annotated[
+        str,
+        Option(metavar="SHA256", help="Also require that the evaluation used this held-out set."),
+    ] = Field("", pattern="^([0-9a-f]{64})?$", description="The same, of the data with this SHA-256.")
     guard: GuardSpec | None = Field(
         None,
         description="What watches the canary. Null: nothing. Omitted: what watches the same canary already.",
     )
-    force: bool = Field(
+    force: Annotated[bool, Option()] = Field(
         False, description="Change a weight that the canary's guard holds. This ends the hold."
     )
 
@@ -76,12 +89,18 @@ class NewPin(StrictBody):
 
 
 class NewReplicas(StrictBody):
-    min_replicas: Replicas = Field(
+    min_replicas: Annotated[
+        Replicas,
+        Option(flag="--min", help="Minimum number of engines that hold it, even if it is not called."),
+    ] = Field(
         0,
         description="Minimum number of engines that hold the live version, even if it is not called. "
         "Omitted: unchanged.",
     )
-    max_replicas: Replicas | None = Field(
+    max_replicas: Annotated[
+        Replicas | None,
+        Option(flag="--max", help="Maximum number of engines that hold one version of it."),
+    ] = Field(
         None,
         description="Most engines that hold one version; null: no limit. Omitted: unchanged.",
         examples=[4],
@@ -266,3 +285,36 @@ class RegisteredVersion(Answer):
 class RemovedAdapter(Answer):
     adapter: str
     removed: bool = Field(description="false: there was none.")
+
+
+class Trial(StrictBody):
+    messages: list[dict[str, Any]] | None = Field(None, min_length=1, description="Of a chat.")
+    prompt: str | None = Field(None, min_length=1, description="Instead: a text to be continued.")
+    max_tokens: int = Field(512, ge=1, le=16_384)
+    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
+    seed: int | None = None
+    stream: bool = True
+
+    @model_validator(mode="after")
+    def _exactly_one_input(self) -> Self:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("send either messages or prompt")
+        return self
+
+    def body(self, model: str) -> bytes:
+        """The body of the request to `model`."""
+        body = self.model_dump(exclude_none=True) | {"model": model}
+        if self.stream:
+            body["stream_options"] = {"include_usage": True}
+        return orjson.dumps(body)
+
+
+class Completion(Answer):
+    """The answer in OpenAI's format."""
+
+    id: str
+    object: str = Field(examples=["chat.completion"])
+    created: int = Field(description="Unix seconds.")
+    model: str
+    choices: tuple[dict[str, Any], ...]
+    usage: dict[str, Any] | None

@@ -11,7 +11,7 @@ import typer
 from gateway.commands.client import Json, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, label_pairs, note, say, show, table
-from gateway.commands.session import Session, command, confirm
+from gateway.commands.session import Session, Yes, YesInScripts, command, confirm
 from gateway.fleet.engines.schemas.engines import Engine, RegisteredEngine, TrustedEngine
 from gateway.fleet.engines.schemas.registration import NewEngine
 from gateway.schemas.base import Listed, Removed
@@ -106,7 +106,7 @@ def remove(
     session: Session,
     name: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Remove an engine and its placements. Repeating the command changes nothing.
 
@@ -123,9 +123,7 @@ def trust(
     session: Session,
     name: Name,
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
-    ] = False,
+    yes: YesInScripts = False,
 ) -> None:
     """Accept an engine's current base model answers as the reference for its fleet.
 

@@ -1,4 +1,5 @@
-"""Enrolment of a GPU host: how it gets and keeps its key (`engine enrol`, and the start of `engine run`).
+"""Enrolment of a GPU host: its token (`engine token`), and how it gets and keeps its key (`engine enrol`, and
+the start of `engine run`).
 
 The key is generated here, written to a file, and only then presented to the gateway together with the token:
 after a crash in between, the next attempt continues with the same key.
@@ -18,14 +19,19 @@ from typing import Annotated
 import typer
 
 from adapters.security.secret_files import KeyFileError, read_key, read_private, write_private
-from gateway.commands.client import Api, ApiError, UsageError, segment
-from gateway.commands.output import note, say
+from gateway.commands.client import Api, ApiError, Json, UsageError, segment
+from gateway.commands.options import with_options
+from gateway.commands.output import clean, note, say, when
 from gateway.commands.session import HostKeyFile, Session, command
-from gateway.fleet.engines.schemas.enrolment import Enrolment
+from gateway.fleet.engines.schemas.hosts import CreatedToken, Enrolment, NewToken
 from gateway.schemas.base import Named
 from gateway.tenants.keys.schemas import Key
 
 app = typer.Typer()
+_tokens = typer.Typer(
+    no_args_is_help=True, help="Enrolment tokens, which GPU hosts exchange for their own keys."
+)
+app.add_typer(_tokens, name="token")
 
 TOKEN = "FLORIN_ENGINE_TOKEN"  # noqa: S105 - a variable's name
 OPERATOR_KEY = "FLORIN_OPERATOR_KEY"
@@ -198,3 +204,23 @@ def check_name(name: str) -> None:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@command(_tokens, "create")
+@with_options(NewToken)
+def create(session: Session, *, changes: Json) -> None:
+    """Create a single-use token that enrols one GPU host as one engine. What is not pinned here is fixed by
+    the host's first registration. If the host is already enrolled, using the token replaces its key.
+
+    Example: florin engine token create --name gpu1 --gpu-type H100 > token
+    """
+    session.result(session.api.post("/admin/v1/enrolment-tokens", changes, CreatedToken), _created)
+
+
+def _created(token: CreatedToken) -> None:
+    sys.stdout.write(f"{token.token}\n")
+    engine = clean(token.engine)
+    note(
+        f"Token {clean(token.id)} for engine {engine}: single use, valid until {when(token.expires)}. On "
+        f"the host: florin engine run --name {engine} --token-file FILE -- vllm serve …"
+    )

@@ -14,7 +14,7 @@ from adapters.errors import ConflictError
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
-from gateway.fleet.engines.schemas.enrolment import NewToken
+from gateway.fleet.engines.schemas.hosts import NewToken
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.authentication import USED_UP

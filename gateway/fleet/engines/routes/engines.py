@@ -1,5 +1,5 @@
-"""/admin/v1/engines: lists engines, and changes their states. `engine_registration` registers them,
-`draining` drains them."""
+"""/admin/v1/engines and /admin/v1/bases: engines, their states and drains, and what they serve. `hosts`
+registers them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from fastapi import APIRouter, Response
 from adapters import model
 from adapters.drivers import driver, driver_of
 from adapters.model import SlotState
-from gateway.api.admin_requests import Operator, listed
-from gateway.api.dependencies import Actor, StateDep
+from gateway.api.admin_requests import Managed, Operator, listed
+from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.fleet.engines.operations import engines
 from gateway.fleet.engines.operations.agents import Heartbeats, living
+from gateway.fleet.engines.operations.engines import DrainStatus
 from gateway.fleet.engines.schemas.engines import (
     Capabilities,
+    Drain,
+    DrainOptions,
     Engine,
     Hang,
     Health,
     Heartbeat,
+    HeldElsewhere,
+    Move,
     NewState,
     RestartingEngine,
+    ServedBase,
+    Stay,
     TrustedEngine,
 )
 from gateway.operations.state import State
 from gateway.schemas.base import Listed, Removed
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
+bases = APIRouter(prefix="/bases", tags=["engines"], dependencies=[Managed])
 
 
 @router.get("", response_model=Listed[Engine])
@@ -135,4 +143,65 @@ def hang(state: State, name: str) -> Hang | None:
         since=state.clock.now() - round(state.hangs.lasted(seen) * 1e6),
         ejections=seen.ejection.ejections,
         next_probe_seconds=round(state.hangs.next_probe(seen), 1),
+    )
+
+
+@router.get("/{name}/drain")
+async def show_drain(name: str, state: StateDep) -> Drain:
+    """How far the drain of an engine is, or what a drain would do."""
+    return drain_of(state, await engines.drain_status(state, name))
+
+
+@router.post("/{name}/drain")
+async def drain(name: str, body: DrainOptions, state: StateDep, actor: Actor) -> Drain:
+    """Drain an engine: load elsewhere what it holds and requests use, most recently used first; then send it
+    no new requests; then release its slots. Returns at once; the gateway does the rest. Repeating the
+    call continues the drain. To end it, set the state `active`."""
+    status = await engines.start_drain(state, name, seconds=body.timeout, release=body.release, actor=actor)
+    return drain_of(state, status)
+
+
+def drain_of(state: State, status: DrainStatus) -> Drain:
+    plan, engine = status.plan, status.engine
+    by_name = state.catalog.by_engine_name
+    return Drain(
+        engine=engine.name,
+        state=engine.state,
+        phase=status.phase,
+        until=engine.drain.until if engine.drain else None,
+        in_flight=status.in_flight,
+        held=status.held,
+        alone=status.alone,
+        moves=tuple(
+            Move(
+                version=move.version.id,
+                to=move.to,
+                replaces=by_name[move.replaces].id if move.replaces and move.replaces in by_name else None,
+                idle_seconds=round(move.idle, 1),
+                in_flight=move.in_flight,
+            )
+            for move in plan.moves
+        ),
+        elsewhere=tuple(HeldElsewhere(version=v.id, engines=names) for v, names in plan.elsewhere),
+        stays=tuple(Stay(version=v.id, reason=reason) for v, reason in plan.stays),
+    )
+
+
+@bases.get("", response_model_exclude_unset=True)
+async def list_bases(state: StateDep, authority: Manager) -> Listed[ServedBase]:
+    """The base models."""
+    operator = authority.tenant is None
+    by_name = sorted(state.catalog.bases.items())
+    return Listed(data=tuple(_served(state, base, operator=operator) for _, base in by_name))
+
+
+def _served(state: State, base: model.BaseModel, *, operator: bool) -> ServedBase:
+    fleet = state.catalog.fleet(base.name)
+    more = {"engines": sorted(engine.name for engine in fleet)} if operator else {}
+    return ServedBase.of(
+        base,
+        base_model=base.name,
+        aliases=base.aliases if operator else base.public_aliases,
+        ranks=sorted({engine.max_rank for engine in fleet}),
+        **more,
     )

@@ -352,19 +352,13 @@ CASES = [
     (
         ("adapter", "add", "acme/support", "--source", "file:///x", "--assume-base"),
         "POST", "/admin/v1/adapters",
-        {
-            "adapter": "acme/support", "source": "file:///x", "assume_base": True, "base_model": None,
-            "digest": None,
-        },
+        {"adapter": "acme/support", "source": "file:///x", "assume_base": True},
         ADDED, "florin adapter promote acme/support v2",
     ),
     (
         ("adapter", "add", "acme/support", "--source", "file:///x", "--unverified-shapes"),
         "POST", "/admin/v1/adapters",
-        {
-            "adapter": "acme/support", "source": "file:///x", "assume_base": False, "base_model": None,
-            "digest": None, "unverified_shapes": True,
-        },
+        {"adapter": "acme/support", "source": "file:///x", "unverified_shapes": True},
         ADDED, "florin adapter promote acme/support v2",
     ),
     (NEW_ENGINE, "POST", "/admin/v1/engines", NEW_ENGINE_BODY, {**ENGINE, "base_config": True}, "Engine a1 serves base"),
@@ -516,7 +510,7 @@ ELSEWHERE = {
     ("adapter", "check"),  # test_check
     *(("adapter", name) for name in ("eval", "evals", "require-eval")),  # test_adapter_eval
     *(("adapter", name) for name in ("convert", "merge", "compress")),  # test_adapter_convert
-    ("adapter", "release"),  # test_release
+    ("adapter", "release"),  # test_adapters
     *(("fleet-file", name) for name in ("check", "schema")),  # test_fleet_files
     ("engine", "trust"),  # test_trust
     ("engine", "roll"),  # test_rolling

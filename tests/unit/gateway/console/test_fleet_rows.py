@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.console.pages.fleet.progress import DrainProgress
+from gateway.console.pages.fleet.drain import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slot, Slots, engine_rows, feed, filtered, idle, tiles
 from gateway.fleet.engines.schemas.engines import Engine
 from gateway.fleet.placement.schemas import PlacementChange

@@ -159,3 +159,14 @@ def test_a_decimal_keeps_its_digits_and_the_gateway_counts_them():
 
 def test_labels_may_have_an_equals_sign_in_their_value():
     assert labels(["expression=a=b"]) == {"expression": "a=b"}
+
+
+@pytest.mark.parametrize(("text", "number"), [("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604_800)])
+def test_times(text, number):
+    assert parsed("duration", text) == number
+
+
+@pytest.mark.parametrize("text", ["", "1", "0h", "-1h", "1w", "1h 30m", "\u0661h", "9" * 30 + "s"])
+def test_what_is_no_time(text):
+    with pytest.raises(ValueError, match="is not a time"):
+        parsed("duration", text)

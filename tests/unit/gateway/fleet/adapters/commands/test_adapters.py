@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.fleet.adapters.schemas.adapters import Adapter, Canary, VersionDetails
+from gateway.fleet.adapters.schemas.adapters import Adapter, Canary, ReleasedVersion, VersionDetails
 from tests.support.samples import sample
 
 PATH = "/admin/v1/adapters/acme/support"
@@ -42,7 +42,8 @@ RETIRED = {name: value for name, value in VERSION.items() if name != "evaluation
 }
 NO_WARNING = {"warnings": []}
 PROMOTED = ADAPTER | NO_WARNING
-LIVE_BODY = {"version": "v2", "weight": 100, "wait": True}
+RELEASE = "/admin/v1/adapters/acme/support/versions/v2/release"
+LIVE_BODY = {"version": "v2"}
 WARNING = {
     "code": "chat_template_differs",
     "message": "It was trained with another template.",
@@ -220,7 +221,7 @@ def test_a_person_is_asked_before_a_removal(fake, monkeypatch, answer, code):
     assert (result.exit_code, len(fake.asked)) == (code, 1 - code)
 
 
-@pytest.mark.parametrize("options", [("--max", "2", "--no-max"), ("--max", "0"), ("--min", "-1")])
+@pytest.mark.parametrize("options", [("--max", "2", "--no-max"), ("--min", "-1")])
 def test_bounds_of_replicas_that_make_no_sense_are_not_sent(fake, options):
     assert fake.florin("adapter", "scale", "acme/support", *options).exit_code == 2
     assert fake.asked == []
@@ -247,3 +248,17 @@ def test_a_guard_that_is_not_clear_is_asked_of_nobody(fake, said):
     assert refused.exit_code != 0
     assert said[-2] in refused.stderr or "--guard rollback" in refused.stderr
     assert fake.asked == []
+
+
+@pytest.mark.parametrize("name", ["v2", "2"])
+@pytest.mark.parametrize(
+    ("released", "said"),
+    [(True, "acme/support@v2 is released"), (False, "acme/support@v2 was neither quarantined nor failed")],
+)
+def test_a_version_is_released(fake, name, released, said):
+    body = sample(ReleasedVersion, adapter="acme/support", version="v2", released=released)
+    fake.answer("POST", RELEASE, body)
+    result = fake.florin("adapter", "release", "acme/support", name, "--yes")
+    assert result.exit_code == 0
+    assert said in result.stdout + result.stderr
+    assert [asked[:2] for asked in fake.asked] == [("POST", RELEASE)]

@@ -113,7 +113,7 @@ def test_a_file_that_changes_while_it_is_sent(tmp_path, change):
 
 def test_an_upload_is_one_request_with_a_length(fake, tmp_path):
     directory = write_adapter(tmp_path / "run-3")
-    path = "/admin/v1/adapters/upload?adapter=acme%2Fsupport&assume_base=false&file_name=run-3"
+    path = "/admin/v1/adapters/upload?adapter=acme%2Fsupport&file_name=run-3"
     fake.answer("POST", path, ADDED)
     result = fake.florin("adapter", "add", "acme/support", "--upload", str(directory))
     assert result.exit_code == 0, result.output
@@ -125,9 +125,7 @@ def test_an_upload_is_one_request_with_a_length(fake, tmp_path):
 def test_an_adapter_in_a_folder_is_sent_and_what_lies_beside_it_is_named(fake, tmp_path):
     directory = write_adapter(tmp_path / "run-3" / "train")
     (directory / "metrics.json").write_text("{}")
-    fake.answer(
-        "POST", "/admin/v1/adapters/upload?adapter=acme%2Fsupport&assume_base=false&file_name=run-3", ADDED
-    )
+    fake.answer("POST", "/admin/v1/adapters/upload?adapter=acme%2Fsupport&file_name=run-3", ADDED)
     result = fake.florin("adapter", "add", "acme/support", "--upload", str(tmp_path / "run-3"))
     assert result.exit_code == 0, result.output
     [(_, _, body)] = fake.asked

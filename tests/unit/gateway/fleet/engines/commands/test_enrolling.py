@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.security.secret_files import read_key, write_private
-from gateway.commands.client import UsageError
-from gateway.fleet.engines.commands.tokens import seconds
-from gateway.fleet.engines.schemas.enrolment import CreatedToken
+from gateway.fleet.engines.schemas.hosts import CreatedToken
 from gateway.tenants.keys.schemas import CreatedKey, Key
 from tests.support.samples import sample
 
@@ -50,17 +48,6 @@ def test_a_token_is_made_and_only_it_is_on_stdout(fake):
     assert (result.exit_code, result.stdout) == (0, f"{TOKEN}\n")
     assert "--token-file" in result.stderr
     assert fake.asked[0][2] == {"engine": "gpu1", "expires_in": 1800, "gpu_type": "H100"}
-
-
-@pytest.mark.parametrize(("text", "number"), [("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604_800)])
-def test_times(text, number):
-    assert seconds(text, "--window") == number
-
-
-@pytest.mark.parametrize("text", ["", "1", "0h", "-1h", "1w", "1h 30m", "\u0661h", "9" * 30 + "s"])
-def test_what_is_no_time(text):
-    with pytest.raises(UsageError, match="--window"):
-        seconds(text, "--window")
 
 
 @pytest.mark.parametrize(("role", "more"), [("engine", {"engine": "a1"}), ("metrics", {})])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet.adapters.commands.canary_page import compared
+from gateway.fleet.adapters.commands.page import compared
 from gateway.fleet.adapters.schemas.adapters import AdapterDetails
 from tests.support.samples import sample
 

@@ -1,1 +1,0 @@
-"""The gateways of the installation."""
