@@ -154,14 +154,14 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
     if row is not None and "part" in row:
         row = _with_part(row, config)
     if row is None:
-        known = architecture in table()["unknown"]
+        known, engine = architecture in table()["unknown"], f"vLLM {table()['vllm']}"
         findings.add(
             "unknown_architecture",
             f"Florin cannot check adapters of base model {name}: "
             + (
-                "vLLM supports LoRA for its architecture, but its modules' shapes are unknown."
+                f"{engine} supports LoRA for its architecture, but its modules' shapes are unknown."
                 if known
-                else "its architecture is not among those for which vLLM supports LoRA."
+                else f"its architecture is not among those for which {engine} supports LoRA."
             ),
             found=shown(config.get("architectures") or config.get("model_type")),
             expected=f"one of the {len(table()['architectures'])} architectures listed in the documentation; "

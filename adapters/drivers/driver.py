@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
-from adapters.model import DriverName, Task
+from adapters.model import DriverName, Engine, Task, Unloads
 
 Body = dict[str, Any]
 """A request's or an answer's body, as parsed from JSON."""
@@ -47,6 +47,8 @@ class Capabilities:
     loading: Loading
     lists: bool
     """It lists the adapters that it holds. Otherwise only its answers tell."""
+    unloads: Unloads = "unknown"
+    """What an unload does; `unknown`: each process shows it."""
     base_for_unknown: bool = False
     """A request for an adapter that it does not hold is answered by the base model, without an error."""
     running_counts: bool
@@ -175,6 +177,11 @@ class Driver(ABC):
     def unload(self, name: str) -> HttpCall:
         raise NotImplementedError
 
+    def removes(self, engine: Engine) -> bool:
+        """Whether an unload frees the adapter's place in memory, as far as is known."""
+        kind = self.capabilities.unloads
+        return (engine.unloads if kind == "unknown" else kind) in {"removes", "refuses"}
+
     def is_loaded(self, status: int, message: str) -> bool:
         """Whether a refused load means that the engine holds an adapter of that name already."""
         raise NotImplementedError
@@ -186,6 +193,11 @@ class Driver(ABC):
     def limits(self, answer: bytes) -> Limits:  # noqa: ARG002  # most tell none
         """Raises UNREADABLE."""
         return Limits()
+
+    def residency(self, metrics: bytes) -> Mapping[str, bool] | None:  # noqa: ARG002  # most do not tell
+        """The adapters in the engine's memory, by name → whether in a GPU slot, according to its metrics;
+        at most MAX_MODELS. None: it does not tell."""
+        return None
 
     # -- requests
 

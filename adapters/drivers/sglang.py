@@ -62,6 +62,7 @@ class Sglang(Driver):
     capabilities = Capabilities(
         loading=Loading.CALL,
         lists=True,
+        unloads="removes",
         base_for_unknown=False,
         running_counts=True,
         salts=True,

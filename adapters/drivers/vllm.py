@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from adapters.drivers.driver import (
     CHAT,
     COMPLETIONS,
+    MAX_MODELS,
     Body,
     Capabilities,
     Driver,
@@ -21,7 +23,15 @@ from adapters.drivers.driver import (
     parented,
 )
 
-_MAX_LORAS = re.compile(rb'^vllm:lora_requests_info\{[^}\n]*max_lora="(\d+)"', re.MULTILINE)
+_MAX_LORAS = re.compile(
+    rb'^vllm:(?:max_gpu_lora_adapters\{[^}\n]*\} (\d+)|lora_requests_info\{[^}\n]*max_lora="(\d+)")',
+    re.MULTILINE,
+)
+_TELLS = b"\nvllm:num_gpu_loaded_lora_adapters{"
+"""There from the start, if an engine tells what it holds."""
+_SERIES = b"\nvllm:lora_adapter_loaded{"
+_LOADED = re.compile(rb"^vllm:lora_adapter_loaded\{([^}\n]*)\} 1(?:\.0)?$", re.MULTILINE)
+_LABEL = re.compile(rb'(adapter_name|level)="([^"\\]*)"')
 
 
 class Vllm(Driver):
@@ -45,7 +55,8 @@ class Vllm(Driver):
         generation_tokens="vllm:generation_tokens_total",
         kv_usage="vllm:kv_cache_usage_perc",
         ready="vllm:prompt_tokens_created",
-        # The last is the time of the latest step, which also changes during a long prefill.
+        # The last, which is to be hidden, is the time of the latest step. The third counts steps, those of a
+        # long prefill too.
         moving=(
             "vllm:prompt_tokens_total",
             "vllm:generation_tokens_total",
@@ -77,9 +88,22 @@ class Vllm(Driver):
         return parented(answer)
 
     def limits(self, answer: bytes) -> Limits:
-        """One metric tells --max-loras, once the engine has answered anything; none its other limits."""
+        """Two metrics tell --max-loras: one that is proposed, and one that is to be hidden, and is there once
+        the engine has answered anything. None tells its other limits."""
         max_loras = _MAX_LORAS.search(answer)
-        return Limits(slots=int(max_loras[1]) if max_loras else None)
+        return Limits(slots=int(max_loras[1] or max_loras[2]) if max_loras else None)
+
+    def residency(self, metrics: bytes) -> dict[str, bool] | None:
+        if _TELLS not in metrics:
+            return None
+        loaded = dict[str, bool]()
+        first, last = metrics.find(_SERIES) + 1, metrics.rfind(_SERIES) + 1
+        part = metrics[first : metrics.find(b"\n", last) + 1]  # of a page that is a hundred times as long
+        for series in islice(_LOADED.finditer(part), MAX_MODELS):
+            labels = dict(_LABEL.findall(series[1]))
+            if b"adapter_name" in labels:
+                loaded[labels[b"adapter_name"].decode(errors="replace")] = labels.get(b"level") == b"gpu"
+        return loaded
 
     def request(self, route: str, body: Body, base: str, lora: Lora | None) -> Body:  # noqa: ARG002
         """The gateway sends vLLM's requests as they are, without asking."""

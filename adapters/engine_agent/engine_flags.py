@@ -1,6 +1,7 @@
 """The flags that `florin engine run` adds to a vLLM command line, and those that it refuses. Pure.
 
-Written for vLLM 0.32 and 0.33. Each reason says what would break; docs/reference/engine-flags.md lists them.
+Written for vLLM 0.32 and 0.33, whose flags and variables were read from their packages. Each reason says what
+would break; docs/reference/engine-flags.md lists them.
 """
 
 from __future__ import annotations
@@ -61,6 +62,31 @@ ONLY = {
 }
 """Flags restricted to these values, and why."""
 
+_NO_LORA = "these kernels do not apply adapters, so vLLM would not start"
+
+EXCEPT = {
+    "moe-backend": (
+        (
+            "deep_gemm_mega_moe",
+            "flashinfer_moe_ep_cutedsl",
+            "flashinfer_moe_ep_mega_deep_gemm",
+            "aiter_mega_moe",
+        ),
+        _NO_LORA,
+    ),
+}
+"""Flags for which these values are refused, and why."""
+
+PASSED = {
+    "kv-transfer-config": "each version has cache salts of its own, so a cache outside of the engine cannot "
+    "mix the prefixes of two versions or tenants, even if it does not look at the adapter's name",
+    "watchdog-config": "it writes the stacks of an engine that hangs to a file, and ends nothing: Florin "
+    "finds such an engine by itself",
+    "enable-sleep-mode": "nothing can put the engine to sleep while its development routes are refused",
+    "sleep-mode-backend": "without effect, for the same reason",
+}
+"""Flags that one might expect to be refused, and why they are not."""
+
 REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
     "VLLM_SERVER_DEV_MODE": (
         lambda v: v.strip() not in {"", "0"},
@@ -77,6 +103,10 @@ REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
         lambda v: v.strip() not in {"", "0"},
         "vLLM's Rust frontend serves routes that Florin does not know",
     ),
+    "VLLM_REQUEST_BODY_LOG_LEVEL": (
+        lambda v: v.strip().upper() != _NEVER,
+        "the engine's log would contain prompts; Florin sets it to NOTSET, with which it never does",
+    ),
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": (
         lambda v: v.strip().lower() not in {"1", "true"},
         "adapters could not be loaded; Florin sets it",
@@ -92,6 +122,9 @@ REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
 }  # fmt: skip
 """Variables → a test for values that are refused, and why."""
 
+_NEVER = "NOTSET"
+"""A level at which Python's `logging` logs nothing."""
+
 SECRET = {"api-key"}
 """Flags whose values are not shown in messages."""
 NO_DOMAIN = "media.invalid"
@@ -104,8 +137,8 @@ DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pip
 _READ = {*DEFAULTS, "max-cpu-loras", "max-num-seqs", "enable-lora", "enable-prompt-tokens-details", "host",
          "model", "config", "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile",
          "ssl-keyfile", "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh",
-         "allowed-media-domains", "runner", "convert"}  # fmt: skip
-KNOWN = _READ | REFUSED.keys() | ONLY.keys()
+         "allowed-media-domains", "runner", "convert", "enable-log-requests"}  # fmt: skip
+KNOWN = _READ | REFUSED.keys() | ONLY.keys() | EXCEPT.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +243,15 @@ def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:
         value = line.value(name)
         if name in line and value not in allowed:
             reasons.append(f"--{name} {value or '(nothing)'} is refused: {reason}.")
+    for name, (refused, reason) in EXCEPT.items():
+        value = (line.value(name) or "").replace("-", "_")
+        if name in line and value in refused:
+            reasons.append(f"--{name} {value} is refused: {reason}.")
+    if "enable-log-requests" in line and environ.get("VLLM_LOGGING_LEVEL", "").strip().upper() == "DEBUG":
+        reasons.append(
+            "--enable-log-requests with VLLM_LOGGING_LEVEL=DEBUG is refused: the engine's log would contain "
+            "prompts."
+        )
     for name, (bad, reason) in REFUSED_ENVIRONMENT.items():
         if name in environ and bad(environ[name]):
             reasons.append(f"{name} in the environment is refused: {reason}.")
@@ -306,7 +348,12 @@ def _additions(
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    added = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+    added = {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+        "VLLM_USE_RUST_FRONTEND": "0",
+        "VLLM_REQUEST_BODY_LOG_LEVEL": _NEVER,
+    }
     if "VLLM_HTTP_TIMEOUT_KEEP_ALIVE" not in environ:
         added["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_SECONDS)
     if "VLLM_MAX_STOP_STRINGS" not in environ:

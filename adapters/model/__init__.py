@@ -15,6 +15,7 @@ from adapters.model.engine import (
     Engine,
     Purchase,
     Task,
+    Unloads,
     has_labels,
 )
 from adapters.model.names import NAME_PATTERN, AdapterName, check_name
@@ -48,6 +49,7 @@ __all__ = [
     "SlotState",
     "Task",
     "Tombstone",
+    "Unloads",
     "Version",
     "check_name",
     "dump",

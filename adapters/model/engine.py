@@ -47,6 +47,13 @@ DriverName = Literal["vllm", "sglang", "trtllm", "tgi", "lorax"]
 """A kind of engine; see `adapters.drivers`."""
 
 
+Unloads = Literal["unknown", "forgets", "removes", "refuses"]
+"""What an engine does when it unloads an adapter. `forgets`: only its name goes, its weights keep their place
+until others take it. `removes`: its weights go, too. `refuses`: likewise, but if it no longer holds them, it
+answers with an error and keeps the name. `unknown`: nothing has shown it; taken for `forgets`, which promises
+least."""
+
+
 def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
     return all(labels.get(label) == value for label, value in requires.items())
 
@@ -112,6 +119,8 @@ class Engine:
     """Whether the registered process survives scoring a prompt: `prompt_logprobs`, `echo` with `logprobs`."""
     declared_scores: Literal["", "safe", "unsafe"] = ""
     """What its registration says of that; empty: the engine is tried."""
+    unloads: Unloads = "unknown"
+    """What the registered process has shown an unload to do."""
     started: int = 0
     """When that process started, as it reports, Unix microseconds, UTC; 0 if unknown."""
     tasks: tuple[Task, ...] = ("generate",)

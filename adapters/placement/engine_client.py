@@ -4,8 +4,8 @@ If the engine's host runs an agent, the agent first stages the version on that h
 reads it from there.
 
 A 200 response to a load proves little (see docs/vllm.md), so adapters are validated beforehand and the
-engine's model list is read afterwards. An unload of vLLM only drops the name: the weights keep their GPU slot
-until the engine's own LRU evicts them, and running requests continue.
+engine's model list is read afterwards. What an unload does differs, see `adapters.model.Unloads`; running
+requests continue in any case.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -26,7 +27,7 @@ import orjson
 from adapters.drivers import DRIVERS, driver_of
 from adapters.drivers.driver import UNREADABLE, HttpCall, Limits, Listing, Loading, Lora
 from adapters.errors import EngineError, EngineUnreachableError
-from adapters.model import DriverName, Engine, Task, Version
+from adapters.model import DriverName, Engine, Task, Unloads, Version
 from adapters.placement import fingerprint
 from adapters.placement.fingerprint import ProbeAnswer
 from adapters.security.handshake_errors import explain
@@ -53,6 +54,9 @@ class EngineClient:
         self.get: Callable[[Engine, str, float], Awaitable[tuple[int, bytes]]] = self._get
         """Gets a path of an engine within seconds: the status and the body. Raises OSError. Replaced where
         connections to engines are kept: a large fleet is asked for its models all the time."""
+
+        self.learned: Callable[[Engine, Unloads], Awaitable[None]] = _unheard
+        """Told when an engine shows what its unloads do."""
 
     def reconfigure(self, *, timeout: float) -> None:
         self._timeout = timeout
@@ -130,19 +134,34 @@ class EngineClient:
             raise EngineUnreachableError(f"the agent of {engine.name} does not know this gateway: {words}")
         return response.status, answer
 
-    async def unload(self, engine: Engine, engine_name: str) -> None:
-        """Never raises for a refused unload: a load must not fail because of it, and the engine's message may
-        name another tenant's adapter. Does nothing where the engine evicts by itself, or never."""
+    async def unload(self, engine: Engine, engine_name: str) -> bool:
+        """False if the engine keeps the name of an adapter that it no longer holds. Never raises for a
+        refused unload: a load must not fail because of it, and the engine's message may name another tenant's
+        adapter. Does nothing where the engine evicts by itself, or never."""
         if driver_of(engine).capabilities.loading is not Loading.CALL:
-            return
+            return True
         try:
             async with self.guard(engine):
                 await self._send(engine, driver_of(engine).unload(engine_name))
         except EngineUnreachableError:
             raise
         except EngineError as error:
-            if error.status not in {400, 404}:
-                log.warning("Engine %s: unload of %s failed: %s", engine.name, engine_name, error)
+            if error.status in {400, 404}:
+                return True
+            if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and await self._lists(engine, engine_name):
+                await self.learned(engine, "refuses")
+                return False
+            log.warning("Engine %s: unload of %s failed: %s", engine.name, engine_name, error)
+        return True
+
+    async def _lists(self, engine: Engine, engine_name: str) -> bool:
+        """Whether it says so. Raises EngineUnreachableError."""
+        try:
+            return engine_name in ((await self.serving(engine)).loras or ())
+        except EngineUnreachableError:
+            raise
+        except EngineError:
+            return False
 
     async def serving(self, engine: Engine, *, timeout: float | None = None) -> Listing:
         driver = driver_of(engine)
@@ -326,6 +345,10 @@ class EngineClient:
             allow_redirects=False,
         ) as response:
             return response.status, await response.read()
+
+
+async def _unheard(_engine: Engine, _unloads: Unloads) -> None:
+    """Nobody learns from it."""
 
 
 def _salt() -> str:

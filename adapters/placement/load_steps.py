@@ -167,8 +167,8 @@ class LoadSteps:
             return False
 
     async def _unload_everywhere(self, engine: Engine, version: Version) -> None:
-        """Unload the version from every engine. Running requests finish, because an unload only drops the
-        name."""
+        """Unload the version from every engine. Running requests finish: an engine that removes the weights
+        reads them again at its next step."""
         for name in {engine.name, *self.residency.where(version.engine_name)}:
             placed = self.catalog.engines.get(name)
             if placed is not None:

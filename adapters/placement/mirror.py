@@ -7,9 +7,13 @@ evicts what was used longest ago (`LRUCacheWorkerLoRAManager`). So both tiers ar
 order of last use. Three consequences:
 
 - A load when requests of other adapters fill the slots takes a slot only until the next step.
-- An unload only deletes the name. The copy keeps its place until it is evicted, and a later load of that name
-  makes a second copy.
+- An unload frees the copy's place only in engines that remove adapters (`adapters.model.Unloads`), and not if
+  a request still uses it. Elsewhere it only deletes the name: the copy keeps its place until it is evicted,
+  and a later load of that name makes a second copy.
 - An adapter that is listed is not necessarily in memory: its next request may read it from disk.
+
+An engine that tells what it holds is believed: `told` corrects the mirror, which derives what happens until
+the next time.
 
 `tests/engine/test_mirror.py` compares this with a real engine.
 """
@@ -17,8 +21,11 @@ order of last use. Three consequences:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+
+from adapters.model import Unloads
 
 
 class Tier(StrEnum):
@@ -28,6 +35,17 @@ class Tier(StrEnum):
     """In CPU memory; is copied to a GPU slot."""
     DISK = "disk"
     """Is read from disk, while every request on the engine waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the engine told, beside what was derived."""
+
+    right: int
+    wrong: int
+    """Listed names that are elsewhere than was derived."""
+    unloads: Unloads
+    """What unloads do, as far as it shows; `unknown`: not at all."""
 
 
 class Mirror:
@@ -51,21 +69,58 @@ class Mirror:
         self._listed: set[str] = set()
         self._copy: dict[str, int] = {}
         """The last copy of each name that is listed or still in memory."""
+        self._most: int | None = None
+        """The most adapters that the engine has told it holds at once; None: it does not tell."""
+        self._unloaded: dict[str, int] = {}
+        """Names whose copies were in memory when they were unloaded → how often the engine has since told
+        that they still are."""
 
     def __repr__(self) -> str:
         return f"<Mirror gpu={[*self._gpu.values()]} cpu={[*self._cpu.values()]}>"
 
     def tier(self, name: str) -> Tier:
         """Where a request for `name` would find it. DISK for a name that must be loaded first."""
+        return self._memory(name) if name in self._listed else Tier.DISK
+
+    def _memory(self, name: str) -> Tier:
         copy = self._copy.get(name)
-        if name not in self._listed or copy is None:
+        if copy is None:
             return Tier.DISK
         return Tier.GPU if copy in self._gpu else Tier.CPU if copy in self._cpu else Tier.DISK
 
     def evicted(self, name: str) -> bool:
-        """Whether the engine lists the name but has to read its weights from disk again. False for a name
-        that was loaded before this mirror began."""
-        return name in self._listed and self.tier(name) is Tier.DISK
+        """Whether the engine, which lists the name, has to read its weights from disk again. Unless it tells
+        what it holds, False for a name that was loaded before this mirror began."""
+        return (self._most is not None or name in self._listed) and self._memory(name) is Tier.DISK
+
+    def told(self, resident: Mapping[str, bool]) -> Comparison:
+        """The engine told what it holds: name → whether in a GPU slot."""
+        places = {name: Tier.GPU if on_gpu else Tier.CPU for name, on_gpu in resident.items()}
+        wrong = sum(self._memory(name) is not places.get(name, Tier.DISK) for name in self._listed)
+        comparison = Comparison(len(self._listed) - wrong, wrong, self._shown(resident))
+        known = dict.fromkeys(name for name in (*self._cpu.values(), *self._gpu.values()) if name in resident)
+        for memory in (self._gpu, self._cpu, self._copy):
+            memory.clear()
+        for name in known | dict.fromkeys((*resident, *self._listed)):  # in order of last use, if known
+            self._next += 1
+            self._copy[name] = self._next
+            if name in resident:
+                (self._gpu if resident[name] else self._cpu)[self._next] = name
+        self._most = max(self._most or 0, len(resident))
+        return comparison
+
+    def _shown(self, resident: Mapping[str, bool]) -> Unloads:
+        """What became of the names that were unloaded. The metrics may be behind, and what is gone may have
+        been evicted."""
+        room = self._most is not None and len(resident) < self._most
+        shown: Unloads = "unknown"
+        for name, seen in list(self._unloaded.items()):
+            if name not in resident or seen:
+                del self._unloaded[name]
+                shown = "forgets" if name in resident else "removes" if room else shown
+            else:
+                self._unloaded[name] = seen + 1
+        return shown
 
     def loaded(self, name: str, running: Iterable[str] = ()) -> None:
         """The engine accepted a load; it refuses one of a listed name."""
@@ -87,16 +142,25 @@ class Mirror:
         """A request for `name` has ended, so the engine used it until now."""
         self._touch(name)
 
-    def unloaded(self, name: str) -> None:
+    def unloaded(self, name: str, running: Container[str] = (), *, removes: bool = False) -> None:
+        """`removes`: the engine frees the copy's place."""
         self._listed.discard(name)
+        copy = self._copy.get(name)
+        if self._most is not None and name not in running and self._memory(name) is not Tier.DISK:
+            self._unloaded[name] = 0
+        if removes and copy is not None and name not in running:
+            self._gpu.pop(copy, None)
+            self._cpu.pop(copy, None)
         self._drop(name)
 
     def restarted(self) -> None:
-        for mapping in (self._gpu, self._cpu, self._copy):
+        for mapping in (self._gpu, self._cpu, self._copy, self._unloaded):
             mapping.clear()
         self._listed.clear()
+        self._most = None
 
     def _add(self, name: str) -> None:
+        self._unloaded.pop(name, None)
         self._next += 1
         self._copy[name] = self._next
         self._listed.add(name)

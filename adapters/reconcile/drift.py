@@ -155,7 +155,13 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             f"It holds {names(strays, ids)} under a name that Florin uses, but "
             f"Florin has not assigned {them(strays)} to it.",
             "Wait: the next pass unloads it. If it returns, another Florin uses the same engine; "
-            "give each installation its own engines.",
+            "give each installation its own engines."
+            + (
+                " If it stays, the engine no longer holds it and only keeps the name, which takes no memory "
+                "and goes with its next restart."
+                if engine.unloads == "refuses"
+                else ""
+            ),
         )  # fmt: skip
     if strangers := {v for v in listed if not v.startswith(OWN)}:
         first = min(strangers)

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -97,6 +97,8 @@ class Reconciler:
     collect_interval: float = COLLECT_SECONDS
     # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    # Mutable: engine → its process, and the names that it keeps there though it no longer holds the adapters.
+    _kept: dict[str, tuple[Hashable, set[str]]] = field(default_factory=dict)
     # Mutable: engines that need nothing: what they looked like then, and when, on the loader's clock.
     _settled: dict[str, tuple[object, float]] = field(default_factory=dict)
     job: LeaderJob = field(init=False)
@@ -230,7 +232,7 @@ class Reconciler:
         lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
         if lost and engine.takes_requests and not engine.moving and not self._is_suspect(engine):
             await self._restore(engine, lost, fence)
-        now = own_strays(loaded, placed)
+        now = own_strays(loaded, placed) - self._names_kept(engine.name, placed)
         seen_twice = now & strays
         if seen_twice:
             await self._unload_strays(engine, seen_twice, fence)
@@ -318,6 +320,17 @@ class Reconciler:
 
     # -- adapters that are loaded without being assigned
 
+    def _names_kept(self, engine: str, placed: Collection[str]) -> set[str]:
+        """Names that the engine has refused to unload because it no longer holds the adapters. They take no
+        memory, and to be rid of one, the engine would have to read it from disk again while all its requests
+        wait."""
+        process, names = self._kept.get(engine, (None, set()))
+        if process != self.process(engine):
+            names = set()
+        names.difference_update(placed)
+        self._kept[engine] = self.process(engine), names
+        return names
+
     async def _unload_strays(self, engine: Engine, strays: set[str], fence: Fence) -> None:
         """Unload strays left by a worker that died during a load, or by a failed unload."""
         placed = await self.store.recency(engine.name)  # this worker's view may lag
@@ -325,6 +338,7 @@ class Reconciler:
             await self.store.commit((), fence=fence)
             log.warning("Engine %s: unloading %s, which is not assigned to it", engine.name, name)
             try:
-                await self.control.unload(engine, name)
+                if not await self.control.unload(engine, name):
+                    self._kept[engine.name][1].add(name)
             except EngineError:
                 return

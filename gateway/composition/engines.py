@@ -20,6 +20,7 @@ from adapters.reconcile.load_retries import LoadRetries
 from adapters.reconcile.rebalancer import EngineStatus, Rebalancer
 from adapters.reconcile.reconciler import Reconciler
 from adapters.reconcile.stopped_engines import StoppedEngines
+from adapters.registry.shown_unloads import ShownUnloads
 from adapters.security.engine_access import EngineAccess
 from gateway.composition.context import WorkerContext
 from gateway.composition.metering import Metering
@@ -86,6 +87,7 @@ async def open_engines(
     stack.callback(connections.close)
     control_session = await stack.enter_async_context(_session(access))
     engine_client = EngineClient(control_session, timeout=settings.load_timeout, agent_secret=agent_secret)
+    engine_client.learned = ShownUnloads(registry.store, registry.catalog).learned
     write_seconds = min(WRITE_SECONDS, settings.ledger_maintenance_interval)
 
     catalog, deaths, hang_reports = registry.catalog, registry.deaths, registry.hang_reports
@@ -145,7 +147,7 @@ async def open_engines(
     prober = Prober(
         pool,
         health,
-        EngineScraper(health, getter, metrics, clock=clock.now),
+        EngineScraper(health, getter, metrics, learned=engine_client.learned, clock=clock.now),
         getter,
         metrics,
         engine_time,

@@ -74,6 +74,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_engine_hung": "1 while the engine answers health probes but hangs, so that it gets no requests "
     "(maximum over workers).",
     "florin_engine_ejections_total": "Ejections of hung engines.",
+    "florin_mirrored_versions_total": "Versions whose place in an engine's memory Florin had derived, "
+    "compared with what the engine itself tells, by result (right, wrong). Only of engines that tell it.",
     "florin_engine_samples_refused_total": "Samples of an engine's metrics that were dropped because they "
     "are impossible.",
     "florin_in_flight": "Attempts in flight on the engine.",

@@ -116,6 +116,7 @@ class Metrics:
         self._engine_up = self._gauge("florin_engine_up", "livemin", "engine", "gpu_type")
         self._engine_hung = self._gauge("florin_engine_hung", "livemax", "engine")
         self._ejections = self._counter("florin_engine_ejections_total", "engine")
+        self._mirrored = self._counter("florin_mirrored_versions_total", "engine", "result")
         self._samples_refused = self._counter("florin_engine_samples_refused_total", "engine")
         self._in_flight = self._gauge("florin_in_flight", "livesum", "engine")
         self._usage_records = self._counter("florin_usage_records_total", "result")
@@ -278,6 +279,10 @@ class Metrics:
 
     def engine_ejection(self, engine: str) -> None:
         self._ejections.labels(engine).inc()
+
+    def mirror_compared(self, engine: str, right: int, wrong: int) -> None:
+        self._mirrored.labels(engine, "right").inc(right)
+        self._mirrored.labels(engine, "wrong").inc(wrong)
 
     def sample_refused(self, engine: str) -> None:
         self._samples_refused.labels(engine).inc()

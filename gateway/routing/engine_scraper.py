@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
 
 from adapters.drivers import driver_of
+from adapters.model import Engine, Unloads
 from gateway.metering.engine_metrics import (
     MOST_BYTES,
     BadSampleError,
@@ -36,12 +37,14 @@ class EngineScraper:
         getter: EngineGetter,
         metrics: Metrics,
         *,
+        learned: Callable[[Engine, Unloads], Awaitable[None]],
         clock: Callable[[], int] = system_time,
     ) -> None:
-        """`clock`: Unix microseconds."""
+        """`learned`: told what an engine's unloads do; `clock`: Unix microseconds."""
         self._health = health
         self._getter = getter
         self._metrics = metrics
+        self._learned = learned
         self._clock = clock
         self._refused: set[str] = set()
         """Mutable: engines whose last metrics were refused."""
@@ -78,7 +81,18 @@ class EngineScraper:
         _record_load(state, reading, known)
         state.kv_usage = kv_usage(lines, names=names)
         state.process_seen((reading.sample and reading.sample.began) or 0)
+        await self._compare(state, answer.body)
         return reading.sample
+
+    async def _compare(self, state: EngineState, metrics: bytes) -> None:
+        """Believe an engine that tells what it holds, and count how right the mirror was."""
+        mirror, resident = state.view.mirror, driver_of(state.engine).residency(metrics)
+        if mirror is None or resident is None:
+            return
+        comparison = mirror.told(resident)
+        self._metrics.mirror_compared(state.engine.name, comparison.right, comparison.wrong)
+        if comparison.unloads != "unknown":
+            await self._learned(state.engine, comparison.unloads)
 
     def forget(self, engine: str) -> None:
         """The engine has left the registry."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from adapters.drivers import driver_of
 from adapters.model import Engine
 from adapters.placement.mirror import Mirror
 from adapters.placement.requirements import SCORES_PROMPTS, for_task
@@ -366,6 +367,7 @@ class EngineState:
         for task in engine.tasks:
             labels |= for_task(task)
         self.view.labels = labels
+        self.view.removes = registered and driver_of(engine).removes(engine)
 
     @property
     def in_flight(self) -> int:

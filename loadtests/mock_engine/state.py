@@ -40,6 +40,10 @@ class Spec:
     """Loads require an existing directory with adapter_config.json and adapter_model.safetensors."""
     log: int = 10_000
     """Number of calls kept in the log; 0 for speed."""
+    unload: str = "forgets"
+    """What an unload does: `forgets`, `removes` or `refuses`, see `adapters.model.Unloads`."""
+    tells_residency: bool = False
+    """Its metrics show which adapters are in its memory."""
     metrics_bytes: int = 0
     """Least length of its metrics, of which histograms are most in vLLM."""
 
@@ -157,15 +161,21 @@ class State:
         return 200, f"Success: LoRA adapter '{name}' added successfully.".encode()
 
     def unload(self, body: Any) -> tuple[int, bytes]:
-        """Drop the name; as in vLLM, the weights stay in both caches."""
+        """Drop the name. As in vLLM, the weights stay in both caches, unless `Spec.unload` differs."""
         name = body.get("lora_name") if isinstance(body, dict) else None
         if not name:
             status, answer = _bad("'lora_name' needs to be provided to unload a LoRA adapter.")
         elif name not in self.adapters:
             message = f"The lora adapter '{name}' cannot be found."
             status, answer = 404, answers.error(message, "NotFoundError", 404)
+        elif self.spec.unload == "refuses" and name not in self._cpu:
+            message = f"The lora adapter '{name}' is not held by the engine."
+            status, answer = 500, answers.error(message, "InternalServerError", 500)
         else:
             del self.adapters[name]
+            if self.spec.unload != "forgets":
+                self._cpu.pop(name, None)
+                self._gpu.pop(name, None)
             status, answer = 200, f"Success: LoRA adapter '{name}' removed successfully.".encode()
         self.admin.append(AdminCall("unload", str(name), "", status, time.monotonic()))
         return status, answer
@@ -253,6 +263,14 @@ class State:
         if self.stepped:  # vLLM reports it from its first step on
             labels = f'max_lora="{self.spec.max_loras}",running_lora_adapters="",waiting_lora_adapters=""'
             lines.append(f"vllm:lora_requests_info{{{labels}}} {self.stepped!r}")
+        if self.spec.tells_residency:
+            lines.append(f"vllm:num_gpu_loaded_lora_adapters{label} {float(len(self._gpu))}")
+            lines.append(f"vllm:max_gpu_lora_adapters{label} {float(self.spec.max_loras)}")
+            lines += [
+                f'vllm:lora_adapter_loaded{{adapter_name="{name}",engine="0",level='
+                f'"{"gpu" if name in self._gpu else "cpu"}",pinned="false",rank="8"}} 1.0'
+                for name in self._cpu
+            ]
         bucket = (
             f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.25",model_name="{self.spec.base}"}} 0'
         )

@@ -16,6 +16,11 @@ from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.lora import LLAMA
 from tests.support.waiting import until
 
+EACH_UNLOAD = pytest.mark.parametrize(
+    "unload", ["forgets", pytest.param("removes", marks=pytest.mark.long), "refuses"]
+)
+"""For promises that depend on what engines do when they unload an adapter."""
+
 MOCK = (sys.executable, "-m", "loadtests.mock_engine.vllm", "serve")
 
 
@@ -53,8 +58,14 @@ async def gateway(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator
 
 
 @pytest.fixture
-async def deployment(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Deployment]:
-    async with MockEngine() as a, MockEngine() as b:
+def unload() -> str:
+    """What the engines' unloads do."""
+    return "forgets"
+
+
+@pytest.fixture
+async def deployment(gateway: Gateway, tmp_path: Path, unload: str) -> AsyncIterator[Deployment]:
+    async with MockEngine(unload=unload) as a, MockEngine(unload=unload) as b:
         await gateway.add_engine("a", a.url, gpu_type="h100")
         await gateway.add_engine("b", b.url, gpu_type="l40s")
         for tenant in ("acme", "bolt", "corgi"):

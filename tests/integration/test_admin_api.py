@@ -212,6 +212,7 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "version": "0.32.0",
         "prompt_scores": "unsafe",
         "declared_scores": "",
+        "unloads": "unknown",
         "seats": 0,
         "max_model_len": 4096,
         "tasks": ["generate"],
@@ -220,6 +221,7 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "capabilities": {
             "loading": "call",
             "lists": True,
+            "unloads": "unknown",
             "base_for_unknown": False,
             "running_counts": True,
             "salts": True,

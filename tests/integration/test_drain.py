@@ -15,7 +15,7 @@ import httpx2
 
 from adapters.model import SlotState
 from loadtests.mock_engine import MockEngine
-from tests.integration.conftest import Deployment
+from tests.integration.conftest import EACH_UNLOAD, Deployment
 from tests.integration.test_routing import ask, stream
 from tests.support.engine_hosts import add_version, registered
 from tests.support.engine_hosts import ask as host_ask
@@ -84,6 +84,7 @@ async def drained(admin: httpx2.AsyncClient) -> bool:
     return (await admin.get("engines/a/drain")).json()["phase"] == "drained"
 
 
+@EACH_UNLOAD
 async def test_no_request_waits_for_a_load_during_a_drain(deployment: Deployment, admin):
     await on_a(deployment, *TENANTS)
     names = held(deployment, "a")

@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.integration.conftest import Deployment
+from tests.integration.conftest import EACH_UNLOAD, Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.support.harness import fake_adapter, running_gateway
 from tests.support.waiting import until
@@ -47,6 +47,7 @@ async def test_one_load_over_two_workers(
     assert len(deployment.loads()) == 1
 
 
+@EACH_UNLOAD
 async def test_the_least_recently_used_idle_version_gives_way(deployment: Deployment):
     await deployment.gateway.set_state("b", "cordoned")
     for tenant in ("acme", "bolt", "acme"):
@@ -68,6 +69,7 @@ async def test_the_least_recently_used_idle_version_gives_way(deployment: Deploy
     }
 
 
+@EACH_UNLOAD
 async def test_more_adapters_than_slots_all_get_their_turn(deployment: Deployment, tmp_path: Path):
     """Four adapters, two slots, everything in flight at once: nobody starves, and never a third adapter."""
     await deployment.gateway.set_state("b", "draining")

@@ -22,6 +22,7 @@ from adapters.registry.canary import takes_canary
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from loadtests.mock_engine import MockEngine
+from tests.integration.conftest import EACH_UNLOAD
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import PATIENCE_S, until
 
@@ -125,12 +126,12 @@ class Fleet:
 
 
 @pytest.fixture
-async def fleet(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Fleet]:
+async def fleet(tmp_path: Path, valkey_url: str, prefix: str, unload: str) -> AsyncIterator[Fleet]:
     async with (
         running_gateway(tmp_path / "one", valkey_url, prefix) as one,
         running_gateway(tmp_path / "two", valkey_url, prefix) as two,
-        MockEngine(max_loras=3) as a,
-        MockEngine(max_loras=3) as b,
+        MockEngine(max_loras=3, unload=unload) as a,
+        MockEngine(max_loras=3, unload=unload) as b,
         Fleet([one, two], {"a": a, "b": b}, tmp_path) as made,
     ):
         for name, engine in made.engines.items():
@@ -357,6 +358,7 @@ async def test_all_attempts_of_a_request_are_of_one_version(fleet: Fleet):
 # -- retire and remove
 
 
+@EACH_UNLOAD
 async def test_a_retired_version_is_unknown_and_off_the_engines(fleet: Fleet):
     await fleet.ask(model="support@v2")
     assert len(fleet.loads(LABELS[2])) == 1
@@ -378,6 +380,7 @@ async def test_a_retired_version_is_unknown_and_off_the_engines(fleet: Fleet):
     assert [v["state"] for v in shown["version_details"]] == ["live", "retired", "ready"]
 
 
+@EACH_UNLOAD
 async def test_a_load_that_came_too_late_is_taken_off_again(fleet: Fleet):
     """For a request that was on its way when its version was retired."""
     await fleet.admin("POST", "/versions/v2/retire")

@@ -134,8 +134,10 @@ async def test_another_process_at_the_same_address_is_not_known_to_be_safe(gatew
     async with MockEngine(version="0.33.0") as engine:
         await gateway.add_tenant("acme", base_access=True)
         first = await register(gateway, "a", engine)
-        assert first["prompt_scores"] == "safe"
+        assert (first["prompt_scores"], first["unloads"]) == ("safe", "unknown")
         assert (await post(gateway, "acme", model="base", prompt_logprobs=1)).status_code == 200
+        await gateway.state.engine_client.learned(gateway.state.catalog.engines["a"], "refuses")
+        assert (await register(gateway, "a", engine))["unloads"] == "refuses"
         engine.die()
         await engine.revive()
         engine.state.started += 60
@@ -144,7 +146,8 @@ async def test_another_process_at_the_same_address_is_not_known_to_be_safe(gatew
             return (await post(gateway, "acme", model="base", prompt_logprobs=1)).status_code == 400
 
         await until(refused)
-        assert (await register(gateway, "a", engine))["prompt_scores"] == "safe"
+        again = await register(gateway, "a", engine)
+        assert (again["prompt_scores"], again["unloads"]) == ("safe", "unknown")
         assert (await post(gateway, "acme", model="base", prompt_logprobs=1)).status_code == 200
 
 

@@ -15,10 +15,11 @@ NAMES = "abcdefgh"
 
 class Worker:
     """Adapters by number, as in vLLM; lists in order of last use, the most recent last. `random` decides in
-    which order a step goes through the adapters of its requests."""
+    which order a step goes through the adapters of its requests; `removes`: what an unload does."""
 
-    def __init__(self, slots: int, cpu_slots: int, random: Random) -> None:
-        self.slots, self.cpu_slots, self.random = slots, cpu_slots, random
+    def __init__(self, slots: int, cpu_slots: int, random: Random, *, removes: bool) -> None:
+        self.slots, self.cpu_slots, self.random, self.removes = slots, cpu_slots, random, removes
+        self.names: dict[int, str] = {}
         self.registered: list[int] = []
         self.active: list[int] = []
         self.listed: dict[str, int] = {}
@@ -50,7 +51,15 @@ class Worker:
         if name not in self.listed:
             self.count += 1
             self.listed[name] = self.count
+            self.names[self.count] = name
             self.use(self.count)
+        self.step()
+
+    def unload(self, name: str) -> None:
+        adapter = self.listed.pop(name, None)
+        for memory in (self.registered, self.active) if self.removes else ():
+            if adapter in memory:
+                memory.remove(adapter)
         self.step()
 
     def begin(self, name: str) -> None:
@@ -62,6 +71,11 @@ class Worker:
         del self.running[name]
         self.step()
 
+    def tells(self) -> dict[str, bool] | None:
+        """What its metrics would tell. None: two copies of one name, which they cannot tell apart."""
+        told = {self.names[adapter]: adapter in self.active for adapter in self.registered}
+        return told if len(told) == len(self.registered) else None
+
     def tier(self, name: str) -> Tier:
         adapter = self.listed.get(name)
         if adapter in self.active:
@@ -70,7 +84,7 @@ class Worker:
 
 
 names = st.sampled_from(NAMES)
-actions = st.sampled_from(("load", "request", "begin", "end", "unload", "load", "request"))
+actions = st.sampled_from(("load", "request", "begin", "end", "unload", "load", "request", "tell"))
 
 
 @examples(100)
@@ -78,12 +92,13 @@ actions = st.sampled_from(("load", "request", "begin", "end", "unload", "load", 
     st.integers(1, 4),
     st.integers(0, 4),
     st.lists(st.tuples(actions, names), max_size=60),
+    st.booleans(),
     st.randoms(use_true_random=False),
 )
 def test_the_mirror_knows_what_the_engine_holds(
-    slots: int, spare: int, steps: list[tuple[str, str]], random: Random
+    slots: int, spare: int, steps: list[tuple[str, str]], removes: bool, random: Random
 ):
-    worker, mirror = Worker(slots, slots + spare, random), Mirror(slots, slots + spare)
+    worker, mirror = Worker(slots, slots + spare, random, removes=removes), Mirror(slots, slots + spare)
 
     def begin(name: str) -> None:
         mirror.dispatched(name, [*worker.running])
@@ -100,14 +115,16 @@ def test_the_mirror_knows_what_the_engine_holds(
                 mirror.loaded(name, [*worker.running])
                 worker.load(name)
             case "unload":
-                mirror.unloaded(name)
-                worker.listed.pop(name, None)
+                mirror.unloaded(name, worker.running, removes=removes)
+                worker.unload(name)
             case "begin" | "request" if name in worker.listed and not busy and len(worker.running) < slots:
                 begin(name)
                 if action == "request":
                     end(name)
             case "end" if busy:
                 end(name)
+            case "tell" if (resident := worker.tells()) is not None:
+                assert mirror.told(resident).wrong == 0
         assert {n: mirror.tier(n) for n in NAMES} == {n: worker.tier(n) for n in NAMES}, mirror
         assert len(mirror._copy) <= len(worker.listed) + slots + spare
         assert (len(mirror._gpu), len(mirror._gpu) + len(mirror._cpu)) == (

@@ -79,6 +79,8 @@ class EngineView:
     labels: Mapping[str, str] = field(default_factory=dict)
     mirror: Mirror | None = None
     """What its memory holds, as far as this worker can know."""
+    removes: bool = False
+    """Whether an unload frees an adapter's place in its memory."""
     in_flight: int = 0
     """This worker's requests here."""
     others_in_flight: int = 0
@@ -185,7 +187,7 @@ class EngineView:
         if mirror is None:
             return
         if after is None:
-            mirror.unloaded(version)
+            mirror.unloaded(version, self.uses, removes=self.removes)
         elif after is SlotState.LOST:
             mirror.restarted()
         elif after is SlotState.RESIDENT and before is SlotState.LOADING:

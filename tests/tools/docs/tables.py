@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import SecretStr
 
 from adapters.checks.findings import CODES as CHECKS
-from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from adapters.engine_agent.engine_flags import EXCEPT, ONLY, PASSED, REFUSED, REFUSED_ENVIRONMENT
 from adapters.placement.fingerprint import TOP
 from gateway.config import RELOADABLE, Settings
 from gateway.config.secret_files import SECRETS
@@ -71,7 +71,13 @@ _FLAGS = """
 
 It also refuses incomplete TLS: a certificate without its key, and `--ssl-ca-certs` without `--ssl-cert-reqs
 2`, with which clients without a certificate would still be accepted. `--max-logprobs` must be at least {top},
-since versions are verified by the log probabilities of their {top} most likely tokens.
+since versions are verified by the log probabilities of their {top} most likely tokens. `--enable-log-requests`
+is refused with `VLLM_LOGGING_LEVEL=DEBUG`, because the engine's log would contain prompts.
+"""
+_PASSED = """
+## Passed to the engine
+
+Flags that one might expect to be refused.
 """
 
 _ENVIRONMENT = """
@@ -153,11 +159,18 @@ def metrics() -> str:
 def engine_flags() -> str:
     refused = ((code(f"--{name}"), "", reason) for name, reason in REFUSED.items())
     only = ((code(f"--{n}"), ", ".join(map(code, allowed)), reason) for n, (allowed, reason) in ONLY.items())
+    others = (
+        (code(f"--{n}"), f"all but {', '.join(map(code, values))}", reason)
+        for n, (values, reason) in EXCEPT.items()
+    )
+    passed = ((code(f"--{name}"), reason) for name, reason in PASSED.items())
     variables = ((code(name), reason) for name, (_, reason) in REFUSED_ENVIRONMENT.items())
     return document(
         "Refused engine flags",
         _FLAGS.format(top=TOP),
-        table(("flag", "allowed values", "reason"), (*refused, *only)),
+        table(("flag", "allowed values", "reason"), (*refused, *only, *others)),
+        _PASSED,
+        table(("flag", "reason"), passed),
         _ENVIRONMENT,
         table(("variable", "reason"), variables),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adapters.checks.findings import CODES as CHECKS
-from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from adapters.engine_agent.engine_flags import EXCEPT, ONLY, PASSED, REFUSED, REFUSED_ENVIRONMENT
 from gateway.commands.tree import loaded_tree
 from gateway.config import RELOADABLE, Settings
 from gateway.dialects.endpoints import ENDPOINTS
@@ -64,7 +64,10 @@ def test_nothing_else_lies_among_them():
         ("conditions.md", CONDITIONS.keys()),
         ("audit.md", ACTIONS.keys()),
         ("metrics.md", METRICS.keys()),
-        ("engine-flags.md", {f"--{n}" for n in (*REFUSED, *ONLY)} | REFUSED_ENVIRONMENT.keys()),
+        (
+            "engine-flags.md",
+            {f"--{n}" for n in (*REFUSED, *ONLY, *EXCEPT, *PASSED)} | REFUSED_ENVIRONMENT.keys(),
+        ),
     ],
 )
 def test_a_table_has_a_row_for_each_name_and_no_other(page: str, names: set[str]):

@@ -207,6 +207,7 @@ _WIDE: Columns = (
     ("labels", lambda e: label_pairs(e.labels)),
     ("engine version", lambda e: f"{e.driver} {e.version}".strip()),
     ("prompt scores", lambda e: f"{e.prompt_scores} (set)" if e.declared_scores else e.prompt_scores),
+    ("unload", lambda e: e.unloads),
     ("url", lambda e: e.url),
 )
 _LAST: Columns = (("base", lambda e: e.base),)

@@ -30,17 +30,20 @@ others."""
 
 
 async def learn(engine_client: EngineClient, engine: Engine, known: Iterable[Engine], now: int) -> Engine:
-    """`engine`, with its version and whether it scores prompts safely. `known`: the registered engines;
-    `now`: Unix microseconds. Raises EngineError if the engine does not answer."""
+    """`engine`, with its version, what its process has shown of unloads, and whether it scores prompts
+    safely. `known`: the registered engines; `now`: Unix microseconds. Raises EngineError if the engine does
+    not answer."""
     metrics = await _metrics(engine_client, engine, now)
     started = (metrics.sample.began if metrics.sample else 0) or 0
     engine = replace(engine, version=await engine_client.version(engine), started=started)
+    old = next((e for e in known if e.name == engine.name and _same_process(e, engine)), None)
+    if old is not None:
+        engine = replace(engine, unloads=old.unloads)
     if not driver_of(engine).capabilities.prompt_scores:
         return replace(engine, prompt_scores="unsafe")
     if "generate" not in engine.tasks or engine.declared_scores:
         return engine
-    old = next((e for e in known if e.name == engine.name and not e.declared_scores), None)
-    if old is not None and _same_process(old, engine) and old.prompt_scores != "unknown":
+    if old is not None and not old.declared_scores and old.prompt_scores != "unknown":
         return replace(engine, prompt_scores=old.prompt_scores)
     if not engine.version or is_unsafe(engine, known):
         return replace(engine, prompt_scores="unsafe" if engine.version else "unknown")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from adapters.model import DriverName, Purchase, Task
+from adapters.model import DriverName, Purchase, Task, Unloads
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.options import Option
 
@@ -67,6 +67,7 @@ class Capabilities(Answer):
         description="When it loads an adapter: by a `call`, with a `request`, at its `start`."
     )
     lists: bool = Field(description="It lists the adapters that it holds.")
+    unloads: Unloads = Field(description="What an unload does; `unknown`: each process shows it.")
     base_for_unknown: bool = Field(description="Its base model answers for an adapter that it does not hold.")
     running_counts: bool = Field(description="Each chunk of a stream has the token counts so far.")
     salts: bool = Field(description="It keeps the prefix caches of different salts apart.")
@@ -110,6 +111,11 @@ class Engine(Answer):
         description="`safe`: requests with `prompt_logprobs`, or `echo` and `logprobs`, are sent there."
     )
     declared_scores: Literal["", "safe", "unsafe"] = Field(description="What its registration says of that.")
+    unloads: Unloads = Field(
+        description="What its process has shown an unload to do. `forgets`: the name goes, the weights stay "
+        "until others take their place. `removes`: the weights go, too. `refuses`: likewise, but it keeps "
+        "the name of an adapter that it no longer holds. `unknown`: taken for `forgets`."
+    )
     state: EngineState = Field(
         description="`cordoned`: takes no new adapters; `draining`: takes no new requests either."
     )

@@ -17,6 +17,7 @@ from gateway.fields.rule import FieldAction
 from gateway.fields.tables import CHAT as CHAT_FIELDS
 from gateway.fields.tables import COMPLETIONS as COMPLETION_FIELDS
 from gateway.fields.tables import check_passed
+from loadtests.mock_engine.state import Spec, State
 
 LORA = Lora("fl-1", "/artifacts/1")
 OTHERS = [name for name in DRIVERS if name != "vllm"]
@@ -270,6 +271,19 @@ def test_limits():
     assert (limits.loras, limits.slots, limits.max_rank) == (True, 8, 64)
     assert DRIVERS["sglang"].limits(b"{}").loras is False
     assert DRIVERS["vllm"].limits(b'vllm:lora_requests_info{max_lora="3"} 1\n').slots == 3
+
+
+def test_what_an_engine_tells_of_its_memory(tmp_path: Path):
+    engine = State(Spec(check_paths=False, max_loras=1, tells_residency=True))
+    for name in ("fl-1", "fl-2"):
+        engine.load({"lora_name": name, "lora_path": str(tmp_path)})
+    metrics = engine.metrics(0)
+    assert DRIVERS["vllm"].residency(metrics) == {"fl-1": False, "fl-2": True}
+    assert DRIVERS["vllm"].limits(metrics).slots == 1
+    foreign = b'\nvllm:lora_adapter_loaded{adapter_name="fl-3",level="gpu"} 1\n'
+    assert DRIVERS["vllm"].residency(foreign) is None, "its own gauge says whether it tells"
+    gone = metrics.replace(b"} 1.0\n", b"} 0.0\n")
+    assert DRIVERS["vllm"].residency(gone) == {}
 
 
 # -- Florin's own requests

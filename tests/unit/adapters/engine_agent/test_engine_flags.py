@@ -35,6 +35,7 @@ def test_what_florin_needs_is_added_behind_what_is_given(command):
     assert launch.environment == {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_STOP_STRINGS": "16",
+        "VLLM_USE_RUST_FRONTEND": "0", "VLLM_REQUEST_BODY_LOG_LEVEL": "NOTSET",
     }  # fmt: skip
     assert (launch.model, launch.names) == ("/models/base", ("/models/base",))
     assert (launch.slots, launch.cpu_slots, launch.max_rank, launch.gpus) == (1, 1, 16, 1)
@@ -69,6 +70,7 @@ def test_what_is_given_is_left_as_it_is_and_understood():
     assert launch.command == (*SERVE, *GIVEN)
     assert launch.environment == {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+        "VLLM_USE_RUST_FRONTEND": "0", "VLLM_REQUEST_BODY_LOG_LEVEL": "NOTSET",
     }  # fmt: skip
     assert launch.names == ("base", "other")
     assert (launch.slots, launch.cpu_slots, launch.max_rank) == (4, 9, 64)
@@ -151,6 +153,28 @@ def test_the_same_twice_is_clear():
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, (values, _) in engine_flags.EXCEPT.items() for value in values],
+)
+def test_refused_values(name, value):
+    for written in (value, value.replace("_", "-")):
+        assert f"--{name} {value} is refused: " in refusal(*SERVE, f"--{name}={written}")
+    assert plan(*SERVE, f"--{name}", "auto")
+
+
+@pytest.mark.parametrize("name", engine_flags.PASSED)
+def test_what_is_passed_is_passed_as_it_is(name):
+    command = (*SERVE, f"--{name}", "x")
+    assert plan(*command).command[: len(command)] == command
+
+
+def test_prompts_do_not_get_into_the_engines_log():
+    command = (*SERVE, "--enable-log-requests")
+    assert "would contain prompts" in refusal(*command, environ={"VLLM_LOGGING_LEVEL": "debug"})
+    assert plan(*command, environ={"VLLM_LOGGING_LEVEL": "INFO"})
+
+
+@pytest.mark.parametrize(
     "command",
     [(), ("vllm",), ("vllm", "bench", "x"), ("bash", "-c", "vllm serve /m"), ("serve",),
      ("python", "vllm.entrypoints.openai.api_server", "--model", "/m")],
@@ -174,6 +198,8 @@ def test_without_a_model_it_is_asked_for(command):
         ("VLLM_PLUGINS", "a,lora_hf_hub_resolver"),
         ("VLLM_SKIP_MODEL_NAME_VALIDATION", "true"),
         ("VLLM_USE_RUST_FRONTEND", "1"),
+        ("VLLM_REQUEST_BODY_LOG_LEVEL", "info"),
+        ("VLLM_REQUEST_BODY_LOG_LEVEL", "DEBUG"),
         ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0"),
         ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "2"),
         ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "soon"),
@@ -191,6 +217,7 @@ def test_variables_that_would_break_it(name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [("VLLM_SERVER_DEV_MODE", "0"), ("VLLM_PLUGINS", "mine"), ("VLLM_SKIP_MODEL_NAME_VALIDATION", "0"),
+     ("VLLM_USE_RUST_FRONTEND", "0"), ("VLLM_REQUEST_BODY_LOG_LEVEL", "notset"),
      ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"), ("VLLM_API_KEY", ""),
      ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from adapters.placement.mirror import Mirror, Tier
+from adapters.placement.mirror import Comparison, Mirror, Tier
 
 GPU, CPU, DISK = Tier.GPU, Tier.CPU, Tier.DISK
 
@@ -31,3 +31,43 @@ def test_a_request_for_what_was_loaded_before_the_mirror_began_counts_as_its_loa
     mirror = Mirror(1, 1)
     mirror.dispatched("a", {"unknown"})
     assert mirror.tier("a") is GPU
+
+
+def test_an_engine_that_tells_what_it_holds_is_believed():
+    mirror = Mirror(1, 2)
+    mirror.loaded("a")
+    mirror.loaded("b")
+    assert mirror.told({"b": True, "a": False}) == Comparison(2, 0, "unknown")
+    assert mirror.told({"a": True}) == Comparison(0, 2, "unknown")
+    assert tiers(mirror, "ab") == [GPU, DISK]
+    assert mirror.evicted("b")
+    mirror.loaded("c")
+    assert tiers(mirror, "ac") == [CPU, GPU]
+
+
+def test_what_is_evicted_is_known_of_names_from_before_the_mirror_began_if_the_engine_tells():
+    mirror = Mirror(1, 2)
+    assert not mirror.evicted("a")
+    mirror.told({"b": True})
+    assert mirror.evicted("a")
+    assert not mirror.evicted("b")
+    mirror.restarted()
+    assert not mirror.evicted("a")
+
+
+def unloaded(*after: dict[str, bool]) -> list[str]:
+    """What the engine shows of its unloads, after `a` was unloaded beside `b`."""
+    mirror = Mirror(4, 4)
+    mirror.loaded("b")
+    mirror.loaded("a")
+    mirror.told({"a": True, "b": True})
+    mirror.unloaded("a")
+    return [mirror.told(resident).unloads for resident in after]
+
+
+def test_an_engine_that_tells_shows_what_its_unloads_do():
+    both, alone, other = {"a": True, "b": True}, {"b": True}, {"b": True, "c": True}
+    assert unloaded(both, both, both) == ["unknown", "forgets", "unknown"]
+    assert unloaded(both, alone) == ["unknown", "removes"]  # its metrics were behind
+    assert unloaded(alone, alone) == ["removes", "unknown"]
+    assert unloaded(other) == ["unknown"]  # evicted, perhaps

@@ -79,9 +79,15 @@ def test_residency_that_differs():
     assert "acme/a@v1, fl-x" in seen["residency_missing"][2]
     assert "acme/a@v2" in seen["residency_lost"][2]
     assert "fl-0123 under a name that Florin uses," in seen["residency_stray"][2]
+    assert "keeps the name" not in seen["residency_stray"][3]
     assert "a-friend, by-hand" in seen["residency_stranger"][2]
     assert "http://e1:8000/v1/unload_lora_adapter" in seen["residency_stranger"][3]
     assert {status for status, *_ in seen.values()} == {"warning"}
+
+
+def test_a_name_that_its_engine_keeps():
+    seen = found(view(engine=replace(ENGINE, unloads="refuses"), loras={"fl-0123"}))
+    assert "If it stays, the engine no longer holds it" in seen["residency_stray"][3]
 
 
 def test_of_an_engine_that_does_not_answer_nothing_else_is_said():

@@ -47,6 +47,8 @@ class Engines:
     unloads: list[str] = field(default_factory=list)
     errors: dict[str, Exception] = field(default_factory=dict)
     tells: bool = True
+    keeps: set[str] = field(default_factory=set)
+    """Names that it refuses to unload."""
 
     async def load(self, engine: Engine, wanted: Version) -> None:
         self.loads.append(wanted.engine_name)
@@ -54,9 +56,12 @@ class Engines:
             raise self.errors[wanted.engine_name]
         self._names(engine).add(wanted.engine_name)
 
-    async def unload(self, engine: Engine, engine_name: str) -> None:
+    async def unload(self, engine: Engine, engine_name: str) -> bool:
         self.unloads.append(engine_name)
+        if engine_name in self.keeps:
+            return False
         self._names(engine).discard(engine_name)
+        return True
 
     async def serving(self, engine: Engine, *, timeout: float | None = None) -> Listing:
         names = frozenset(self._names(engine))
@@ -298,6 +303,19 @@ async def test_own_strays_go_when_seen_twice_and_strangers_stay(harness):
     await harness.repair()
     assert harness.engines.unloads == ["fl-stray"]
     assert harness.engines.held["e1"] == {"fl-a", "by-hand", "flown-in"}
+
+
+async def test_a_name_that_an_engine_keeps_is_tried_once_in_each_process(harness):
+    process = 1
+    harness.reconciler.process = lambda _: process
+    harness.engines.held["e1"], harness.engines.keeps = {"fl-gone"}, {"fl-gone"}
+    for _ in range(5):
+        await harness.repair()
+    assert (harness.engines.unloads, harness.strays) == (["fl-gone"], frozenset())
+    process = 2
+    for _ in range(5):
+        await harness.repair()
+    assert harness.engines.unloads == ["fl-gone"] * 2
 
 
 async def test_a_stray_that_was_not_seen_in_between_is_new(harness):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -68,7 +69,7 @@ async def world():
         pool, metrics = Pool(catalog), Metrics()
         health = EngineHealth(pool)
         getter = EngineGetter(EnginePool(kind=DatedConnection))
-        scraper = EngineScraper(health, getter, metrics, clock=lambda: 7)
+        scraper = EngineScraper(health, getter, metrics, learned=AsyncMock(), clock=lambda: 7)
         elapsed = Clock()
         prober = Prober(
             pool, health, scraper, getter, metrics, time,

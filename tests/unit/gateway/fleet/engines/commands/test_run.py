@@ -17,8 +17,8 @@ def test_dry_run_shows_the_command_without_a_call(fake):
     result = fake.florin(*RUN, *SERVE)
     assert (result.exit_code, fake.asked) == (0, [])
     assert result.stdout == (
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_MEDIA_URL_ALLOW_REDIRECTS=0 VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75 "
-        "VLLM_MAX_STOP_STRINGS=16 vllm serve /models/base --max-loras 4 --enable-lora --api-server-count 1 --max-cpu-loras 4 --max-lora-rank 16 "
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_MEDIA_URL_ALLOW_REDIRECTS=0 VLLM_USE_RUST_FRONTEND=0 "
+        "VLLM_REQUEST_BODY_LOG_LEVEL=NOTSET VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75 VLLM_MAX_STOP_STRINGS=16 vllm serve /models/base --max-loras 4 --enable-lora --api-server-count 1 --max-cpu-loras 4 --max-lora-rank 16 "
         "--enable-prompt-tokens-details --allowed-media-domains media.invalid --host 127.0.0.1 --port 8000\n"
     )
     assert "adds --enable-lora: the engine serves adapters" in result.stderr
