@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, func, select
 
 from gateway.costs.credits.store import first_open_credit
-from gateway.costs.manual_lines.store import first_open_line
-from gateway.costs.periods import Period, iso, month_of
+from gateway.costs.manual_lines.lines import month_lines
+from gateway.costs.manual_lines.store import first_open_line, read_manual_lines
+from gateway.costs.periods import Period, iso, month_of, months
 from gateway.costs.prices.book import Series
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.set_aside import hour_text, read_set_aside
+from gateway.costs.selling.card_store import read_cards
+from gateway.costs.selling.posted import charged_tenants
 from gateway.metering.ledger.schema import dirty_hours, rollups, usage_records
 from gateway.units import HOUR
 
@@ -105,3 +108,21 @@ def check_order(connection: Connection, month: str, known: list[tuple[str, str]]
     credit = first_open_credit(connection, latest or "")
     if credit is not None and credit < month:
         raise ClosingError(f"Prepaid credits begin or end in {credit}, which is not closed; close it first.")
+    # Not before the first close: assignments may begin long before the installation.
+    if latest is not None and (owed := _owed(connection, Period(since, period.start))) is not None:
+        raise ClosingError(
+            f"{owed} has fees, minimums or resident adapters to charge and is not closed; close it first."
+        )
+
+
+def _owed(connection: Connection, skipped: Period) -> str | None:
+    """The first month for which somebody pays without usage."""
+    cards, lines = read_cards(connection), read_manual_lines(connection)
+    return next(
+        (
+            name
+            for name in months(skipped) or ()
+            if month_lines(lines, name) or charged_tenants(connection, name, cards)
+        ),
+        None,
+    )

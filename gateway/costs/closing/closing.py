@@ -50,6 +50,7 @@ from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.posted_rows import lock_postings
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_store import card_rows
+from gateway.costs.selling.cards import RULES
 from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
@@ -183,6 +184,7 @@ def _cut_off(
         "missing_prices": missing,
         "calibrations": calibrations_of(connection, month),
         "rate_cards": card_rows(connection),
+        "charging": RULES,
         "residency": store_residency(connection, month),
     }
     if lines := lines_to_keep(connection, month):

@@ -110,7 +110,7 @@ def settlement_of(
     """The settlement of a month, from its rows with frozen rates, and what it charges by rate cards."""
     book = PriceBook([])
     lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter"), summed=False))
-    cards = RateCards.of_rows(terms.get("rate_cards", {}))
+    cards = RateCards.of_rows(terms.get("rate_cards", {}), terms.get("charging", 1))
     allocated = allocate_month(connection, book, month, MonthTerms.of(terms), lines)
     step = statement_step(connection, month, terms["currency"])
     settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, month, cards)], step=step)

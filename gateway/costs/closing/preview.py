@@ -131,7 +131,9 @@ def holdings_now(connection: Connection, month: str, book: PriceBook) -> Holding
 def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
     """As they are now, or as they were when a month that is being closed was cut off."""
     terms = {} if row is None else json.loads(row["document"] or "{}").get("terms", {})
-    return read_cards(connection) if row is None else RateCards.of_rows(terms.get("rate_cards", {}))
+    if row is None:
+        return read_cards(connection)
+    return RateCards.of_rows(terms.get("rate_cards", {}), terms.get("charging", 1))
 
 
 def _stored(connection: Connection, month: str, document: str | None) -> Settlement | None:

@@ -3,7 +3,7 @@ allowance, discounts and the minimum. The allowance's row has the tiers, too: by
 cheaper than at list prices. And the lines that somebody added.
 
 Allowance and discounts are credits, and the minimum is an adjustment: they have costs, but neither quantities
-nor unit prices, which FOCUS wants to be positive.
+nor unit prices, which FOCUS wants to be positive, and so no SKU price, which would have them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ def of_lines(lines: Sequence[MonthLine], tenant: str, month: str) -> Iterator[Ro
             **named(tenant),
             "SkuId": line.kind,
             "SkuMeter": line.kind.capitalize(),
-            "SkuPriceId": f"manual-line/{line.id}",
             "Tags": object_text(),
             **costs(line.cents * CENT),
             "x_Adapter": line.adapter or None,
@@ -164,7 +163,6 @@ def _adjustments(
                 **named(tenant),
                 "SkuId": name,
                 "SkuMeter": _METERS[name],
-                "SkuPriceId": price_id(card, name),
                 "Tags": object_text(),
                 **costs(amount),
                 "x_Bucket": "rate_card",

@@ -3,6 +3,7 @@ specification. Custom columns start with `x_` and come last, as it requires."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,11 +14,15 @@ PLACES: dict[Kind, int] = {"cost": 15, "quantity": 9, "price": 6}
 
 Granularity = Literal["hourly", "daily"]
 GRANULARITIES: tuple[Granularity, ...] = ("hourly", "daily")
-Dataset = Literal["infrastructure", "chargeback", "charges"]
-DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback", "charges")
+Dataset = Literal["infrastructure", "chargeback", "charges", "commitments"]
+DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback", "charges", "commitments")
 FOCUS_VERSIONS = ("1.2", "1.4")
 Format = Literal["focus-1.2", "focus-1.4", "csv", "parquet", "vantage", "cloudzero"]
 FORMATS: tuple[Format, ...] = ("focus-1.2", "focus-1.4", "csv", "parquet", "vantage", "cloudzero")
+
+
+DEFAULT_FORMATS: Mapping[str, Format] = {"charges": "csv", "commitments": "focus-1.4"}
+"""Any other dataset: focus-1.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,15 @@ _BOTH = (
     Column("CommitmentDiscountType", "text", nullable=True),
     _one_of("CommitmentDiscountUnit", "GPU-Hours", nullable=True),
     Column("ConsumedQuantity", "quantity", nullable=True),
-    _one_of("ConsumedUnit", "GPU-Hours", "Tokens", "Hours", "Days", "Months", nullable=True),
+    _one_of("ConsumedUnit", "GPU-Hours", "Tokens", "Requests", "Hours", "Days", "Months", nullable=True),
+    # Of recorded commitments.
+    Column("ContractApplied", "json", nullable=True, versions=("1.4",)),
     Column("ContractedCost", "cost"),
     Column("ContractedUnitPrice", "price", nullable=True),
     Column("EffectiveCost", "cost"),
     Column("HostProviderName", "text", versions=("1.4",)),
-    # Always null: a statement is not an invoice. (The validator's rules InvoiceId-C-004 and C-005 require
-    # null and non-null for the same charge.)
+    # Of a customer's rows once its statement is issued. (The validator's rules InvoiceId-C-004 and C-005
+    # require null and non-null for the same charge.)
     Column("InvoiceDetailId", "text", nullable=True, versions=("1.4",)),
     Column("InvoiceId", "text", nullable=True),
     Column("InvoiceIssuerName", "text"),
@@ -77,7 +84,7 @@ _BOTH = (
     Column("PricingQuantity", "quantity", nullable=True),
     _one_of(
         "PricingUnit",
-        *("GPU-Hours", "1000000 Tokens", "Hours", "Days", "Months", "Commitments"),
+        *("GPU-Hours", "1000000 Tokens", "Requests", "Hours", "Days", "Months", "Commitments"),
         nullable=True,
     ),
     Column("ProviderName", "text", versions=("1.2",)),
@@ -87,7 +94,8 @@ _BOTH = (
     Column("ResourceId", "text"),
     Column("ResourceName", "text"),
     _one_of(
-        "ResourceType", "GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool", "Rate Card", "Commitment"
+        "ResourceType",
+        *("GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool", "Rate Card", "Commitment", "Tenant"),
     ),
     _one_of("ServiceCategory", "AI and Machine Learning"),
     Column("ServiceName", "text"),
@@ -96,12 +104,20 @@ _BOTH = (
     Column("SkuId", "text"),
     _one_of(
         "SkuMeter",
-        *("GPU Time", "Input Tokens", "Cached Input Tokens", "Output Tokens", "Adapter Residency"),
-        *("Commitment", "Free Allowance", "Monthly Minimum", "Batch Discount"),
+        *("GPU Time", "Input Tokens", "Cached Input Tokens", "Output Tokens", "Reasoning Tokens", "Requests"),
+        *(
+            "Adapter Residency",
+            "Commitment",
+            "Free Allowance",
+            "Monthly Minimum",
+            "Batch Discount",
+            "Discount",
+        ),
+        *("Fee", "Charge", "Credit", "Refund"),
         nullable=True,
     ),
     Column("SkuPriceDetails", "json", nullable=True),
-    Column("SkuPriceId", "text"),
+    Column("SkuPriceId", "text", nullable=True),
     Column("SubAccountId", "text", nullable=True),
     Column("SubAccountName", "text", nullable=True),
     Column("Tags", "json"),

@@ -11,7 +11,7 @@ from gateway.commands.client import UsageError
 from gateway.commands.download import download
 from gateway.commands.output import note, note_incomplete
 from gateway.commands.session import Session, command
-from gateway.costs.export.columns import DATASETS, FORMATS, GRANULARITIES
+from gateway.costs.export.columns import DATASETS, DEFAULT_FORMATS, FORMATS, GRANULARITIES
 
 app = typer.Typer()
 
@@ -26,8 +26,8 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            help="focus-1.2, focus-1.4, csv, parquet, vantage or cloudzero; charges: csv or parquet. "
-            "Default: focus-1.2, or csv for charges.",
+            help="focus-1.2, focus-1.4, csv, parquet, vantage or cloudzero; charges: csv or parquet; "
+            "commitments: focus-1.4. Default: focus-1.2, or the first of these.",
             show_default=False,
         ),
     ] = None,
@@ -35,7 +35,8 @@ def export(
         str,
         typer.Option(
             help="chargeback: the cost of tokens by tenant; infrastructure: that of engine-hours, and who "
-            "used them; charges: what each customer is charged, line by line of its statement."
+            "used them; charges: what each customer is charged, line by line of its statement; commitments: "
+            "the terms of recorded commitments (FOCUS's Contract Commitment dataset)."
         ),
     ] = "chargeback",
     parquet: Annotated[
@@ -49,7 +50,7 @@ def export(
 
     Example: florin cost export --month 2026-07 --dataset infrastructure --output july.csv
     """
-    kind = kind or ("csv" if dataset == "charges" else "focus-1.2")
+    kind = kind or DEFAULT_FORMATS.get(dataset, "focus-1.2")
     for name, value, known in (
         ("--format", kind, FORMATS),
         ("--dataset", dataset, DATASETS),

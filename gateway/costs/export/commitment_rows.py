@@ -50,7 +50,6 @@ def beyond_the_books(committed: Committed, charges: Iterable[Charge]) -> Iterato
                 "PricingCurrencyEffectiveCost": Fixed(effective_cost, 15),
                 "SkuId": f"commitment/{commitment.gpu_type}",
                 "SkuMeter": "Commitment",
-                "SkuPriceId": f"commitment/{commitment.id}",
             }
 
 
@@ -74,13 +73,12 @@ def _purchases(use: CommitmentUse, period: Period) -> Iterator[Row]:
         yield {
             **within(_clipped(commitment, period)),
             **_about(commitment),
-            **discount(commitment.id, commitment.description, status=None),
+            **discount(commitment.id, commitment.description, nano, status=None),
             **costs(amount),
             **unit_price(price),
             "ChargeCategory": "Purchase",
             "ChargeDescription": f"{what} for {_name(commitment)}",
             "ChargeFrequency": frequency,
-            "CommitmentDiscountQuantity": Fixed(nano, 9),
             "EffectiveCost": _FREE,
             "PricingCategory": "Standard",
             "PricingCurrencyEffectiveCost": _FREE,
@@ -115,9 +113,8 @@ def _unused(use: CommitmentUse, listed: ListPrice, length: int) -> Iterator[Row]
             **_about(commitment),
             **sku("gpu", "GPU Time", commitment.gpu_type, commitment.region, prices),
             **gpu_time(0, prices),
-            **discount(commitment.id, commitment.description, status="Unused"),
+            **discount(commitment.id, commitment.description, nano, status="Unused"),
             "ChargeDescription": f"Unused capacity of {_name(commitment)}",
-            "CommitmentDiscountQuantity": Fixed(nano, 9),
             "ConsumedQuantity": None,
             "ConsumedUnit": None,
             "EffectiveCost": Fixed(cost, 15),

@@ -29,6 +29,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard, RateCards
 from gateway.costs.selling.charges import SKUS, line_sku, price_id
+from gateway.costs.selling.invoices import in_force, read_invoices
 from gateway.costs.selling.posted import key_of, tenant_months, tokens_of
 from gateway.units import FREE
 
@@ -81,6 +82,13 @@ class Customer:
     @property
     def currency(self) -> str:
         return next((card.currency for card in self.cards.cards), "")
+
+    def invoiced(self, connection: Connection, rows: Iterable[Row]) -> Iterable[Row]:
+        """The rows with the number of the month's invoice, and of its line, once there is one."""
+        invoice = in_force(read_invoices(connection, self.month, self.tenant))
+        if invoice is None:
+            return rows
+        return ({**row, **_on_invoice(invoice.number, row)} for row in rows)
 
     def card_of(self, line: CostLine) -> RateCard | None:
         """By which a line is charged. The first of its keys is the hour."""
@@ -152,6 +160,13 @@ class Customer:
             yield from card_rows.of_month(charged.current, self.tenant, self.month)
         for month, changed in charged.corrections.items():
             yield from card_rows.of_correction(changed, self.tenant, month)
+
+
+def _on_invoice(number: str, row: Row) -> Row:
+    """A line is a SKU, or what is corrected of a month."""
+    corrected = f"correction/{str(row['ChargePeriodStart'])[:7]}"
+    line = corrected if row["ChargeClass"] == "Correction" else row["SkuId"]
+    return {"InvoiceId": number, "InvoiceDetailId": f"{number}/{line}"}
 
 
 def _tagged(tags: Cell, centre: str) -> str:

@@ -53,6 +53,8 @@ class Order:
     granularity: Granularity = "hourly"
     customer: str = ""
     """The tenant whose key asks: its file shows what it is charged, no GPU-hours and no prices of GPUs."""
+    now: int = 0
+    """For what commitments are now."""
 
     @property
     def as_parquet(self) -> bool:
@@ -117,7 +119,7 @@ def _write_for_customer(connection: Connection, book: PriceBook, order: Order, f
         rows = chain(rows, shares, customer.month_rows(connection, book))
     facts = FileFacts(order.month, book.currency or customer.currency, order.issuer)
     columns = columns_for(focus(order.format.removeprefix("focus-")))
-    return put(file, columns, facts.constants(), rows)
+    return put(file, columns, facts.constants(), customer.invoiced(connection, rows))
 
 
 def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[CostLine]:

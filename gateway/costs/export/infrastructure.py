@@ -60,17 +60,17 @@ def _split(origin: list[Charge], version: str) -> Iterator[Row]:
     for charge, ratio in zip(origin, shares, strict=True):
         line = charge.line
         owner = _owner(line, prices) if version == "1.2" else {}
-        time = {**gpu_time(line.nano_gpu_hours, prices), **_covered(charge.covering)}
+        time = {**gpu_time(line.nano_gpu_hours, prices), **_covered(charge.covering, line.nano_gpu_hours)}
         yield {**same, **time, **_share(line, ratio), **owner}
 
 
-def _covered(by: Covering | None) -> Row:
+def _covered(by: Covering | None, nano: int) -> Row:
     """A commitment is billed when it is bought."""
     if by is None:
         return {}
     cost = Fixed(by.effective, 15)
     return {
-        **discount(by.id, by.description),
+        **discount(by.id, by.description, nano),
         "BilledCost": Fixed(0, 15),
         "EffectiveCost": cost,
         "PricingCurrencyEffectiveCost": cost,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,8 @@ from gateway.api.finance_requests import (
     require_own_month,
     tenants_of,
 )
-from gateway.costs.export.columns import Dataset, Format, Granularity
+from gateway.costs.export.columns import DEFAULT_FORMATS, Dataset, Format, Granularity
+from gateway.costs.export.contract_commitments import export_commitments
 from gateway.costs.export.files import MissingPriceError, Order, export
 from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.spool import unwritable
@@ -33,6 +35,12 @@ from gateway.tenants.directory import Key
 router = APIRouter()
 
 _CHUNK = 256 * 1024
+_MAKE: Mapping[Dataset, Callable[..., int]] = {
+    "infrastructure": export,
+    "chargeback": export,
+    "charges": export_charges,
+    "commitments": export_commitments,
+}
 
 
 @router.get(
@@ -47,13 +55,17 @@ async def export_month(
     month: Annotated[str, Query(description="`2026-11`.")],
     form: Annotated[
         Format | None,
-        Query(alias="format", description="Default: focus-1.2, or csv for charges."),
+        Query(
+            alias="format",
+            description="Default: focus-1.2; for charges csv, for commitments focus-1.4.",
+        ),
     ] = None,
     dataset: Annotated[
         Dataset,
         Query(
             description="chargeback: the cost of tokens by tenant; infrastructure: that of each engine-hour "
-            "and who used it; charges: what each tenant is charged, line by line of its statement."
+            "and who used it; charges: what each tenant is charged, line by line of its statement; "
+            "commitments: the terms of recorded commitments, as FOCUS's Contract Commitment dataset."
         ),
     ] = "chargeback",
     parquet: Annotated[bool, Query(description="FOCUS as Parquet instead of CSV.")] = False,
@@ -65,10 +77,12 @@ async def export_month(
     without GPU-hours and GPU prices. All formats but the ledger's lines require all prices. The header
     `x-florin-rows` gives the number of rows; `x-florin-complete` is `false` while records are still arriving
     in the ledger."""
-    kind: Format = form or ("csv" if dataset == "charges" else "focus-1.2")
+    kind: Format = form or DEFAULT_FORMATS.get(dataset, "focus-1.2")
     if dataset == "charges" and kind not in {"csv", "parquet"}:
         raise FlorinError("invalid_value", f"format: charges are csv or parquet, not {kind}.", param="format")
-    if dataset == "infrastructure":
+    if dataset == "commitments" and kind != "focus-1.4":
+        raise FlorinError("invalid_value", f"format: commitments are focus-1.4, not {kind}.", param="format")
+    if dataset in {"infrastructure", "commitments"}:
         only_staff(key)
     if kind in FOREIGN:
         only_staff(key)
@@ -84,6 +98,7 @@ async def export_month(
         tenants,
         granularity,
         key.own_tenant or "",
+        state.clock.now(),
     )
     return _Download(state, key, order)
 
@@ -119,8 +134,7 @@ class _Download(Response):
         await require_own_month(self._state, self._key, self._order.month)
         self.headers.update(completeness_headers(self._state, complete=complete))
         try:
-            make = export_charges if self._order.dataset == "charges" else export
-            return await ledger_process.run(make, self._order, path, most)
+            return await ledger_process.run(_MAKE[self._order.dataset], self._order, path, most)
         except MissingPriceError as error:
             raise missing_price(error, self._key) from error
         except ParquetMissingError as error:

@@ -93,9 +93,20 @@ def _commitment(gpu_type: str, region: str) -> Row:
     return _discount(f"reserved/{gpu_type}/{region or 'any'}", f"Reserved {gpu_type}{where}", "Used")
 
 
-def discount(number: int, description: str, *, status: str | None = "Used") -> Row:
-    """The columns of a recorded commitment. `status`: None for its purchase."""
-    return _discount(f"commitment/{number}", description or f"Commitment {number}", status)
+def commitment_id(number: int) -> str:
+    return f"commitment/{number}"
+
+
+def discount(number: int, description: str, nano: int, *, status: str | None = "Used") -> Row:
+    """The columns of a recorded commitment and of so much of it. `status`: None for its purchase."""
+    name, hours = commitment_id(number), Fixed(nano, 9)
+    return {
+        **_discount(name, description or f"Commitment {number}", status),
+        "CommitmentDiscountQuantity": hours,
+        # Built as text, since a float would not be exact.
+        "ContractApplied": f'{{"Elements":[{{"ContractId":"{name}","ContractCommitmentId":"{name}",'
+        f'"ContractCommitmentAppliedQuantity":{hours},"ContractCommitmentAppliedUnit":"{GPU_HOURS}"}}]}}',
+    }
 
 
 def _discount(identity: str, name: str, status: str | None) -> Row:

@@ -27,6 +27,10 @@ T = TypeVar("T")
 
 DEFAULT = ""
 """The tenant of the default assignment."""
+RULES: Final = 2
+"""Rules for who pays a minimum; closed months keep theirs. By the first, who had the default card paid its
+minimum without usage, too: before an assignment of its own, and in months with only corrections or failed
+attempts. And usage that came late for a month without any was not charged it."""
 ENDED = "-"
 """The card of an assignment that ends the tenant's own; no card can have the name."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -220,7 +224,10 @@ class RateCards:
     """Cards and assignments, indexed for look-ups by tenant and month. Later rows replace earlier ones of the
     same month, so both are in the order in which they were recorded."""
 
-    def __init__(self, cards: Sequence[RateCard] = (), assignments: Sequence[Assignment] = ()) -> None:
+    def __init__(
+        self, cards: Sequence[RateCard] = (), assignments: Sequence[Assignment] = (), rules: int = RULES
+    ) -> None:
+        self.rules = rules
         self.cards = tuple(cards)
         self.assignments = tuple(assignments)
         self._versions: dict[str, dict[str, RateCard]] = {}
@@ -235,11 +242,12 @@ class RateCards:
             own[assignment.valid_from] = assignment
 
     @classmethod
-    def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
-        """From `rows()`, which a closed month keeps."""
+    def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]], rules: int = RULES) -> Self:
+        """From what a closed month keeps."""
         return cls(
             [RateCard.of_row(row) for row in rows.get("cards", ())],
             [Assignment(**row) for row in rows.get("assignments", ())],
+            rules,
         )
 
     @property
@@ -249,14 +257,13 @@ class RateCards:
 
     def charged(self, month: str) -> list[str]:
         """Tenants with an assignment of their own that pay a minimum in a month, even without usage."""
-        cards = {
-            tenant: self.card(tenant, month) for tenant in self.tenants if not self._ended(tenant, month)
-        }
+        cards = {tenant: self.card(tenant, month) for tenant in self.tenants if self._own(tenant, month)}
         return [tenant for tenant, card in cards.items() if card is not None and card.minimum_micros]
 
-    def _ended(self, tenant: str, month: str) -> bool:
+    def _own(self, tenant: str, month: str) -> bool:
+        """Whether it has a card by an assignment of its own."""
         own = _valid(self.assignments_of(tenant), month)
-        return own is not None and own.card == ENDED
+        return self.rules < RULES if own is None else own.card != ENDED
 
     def ends_after(self, tenant: str, month: str) -> bool:
         """Whether a tenant that was removed had this assignment."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from gateway.costs.cost_lines import CostLine, read_lines, read_postings
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens, added
-from gateway.costs.selling.cards import RateCard, RateCards
+from gateway.costs.selling.cards import RULES, RateCard, RateCards
 from gateway.costs.selling.charges import MonthCharges, MonthCorrection, TenantMonth, charge
 from gateway.costs.selling.residency import Residency, of_tenants, residency_of
-from gateway.units import Amount
+from gateway.metering.ledger.schema import periods
+from gateway.units import NOTHING, Amount
 
 _BILLED = "usage"
 _Used = dict[tuple[str, str], dict[PriceKey, Tokens]]
@@ -46,6 +48,12 @@ def charged_tenants(connection: Connection, month: str, cards: RateCards) -> lis
         if (card := cards.card(tenant, month)) is not None and card.prices_residency(adapters)
     ]
     return sorted({*cards.charged(month), *residents})
+
+
+def _owing(connection: Connection, month: str, cards: RateCards) -> set[str]:
+    """Tenants that paid for an earlier month even without usage; nobody, if it was skipped."""
+    closed = connection.execute(select(periods.c.month).where(periods.c.month == month)).first()
+    return set() if closed is None else set(charged_tenants(connection, month, cards))
 
 
 def _residents(connection: Connection, month: str, cards: RateCards) -> dict[str, Residency]:
@@ -83,10 +91,15 @@ def tenant_months(
         before |= _used(read_postings(connection, book, name, by, first=name, last=previous), name)
         after |= _used(read_postings(connection, book, name, by, first=name, last=month), name)
     resident = {name: _residents(connection, name, cards) for name in {month, *earlier}}
+    owing = {name: _owing(connection, name, cards) for name in earlier}
+    owing[month] = set(charged_tenants(connection, month, cards))
 
     def charges(card: RateCard, key: tuple[str, str], amounts: _Used) -> MonthCharges:
+        """Without usage, only who has an assignment of its own pays the minimum."""
         tenant, name = key
-        return charge(card, name, amounts.get(key, {}), resident[name].get(tenant))
+        charged = charge(card, name, amounts.get(key, {}), resident[name].get(tenant))
+        due = key in amounts or tenant in owing[name] or cards.rules < RULES
+        return charged if due else replace(charged, top_up=NOTHING)
 
     charged = {}
     for tenant, cost in sorted(costs.items()):

@@ -118,3 +118,38 @@ OURS = {
 OURS_1_4 = {
     "AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags",
 }  # fmt: skip
+
+CONTRACT_COMMITMENT = _columns("""
+BillingCurrency | Mandatory | null | String
+ContractCommitmentApplicability | Mandatory | not null | JSON
+ContractCommitmentBenefitCategory | Mandatory | not null | String | Discount, Monetary Pool, Availability, Other
+ContractCommitmentCategory | Mandatory | not null | String | Spend, Usage
+ContractCommitmentCost | Mandatory | null | Decimal
+ContractCommitmentCreated | Mandatory | not null | Date/Time
+ContractCommitmentDescription | Mandatory | null | String
+ContractCommitmentDiscountPercentage | Mandatory | null | Decimal
+ContractCommitmentDurationType | Mandatory | not null | String
+ContractCommitmentFulfillmentInterval | Mandatory | not null | String | Hourly, Daily, Weekly, Monthly, Quarterly, Semi-Annual, Annual, Full Period, Transactional, Custom
+ContractCommitmentId | Mandatory | not null | String
+ContractCommitmentLastUpdated | Mandatory | not null | Date/Time
+ContractCommitmentLifecycleStatus | Mandatory | not null | String | Proposed, Pending, Active, Exhausted, Expired, Canceled, Superseded
+ContractCommitmentModel | Mandatory | not null | String | Continuous, Discontinuous
+ContractCommitmentOfferCategory | Mandatory | not null | String | Public, Negotiated
+ContractCommitmentPaymentInterval | Mandatory | not null | String | One-Time, Monthly, Quarterly, Semi-Annual, Annual, Custom
+ContractCommitmentPaymentModel | Mandatory | not null | String | No Upfront, Partial Upfront, All Upfront
+ContractCommitmentPaymentUpfrontPercentage | Conditional | not null | Decimal
+ContractCommitmentPeriodEnd | Mandatory | not null | Date/Time
+ContractCommitmentPeriodStart | Mandatory | not null | Date/Time
+ContractCommitmentQuantity | Mandatory | null | Decimal
+ContractCommitmentType | Mandatory | not null | String
+ContractCommitmentUnit | Mandatory | null | String
+ContractId | Mandatory | not null | String
+ContractPeriodEnd | Mandatory | not null | Date/Time
+ContractPeriodStart | Mandatory | not null | Date/Time
+InvoiceIssuerName | Mandatory | not null | String
+PricingCurrency | Conditional | not null | String
+PricingCurrencyContractCommitmentCost | Conditional | null | Decimal
+ServiceProviderName | Mandatory | not null | String
+""")
+"""Of the dataset of this name, version 1.4; that of 1.3 has thirteen of these. The conditions of PricingCurrency
+and its cost, prices in another currency than bills, do not apply."""

@@ -166,6 +166,37 @@ async def test_a_customer_s_export_sums_to_its_statement_with_stable_skus(client
         assert cost == Decimal(row["BilledCost"])
 
 
+async def test_a_customer_s_export_has_the_number_of_its_invoice(client_for, sold):
+    """And of its line: a SKU, or what is corrected of a month."""
+    params = {"month": MONTHS[0], "format": "focus-1.4"}
+    invoice = {"month": MONTHS[0], "tenant": "acme", "number": "2026-0117"}
+    files = []
+    for numbered in (
+        None,
+        invoice,
+        {**invoice, "number": "R-2", "corrects": "2026-0117", "reason": "Wrong tax"},
+    ):
+        async with client_for(Role.OPERATOR) as client:
+            if numbered is not None:
+                answer = await client.post("/finance/v1/invoices", json=numbered)
+                assert answer.status_code == 201, answer.text
+        async with client_for(Role.TENANT, "acme") as client:
+            files.append(
+                list(
+                    csv.DictReader(io.StringIO((await client.get("/finance/v1/export", params=params)).text))
+                )
+            )
+    for rows, number in zip(files, ("", "2026-0117", "R-2"), strict=True):
+        assert rows
+        assert {row["InvoiceId"] for row in rows} == {number}
+        assert {row["InvoiceDetailId"] for row in rows} == {
+            f"{number}/{row['SkuId']}" if number else "" for row in rows
+        }
+    async with client_for(Role.TENANT, "bolt") as client:
+        others = await client.get("/finance/v1/export", params=params)
+    assert "R-2" not in others.text
+
+
 async def test_rate_cards_over_http(client_for, sold):
     body = {"name": "gold", "input_per_million": "1", "output_per_million": "2", "valid_from": "2026-12"}
     async with client_for() as client:
