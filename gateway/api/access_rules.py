@@ -74,6 +74,7 @@ class AccessRule:
 def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     operator = frozenset({Role.OPERATOR})
     staff = operator | {Role.FINANCE}
+    books = staff | {Role.AUDITOR}
     host = operator | {Role.ENGINE}
     managers = operator | {Role.TENANT_ADMIN}
     engines, adapters = "/admin/v1/engines", "/admin/v1/adapters"
@@ -91,7 +92,9 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule(engines, host, methods=READING, rest="/[^/]+"),
         AccessRule(engines, host, methods=frozenset({"PUT"}), rest="/[^/]+/(heartbeat|stopping)"),
         AccessRule("/admin/v1/artifacts", host, methods=READING),
+        AccessRule("/admin/v1/prices", books, methods=READING),
         AccessRule("/admin/v1/prices", staff),
+        AccessRule("/admin/v1/exchange-rates", books, methods=READING),
         AccessRule("/admin/v1/exchange-rates", staff),
         AccessRule(f"{adapters}/upload", managers, upload),
         AccessRule(adapters, managers, methods=frozenset({"POST"}), rest=""),
@@ -107,7 +110,8 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         ours(adapters, methods=frozenset({"DELETE"}), rest=one_adapter),
         ours("/admin/v1/keys"),
         ours("/admin/v1/bases", methods=READING),
-        ours("/admin/v1/audit", methods=READING, rest=""),
+        ours("/admin/v1/audit", roles=managers | {Role.AUDITOR}, methods=READING, rest=""),
+        AccessRule("/admin/v1/audit", operator | {Role.AUDITOR}, methods=READING),
         AccessRule("/admin/v1/account", TENANT_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
         AccessRule(
             "/admin/v1/sign-in-links",
@@ -119,23 +123,24 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/me", KEY_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
         AccessRule("/admin/v1/apply", operator, fleet),
         AccessRule("/admin", operator),
+        reports("/finance/v1/bills", books),
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
-        reports("/finance/v1/adapters", staff),
-        reports("/finance/v1/anomalies", staff),
-        reports("/finance/v1/chain", staff),
-        reports("/finance/v1/commitments", staff),
-        reports("/finance/v1/compare", staff),
-        reports("/finance/v1/manual-lines", staff),
-        reports("/finance/v1/margin", staff),
-        reports("/finance/v1/energy", staff),
-        reports("/finance/v1/events", staff),
-        reports("/finance/v1/provisioned-time", staff),
-        reports("/finance/v1/quarantine", staff),
-        reports("/finance/v1/reconciliation", staff),
-        reports("/finance/v1/set-aside", staff),
-        reports("/finance/v1/periods", staff, rest="/[^/]+/(verify|preview)"),
-        reports("/finance/v1/true-ups", staff),
-        reports("/finance", staff | TENANT_ROLES),
+        reports("/finance/v1/adapters", books),
+        reports("/finance/v1/anomalies", books),
+        reports("/finance/v1/chain", books),
+        reports("/finance/v1/commitments", books),
+        reports("/finance/v1/compare", books),
+        reports("/finance/v1/manual-lines", books),
+        reports("/finance/v1/margin", books),
+        reports("/finance/v1/energy", books),
+        reports("/finance/v1/events", books),
+        reports("/finance/v1/provisioned-time", books),
+        reports("/finance/v1/quarantine", books),
+        reports("/finance/v1/reconciliation", books),
+        reports("/finance/v1/set-aside", books),
+        reports("/finance/v1/periods", books, rest="/[^/]+/(verify|preview)"),
+        reports("/finance/v1/true-ups", books),
+        reports("/finance", books | TENANT_ROLES),
         AccessRule("/finance", staff),
         AccessRule("", None, BodyRule(0, complexity=None)),
     )

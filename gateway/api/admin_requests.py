@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from fastapi import Depends, Request, Response
 
 from adapters.errors import StoreUnavailableError
-from gateway.api.dependencies import HostKey, Manager, OperatorKey, StateDep
+from gateway.api.dependencies import AuditorKey, AuditReader, HostKey, Manager, OperatorKey, StateDep
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up
 from gateway.schemas.base import Answer, json_of
@@ -28,6 +28,16 @@ async def _operator(request: Request, key: OperatorKey, state: StateDep) -> None
 async def _manager(request: Request, authority: Manager, state: StateDep) -> None:
     if request.method != "GET":
         authority.check_change()
+    await _current(request, state)
+
+
+async def _auditor(request: Request, key: AuditorKey, state: StateDep) -> None:
+    del key
+    await _current(request, state)
+
+
+async def _own_audit(request: Request, authority: AuditReader, state: StateDep) -> None:
+    del authority
     await _current(request, state)
 
 
@@ -68,6 +78,10 @@ async def listed(
 Operator = Depends(_operator)
 """Dependency of all routers for operators only: requires the role operator, and waits until this worker's
 view is current."""
+Audited = Depends(_auditor)
+"""The same for routes that an auditor may call, too. They only read."""
+OwnAudit = Depends(_own_audit)
+"""The same for routes that a tenant's own administrator may read, too, as far as its entries go."""
 Managed = Depends(_manager)
 """The same for routes that a tenant's own administrator may call, too. Their operations get a `Manager`, and
 confine it to its tenant."""

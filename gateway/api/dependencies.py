@@ -50,13 +50,18 @@ def require_metrics(request: Request, state: StateDep) -> Key:
 
 
 def require_staff(request: Request, state: StateDep) -> Key:
-    return _require(request, state, Role.FINANCE, Role.OPERATOR)
+    """A finance or operator key, and an auditor's for what only reads."""
+    return _require(request, state, *_staff(request))
 
 
 def require_finance(request: Request, state: StateDep) -> Key:
-    """Finance and operator keys see everything. A tenant's key sees its own rows only: routes must filter by
+    """Staff's keys see everything. A tenant's key sees its own rows only: routes must filter by
     `key.own_tenant`."""
-    return _require(request, state, Role.FINANCE, Role.OPERATOR, *TENANT_ROLES)
+    return _require(request, state, *_staff(request), *TENANT_ROLES)
+
+
+def _staff(request: Request) -> tuple[Role, ...]:
+    return Role.FINANCE, Role.OPERATOR, *((Role.AUDITOR,) if request.method == "GET" else ())
 
 
 def require_console(request: Request, state: StateDep) -> Key:
@@ -82,6 +87,16 @@ def require_manager(request: Request, state: StateDep) -> Authority:
     return authority
 
 
+def require_auditor(request: Request, state: StateDep) -> Key:
+    """An operator's or an auditor's key, for the audit log."""
+    return _require(request, state, Role.OPERATOR, Role.AUDITOR)
+
+
+def require_own_audit(request: Request, state: StateDep) -> Authority:
+    """The same, or a tenant's own administrator, who sees its tenant's entries."""
+    return Authority.of(_require(request, state, Role.OPERATOR, Role.AUDITOR, Role.TENANT_ADMIN))
+
+
 async def _no_send(message: object) -> None:
     raise AssertionError(message)
 
@@ -96,6 +111,8 @@ ConsoleKey = Annotated[Key, Depends(require_console)]
 CustomerKey = Annotated[Key, Depends(require_customer)]
 AnyKey = Annotated[Key, Depends(require_any)]
 Manager = Annotated[Authority, Depends(require_manager)]
+AuditorKey = Annotated[Key, Depends(require_auditor)]
+AuditReader = Annotated[Authority, Depends(require_own_audit)]
 
 
 def actor(key: OperatorKey) -> str:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from gateway.commands.client import Api, Json, UnreachableError, UsageError
 from gateway.commands.output import console
-from gateway.schemas.finance import Complete
+from gateway.schemas.finance import LACKS, Complete, IncompleteReason
 
 if TYPE_CHECKING:
     import httpx2
@@ -80,4 +80,6 @@ def _save(answer: httpx2.Response, file: BinaryIO, bar: Progress, task: TaskID) 
 
 def completeness(answer: httpx2.Response) -> Complete:
     complete = answer.headers.get("x-florin-complete") != "false"
-    return Complete(complete=complete, missing=answer.headers.get("x-florin-missing"))
+    codes = answer.headers.get("x-florin-incomplete", "").split(", ")
+    reasons = tuple(IncompleteReason.about(code) for code in LACKS if code in codes)
+    return Complete(complete=complete, reasons=reasons, missing=answer.headers.get("x-florin-missing"))

@@ -96,10 +96,11 @@ def note(text: str) -> None:
 
 
 def note_incomplete(report: Complete) -> None:
-    """Say it if the gateway says that figures lack records."""
-    if report.missing:
-        note(f"Incomplete: {clean(report.missing)} See florin doctor.")
-    elif not report.complete:
+    """Say what the gateway says that the figures lack."""
+    for reason in report.reasons:
+        detail = f"{report.missing} See florin doctor." if reason.code == "ledgers_differ" else reason.message
+        note(f"Incomplete: {clean(detail)}")
+    if not (report.complete or report.reasons):  # an older gateway
         note("Incomplete: records are still arriving in the ledger. Try again shortly.")
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, NonNegativeFloat, SecretStr, ValidationIn
 from adapters.security.ip_addresses import is_loopback, parse_address
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
-PERSON_ROLES: Final = ("operator", "finance", "tenant-admin", "tenant")
+PERSON_ROLES: Final = ("operator", "finance", "auditor", "tenant-admin", "tenant")
 """Roles that a person can have, highest precedence first."""
 LEAST_CACHE_SECRET: Final = 32
 _OF_TENANTS: Final = frozenset({"tenant-admin", "tenant"})
@@ -66,8 +66,8 @@ class IdentitySettings(BaseModel):
         "",
         validate_default=True,
         description="Comma-separated `VALUE=ROLE`: which value of that claim gives which role of `operator`, "
-        "`finance`, `tenant-admin` and `tenant`. `VALUE=tenant-admin:acme` also names the tenant. Required "
-        "with `FLORIN_OIDC_ISSUER`; a person with several values has the first role in this order.",
+        "`finance`, `auditor`, `tenant-admin` and `tenant`. `VALUE=tenant-admin:acme` also names the tenant. "
+        "Required with `FLORIN_OIDC_ISSUER`; a person with several values has the first role in this order.",
         json_schema_extra=RELOAD,
     )
     oidc_tenant_claim: str = Field(

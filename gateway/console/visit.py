@@ -31,7 +31,10 @@ ALL: Final = CONSOLE_ROLES
 """The roles that have a console."""
 OPERATORS: Final = frozenset({Role.OPERATOR})
 STAFF: Final = frozenset({Role.OPERATOR, Role.FINANCE})
+BOOKS: Final = STAFF | {Role.AUDITOR}
+"""Who reads the books of every tenant."""
 MANAGERS: Final = frozenset({Role.OPERATOR, Role.TENANT_ADMIN})
+AUDIT: Final = MANAGERS | {Role.AUDITOR}
 CUSTOMERS: Final = TENANT_ROLES
 
 
@@ -67,6 +70,11 @@ class Visit:
     @property
     def role(self) -> Role:
         return self.key.role
+
+    @property
+    def keeps_books(self) -> bool:
+        """Whether the visitor may change prices, budgets and months. Others get no forms for that."""
+        return self.role in STAFF
 
     @property
     def tenant(self) -> str | None:

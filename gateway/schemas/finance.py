@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
@@ -14,10 +14,38 @@ Start = Annotated[str, Field(alias="from", description="ISO 8601, UTC; inclusive
 End = Annotated[str, Field(description="ISO 8601, UTC; exclusive.")]
 
 
+Lack = Literal[
+    "records_unshipped",
+    "hours_stale",
+    "ledgers_differ",
+    "hours_set_aside",
+    "records_quarantined",
+    "prices_missing",
+]
+LACKS: Final[dict[Lack, str]] = {
+    "records_unshipped": "Records of this gateway are still arriving in the ledger. Try again shortly.",
+    "hours_stale": "Some engine-hours are not summed up yet. Try again shortly.",
+    "ledgers_differ": "Other gateways write to another ledger, and their usage is not included.",
+    "hours_set_aside": "Some engine-hours cannot be computed and are left out; see florin cost set-aside.",
+    "records_quarantined": "Records in quarantine are left out; see florin cost quarantine.",
+    "prices_missing": "Some GPU time has no price: sums that include it are left out.",
+}
+
+
+class IncompleteReason(Answer):
+    code: Lack
+    message: str
+
+    @classmethod
+    def about(cls, code: Lack) -> Self:
+        return cls(code=code, message=LACKS[code])
+
+
 class Complete(Answer):
     """How far a report's figures go."""
 
-    complete: bool = Field(description="false: records are still arriving in the ledger.")
+    complete: bool = Field(description="false: the figures are those so far; `reasons` says what they lack.")
+    reasons: tuple[IncompleteReason, ...] = Field((), description="What the figures lack.")
     missing: str | None = Field(None, description="Left out unless records of other gateways are missing.")
 
 

@@ -42,6 +42,8 @@ class Role(StrEnum):
     """A customer's own administrator: registers and changes its own tenant's adapters and keys."""
     OPERATOR = "operator"
     FINANCE = "finance"
+    AUDITOR = "auditor"
+    """Reads the books and the audit log, and changes nothing."""
     ENGINE = "engine"
     """The host of one engine: registers it, sends its heartbeats, and fetches the files placed on it."""
     METRICS = "metrics"
@@ -52,7 +54,7 @@ class Role(StrEnum):
 
 TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
 """Roles whose keys belong to a tenant and see nothing of the others."""
-CONSOLE_ROLES = frozenset({Role.OPERATOR, Role.FINANCE, *TENANT_ROLES})
+CONSOLE_ROLES = frozenset({Role.OPERATOR, Role.FINANCE, Role.AUDITOR, *TENANT_ROLES})
 """The roles that have a console."""
 PERSON = ("oidc:", "oidc@")
 """Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of

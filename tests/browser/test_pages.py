@@ -13,7 +13,13 @@ from tests.support.forms import LONG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROLES = {"operator": "operator", "finance": "finance", "acme": "tenant-admin", "acme-tenant": "tenant"}
+ROLES = {
+    "operator": "operator",
+    "finance": "finance",
+    "auditor": "auditor",
+    "acme": "tenant-admin",
+    "acme-tenant": "tenant",
+}
 NO_PAGES = (
     "/live/",
     "/search",
@@ -28,7 +34,7 @@ NOT_IN_THIS_WORLD = {"/adapters/{tenant}/{name}/evaluations/{evaluation}"}
 
 @pytest.mark.parametrize("who", ROLES)
 async def test_each_page(world: World, tab: Watched, axe: str, who: str) -> None:
-    """In the short form, the pages of the two roles that see fewer than others are not judged again."""
+    """In the short form, the pages of the roles that see fewer than others are not judged again."""
     await world.sign_in(tab, who)
     wrong, reached = [], set()
     async for route in crawl(tab, world.url):

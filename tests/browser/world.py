@@ -31,7 +31,7 @@ class World:
     engines: dict[str, MockEngine]
     tmp: Path
     keys: dict[str, str] = field(default_factory=lambda: {"operator": OPERATOR_KEY})
-    """By who signs in: `operator`, `finance`, `acme` (its administrator), `acme-tenant`, `bolt`."""
+    """By who signs in: `operator`, `finance`, `auditor`, `acme` (its administrator), `acme-tenant`, `bolt`."""
 
     @property
     def url(self) -> str:
@@ -117,6 +117,7 @@ async def lived_in_world(
             for name, _ in adapters:
                 await world.add_adapter(f"{tenant}/{name}", fill=len(world.gateway.keys))
         await world.add_key("finance", "finance")
+        await world.add_key("auditor", "auditor")
         await world.add_adapter("acme/sales", fill=11)
         live = {"version": "v2", "weight": 30, "guard": GUARD}
         await world.admin("PUT", "adapters/acme/sales/live", live)

@@ -75,6 +75,20 @@ async def test_the_months_figures_and_a_closing_that_is_not_confirmed(gateway):
         assert "type 2026-10" in unsure.text
 
 
+async def test_an_auditor_reads_the_books_and_has_no_forms(gateway):
+    pages = ("", "/months", f"/months/{MONTH}", "/utilisation", "/margin", "/prices", "/prices/1", "/budgets")
+    async with signed_in(gateway, Role.AUDITOR) as auditor:
+        assert (await auditor.get("/console")).headers["location"] == "/console/money"
+        for path in (*(f"/console/money{page}" for page in pages), "/console/audit", "/console/requests"):
+            page = await auditor.get(path, params={"month": MONTH})
+            assert page.status_code == 200, path
+            assert set(re.findall(r'method="post" action="([^"]*)"', page.text)) == {"/console/sign-out"}, (
+                path
+            )
+        price = {"csrf": token(page), "gpu_type": "B200", "rate": "1", "currency": "usd"}
+        assert (await auditor.post("/console/money/prices", data=price)).status_code == 403
+
+
 async def test_prices_and_budgets_are_set_in_forms(gateway):
     async with signed_in(gateway) as operator:
         for query in ("month=2026-13", "month=<script>", "by=engine,password"):

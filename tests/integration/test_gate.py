@@ -53,7 +53,6 @@ OF_TENANT_ADMINS = {
     ("DELETE", "/admin/v1/keys/{key_id}"),
     ("POST", "/admin/v1/keys/{key_id}/rotate"),
     ("GET", "/admin/v1/bases"),
-    ("GET", "/admin/v1/audit"),
 }
 OF_STAFF = (
     "bills",
@@ -78,18 +77,21 @@ OF_STAFF = (
 
 def allowed(method: str, path: str) -> set[Role]:
     """Who may ask; written down once more, so that a slip of the gate's own table is seen."""
+    readers = {Role.AUDITOR} if method == "GET" else set()
     if path.startswith("/finance/v1/"):
         staff = path.startswith(tuple(f"/finance/v1/{name}" for name in OF_STAFF))
         tenants = {Role.TENANT, Role.TENANT_ADMIN} if method == "GET" and not staff else set()
-        return {Role.OPERATOR, Role.FINANCE} | tenants
+        return {Role.OPERATOR, Role.FINANCE} | tenants | readers
     if path.startswith(("/admin/v1/prices", "/admin/v1/exchange-rates")):
-        return {Role.OPERATOR, Role.FINANCE}
+        return {Role.OPERATOR, Role.FINANCE} | readers
+    if path.startswith("/admin/v1/audit"):
+        return {Role.OPERATOR, Role.AUDITOR} | ({Role.TENANT_ADMIN} if path == "/admin/v1/audit" else set())
     if path == "/admin/v1/me":
         return set(Role) - {Role.ENROLMENT}
     if path == "/admin/v1/account":
         return {Role.TENANT, Role.TENANT_ADMIN}
     if path == "/admin/v1/sign-in-links":
-        return {Role.OPERATOR, Role.FINANCE, Role.TENANT, Role.TENANT_ADMIN}
+        return {Role.OPERATOR, Role.FINANCE, Role.AUDITOR, Role.TENANT, Role.TENANT_ADMIN}
     if (method, path) in OF_TENANT_ADMINS:
         return {Role.OPERATOR, Role.TENANT_ADMIN}
     if path == "/metrics":

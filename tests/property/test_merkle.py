@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.costs.proofs.merkle import (
+from gateway.costs.merkle import (
     RECORD_FIELDS,
     MerkleStep,
     MerkleTree,
@@ -166,7 +166,7 @@ def statement(tenant, records):
 @examples(30)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.randoms())
 def test_a_proof_holds_for_its_tenant_with_its_records_and_for_nobody_else(counts, rng):
-    from gateway.costs.proofs.merkle import header_hash
+    from gateway.costs.merkle import header_hash
 
     records = {
         f"t{i}": [record(f"{i}-{n}", tenant=f"t{i}", ended=rng.randrange(9))._asdict() for n in range(count)]

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from gateway.console.formats import exact
 from gateway.console.tables import Cell, Column
-from gateway.console.visit import MANAGERS, Entry, Route, Visit
+from gateway.console.visit import AUDIT, Entry, Route, Visit
 from gateway.installation.audit.schemas import AuditEntry, AuditPage
 
 Json = dict[str, Any]
@@ -123,5 +123,5 @@ _COLUMNS: Final = [
     Column("details", "Details", lambda e: Cell(in_words(e.details) or None)),
 ]
 
-ROUTES = (Route("/audit", audit, MANAGERS),)
-ENTRIES = (Entry("Audit", "/audit", MANAGERS, "audit"),)
+ROUTES = (Route("/audit", audit, AUDIT),)
+ENTRIES = (Entry("Audit", "/audit", AUDIT, "audit"),)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gateway.console.pages.requests.one import known
-from gateway.console.visit import ALL, CUSTOMERS, MANAGERS, STAFF, Route, Visit
+from gateway.console.visit import ALL, AUDIT, BOOKS, CUSTOMERS, MANAGERS, Route, Visit
 from gateway.costs.reports.schemas.usage import RequestUsage
 from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.fleet.engines.schemas.engines import Engine
@@ -41,12 +41,12 @@ _PAGES: Final = (
     ("Keys", "/console/keys", "create rotate revoke", set(MANAGERS)),
     ("Costs", "/console/money", "money spend month bill", set(ALL)),
     ("Months", "/console/money/months", "close verify statement export", set(ALL)),
-    ("Prices", "/console/money/prices", "rate gpu hour card exchange", set(STAFF)),
-    ("Margin", "/console/money/margin", "price earned", set(STAFF)),
-    ("Utilisation", "/console/money/utilisation", "idle busy unused", set(STAFF)),
+    ("Prices", "/console/money/prices", "rate gpu hour card exchange", set(BOOKS)),
+    ("Margin", "/console/money/margin", "price earned", set(BOOKS)),
+    ("Utilisation", "/console/money/utilisation", "idle busy unused", set(BOOKS)),
     ("Budgets", "/console/money/budgets", "forecast alerts anomalies", set(ALL)),
     ("Health", "/console/health", "doctor problems checks", {Role.OPERATOR}),
-    ("Audit", "/console/audit", "who did what log", set(MANAGERS)),
+    ("Audit", "/console/audit", "who did what log", set(AUDIT)),
     ("Settings", "/console/settings", "configuration variables", {Role.OPERATOR}),
     ("Where would a request go?", "/console/explain", "explain schedule placement why", {Role.OPERATOR}),
 )

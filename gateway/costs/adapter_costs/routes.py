@@ -21,6 +21,6 @@ async def adapters(
     held."""
     now = state.clock.now()
     within = period_of(start, to, month, now)
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process, within)
     report = await state.ledger_process.run(adapter_report, within, now=now)
-    return AdapterCostReport.read(report | completeness(state, complete=complete))
+    return AdapterCostReport.read(report | completeness(state, lacks, report))

@@ -43,10 +43,10 @@ from gateway.costs.closing.period_hash import (
 from gateway.costs.credits.grants import holdings_in, terms_of
 from gateway.costs.credits.store import read_grants, store_draws
 from gateway.costs.manual_lines.store import lines_to_keep
+from gateway.costs.merkle import canonical
 from gateway.costs.periods import Period, month_of
 from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
-from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.posted_rows import lock_postings
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_store import card_rows

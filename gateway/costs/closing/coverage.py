@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Row, and_, select, tuple_, type_coerce
 
+from gateway.costs.merkle import STORED_FIELDS, without_absent
 from gateway.costs.periods import month_of
-from gateway.costs.proofs.merkle import STORED_FIELDS, without_absent
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import of_tenant, periods, rollup_parts, rollups, usage
 from gateway.metering.ledger.schema.usage import id_text

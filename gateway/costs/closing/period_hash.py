@@ -25,10 +25,7 @@ from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.credits.grants import holdings_from
 from gateway.costs.manual_lines.store import lines_from
-from gateway.costs.periods import month_of
-from gateway.costs.policies.terms import MonthTerms, allocate_month
-from gateway.costs.prices.book import PriceBook
-from gateway.costs.proofs.merkle import (
+from gateway.costs.merkle import (
     VERSION,
     MerkleTree,
     digest,
@@ -37,6 +34,9 @@ from gateway.costs.proofs.merkle import (
     stored_leaf,
     withheld_line,
 )
+from gateway.costs.periods import month_of
+from gateway.costs.policies.terms import MonthTerms, allocate_month
+from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.posted import charged_tenants

@@ -13,6 +13,7 @@ from gateway.costs.commitments.commitment_report import commitment_report
 from gateway.costs.commitments.commitment_store import list_commitments
 from gateway.costs.commitments.schemas import Commitment, CommitmentReport, NewCommitment
 from gateway.costs.periods import iso
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reconciliation.schemas.reconciliation import WithdrawnLine
 from gateway.operations.ledger_refresh import completeness, refresh
 from gateway.schemas.base import Listed
@@ -46,9 +47,9 @@ async def report(
     cost, and savings by spot."""
     now = state.clock.now()
     month_name = month_of(month or iso(now)[:7])
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process, whole_month(month_name))
     report = await state.ledger_process.run(commitment_report, month_name, now=now)
-    return CommitmentReport.read(report | completeness(state, complete=complete))
+    return CommitmentReport.read(report | completeness(state, lacks, report))
 
 
 @router.post("/{number}/withdraw")

@@ -38,9 +38,9 @@ async def energy(
     this month. Divided like GPU time: the rows, `retry_waste` and unused time sum exactly to `whole`. Figures
     are null where no power or no grid is stated (`missing_power`, `missing_grid`)."""
     within = period_of(start, to, month, state.clock.now())
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process, within)
     report = await state.ledger_process.run(energy_report, within, dimensions_of(by, DIMENSIONS))
-    return EnergyReport.read(report | completeness(state, complete=complete))
+    return EnergyReport.read(report | completeness(state, lacks, report))
 
 
 @router.get("/figures")

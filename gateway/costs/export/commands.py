@@ -73,7 +73,7 @@ def export(
         "rows": saved.rows,
         "format": kind,
         "dataset": dataset,
-        **saved.completeness.model_dump(exclude_none=True),
+        **saved.completeness.model_dump(exclude_defaults=True),
     }
     session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
     note_incomplete(saved.completeness)

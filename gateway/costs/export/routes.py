@@ -130,9 +130,9 @@ class _Download(Response):
 
     async def _make(self, path: Path, most: int) -> int:
         ledger_process = ledger_process_of(self._state, self._key)
-        complete = await refresh(self._state, ledger_process)
+        lacks = await refresh(self._state, ledger_process)
         await require_own_month(self._state, self._key, self._order.month)
-        self.headers.update(completeness_headers(self._state, complete=complete))
+        self.headers.update(completeness_headers(self._state, lacks))
         try:
             return await ledger_process.run(_MAKE[self._order.dataset], self._order, path, most)
         except MissingPriceError as error:

@@ -11,6 +11,7 @@ from gateway.api.finance_requests import Tagged, month_of
 from gateway.costs.margins.margin import month_margin
 from gateway.costs.margins.schemas import MarginReport
 from gateway.costs.periods import iso
+from gateway.costs.periods import month_of as whole_month
 from gateway.operations.ledger_refresh import completeness, refresh
 
 router = APIRouter(route_class=Tagged)
@@ -29,6 +30,6 @@ async def margin(
     """Price less cost of each tenant in a month, as exact decimals; the total also includes what no tenant is
     charged. Without a rate card, the price is the cost. Role finance or operator."""
     month_name = month_of(month or iso(state.clock.now())[:7])
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process, whole_month(month_name))
     report = await state.ledger_process.run(month_margin, month_name, by_adapter=by == "adapter")
-    return MarginReport.read(report | completeness(state, complete=complete))
+    return MarginReport.read(report | completeness(state, lacks, report))

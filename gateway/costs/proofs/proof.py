@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.costs.proofs.charged import as_stated, prices, wrong_amounts, wrong_quantities
-from gateway.costs.proofs.merkle import (
+from gateway.costs.merkle import (
     VERSION,
     MerkleStep,
     canonical,
@@ -23,6 +22,7 @@ from gateway.costs.proofs.merkle import (
     record_leaf,
     root_of,
 )
+from gateway.costs.proofs.charged import as_stated, prices, wrong_amounts, wrong_quantities
 
 SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 

@@ -11,6 +11,7 @@ from gateway.costs.periods import LAST_HOUR, Period, month_of
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.plausibility import storable
 from gateway.costs.rollups.set_aside import read_set_aside
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, quarantine, usage
 from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
 
@@ -32,6 +33,12 @@ def completeness(connection: Connection, month: str, within: Period) -> dict[str
     }
 
 
+def quarantined_in(ledger: Ledger, period: Period) -> int:
+    """Records of the period that no one has dismissed. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        return sum(_quarantined(connection, period).values())
+
+
 def _pending(connection: Connection, within: Period) -> int:
     """Engine-hours whose roll-up is stale."""
     hour = dirty_hours.c.hour
@@ -40,7 +47,7 @@ def _pending(connection: Connection, within: Period) -> int:
 
 
 def _quarantined(connection: Connection, period: Period) -> dict[str, int]:
-    """Records of a month that no one has dismissed, by reason. One with an impossible time counts where it
+    """Records of a period that no one has dismissed, by reason. One with an impossible time counts where it
     arrived."""
     c = quarantine.c
     time = case((c.ended.between(0, LAST_HOUR), c.ended), else_=c.recorded_at)

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from gateway.costs.merkle import canonical
 from gateway.costs.periods import Period, iso, month_of
-from gateway.costs.proofs.merkle import canonical
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import (
     BillCheck,

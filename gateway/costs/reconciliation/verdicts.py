@@ -14,8 +14,8 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
+from gateway.costs.merkle import canonical
 from gateway.costs.periods import iso
-from gateway.costs.proofs.merkle import canonical
 from gateway.units import NANO, decimal_of
 
 _DIGITS = 8

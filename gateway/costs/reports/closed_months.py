@@ -19,8 +19,8 @@ from gateway.costs.closing.preview import preview, settlement_now
 from gateway.costs.closing.requests import read_request
 from gateway.costs.credits.store import first_open_credit
 from gateway.costs.manual_lines.store import first_open_line
+from gateway.costs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.periods import complete_hours, iso, month_of
-from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.proofs.proof import prove, version_of
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import bill_findings, bill_section

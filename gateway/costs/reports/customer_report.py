@@ -27,7 +27,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
 from gateway.costs.reports.recomputed import own_lines
-from gateway.costs.reports.report import ROLL_SECONDS, Question, read_report, set_apart
+from gateway.costs.reports.report import ROLL_SECONDS, Question, lists_of, read_report, set_apart
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
@@ -75,7 +75,8 @@ def customer_file(
     write = write_csv if kind == "csv" else write_parquet
     shown = [column for column in columns(report) if column.name not in _HIDDEN]
     count = write(file, shown, constants(report), rows(report))
-    return file.getvalue(), {"complete": report["complete"], "next": report["next"], "rows": count}
+    beside = {"complete": report["complete"], "next": report["next"], "lists": lists_of(report)}
+    return file.getvalue(), {**beside, "rows": count}
 
 
 def without_gpu_time(value: Any) -> Any:

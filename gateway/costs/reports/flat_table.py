@@ -11,7 +11,7 @@ from gateway.costs.cost_lines import COUNTS
 from gateway.costs.export.cells import Cell, Fixed, Row
 from gateway.costs.export.columns import PLACES, Column, Kind
 from gateway.costs.export.writers import write_csv, write_parquet
-from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.reports.report import Question, cost_report, lists_of
 from gateway.metering.ledger.ledger import Ledger
 
 FileFormat = Literal["csv", "parquet"]
@@ -29,7 +29,8 @@ def report_file(
     file = io.BytesIO()
     write = write_csv if kind == "csv" else write_parquet
     count = write(file, columns(report), constants(report), rows(report))
-    return file.getvalue(), {"complete": report["complete"], "next": report["next"], "rows": count}
+    beside = {"complete": report["complete"], "next": report["next"], "lists": lists_of(report)}
+    return file.getvalue(), {**beside, "rows": count}
 
 
 def columns(report: dict[str, Any]) -> list[Column]:

@@ -111,11 +111,17 @@ def report_text(
 
 
 def set_apart(report: dict[str, Any]) -> dict[str, Any]:
-    """Takes `complete` and `next` out of a report; with them, by key, the ids of the `keys` in its rows."""
-    beside = {name: report.pop(name) for name in ("complete", "next")}
+    """Takes `complete` and `next` out of a report; with them, by key, the ids of the `keys` in its rows, and
+    the `lists` of what its figures lack."""
+    beside = {name: report.pop(name) for name in ("complete", "next")} | {"lists": lists_of(report)}
     if "key" in report["by"]:
         beside["keys"] = sorted({row["key"] for row in report["rows"]} - {"", OTHER})
     return beside
+
+
+def lists_of(report: dict[str, Any]) -> dict[str, Any]:
+    """What a report lists of what its figures lack."""
+    return {name: report[name] for name in ("set_aside", "missing_prices") if report.get(name)}
 
 
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:

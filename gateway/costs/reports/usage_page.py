@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 import orjson
 
+from gateway.costs.merkle import WITHHELD_FIELDS
 from gateway.costs.owner import Owner
-from gateway.costs.proofs.merkle import WITHHELD_FIELDS
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from gateway.costs.merkle import digest
 from gateway.costs.periods import Period, month_of
-from gateway.costs.proofs.merkle import digest
 from gateway.metering.ledger.schema import period_residency, periods, residency_spans
 from gateway.units import HOUR, MilliHours, hours_text, total
 

@@ -77,7 +77,7 @@ async def statement(
             "invalid_value", f"by: {by[:40]!r} is not one of {', '.join(DIMENSIONS)}.", param="by"
         )
     process = ledger_process_of(state, key)
-    complete = await refresh(state, process)
+    lacks = await refresh(state, process)
     await require_own_month(state, key, month)
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
@@ -89,7 +89,7 @@ async def statement(
             number=number,
             issuer=state.settings.issuer,
             now=now,
-            complete=completeness(state, complete=complete)["complete"],
+            complete=completeness(state, lacks)["complete"],
             known=known,
             currency=currency,
             for_tenant=key.own_tenant is not None,

@@ -22,8 +22,8 @@ from gateway.costs.closing.period_hash import (
     settlement_of,
     sums_of_records,
 )
+from gateway.costs.merkle import digest, header_hash
 from gateway.costs.periods import iso, month_of
-from gateway.costs.proofs.merkle import digest, header_hash
 from gateway.costs.proofs.proof import SUMS, ProofCheck, in_order, tenants_root, version_of
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.daily_sums import differing_sums

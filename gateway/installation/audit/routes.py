@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from gateway.api.admin_requests import Managed, Operator
-from gateway.api.dependencies import Manager, StateDep
+from gateway.api.admin_requests import Audited, OwnAudit
+from gateway.api.dependencies import AuditReader, StateDep
 from gateway.api.finance_requests import position, token
 from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
@@ -21,7 +21,7 @@ from gateway.operations.state import State
 from gateway.schemas.base import Json
 from gateway.tenants.directory import PERSON, TENANT_ROLES
 
-router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Managed])
+router = APIRouter(prefix="/audit", tags=["audit"])
 
 _LARGEST = 1 << 63
 _OWN_DETAILS = frozenset(
@@ -39,11 +39,11 @@ Text = Annotated[
 Time = Annotated[str | None, Query(max_length=60, description="ISO 8601, UTC.")]
 
 
-@router.get("")
+@router.get("", dependencies=[OwnAudit])
 async def show(
     *,
     state: StateDep,
-    authority: Manager,
+    authority: AuditReader,
     subject: Text = None,
     actor: Text = None,
     action: Text = None,
@@ -70,7 +70,7 @@ async def show(
     return AuditPage(data=tuple(shown(state, entry) for entry in page), next=more, complete=complete)
 
 
-@router.get("/requests/{request_id}", dependencies=[Operator])
+@router.get("/requests/{request_id}", dependencies=[Audited])
 async def show_request(
     state: StateDep,
     request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],

@@ -11,7 +11,7 @@ from gateway.schemas.options import Option
 from gateway.tenants.schemas.terms import KeyTerms
 from gateway.tenants.terms import Budget, Limits, Priority, Scopes
 
-KeyRole = Literal["tenant", "tenant-admin", "operator", "finance", "engine", "metrics"]
+KeyRole = Literal["tenant", "tenant-admin", "operator", "finance", "auditor", "engine", "metrics"]
 _WHEN = "When it expires: 90d, 24h, or a date such as 2027-06-30 (its start, UTC)."
 Moment = Annotated[str, Field(max_length=64, examples=["90d"])]
 
@@ -20,6 +20,7 @@ _ROLES = {
     "tenant-admin": "tenant-admin: also manages its tenant's adapters and keys",
     "operator": "operator: everything",
     "finance": "finance: prices, costs, months",
+    "auditor": "auditor: reads costs, months and the audit log",
     "engine": "engine: one GPU host",
     "metrics": "metrics: reads /metrics",
 }

@@ -22,7 +22,7 @@ reached.
 """
 
 _COLUMNS: Final = (
-    *(Role.TENANT, Role.TENANT_ADMIN, Role.OPERATOR, Role.FINANCE),
+    *(Role.TENANT, Role.TENANT_ADMIN, Role.OPERATOR, Role.FINANCE, Role.AUDITOR),
     *(Role.ENGINE, Role.METRICS, Role.ENROLMENT),
 )
 _CONFINED: Final = TENANT_ROLES | {Role.ENGINE}

@@ -9,4 +9,6 @@ from gateway.console.visit import ALL, Entry, Route
 from gateway.tenants.directory import Role
 
 ROUTES: Final[tuple[Route, ...]] = (*costs.ROUTES, *months.ROUTES, *prices.ROUTES, *budgets.ROUTES)
-ENTRIES: Final[tuple[Entry, ...]] = (Entry("Money", "/money", ALL, "money", frozenset({Role.FINANCE})),)
+ENTRIES: Final[tuple[Entry, ...]] = (
+    Entry("Money", "/money", ALL, "money", frozenset({Role.FINANCE, Role.AUDITOR})),
+)

@@ -23,7 +23,7 @@ from gateway.console.pages.money.shared import (
     utilisation_by_day,
 )
 from gateway.console.tables import Cell, Column
-from gateway.console.visit import STAFF, Route, Visit
+from gateway.console.visit import BOOKS, Route, Visit
 from gateway.costs.closing.schemas import Month
 from gateway.costs.margins.schemas import MarginReport
 from gateway.costs.reports.schemas.costs import CostReport, CostRow
@@ -253,6 +253,6 @@ async def margin(visit: Visit) -> Response:
 
 ROUTES = (
     Route("/money", overview, slow=True),
-    Route("/money/utilisation", utilisation, STAFF, slow=True),
-    Route("/money/margin", margin, STAFF, slow=True),
+    Route("/money/utilisation", utilisation, BOOKS, slow=True),
+    Route("/money/margin", margin, BOOKS, slow=True),
 )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gateway.console.api_client import ApiError
 from gateway.console.pages.money.shared import cents, month_name, short_seal, tabs
 from gateway.console.tables import Cell, Column
-from gateway.console.visit import STAFF, Forwarded, Route, Visit
+from gateway.console.visit import BOOKS, STAFF, Forwarded, Route, Visit
 from gateway.costs.closing.schemas import (
     ClosingPreview,
     Month,
@@ -224,10 +224,10 @@ def _verdict(check: TokenCheck) -> Cell:
 ROUTES = (
     Route("/money/months", months),
     Route("/money/months/{month}", month, slow=True),
-    Route("/money/months/{month}/progress", progress, STAFF),
+    Route("/money/months/{month}/progress", progress, BOOKS),
     Route("/money/months/{month}/close", close, STAFF, "POST"),
-    Route("/money/months/{month}/verify", verify, STAFF, "POST"),
-    Route("/money/months/{month}/reconciliation", reconciliation, STAFF, slow=True),
+    Route("/money/months/{month}/verify", verify, BOOKS, "POST"),
+    Route("/money/months/{month}/reconciliation", reconciliation, BOOKS, slow=True),
     Route("/money/months/{month}/export", export),
     Route("/money/months/{month}/statements/{tenant}", statement),
     Route("/money/months/{month}/proofs/{tenant}", proof),

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.money.shared import month_of, tabs
 from gateway.console.tables import Cell, Column
-from gateway.console.visit import STAFF, Route, Visit
+from gateway.console.visit import BOOKS, STAFF, Route, Visit
 from gateway.costs.prices.schemas import AddedPrice, ExchangeRate, ListedPrice, NewExchangeRate, NewPrice
 from gateway.costs.selling.schemas import RateCards
 from gateway.fleet.engines.schemas.registration import PURCHASES
@@ -117,9 +117,9 @@ async def add_rate(visit: Visit) -> Response:
 
 
 ROUTES = (
-    Route("/money/prices", prices, STAFF),
+    Route("/money/prices", prices, BOOKS),
     Route("/money/prices", add, STAFF, "POST"),
     Route("/money/prices/rates", add_rate, STAFF, "POST"),
-    Route("/money/prices/{number:int}", show, STAFF),
+    Route("/money/prices/{number:int}", show, BOOKS),
     Route("/money/prices/{number:int}", correct, STAFF, "POST"),
 )

@@ -118,6 +118,7 @@ async def recent(visit: Visit) -> Response:
         statuses=_STATUSES,
         filters={name: query.get(name, "") for name in ("tenant", "adapter", "outcome")} | {"hours": window},
         complete=usage.complete,
+        reasons=usage.reasons,
         missing=usage.missing,
     )
 

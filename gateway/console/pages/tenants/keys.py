@@ -20,7 +20,7 @@ from gateway.tenants.schemas.terms import KeyTerms
 
 _API: Final = "/admin/v1/keys"
 _STATES: Final = {"valid": "Valid", "gone": "Revoked or expired", "all": "All"}
-_STAFF: Final = frozenset({Role.OPERATOR, Role.FINANCE, Role.METRICS})
+_STAFF: Final = frozenset({Role.OPERATOR, Role.FINANCE, Role.AUDITOR, Role.METRICS})
 """Roles of keys that the console creates, besides tenants'."""
 
 

@@ -145,8 +145,7 @@ async def _spend(visit: Visit, name: str, path: str) -> Json:
         "forecast": rows.forecast(ahead, name),
         "prepaid": prepaid if prepaid and (prepaid.opening, prepaid.granted) != ("0.00", "0.00") else None,
         "currency": currency,
-        "complete": costs.complete and month.complete,
-        "missing": month.missing,
+        "incomplete": costs if month.complete else month,
     }
 
 

@@ -41,7 +41,7 @@ async def forecast(
     for the installation and by tenant. A tenant's key sees what it is charged: with a rate card
     (`priced_by`), the price of the tokens, before free allowance, minimum and discounts, and no budget."""
     now, process = state.clock.now(), ledger_process_of(state, key)
-    complete = await refresh(state, process)
+    lacks = await refresh(state, process)
     try:
         report = await process.run(
             forecast_report,
@@ -54,7 +54,7 @@ async def forecast(
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return Forecast.read(report | completeness(state, complete=complete))
+    return Forecast.read(report | completeness(state, lacks, report))
 
 
 @router.get("/anomalies", response_model_exclude_unset=True)
@@ -81,9 +81,9 @@ async def anomalies(
             "invalid_value", "idle_percent: must be above 0 and at most 100.", param="idle_percent"
         )
     bounds = Bounds(factor=Fraction(factor), idle_percent=Fraction(idle_percent))
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process)
     report = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
-    return Anomalies.read(report | completeness(state, complete=complete))
+    return Anomalies.read(report | completeness(state, lacks, report))
 
 
 @router.get("/alerts", response_model_exclude_unset=True)

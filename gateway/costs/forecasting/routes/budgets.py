@@ -22,7 +22,7 @@ async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Te
     """The budgets of a month (default: this month), and how it stands against them. A tenant's
     key sees none for months in which a rate card sets what it is charged."""
     now, process = state.clock.now(), ledger_process_of(state, key)
-    complete = await refresh(state, process)
+    lacks = await refresh(state, process)
     try:
         report = await process.run(
             budget_report,
@@ -33,7 +33,7 @@ async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Te
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    return Budgets.read(report | completeness(state, complete=complete))
+    return Budgets.read(report | completeness(state, lacks, report))
 
 
 @router.put("", response_model_exclude_unset=True)

@@ -48,9 +48,9 @@ async def reconciliation(
     Role finance or operator. Reads the month's records."""
     now = state.clock.now()
     name = month_of(month or iso(now)[:7])
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process)
     report = await state.ledger_process.aside().run(reconcile, name, tolerance=Fraction(tolerance), now=now)
-    return Reconciliation.read(report | completeness(state, complete=complete))
+    return Reconciliation.read(report | completeness(state, lacks, report))
 
 
 @router.get("/reconciliation/acceptances", response_model_exclude_unset=True)

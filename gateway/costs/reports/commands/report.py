@@ -155,7 +155,7 @@ def _file(session: Session, params: Json, output: Path | None) -> None:
             "bytes": saved.size,
             "rows": saved.rows,
             "format": params["format"],
-            **completeness.model_dump(exclude_none=True),
+            **completeness.model_dump(exclude_defaults=True),
         }
         session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
     note_incomplete(completeness)

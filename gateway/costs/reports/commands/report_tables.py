@@ -32,7 +32,7 @@ _COUNTS = {
     "cached_tokens": "of which cached",
     "completion_tokens": "output",
 }
-_COUNTED = {"delivered", "retry waste", "corrections"}
+_COUNTED = {"delivered", "delivered so far", "retry waste", "corrections"}
 _STATES = {"open": "still open", "closing": "being closed", "closed": "closed"}
 _BASES = {"posted": "as posted", "as known now": "as known now"}
 _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
@@ -41,7 +41,7 @@ _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
 def show_report(report: CostReport, *, unit_prices: bool = False) -> None:
     """Tables to stdout; remarks about them to stderr. `unit_prices`: also the cost of a million tokens."""
     note(_heading(report))
-    parts = {"delivered": report.totals} | {
+    parts = {"delivered" if report.complete else "delivered so far": report.totals} | {
         label: part.totals for label, part in _parts(report) if part.rows or part.totals.requests
     }
     if not report.rows and len(parts) == 1:
@@ -92,7 +92,7 @@ def _main(report: CostReport, parts: dict[str, Figures]) -> None:
         names.append([label, *blank])
         counts.append(_counts(figures) if label in _COUNTED else [""] * len(_COUNTS))
     if overall is not None:
-        names.append(["total", *blank])
+        names.append(["total" if report.complete else "total so far", *blank])
         counts.append([""] * len(_COUNTS))
     heads, columns = [*_COUNTS.values(), f"cost{currency}"], [costs]
     if any(figures.gpu_hours is not None for figures in parts.values()):

@@ -37,11 +37,11 @@ async def compare(
     now = state.clock.now()
     month_name = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
     month_of(month_name)
-    complete = await refresh(state, state.ledger_process)
+    lacks = await refresh(state, state.ledger_process, whole_month(month_name))
     try:
         report = await state.ledger_process.run(
             compare_month, month_name, gpu_types=tuple(gpu_type), reference=reference, now=now
         )
     except CompareError as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
-    return Comparison.read(report | completeness(state, complete=complete))
+    return Comparison.read(report | completeness(state, lacks, report))

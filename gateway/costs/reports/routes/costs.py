@@ -42,7 +42,7 @@ from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.costs.reports.schemas.costs import CostReport
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness, completeness_headers
+from gateway.operations.ledger_refresh import completeness, completeness_headers, lacking
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
@@ -129,7 +129,9 @@ async def costs(
         owner = owner_of(state, key)
         make = report_text if owner is None else partial(customer_text, owner=owner)
         text, beside = await _run(state, key, make, question, currency=currency)
-        beside |= completeness(state, complete=beside["complete"] and flushed)
+        beside |= completeness(
+            state, lacking(flushed=flushed, rolled=beside["complete"]), beside.pop("lists")
+        )
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         if (keys := beside.pop("keys", None)) is not None:
             beside["key_labels"] = _labels(state, keys)
@@ -173,7 +175,7 @@ async def _file(
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)
     headers = {
-        **completeness_headers(state, complete=beside["complete"] and flushed),
+        **completeness_headers(state, lacking(flushed=flushed, rolled=beside["complete"]), beside["lists"]),
         "x-florin-rows": str(beside["rows"]),
     }
     if beside["next"] is not None:

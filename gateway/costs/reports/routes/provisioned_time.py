@@ -26,7 +26,7 @@ from gateway.costs.reports.provisioned_time import hours_page, sightings_page
 from gateway.costs.reports.schemas.provisioned_time import EngineHours, Sightings
 from gateway.costs.rollups.attribution import BRIDGED
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness
+from gateway.operations.ledger_refresh import completeness, lacking
 
 router = APIRouter(prefix="/provisioned-time", route_class=Tagged)
 
@@ -100,7 +100,7 @@ async def hours(
             "from": iso(within.start),
             "to": iso(within.end),
             "next": None if last is None else token([str(part) for part in last]),
-            **completeness(state, complete=complete and flushed),
+            **completeness(state, lacking(flushed=flushed, rolled=complete)),
         }
     )
 

@@ -33,7 +33,7 @@ from gateway.costs.reports.schemas.usage import RequestCost, RequestUsage, Usage
 from gateway.costs.reports.usage_page import request_page, usage_page
 from gateway.errors import FlorinError
 from gateway.metering.records import Outcome
-from gateway.operations.ledger_refresh import completeness
+from gateway.operations.ledger_refresh import completeness, lacking
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -65,7 +65,7 @@ async def usage(
     `complete` is false while records are still arriving in the ledger. A tenant's key sees the requests that
     began after its tenant was added."""
     within = period_of(start, to, month, state.clock.now(), zone_of(timezone))
-    complete = await state.meter.flush()
+    flushed = await state.meter.flush()
     [*tenants] = set(await known_tenants_of(state, key, tenant))
     position = None if after is None else position_of(after)
     make_page = partial(
@@ -88,7 +88,7 @@ async def usage(
         page,
         **{"from": iso(within.start), "to": iso(within.end)},
         next=None if last is None else token_of(*last),
-        **completeness(state, complete=complete),
+        **completeness(state, lacking(flushed=flushed)),
     )
 
 
@@ -102,7 +102,7 @@ async def request_usage(
     """The usage records of one request: one for each attempt, in order. A tenant's key hears of others'
     requests what it hears of those that never were. `complete` is false while records are still arriving in
     the ledger, which takes a second or two."""
-    complete = await state.meter.flush()
+    flushed = await state.meter.flush()
     owner = owner_of(state, key)
     make_page = partial(request_page, request_id=request_id, owner=owner)
     if owner is not None:
@@ -111,7 +111,7 @@ async def request_usage(
         page, count = await asyncio.to_thread(make_page, state.ledger)
     if not count:
         raise FlorinError("not_found", unknown_request(request_id))
-    return rendered(page, request_id=request_id, complete=complete)
+    return rendered(page, request_id=request_id, **completeness(state, lacking(flushed=flushed)))
 
 
 @router.get("/usage/{request_id}/cost", response_model_exclude_unset=True)
@@ -123,12 +123,12 @@ async def cost_of_request(
 ) -> RequestCost:
     """What one request cost: its shares of the engine-hours in which it ran, exactly as they are in the cost
     report. A tenant's key hears of its own requests, without GPU time."""
-    complete = await state.meter.flush()
+    flushed = await state.meter.flush()
     process = ledger_process_of(state, key)
     cost = await process.run(request_cost, request_id, owner=owner_of(state, key), now=state.clock.now())
     if cost is None:
         raise FlorinError("not_found", unknown_request(request_id))
-    return RequestCost.read(cost | {"complete": complete})
+    return RequestCost.read(cost | completeness(state, lacking(flushed=flushed)))
 
 
 def unknown_request(request_id: str) -> str:

@@ -9,8 +9,8 @@ from gateway.costs.allocation import AllocationPolicy, allocate
 from gateway.costs.closing.documents import TenantStatement
 from gateway.costs.closing.settlement import settle
 from gateway.costs.cost_lines import CostLine
+from gateway.costs.merkle import canonical
 from gateway.costs.policies.terms import MonthAllocation
-from gateway.costs.proofs.merkle import canonical
 from gateway.units import CENT, amount_text
 
 NOTHING = MonthAllocation()

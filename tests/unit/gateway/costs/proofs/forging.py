@@ -7,7 +7,7 @@ import runpy
 from fractions import Fraction
 from pathlib import Path
 
-from gateway.costs.proofs.merkle import MerkleStep, canonical, climb, header_hash, leaf_hash
+from gateway.costs.merkle import MerkleStep, canonical, climb, header_hash, leaf_hash
 from gateway.costs.proofs.proof import verify_proof
 from gateway.costs.reports.closed_months import covered_page, proof_of
 from gateway.units import cents_of, decimal_of, rounded, step_of, units_of

@@ -5,7 +5,7 @@ import runpy
 
 import pytest
 
-from gateway.costs.proofs.merkle import canonical, header_hash, leaf_hash, record_content, root_of
+from gateway.costs.merkle import canonical, header_hash, leaf_hash, record_content, root_of
 from gateway.costs.proofs.proof import ProofError, prove, tenants_root, verify_proof
 from tests.property.test_merkle import statement
 from tests.unit.gateway.costs.proofs.test_charged import VERIFIER

@@ -11,8 +11,8 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, records
 from gateway.costs.cost_lines import SUMS
+from gateway.costs.merkle import canonical, leaf_hash, record_leaf
 from gateway.costs.periods import month_of
-from gateway.costs.proofs.merkle import canonical, leaf_hash, record_leaf
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.part_sources import SeveralDimensionsError
 from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES, parts_of

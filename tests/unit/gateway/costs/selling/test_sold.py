@@ -11,7 +11,7 @@ from sqlalchemy import select, text, update
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import settlement_now
 from gateway.costs.margins.margin import month_margin
-from gateway.costs.proofs.merkle import RECORD_FIELDS
+from gateway.costs.merkle import RECORD_FIELDS
 from gateway.costs.proofs.proof import public, verify_proof
 from gateway.costs.reports.closed_months import covered_page, proof_of
 from gateway.costs.selling.invoices import Invoice

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, exists, insert, select, text, update
 
 from gateway.costs.closing.closing import GRACE, close
-from gateway.costs.proofs.merkle import canonical, digest, header_hash
+from gateway.costs.merkle import canonical, digest, header_hash
 from gateway.costs.verification.verify import NotClosedError, verify
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.schema import (

@@ -14,7 +14,7 @@ NOW = 1_800_000_000
 RULES: dict[str, Any] = {
     "oidc_issuer": "https://id.example.com",
     "oidc_client_id": "florin",
-    "oidc_roles": "admins=tenant-admin, bolts=tenant:bolt, ops=operator, a=b=finance",
+    "oidc_roles": "admins=tenant-admin, bolts=tenant:bolt, ops=operator, a=b=finance, examiners=auditor",
 }
 
 
@@ -29,6 +29,7 @@ def person(claims: dict[str, Any], **settings: Any):
         ({"groups": ["ops"]}, {}, ("oidc:u", "operator", "")),
         ({"groups": ["admins", "a=b", "ops"]}, {}, ("oidc:u", "operator", "")),
         ({"groups": ["admins", "a=b"]}, {}, ("oidc:u", "finance", "")),
+        ({"groups": ["admins", "examiners"]}, {}, ("oidc:u", "auditor", "")),
         ({"groups": "bolts"}, {}, ("oidc@bolt:u", "tenant", "bolt")),
         ({"groups": ["bolts"], "org": "acme"}, {"oidc_tenant_claim": "org"}, ("oidc@bolt:u", "tenant", "bolt")),
         ({"groups": ["admins"], "org": "acme"}, {"oidc_tenant_claim": "org"}, ("oidc@acme:u", "tenant-admin", "acme")),

@@ -17,7 +17,7 @@ from gateway.costs.closing.documents import (
     Totals,
 )
 from gateway.costs.closing.schemas import ClosingPreview, Month, PreviewedStatement, StatementSums
-from gateway.costs.proofs.merkle import header_hash
+from gateway.costs.merkle import header_hash
 from gateway.costs.proofs.proof import prove, tenants_root
 from gateway.schemas.finance import UsageRecord
 from tests.property.test_merkle import statement
