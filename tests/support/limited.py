@@ -141,7 +141,7 @@ class Workers:
         """What the store has of each of the subject's counters: one share for each, of that counter alone."""
         scopes = scopes_of(self.tenant, self.key, None)
         divided = [(scope.subject("ann", ""), None, scope.allowance) for scope in scopes]
-        rows = [*standing(self.directory), *divided]
+        rows = [*standing(self.directory, lambda tenant: tenant.budget), *divided]
         allowance = next(terms for name, _, terms in rows if name == subject)
         flows = allowance.flows(self.ms * 1000)
         looks = [(subject, (flow,), (limit,)) for flow, limit in zip(flows, allowance.limits, strict=True)]

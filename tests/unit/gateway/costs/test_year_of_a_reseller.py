@@ -190,7 +190,13 @@ def charges_of(charges):
                     each["adapter"]: int(outsider.Fraction(each["hours"]) * 1000) for each in line["adapters"]
                 }
                 what = line["sku"], hours
-            case "batch_discount" | "discount" | "minimum":
+            case "batch_discount":  # stated by line; the accountant has their sum
+                what = line["sku"].partition("/")[0], None
+                if lines and lines[-1][:2] == what:
+                    exact, cents = exact + lines[-1][2], line["amount_cents"] + lines[-1][3]
+                    lines[-1] = (*what, exact, cents)
+                    continue
+            case "discount" | "minimum":
                 what = line["sku"], None
             case _:
                 what = line["sku"], (line["tokens"], line["free_tokens"])

@@ -11,8 +11,9 @@ from gateway.costs.closing.preview import settlement_now
 from gateway.costs.events.event_pages import NotClosedError, charge_events
 from gateway.costs.export.files import Order
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.selling.invoices import Invoice, add_invoice
+from gateway.costs.selling.invoices import Invoice
 from gateway.costs.statement.charge_rows import export_charges
+from gateway.costs.statement.issuing import issue
 from gateway.costs.statement.page import statement_csv
 from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, close_october, fill
 
@@ -69,7 +70,7 @@ def test_quantity_times_unit_price_is_the_amount(sold, tmp_path):
 
 def test_the_tax_on_an_invoice_is_a_row_of_the_file_and_of_the_statement(sold, tmp_path):
     close_october(sold)
-    add_invoice(sold, INVOICE)
+    issue(sold, INVOICE, issuer="Nordlicht GmbH")
     rows = [row for row in charges(sold, tmp_path) if row["tenant"] == "acme"]
     assert {row["invoice"] for row in rows} == {"2026-0117"}
     [tax] = [row for row in rows if row["line"] == "tax"]
@@ -86,7 +87,7 @@ def test_events_of_charges_have_the_same_ids_and_amounts_each_time(sold, tmp_pat
         charge_events(sold, "2026-10", source="florin/test")
     close_october(sold)
     events = charge_events(sold, "2026-10", source="florin/test")
-    add_invoice(sold, INVOICE)
+    issue(sold, INVOICE, issuer="Nordlicht GmbH")
     assert charge_events(sold, "2026-10", source="florin/test") == events
     assert len({event["id"] for event in events}) == len(events)
     rows = charges(sold, tmp_path, replace(ORDER, tenants=("acme",)))

@@ -13,6 +13,7 @@ from gateway.costs.calibration.store import add_calibration
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.requests import request_or_approve
 from gateway.costs.commitments.commitment_store import add_commitment
+from gateway.costs.credits.store import add_grant
 from gateway.costs.manual_lines.store import request_line
 from gateway.costs.policies.standing import set_policy
 from gateway.costs.reconciliation.acceptances import accept
@@ -28,6 +29,7 @@ from gateway.metering.ledger.schema import dirty_hours, quarantine
 from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate, put
 from tests.unit.gateway.costs import billed
+from tests.unit.gateway.costs.credits.test_credits import grant
 from tests.unit.gateway.costs.manual_lines.lines import line
 from tests.unit.gateway.costs.selling.cards import sell
 
@@ -59,6 +61,7 @@ def fill(ledger: Ledger) -> None:
     request_line(
         ledger, line("credit", 100, requested_at=NOW, requested_by=ACTOR), approved=True, actor=ACTOR
     )
+    add_grant(ledger, grant(begins=MONTH), actor=ACTOR)
     request_or_approve(ledger, MONTH, "{}", **by)
     put(
         ledger, quarantine, {"id": "r9", "digest": "d", "content": "{}", "recorded_at": 1, "reason": "pruned"}
