@@ -79,7 +79,7 @@ class Lifecycle:
     canaries: CanaryCounts
     keep_alives: KeepAlives
     cache_secret: bytes
-    """The installation's own. It recognises requests that engines die of, and without FLORIN_CACHE_SECRET it
+    """The installation's own. It recognizes requests that engines die of, and without FLORIN_CACHE_SECRET it
     makes the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
     tracing: Tracing | None = None
     """None: no spans are made."""

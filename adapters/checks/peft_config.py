@@ -1,7 +1,7 @@
 """Checks adapter_config.json: accepts what PEFT writes, except what vLLM refuses or ignores.
 
 vLLM honours `rank_pattern`, `alpha_pattern` and `use_rslora` as PEFT does. It refuses DoRA, biases, whole
-modules and initialisations that change the base weights. It ignores unknown fields, so those that change the
+modules and initializations that change the base weights. It ignores unknown fields, so those that change the
 meaning of the weights are refused here.
 """
 
@@ -45,7 +45,7 @@ _OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
 some write it who train a text model, and engines never look at it."""
 
 _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Accepted values of `init_lora_weights`: they initialise only the adapter; others change the base
+"""Accepted values of `init_lora_weights`: they initialize only the adapter; others change the base
 weights."""
 
 _KNOWN_SWITCHES = frozenset({"use_rslora", *_REFUSED_WHEN_SET})

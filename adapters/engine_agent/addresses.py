@@ -6,7 +6,7 @@ import contextlib
 import socket
 from urllib.parse import urlsplit
 
-ANYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not bound
+ANYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognized, not bound
 
 
 def route_to(gateway: str) -> str:

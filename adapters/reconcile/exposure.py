@@ -1,4 +1,4 @@
-"""Finds what is exposed to unauthorised access: open listeners, plain-text traffic, readable files. Used by
+"""Finds what is exposed to unauthorized access: open listeners, plain-text traffic, readable files. Used by
 `florin doctor` and at start-up. Pure, except for `of_state`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The format of the registry in Redis, which an older Florin must be able to recognise as too new."""
+"""The format of the registry in Redis, which an older Florin must be able to recognize as too new."""
 
 from __future__ import annotations
 

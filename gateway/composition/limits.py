@@ -54,7 +54,7 @@ class LimitParts:
         tenant's at its own. Raises StoreUnavailableError."""
         members = (
             self.directory.members(consumer.tenant)
-            if consumer.level == "organisation"
+            if consumer.level == "organization"
             else [tenant for tenant in (self.directory.tenants.get(consumer.tenant),) if tenant]
         )
         used = dict.fromkeys((Measure.REQUESTS, Measure.TOKENS, Measure.MONEY), 0)

@@ -221,14 +221,14 @@ CODES: dict[str, Code] = {
     "rate_limit_exceeded": Code(
         429,
         "rate_limit_exceeded",
-        "A tenant, key, organisation, adapter, end user or tag has reached its limit of requests or tokens "
+        "A tenant, key, organization, adapter, end user or tag has reached its limit of requests or tokens "
         "per minute; the message says which.",
         "Wait for `retry-after`: the request then has a place (docs/limits.md).",
     ),
     "concurrency_limit_exceeded": Code(
         429,
         "rate_limit_exceeded",
-        "A tenant, key, organisation, adapter, end user or tag has reached its limit of concurrent requests.",
+        "A tenant, key, organization, adapter, end user or tag has reached its limit of concurrent requests.",
         "Wait for `retry-after`, and send fewer requests at a time.",
     ),
     "budget_exhausted": Code(

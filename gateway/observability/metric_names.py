@@ -124,7 +124,7 @@ METRICS: Final[dict[str, str]] = {
     "florin_failed_keys_total": "Unknown keys, tokens and sign-in links, by answer: `401`, or `429` for an "
     "address that has sent too many.",
     "florin_limit_refusals_total": "Requests refused because of a limit or budget, by tenant, limit (such "
-    "as `tokens_per_minute`), level (`tenant`, `key`, `organisation`, `adapter`, `end user`, `tag`, "
+    "as `tokens_per_minute`), level (`tenant`, `key`, `organization`, `adapter`, `end user`, `tag`, "
     "`session`; `request` for limits of one request), and whether it is in shadow and refused nothing.",
     "florin_batch_lines_total": "Lines of batches, by result: `completed`, `failed`, `preempted` (its "
     "seat was given to a request that waited; it runs again).",

@@ -1,7 +1,7 @@
-"""Recognises plain events of a stream, those that only add text, by their bytes: without parsing JSON.
+"""Recognizes plain events of a stream, those that only add text, by their bytes: without parsing JSON.
 
 `learn` takes an event that was parsed and serializes it again, with marks in place of its text and its token
-counts. A later event is recognised only if it has exactly the bytes between the marks, a JSON string for the
+counts. A later event is recognized only if it has exactly the bytes between the marks, a JSON string for the
 text and JSON integers for the counts. So it differs from the parsed event in these values alone. What looks
 like JSON within the text cannot be mistaken for it: quotes within a string are escaped.
 

@@ -1,4 +1,4 @@
-"""Recognises identical requests, to find those that kill engines."""
+"""Recognizes identical requests, to find those that kill engines."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ class StreamRewriter:
     def _tokens(self, choices: Any, usage: Any) -> None:
         """Check and count an event with choices. Raises MalformedError.
 
-        Nearly every event is a single token in the middle of a response, which `plain` recognises quickly."""
+        Nearly every event is a single token in the middle of a response, which `plain` recognizes quickly."""
         try:
             choice = choices[0]
             plain = (

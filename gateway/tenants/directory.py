@@ -89,8 +89,8 @@ class Tenant:
     """Its requests are refused once its prepaid credits are used up."""
     timezone: str = "UTC"
     """In which the periods of its limits begin."""
-    organisation: str = ""
-    """The tenant whose limits of level `organisation` apply to its requests, too."""
+    organization: str = ""
+    """The tenant whose limits of level `organization` apply to its requests, too."""
     suspended: int | None = None
     """Since when its requests are refused, Unix microseconds, UTC; None: they are served."""
 
@@ -307,13 +307,13 @@ class Directory:
         known = self.tenants.get(key.tenant)
         return (known.cost_centre or None) if known else None
 
-    def organisation(self, tenant: Tenant) -> Tenant | None:
-        """The tenant whose limits of level `organisation` count this one's requests, too."""
-        return self.tenants.get(tenant.organisation or tenant.name)
+    def organization(self, tenant: Tenant) -> Tenant | None:
+        """The tenant whose limits of level `organization` count this one's requests, too."""
+        return self.tenants.get(tenant.organization or tenant.name)
 
-    def members(self, organisation: str) -> list[Tenant]:
-        """The tenants of an organisation, itself included."""
-        return [t for t in self.tenants.values() if organisation in (t.name, t.organisation)]
+    def members(self, organization: str) -> list[Tenant]:
+        """The tenants of an organization, itself included."""
+        return [t for t in self.tenants.values() if organization in (t.name, t.organization)]
 
     def suspended(self, tenant: str) -> bool:
         record = self.tenants.get(tenant)

@@ -34,8 +34,8 @@ class Priority(StrEnum):
 class Level(StrEnum):
     """Whose requests a limit of a tenant or of a key counts together, other than all of its own."""
 
-    ORGANISATION = "organisation"
-    """Those of the tenants that name this one as their organisation, and its own."""
+    ORGANIZATION = "organization"
+    """Those of the tenants that name this one as their organization, and its own."""
     KEY = "key"
     ADAPTER = "adapter"
     USER = "user"

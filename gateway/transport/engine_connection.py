@@ -242,7 +242,7 @@ class EngineConnection(asyncio.Protocol):
             self._fail(EngineConnectionError("the engine sent data without a request"))
             return
         first = not (self.status or self._overhead)
-        if not (first and self._recognised(data)):
+        if not (first and self._recognized(data)):
             self._overhead += len(data)
             try:
                 self._parser.feed_data(data)
@@ -269,7 +269,7 @@ class EngineConnection(asyncio.Protocol):
             self._transport.pause_reading()
         self._notify()
 
-    def _recognised(self, data: bytes) -> bool:
+    def _recognized(self, data: bytes) -> bool:
         """Whether it is a whole response whose head is known."""
         body = None if self._repeated is None else self._repeated.body(data)
         if body is None:

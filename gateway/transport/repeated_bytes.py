@@ -1,8 +1,8 @@
-"""How a connection recognises a head that it has parsed before.
+"""How a connection recognizes a head that it has parsed before.
 
 A client's requests on one connection usually differ in their bodies and `Content-Length` only, and so do an
 engine's responses. So a head that llhttp has parsed once need not be parsed again: `RepeatedBytes` compares
-bytes and reads one number. Whatever it does not recognise goes to the parser.
+bytes and reads one number. Whatever it does not recognize goes to the parser.
 """
 
 from __future__ import annotations

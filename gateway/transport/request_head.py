@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.1 request, and how its connection recognises the same one again."""
+"""The head of an HTTP/1.1 request, and how its connection recognizes the same one again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The baseline: a FastAPI app that does nothing but relay.
 
-It is optimised to be a fair baseline: uvicorn with uvloop and httptools, one unlimited aiohttp pool, orjson,
+It is optimized to be a fair baseline: uvicorn with uvloop and httptools, one unlimited aiohttp pool, orjson,
 no middleware, no access log, upstream bytes passed on as they arrive.
 """
 

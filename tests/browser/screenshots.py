@@ -32,7 +32,7 @@ SHOTS = {
     "tenant": ("operator", "/tenants/acme"),
     "account": ("acme", "/account"),
     "costs": ("finance", "/money?month=2026-10"),
-    "utilisation": ("finance", "/money/utilisation?month=2026-10"),
+    "utilization": ("finance", "/money/utilization?month=2026-10"),
     "month": ("finance", "/money/months/2026-10"),
     "health": ("operator", "/health"),
 }

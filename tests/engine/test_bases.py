@@ -26,7 +26,7 @@ from tests.engine.conftest import SETTINGS, add_tenant, register, unload_all
 from tests.support.harness import Gateway, running_gateway
 
 HERE = Path(__file__).parent
-MAKER, QUANTISER = HERE / "tiny_bases.py", HERE / "quantised.py"
+MAKER, QUANTIZER = HERE / "tiny_bases.py", HERE / "quantized.py"
 PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 TOKENS = 12
 EXTRA = {
@@ -34,10 +34,10 @@ EXTRA = {
     "bert": ("--runner", "pooling"),
     **dict.fromkeys(("awq", "gptq", "w4a16"), ("--dtype", "bfloat16")),
 }
-"""Flags of single bases: no image is sent, since preparing one needs torchvision; kernels for quantised weights
+"""Flags of single bases: no image is sent, since preparing one needs torchvision; kernels for quantized weights
 take 16 bits."""
-QUANTISED = ("awq", "gptq", "w4a16")
-ONLY_LONG = ("gpt-oss", "granite", "qwen2.5-vl", "bert", *QUANTISED)
+QUANTIZED = ("awq", "gptq", "w4a16")
+ONLY_LONG = ("gpt-oss", "granite", "qwen2.5-vl", "bert", *QUANTIZED)
 """An engine's start each. The short form serves a mixture of experts here, a base that embeds in test_embeddings.py, and one
 with vision in test_vision.py."""
 
@@ -77,7 +77,7 @@ def base(
         subprocess.run(command, check=True, capture_output=True, env=engine_environ())
 
     # The base, its adapters and PEFT's answers: made once per machine.
-    key = digest(MAKER.read_bytes(), QUANTISER.read_bytes(), str(demo_model.base))
+    key = digest(MAKER.read_bytes(), QUANTIZER.read_bytes(), str(demo_model.base))
     made = built(f"tiny-base-{name}-{key}", make)
     manifest = json.loads((made / "manifest.json").read_text())
     model = made / manifest["directory"]
@@ -117,7 +117,7 @@ async def ask(gateway: Gateway, base: Base, model: str, prompt: str) -> httpx2.R
 
 
 async def check_answers(gateway: Gateway, base: Base, model: str, expected: list[Any]) -> None:
-    tolerance = 0.15 if base.name in QUANTISED else 1e-3
+    tolerance = 0.15 if base.name in QUANTIZED else 1e-3
     for prompt, right in zip(PROMPTS, expected, strict=True):
         answer = await ask(gateway, base, model, prompt)
         assert answer.status_code == httpx2.codes.OK, answer.text

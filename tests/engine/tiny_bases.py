@@ -3,7 +3,7 @@ itself makes of them: `python tiny_bases.py DEMO_BASE OUT_DIR NAME`, in the engi
 
 Writes `manifest.json` last: {"directory", "answers": {adapter's directory, or "": answers}}, directories
 relative to OUT_DIR. An answer to a prompt is {"text", "logprobs"} of its greedy continuation, or a vector of
-length 1. For a quantised base, PEFT computes in float32 with the weights that the file's numbers stand for.
+length 1. For a quantized base, PEFT computes in float32 with the weights that the file's numbers stand for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from quantised import CONFIGS, quantise
+from quantized import CONFIGS, quantize
 from safetensors.torch import save_file
 from transformers import (
     AutoModel,
@@ -35,7 +35,7 @@ PROMPTS = ("When will my order arrive?", "My card is lost.", "Hello")
 """Also in test_bases.py."""
 TOKENS = 12
 DEMO = Path(sys.argv[1])
-"""The demo's base, whose tokenizer all have; its adapters lie beside it. Quantised bases are made of it: engines
+"""The demo's base, whose tokenizer all have; its adapters lie beside it. Quantized bases are made of it: engines
 compute with them in 16 bits, and a trained model is surer of its tokens than a random one."""
 RANK = 8
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -50,8 +50,8 @@ class Base:
     adapters: dict[str, dict[str, Any]]
     """Directory → settings of its LoraConfig, or "trained": a directory to take it from."""
     embeds: bool = False
-    quantised: str = ""
-    """By which method of `quantised`."""
+    quantized: str = ""
+    """By which method of `quantized`."""
 
 
 def bases(vocabulary: int) -> dict[str, Base]:
@@ -134,7 +134,7 @@ def bases(vocabulary: int) -> dict[str, Base]:
                 None,
                 AutoModelForCausalLM,
                 {"acme": {"trained": DEMO.parent / "acme"}, "bolt": {"trained": DEMO.parent / "bolt"}},
-                quantised=method,
+                quantized=method,
             )
             for method in CONFIGS
         },
@@ -143,11 +143,11 @@ def bases(vocabulary: int) -> dict[str, Base]:
 
 def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
     torch.manual_seed(len(name))
-    if base.quantised:
+    if base.quantized:
         model = base.auto.from_pretrained(DEMO, dtype=torch.float32).eval()
     else:
         model = base.auto.from_config(base.config).eval()
-    head = None if base.quantised else model.get_output_embeddings()
+    head = None if base.quantized else model.get_output_embeddings()
     if head is not None:  # what is not plain text is never the likeliest token
         texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
         odd = [
@@ -155,9 +155,9 @@ def make(name: str, base: Base, tokenizer: Any, out: Path) -> dict[str, Any]:
         ]
         head.weight.data[odd] = 0
     directory = served = out / name / "base"
-    if base.quantised:
+    if base.quantized:
         directory = out / name / "computed"
-        quantise(model, base.quantised, served)
+        quantize(model, base.quantized, served)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(served)
     say = embed if base.embeds else continued

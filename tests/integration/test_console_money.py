@@ -63,7 +63,7 @@ async def test_the_months_figures_and_a_closing_that_is_not_confirmed(gateway):
         rows = list(csv.DictReader(io.StringIO(file.text)))
         assert {row["tenant"] for row in rows} == {"acme", "bolt", "corgi"}
         assert sum(Decimal(row["cost"]) for row in rows) == Decimal("1432.1398238761")
-        assert "54.9 %" in (await analyst.get(f"/console/money/utilisation?month={MONTH}")).text
+        assert "54.9 %" in (await analyst.get(f"/console/money/utilization?month={MONTH}")).text
         assert "-1,526.01 USD" in (await analyst.get(f"/console/money/margin?month={MONTH}")).text
 
         month = await analyst.get(f"/console/money/months/{MONTH}")
@@ -76,7 +76,7 @@ async def test_the_months_figures_and_a_closing_that_is_not_confirmed(gateway):
 
 
 async def test_an_auditor_reads_the_books_and_has_no_forms(gateway):
-    pages = ("", "/months", f"/months/{MONTH}", "/utilisation", "/margin", "/prices", "/prices/1", "/budgets")
+    pages = ("", "/months", f"/months/{MONTH}", "/utilization", "/margin", "/prices", "/prices/1", "/budgets")
     async with signed_in(gateway, Role.AUDITOR) as auditor:
         assert (await auditor.get("/console")).headers["location"] == "/console/money"
         for path in (*(f"/console/money{page}" for page in pages), "/console/audit", "/console/requests"):

@@ -1,4 +1,4 @@
-"""Events that are recognised by their bytes have exactly the effect that parsing them has."""
+"""Events that are recognized by their bytes have exactly the effect that parsing them has."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_hardly_any_event_is_parsed(monkeypatch, chat, counted, include, continu
 
 
 def test_control_characters_are_written_in_one_way_only():
-    """An event is not recognised by its bytes if its text would be written differently."""
+    """An event is not recognized by its bytes if its text would be written differently."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
     for code in range(0x20):
         escapes = [b"\\u%04x" % code, b"\\u%04X" % code, orjson.dumps(chr(code))[1:-1], bytes([code])]

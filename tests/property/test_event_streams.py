@@ -45,7 +45,7 @@ def lines_of(payload: bytes, style: int) -> list[bytes]:
 
 
 @st.composite
-def serialisations(draw: st.DrawFn, payloads: list[bytes]) -> bytes:
+def serializations(draw: st.DrawFn, payloads: list[bytes]) -> bytes:
     """A valid event stream with these events, the last of which may lack its blank line."""
     mixed = draw(st.booleans())
     end = draw(st.sampled_from(ENDS))
@@ -107,11 +107,11 @@ KINDS = ["vllm", "messages", "resumed", "final"]
 
 @examples(200)
 @given(
-    stream=serialisations(CHAT),
+    stream=serializations(CHAT),
     sizes=sizes | st.lists(st.integers(0, 3), max_size=300),
     kind=st.sampled_from(KINDS),
 )
-def test_any_serialisation_cut_anywhere(stream: bytes, sizes: list[int], kind: str):
+def test_any_serialization_cut_anywhere(stream: bytes, sizes: list[int], kind: str):
     plain = b"".join(b"data: %b\n\n" % payload for payload in CHAT)
     expected, counts = played([plain], kind)
     assert counts[0]

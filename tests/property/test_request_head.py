@@ -1,4 +1,4 @@
-"""A connection that recognises repeated heads reads every request as llhttp alone does."""
+"""A connection that recognizes repeated heads reads every request as llhttp alone does."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def request(lines: list[tuple[str, str]], body: bytes) -> bytes:
 
 
 @given(headers, st.sampled_from([b"", b"{}", b"{}{}", b"\r\n"]), st.data())
-def test_recognised_request_is_what_llhttp_reads(
+def test_recognized_request_is_what_llhttp_reads(
     lines: list[tuple[str, str]], body: bytes, data: st.DataObject
 ):
     first = request(lines, body)
@@ -101,7 +101,7 @@ def test_recognised_request_is_what_llhttp_reads(
 
 
 @given(st.binary(max_size=2000))
-def test_same_head_with_another_body_is_recognised(body: bytes):
+def test_same_head_with_another_body_is_recognized(body: bytes):
     repeated = learn(HEAD + b"{}")
     assert repeated is not None
     assert repeated.body(HEAD.replace(b": 2\r", b": %d\r" % len(body)) + body) == body

@@ -1,4 +1,4 @@
-"""A response whose head is recognised is what the parser would have read."""
+"""A response whose head is recognized is what the parser would have read."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def response(status: str, lines: list[tuple[str, str]], body: bytes) -> bytes:
     return f"HTTP/1.1 {status}\r\n{text}\r\n".encode() + body
 
 
-def read_all(*responses: bytes, recognises: bool) -> list[Reading]:
+def read_all(*responses: bytes, recognizes: bool) -> list[Reading]:
     """What one connection reads, up to the first response after which it cannot be used again."""
 
     async def run() -> list[Reading]:
         connection = EngineConnection()
-        connection._lessons = LESSONS if recognises else 0
+        connection._lessons = LESSONS if recognizes else 0
         connection.connection_made(Wire())
         readings = []
         for data in responses:
@@ -72,7 +72,7 @@ def read_all(*responses: bytes, recognises: bool) -> list[Reading]:
     st.sampled_from([b"", b"{}", b"{}{}", b"\r\n"]),
     st.data(),
 )
-def test_recognised_response_is_what_llhttp_reads(
+def test_recognized_response_is_what_llhttp_reads(
     status: str, lines: list[tuple[str, str]], body: bytes, data: st.DataObject
 ):
     first = response(status, lines, body)
@@ -80,19 +80,19 @@ def test_recognised_response_is_what_llhttp_reads(
     end = data.draw(st.integers(cut, len(first)))
     middle = data.draw(st.sampled_from([b"", b"0", b"3", b"12", b"\r\n", b" ", b"{}", HEAD]))
     second = first[:cut] + middle + first[end:]
-    assert read_all(first, second, first, recognises=True) == read_all(first, second, first, recognises=False)
+    assert read_all(first, second, first, recognizes=True) == read_all(first, second, first, recognizes=False)
 
 
 @given(st.binary(max_size=2000))
-def test_same_head_with_another_body_is_recognised(body: bytes):
+def test_same_head_with_another_body_is_recognized(body: bytes):
     other = HEAD.replace(b": 2\r", b": %d\r" % len(body)) + body
-    [_, reading] = read_all(HEAD + b"{}", other, recognises=True)
+    [_, reading] = read_all(HEAD + b"{}", other, recognizes=True)
     assert reading == (200, True, True, body, True)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_engine_that_never_repeats_a_head_is_parsed(known: bool):
-    """After a few tries, nothing is remembered any more; before, the next is recognised."""
+    """After a few tries, nothing is remembered any more; before, the next is recognized."""
 
     async def run() -> None:
         connection = EngineConnection()
@@ -102,6 +102,6 @@ def test_engine_that_never_repeats_a_head_is_parsed(known: bool):
             connection._begin()
             connection.data_received(last)
         connection._begin()
-        assert connection._recognised(last) is known
+        assert connection._recognized(last) is known
 
     asyncio.run(run())

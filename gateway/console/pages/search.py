@@ -43,7 +43,7 @@ _PAGES: Final = (
     ("Months", "/console/money/months", "close verify statement export", set(ALL)),
     ("Prices", "/console/money/prices", "rate gpu hour card exchange", set(BOOKS)),
     ("Margin", "/console/money/margin", "price earned", set(BOOKS)),
-    ("Utilisation", "/console/money/utilisation", "idle busy unused", set(BOOKS)),
+    ("Utilization", "/console/money/utilization", "idle busy unused", set(BOOKS)),
     ("Budgets", "/console/money/budgets", "forecast alerts anomalies", set(ALL)),
     ("Health", "/console/health", "doctor problems checks", {Role.OPERATOR}),
     ("Audit", "/console/audit", "who did what log", set(AUDIT)),

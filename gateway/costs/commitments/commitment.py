@@ -56,7 +56,7 @@ class Commitment:
         inside = min(self.valid_to, hour + HOUR) - max(self.valid_from, hour)
         return max(0, inside) * self.gpus * NANO // HOUR
 
-    def amortised(self, within: Period) -> Fraction:
+    def amortized(self, within: Period) -> Fraction:
         """The part of the upfront payment that belongs to a period, in proportion to time."""
         inside = min(self.valid_to, within.end) - max(self.valid_from, within.start)
         return Fraction(self.upfront) * max(0, inside) / (self.valid_to - self.valid_from)

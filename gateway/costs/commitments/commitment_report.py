@@ -1,4 +1,4 @@
-"""Coverage and utilisation of commitments, list price against net cost, and savings by spot."""
+"""Coverage and utilization of commitments, list price against net cost, and savings by spot."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def _row(use: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
         "committed_gpu_hours": _hours(use.committed),
         "used_gpu_hours": _hours(use.used_nano),
         "unused_gpu_hours": _hours(use.committed - use.used_nano),
-        "utilisation": _share(use.used_nano, use.committed),
+        "utilization": _share(use.used_nano, use.committed),
         "hourly_cost": decimal_of(_hourly(use)),
-        "amortised_upfront": decimal_of(commitment.amortised(within)),
+        "amortized_upfront": decimal_of(commitment.amortized(within)),
         "net_cost": decimal_of(net),
         "unused_cost": decimal_of(unused_cost(use, within)),
         "list_cost": _text(list_cost),
@@ -87,7 +87,7 @@ def _row(use: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
 
 def net_cost(use: CommitmentUse, within: Period) -> Fraction:
     """What a commitment costs in a period: its hours at its rate, and its share of the upfront payment."""
-    return _hourly(use) + use.commitment.amortised(within)
+    return _hourly(use) + use.commitment.amortized(within)
 
 
 def _hourly(use: CommitmentUse) -> Fraction:

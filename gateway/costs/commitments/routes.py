@@ -43,7 +43,7 @@ async def report(
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
 ) -> CommitmentReport:
-    """Coverage and utilisation of commitments in a month, list price against net cost, what unused capacity
+    """Coverage and utilization of commitments in a month, list price against net cost, what unused capacity
     cost, and savings by spot."""
     now = state.clock.now()
     month_name = month_of(month or iso(now)[:7])

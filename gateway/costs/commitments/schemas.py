@@ -29,7 +29,7 @@ class NewCommitment(StrictBody):
         examples=["1.80"],
     )
     upfront: Annotated[str, Option()] = Field(
-        "0", max_length=40, description="Paid once, and amortised evenly over the term.", examples=["9000"]
+        "0", max_length=40, description="Paid once, and amortized evenly over the term.", examples=["9000"]
     )
     currency: Annotated[str, Option()] = Field("USD", pattern="^[A-Z]{3}$", description="Three-letter code.")
     region: Annotated[str, Option()] = Field(
@@ -67,9 +67,9 @@ class CommitmentUse(Answer):
     committed_gpu_hours: Hours
     used_gpu_hours: Hours
     unused_gpu_hours: Hours
-    utilisation: str | None = Field(description="Used by committed hours, 0 to 1.")
+    utilization: str | None = Field(description="Used by committed hours, 0 to 1.")
     hourly_cost: Money
-    amortised_upfront: Money
+    amortized_upfront: Money
     net_cost: Money
     unused_cost: Money
     list_cost: Money | None = Field(description="Of the used hours; null: a price is missing.")

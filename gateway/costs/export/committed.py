@@ -122,12 +122,12 @@ def effective(commitment: Commitment, hour: int, nano: int) -> int:
 
 def hourly(commitment: Commitment, hour: int) -> int:
     """What an hour costs: its GPU-hours at the rate, and its share of the upfront payment."""
-    share = amortised(commitment, hour + HOUR) - amortised(commitment, hour)
+    share = amortized(commitment, hour + HOUR) - amortized(commitment, hour)
     return commitment.committed(hour) * commitment.rate_micros + share
 
 
-def amortised(commitment: Commitment, until: int) -> int:
-    """What has been amortised of the upfront payment at a time."""
+def amortized(commitment: Commitment, until: int) -> int:
+    """What has been amortized of the upfront payment at a time."""
     start, end = commitment.valid_from, commitment.valid_to
     passed = min(max(until, start), end) - start
     return upfront(commitment) * passed // (end - start)

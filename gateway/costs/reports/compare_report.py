@@ -162,7 +162,7 @@ def _used_document(used: Used) -> dict[str, Any]:
         "gpu_type": used.gpu_type,
         "provisioned_gpu_hours": decimal_of(used.provisioned),
         "busy_gpu_hours": decimal_of(used.busy),
-        "utilisation": _ratio(used.busy, used.provisioned),
+        "utilization": _ratio(used.busy, used.provisioned),
     }
 
 
@@ -170,7 +170,7 @@ def _work(work: Demand) -> dict[str, Any]:
     return {
         "busy_reference_hours": decimal_of(work.busy, 9),
         "provisioned_reference_hours": decimal_of(work.provisioned, 9),
-        "utilisation": _ratio(work.busy, work.provisioned),
+        "utilization": _ratio(work.busy, work.provisioned),
         "uncached_tokens": sum(mix.uncached for mix in work.mixes),
         "cached_tokens": sum(mix.cached for mix in work.mixes),
         "output_tokens": sum(mix.output for mix in work.mixes),

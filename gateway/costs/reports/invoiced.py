@@ -21,7 +21,7 @@ from gateway.costs.reconciliation.true_up_store import read_true_ups
 from gateway.units import NANO, apportioned, decimal_of
 
 _PLACES = 18
-"""To which amortised upfront payments are rounded before cents are made of them."""
+"""To which amortized upfront payments are rounded before cents are made of them."""
 _SINCE = "usage, prices and corrections since the true-up"
 _UNUSED = "reserved capacity that no engine used"
 

@@ -1,4 +1,4 @@
-"""The totals of a report: the whole, utilisation and unit prices."""
+"""The totals of a report: the whole, utilization and unit prices."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def of_everything(
     connection: Connection, facts: Iterable[CostLine], corrected: Iterable[CostLine]
 ) -> dict[str, Any]:
     """`facts`: all lines except `corrected`, the corrections that are shown separately. Corrections belong to
-    other months: they are part of the whole, but not of this month's utilisation."""
+    other months: they are part of the whole, but not of this month's utilization."""
     used = [line for line in facts if line.gpu_type]
     return {
         "whole": _time([*used, *corrected]),
-        "utilisation": _utilisation(used),
+        "utilization": _utilization(used),
         "unit_prices": [prices.document() for prices in unit_prices(used, _weights(connection, used))],
     }
 
@@ -58,7 +58,7 @@ def _time(lines: Iterable[CostLine]) -> dict[str, Any]:
     return {**time, **partial(total(line.cost or NOTHING for line in used), unpriced)}
 
 
-def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
+def _utilization(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
     """By GPU type: the busy share of the provisioned time, and the cost of the unused time."""
     rows = []
     for gpu_type in sorted({line.gpu_type for line in facts}):
@@ -71,7 +71,7 @@ def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
                 "gpu_type": gpu_type,
                 "provisioned_gpu_hours": gpu_hours_text(provisioned),
                 "busy_gpu_hours": gpu_hours_text(busy),
-                "utilisation": round(busy / provisioned, 6) if provisioned > 0 else None,
+                "utilization": round(busy / provisioned, 6) if provisioned > 0 else None,
                 "idleness_gpu_hours": unused["gpu_hours"],
                 "idleness_cost": unused["cost"],
             }

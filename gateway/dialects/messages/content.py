@@ -253,7 +253,7 @@ def _users(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _user_message(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Text alone is sent as a string, as in most chats: then engines with the same beginning in their cache
-    are recognised, and streams can be resumed."""
+    are recognized, and streams can be resumed."""
     if all(part["type"] == "text" for part in parts):
         return {"role": "user", "content": _joined(parts)}
     return {"role": "user", "content": parts}

@@ -41,7 +41,7 @@ def show_terms(tenant: Tenant) -> None:
                 ("budget", in_words(tenant.budget, section("budget")) or "none"),
                 ("at the end of prepaid credits", "refused" if tenant.prepaid else "billed"),
                 ("timezone", tenant.timezone),
-                ("organisation", tenant.organisation),
+                ("organization", tenant.organization),
                 ("weight", f"{tenant.weight:g}"),
                 ("quotas", in_words(tenant.quotas, section("quotas")) or "none"),
                 ("requests", in_words(tenant.policy, section("policy")) or "as the settings say"),

@@ -40,7 +40,7 @@ class Consumer:
     tenant: str
     """Whose limit it is."""
     level: str
-    """What the error calls it: `tenant`, `key`, `organisation`, `adapter`, `end user`, `tag`, `session`."""
+    """What the error calls it: `tenant`, `key`, `organization`, `adapter`, `end user`, `tag`, `session`."""
     key: str = ""
     adapter: str = ""
     family: str = ""
@@ -49,7 +49,7 @@ class Consumer:
     @property
     def is_shared(self) -> bool:
         """Whether other tenants' requests count, too: what they use is not for this one to see."""
-        return self.level == "organisation"
+        return self.level == "organization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,10 @@ def standing_of_tenant(tenant: Tenant) -> Iterator[Standing]:
     yield from _standing(f"tenant:{tenant.name}", Consumer(tenant.name, "tenant"), rules, tenant)
 
 
-def standing_of_organisation(tenant: Tenant) -> Iterator[Standing]:
-    """The organisation that a tenant is."""
-    rules = _all_together(tenant.limits.rules, Level.ORGANISATION)
-    yield from _standing(f"organisation:{tenant.name}", Consumer(tenant.name, "organisation"), rules, tenant)
+def standing_of_organization(tenant: Tenant) -> Iterator[Standing]:
+    """The organization that a tenant is."""
+    rules = _all_together(tenant.limits.rules, Level.ORGANIZATION)
+    yield from _standing(f"organization:{tenant.name}", Consumer(tenant.name, "organization"), rules, tenant)
 
 
 def standing_of_key(tenant: Tenant, key: Key) -> Iterator[Standing]:
@@ -192,7 +192,7 @@ def standing(directory: Directory, budget_of: BudgetOf) -> Iterator[Standing]:
         if tenant.limits == NO_LIMITS and tenant.budget == NO_BUDGET:
             continue
         yield from standing_of_tenant(tenant)
-        yield from standing_of_organisation(tenant)
+        yield from standing_of_organization(tenant)
     for key in directory.keys.values():
         tenant_of_key = directory.tenants.get(key.tenant)
         if tenant_of_key is None or key.revoked is not None:
@@ -201,14 +201,14 @@ def standing(directory: Directory, budget_of: BudgetOf) -> Iterator[Standing]:
             yield from standing_of_key(tenant_of_key, key)
 
 
-def scopes_of(tenant: Tenant, key: Key, organisation: Tenant | None) -> Iterator[Scope]:
+def scopes_of(tenant: Tenant, key: Key, organization: Tenant | None) -> Iterator[Scope]:
     """The limits that depend on what a request says."""
     yield from _scopes(f"tenant:{tenant.name}", _divided(tenant.limits.rules, None), tenant)
     rules = [*_divided(key.limits.rules, None, Level.KEY), *_by_session(tenant.limits.rules, Level.KEY)]
     yield from _scopes(f"key:{key.id}", rules, tenant, key)
-    if organisation is not None:
-        rules = _by_session(organisation.limits.rules, Level.ORGANISATION)
-        yield from _scopes(f"organisation:{organisation.name}", rules, organisation)
+    if organization is not None:
+        rules = _by_session(organization.limits.rules, Level.ORGANIZATION)
+        yield from _scopes(f"organization:{organization.name}", rules, organization)
 
 
 def _all_together(rules: Iterable[LimitRule], *levels: Level | None) -> list[LimitRule]:

@@ -20,11 +20,11 @@ _LEAVE_SECONDS: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class AppliedLimits:
     """What applies to the requests of one key; with `accounts` of its scopes, to one request. Made again when
-    the key, its tenant or its organisation changes."""
+    the key, its tenant or its organization changes."""
 
     tenant: Tenant
     key: Key
-    organisation: Tenant | None
+    organization: Tenant | None
     accounts: tuple[Account, ...]
     """In the order of their subjects, in which they are locked."""
     shadows: tuple[Account, ...]

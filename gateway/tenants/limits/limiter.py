@@ -33,7 +33,7 @@ from gateway.tenants.limits.allowances import (
     scopes_of,
     standing,
     standing_of_key,
-    standing_of_organisation,
+    standing_of_organization,
     standing_of_tenant,
 )
 from gateway.tenants.limits.grant import UNLIMITED, AppliedLimits, Grant, reserve
@@ -360,19 +360,19 @@ class Limiter:
 
     def _applied_limits(self, tenant: Tenant, key: Key) -> AppliedLimits:
         tenant = as_of_now(tenant, self._budget_of)
-        organisation = self._directory.organisation(tenant)
+        organization = self._directory.organization(tenant)
         rows = [*standing_of_key(tenant, key), *standing_of_tenant(tenant)]
-        rows += standing_of_organisation(organisation) if organisation else []
+        rows += standing_of_organization(organization) if organization else []
         rows.sort(key=lambda row: row[0])
         accounts = [self.counters.account(*row) for row in rows]
-        scopes = tuple(scopes_of(tenant, key, organisation))
+        scopes = tuple(scopes_of(tenant, key, organization))
         terms = [*(terms for _, _, terms in rows), *(scope.allowance for scope in scopes)]
         limits = bounds(tenant.limits, key.limits)
         money = any(counter.measure is Measure.MONEY for allowance in terms for counter in allowance.counters)
         applied = AppliedLimits(
             tenant,
             key,
-            organisation,
+            organization,
             tuple(account for account in accounts if not account.allowance.shadow),
             tuple(account for account in accounts if account.allowance.shadow),
             scopes,

@@ -40,8 +40,8 @@ async def dry_run(state: State, tenant: Tenant, body: LimitsToTry) -> LimitDryRu
     start = now - body.days * DAY
     members = [(member.name, max(start, member.created)) for member in state.directory.members(tenant.name)]
     own = [(tenant.name, max(start, tenant.created))]
-    together = [rule for rule in rules if rule.level is Level.ORGANISATION]
-    alone = [rule for rule in rules if rule.level is not Level.ORGANISATION]
+    together = [rule for rule in rules if rule.level is Level.ORGANIZATION]
+    alone = [rule for rule in rules if rule.level is not Level.ORGANIZATION]
     limits: list[DryRunLimit] = []
     for some, since in ((alone, own), (together, members)):
         if some:

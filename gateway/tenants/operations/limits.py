@@ -18,7 +18,7 @@ from gateway.tenants.limits.allowances import (
     Counter,
     as_of_now,
     scopes_of,
-    standing_of_organisation,
+    standing_of_organization,
     standing_of_tenant,
 )
 from gateway.tenants.limits.periods import FOR_EVER, ROLLING, period_of
@@ -32,7 +32,7 @@ async def usage(state: State, tenant: Tenant) -> tuple[LimitUse, ...] | None:
     tags and sessions only if they are in shadow: what they would have refused. None while Redis is away."""
     tenant = as_of_now(tenant, state.credit_limits.budget)
     now = state.clock.now()
-    rows = [*standing_of_tenant(tenant), *standing_of_organisation(tenant)]
+    rows = [*standing_of_tenant(tenant), *standing_of_organization(tenant)]
     looks = [(subject, allowance.flows(now), allowance.limits) for subject, _, allowance in rows]
     try:
         shares = await state.store.looks(looks)

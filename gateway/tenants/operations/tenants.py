@@ -48,7 +48,7 @@ async def put(
 ) -> tuple[Tenant, bool]:
     """Add or change a tenant; return it, and whether it is new. Only the fields that `terms` sets change, or,
     with `exact`, all but `suspended`. Raises InvalidNameError; FlorinError for a budget in money that is too
-    large, for an unknown organisation, and with `new_only` if there is one; with `update`, NotFoundError if
+    large, for an unknown organization, and with `new_only` if there is one; with `update`, NotFoundError if
     it is new."""
     check_name("tenant", name)
     now = state.clock.now()
@@ -66,7 +66,7 @@ async def put(
         if new == old:
             return Proposal([], (new, False))
         check_money(old, new)
-        _check_organisation(reading, new)
+        _check_organization(reading, new)
         note = AuditNote(actor, _action(old, new), name, details=differences(old, new))
         changes = [reading.change("tenant", name, dump(new), dump(old) if old else None)]
         return Proposal(changes, (new, old is None), note)
@@ -74,17 +74,17 @@ async def put(
     return await change(state, plan)
 
 
-def _check_organisation(reading: RegistryReading, tenant: Tenant) -> None:
+def _check_organization(reading: RegistryReading, tenant: Tenant) -> None:
     """Raises FlorinError."""
-    name = tenant.organisation
+    name = tenant.organization
     if not name:
         return
     known = reading.directory.tenants.get(name)
     if known is None or name == tenant.name:
-        raise FlorinError("invalid_value", f"There is no other tenant {name!r}.", param="organisation")
-    if known.organisation or len(reading.directory.members(tenant.name)) > 1:
+        raise FlorinError("invalid_value", f"There is no other tenant {name!r}.", param="organization")
+    if known.organization or len(reading.directory.members(tenant.name)) > 1:
         raise FlorinError(
-            "invalid_value", "An organisation belongs to no other organisation.", param="organisation"
+            "invalid_value", "An organization belongs to no other organization.", param="organization"
         )
 
 
@@ -186,7 +186,7 @@ def obstacles(reading: RegistryReading, name: str, now: int) -> list[Obstacle]:
         *(Obstacle(kind="adapter", id=a, command=f"florin adapter remove {a}") for a in own),
         *(Obstacle(kind="share", id=a, command=unshare.format(a)) for a in shared),
         *(
-            Obstacle(kind="member", id=m, command=f"florin tenant update {m} --organisation none")
+            Obstacle(kind="member", id=m, command=f"florin tenant update {m} --organization none")
             for m in members
         ),
         *(

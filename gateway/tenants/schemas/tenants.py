@@ -37,7 +37,7 @@ class Tenant(OwnTenant):
         description="Labels that an engine must have to hold its adapters and serve its requests."
     )
     weight: float = Field(description="Its share of a busy fleet, relative to the other tenants' weights.")
-    organisation: str = Field(description="The tenant whose limits of level `organisation` apply, too.")
+    organization: str = Field(description="The tenant whose limits of level `organization` apply, too.")
     cache_group: str = Field(description="Tenants of one group share prefix caches; empty: none is shared.")
     suspended: int | None = Field(
         description="Since when its requests are refused, Unix microseconds, UTC; null: they are served."
@@ -136,7 +136,7 @@ class Obstacle(Answer):
     """What has to go before a tenant can be removed."""
 
     kind: Literal["adapter", "share", "member", "key"] = Field(
-        description="`share`: of another tenant's adapter; `member`: a tenant of the organisation that it is."
+        description="`share`: of another tenant's adapter; `member`: a tenant of the organization that it is."
     )
     id: str
     command: str = Field(description="Removes it.")

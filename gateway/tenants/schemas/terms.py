@@ -183,8 +183,8 @@ class LimitTerms(StrictBody):
             "`requests`, `tokens`, `money`, `concurrent` (without a window). Windows: `minute`, `hour`, "
             "`day`, `week`, `month`, `total`, `session`, `5h`, `rolling-hour`, `rolling-day`, "
             "`rolling-week`, `rolling-month`. With `key:`, `adapter:`, `user:` or `tag:` before it, each has "
-            "it to itself; with a name, as `adapter/support:`, that one; with `organisation:`, the tenants "
-            "of this organisation have it together. With `shadow:` before all, it counts what it would "
+            "it to itself; with a name, as `adapter/support:`, that one; with `organization:`, the tenants "
+            "of this organization have it together. With `shadow:` before all, it counts what it would "
             "refuse, and refuses nothing.",
             examples=[["user:tokens/5h=200k", "adapter/support:concurrent=4", "shadow:requests/day=10000"]],
         )
@@ -302,9 +302,9 @@ class TenantTerms(StrictBody):
         description="In which the hours, days, weeks and months of its limits begin.",
         examples=["Europe/Berlin"],
     )
-    organisation: Annotated[TenantName, Option(metavar="TENANT", clears=True)] = Field(
+    organization: Annotated[TenantName, Option(metavar="TENANT", clears=True)] = Field(
         "",
-        description="The tenant whose limits of level `organisation` count its requests, too, such as the "
+        description="The tenant whose limits of level `organization` count its requests, too, such as the "
         "reseller whose customer it is; empty: none.",
     )
     suspended: bool | None = Field(

@@ -20,7 +20,7 @@ from gateway.console.pages.money.shared import (
     month_of,
     tabs,
     tenant_link,
-    utilisation_by_day,
+    utilization_by_day,
 )
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import BOOKS, Route, Visit
@@ -173,20 +173,20 @@ def _days_table(visit: Visit, days: list[str], lines: list[tuple[str, list[float
     return visit.table(columns, rows, name="days", size=31)
 
 
-async def utilisation(visit: Visit) -> Response:
+async def utilization(visit: Visit) -> Response:
     month = month_of(visit)
     report, months = await asyncio.gather(
         visit.api.get("/finance/v1/costs", CostReport, month=month, by="day,gpu_type", limit=10_000),
         visit.api.get("/finance/v1/periods", Listed[Month]),
     )
     currency = report.currency or ""
-    rows = utilisation_by_day(report)
+    rows = utilization_by_day(report)
     columns = [
         Column("day", "Day", lambda row: row.day),
         Column("gpu_type", "GPU type", lambda row: row.gpu_type),
         Column("provisioned", "Provisioned GPU-hours", lambda row: row.provisioned, "number"),
         Column("busy", "Busy GPU-hours", lambda row: row.busy, "number"),
-        Column("share", "Utilisation", lambda row: row.share, "percent"),
+        Column("share", "Utilization", lambda row: row.share, "percent"),
         Column(
             "unused_cost",
             f"Unused {currency}".rstrip(),
@@ -196,15 +196,15 @@ async def utilisation(visit: Visit) -> Response:
         ),
     ]
     table = visit.table(columns, rows, sort="-day", size=31)
-    if file := visit.export(table, f"utilisation-{month}"):
+    if file := visit.export(table, f"utilization-{month}"):
         return file
     days, lines = daily((row.day, row.gpu_type, 100 * (row.share or 0)) for row in rows)
     return visit.page(
-        "money_utilisation.html.j2",
+        "money_utilization.html.j2",
         tabs=tabs(visit, month),
         month=month,
         months=choices(months, month, visit.now),
-        types=report.utilisation,
+        types=report.utilization,
         report=report,
         currency=currency,
         table=table,
@@ -253,6 +253,6 @@ async def margin(visit: Visit) -> Response:
 
 ROUTES = (
     Route("/money", overview, slow=True),
-    Route("/money/utilisation", utilisation, BOOKS, slow=True),
+    Route("/money/utilization", utilization, BOOKS, slow=True),
     Route("/money/margin", margin, BOOKS, slow=True),
 )

@@ -51,7 +51,7 @@ def tabs(visit: Visit, month: str) -> list[tuple[str, str, bool]]:
     pages = [("Costs", "/console/money"), ("Months", "/console/money/months")]
     if visit.tenant is None:
         pages += [
-            ("Utilisation", "/console/money/utilisation"),
+            ("Utilization", "/console/money/utilization"),
             ("Margin", "/console/money/margin"),
             ("Prices", "/console/money/prices"),
         ]
@@ -145,7 +145,7 @@ class DayOfGpus:
         return self.busy_nano / self.provisioned_nano if self.provisioned_nano else None
 
 
-def utilisation_by_day(report: CostReport) -> list[DayOfGpus]:
+def utilization_by_day(report: CostReport) -> list[DayOfGpus]:
     """`report`: costs by day and GPU type. Busy is what answered requests, also repeated ones."""
     days: dict[tuple[str, str], DayOfGpus] = {}
     unused = [part.rows for part in (report.headroom, report.startup, report.idle) if part is not None]

@@ -24,7 +24,7 @@ def commitments(
         str | None, typer.Option(help="Month in UTC, for example 2026-07. Default: this month so far.")
     ] = None,
 ) -> None:
-    """Show how commitments were used: utilisation, coverage, list price against net cost, savings by spot.
+    """Show how commitments were used: utilization, coverage, list price against net cost, savings by spot.
 
     Net cost is the hourly rate of all committed hours, used or not, and the month's share of the upfront
     payment. Engines registered with --purchase reserved use commitments.
@@ -47,13 +47,13 @@ def _people(body: CommitmentReport) -> None:
             (
                 str(row.id), row.description, f"{row.gpus:,} x {row.gpu_type}", row.region,
                 shown(row.committed_gpu_hours, 3), shown(row.used_gpu_hours, 3),
-                percent(row.utilisation), money(row.net_cost), money(row.unused_cost),
+                percent(row.utilization), money(row.net_cost), money(row.unused_cost),
                 money(row.list_cost), money(row.savings),
             )
             for row in body.rows
         ]  # fmt: skip  # as the columns
         columns = (
-            "id", "commitment", "GPUs", "region", "GPU-hours", "used", "utilisation", f"net cost {currency}",
+            "id", "commitment", "GPUs", "region", "GPU-hours", "used", "utilization", f"net cost {currency}",
             "of it unused", "at list price", "savings",
         )  # fmt: skip  # one name a line says no more
         show(table(columns, rows, right=columns[4:]))

@@ -46,7 +46,7 @@ def _people(body: Comparison) -> None:
     note(
         f"{clean(body.month)}: the work takes {shown(work.busy_reference_hours)} GPU-hours of an "
         f"{reference}, and {shown(work.provisioned_reference_hours)} were provisioned "
-        f"({reference}-equivalents, {percent(work.utilisation)} used). {_cost(actual, currency)}"
+        f"({reference}-equivalents, {percent(work.utilization)} used). {_cost(actual, currency)}"
     )
     columns = (
         "GPU", "per hour", "speed", "", f"per {reference}-hour", "busy hours", "if busy", "hours", "pro rata",
@@ -64,7 +64,7 @@ def _people(body: Comparison) -> None:
     ]  # fmt: skip  # as the columns
     show(table(columns, rows, right=(*columns[1:3], *columns[4:11])))
     note(
-        f"The same work without unused time (if busy); at {percent(work.utilisation)} utilisation, as in "
+        f"The same work without unused time (if busy); at {percent(work.utilization)} utilization, as in "
         f"{clean(body.month)} (hours, pro rata); and on whole GPUs that are on for all "
         f"{shown(body.hours)} hours, which decide what is cheapest."
     )

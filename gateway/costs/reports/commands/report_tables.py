@@ -20,7 +20,7 @@ from gateway.costs.reports.schemas.costs import (
     CostRow,
     Figures,
     UnitPrices,
-    Utilisation,
+    Utilization,
 )
 from gateway.costs.statement.commands.invoice_table import show_invoice
 from gateway.schemas.finance import PriceSeries
@@ -50,8 +50,8 @@ def show_report(report: CostReport, *, unit_prices: bool = False) -> None:
         _main(report, parts)
     if report.invoice is not None and report.whole is not None:
         show_invoice(report.invoice, report.whole, report.currency)
-    if report.utilisation:
-        _utilisation(report.utilisation, report.currency)
+    if report.utilization:
+        _utilization(report.utilization, report.currency)
     if unit_prices:
         _unit_prices(report.unit_prices, report.currency)
     for remark in _remarks(report):
@@ -206,14 +206,14 @@ def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[
     return amounts if None in cents else cents
 
 
-def _utilisation(rows: Sequence[Utilisation], currency: str | None) -> None:
-    heads = ("GPU-hours provisioned", "busy", "utilisation", "cost of unused time")
+def _utilization(rows: Sequence[Utilization], currency: str | None) -> None:
+    heads = ("GPU-hours provisioned", "busy", "utilization", "cost of unused time")
     costs = [None if row.idleness_cost is None else Decimal(row.idleness_cost) for row in rows]
     places = places_for(costs, currency)
     cells = [
         (
             row.gpu_type, shown(row.provisioned_gpu_hours, 3), shown(row.busy_gpu_hours, 3),
-            "-" if row.utilisation is None else f"{row.utilisation:.1%}", shown(cost, places),
+            "-" if row.utilization is None else f"{row.utilization:.1%}", shown(cost, places),
         )
         for row, cost in zip(rows, costs, strict=True)
     ]  # fmt: skip  # as the columns

@@ -14,7 +14,7 @@ class GpuUse(Answer):
     gpu_type: str
     provisioned_gpu_hours: Hours
     busy_gpu_hours: Hours
-    utilisation: str | None
+    utilization: str | None
 
 
 class ActualUse(Answer):
@@ -30,7 +30,7 @@ class Work(Answer):
 
     busy_reference_hours: Hours
     provisioned_reference_hours: Hours
-    utilisation: str | None
+    utilization: str | None
     uncached_tokens: int
     cached_tokens: int
     output_tokens: int

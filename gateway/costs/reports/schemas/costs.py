@@ -73,11 +73,11 @@ class Corrections(Answer):
     totals: Figures
 
 
-class Utilisation(Answer):
+class Utilization(Answer):
     gpu_type: str
     provisioned_gpu_hours: Hours
     busy_gpu_hours: Hours
-    utilisation: float | None = Field(description="0 to 1.")
+    utilization: float | None = Field(description="0 to 1.")
     idleness_gpu_hours: Hours
     idleness_cost: Money | None
 
@@ -191,7 +191,7 @@ class CostReport(Complete):
     idle: CostPart | None = None
     unallocated: Figures | None = None
     whole: Figures | None = None
-    utilisation: tuple[Utilisation, ...] = ()
+    utilization: tuple[Utilization, ...] = ()
     unit_prices: tuple[UnitPrices, ...] = ()
     invoice: InvoicedCost | None = Field(None, description="Of a month as posted.")
     billed_cents: int | None = None

@@ -298,7 +298,7 @@ def test_layers_of_a_kind_that_florin_does_not_know_may_have_any_module():
     assert found(config, [("model.layers.0.self_attn.v_proj", 1536, 512, 4)]) == []
 
 
-QUANTISED = {
+QUANTIZED = {
     "AutoAWQ": {
         "bits": 4, "group_size": 128, "modules_to_not_convert": None, "quant_method": "awq", "version": "gemm",
         "zero_point": True,
@@ -331,13 +331,13 @@ QUANTISED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("writer", QUANTISED)
-def test_a_quantised_base_has_the_same_modules(writer):
-    quantised = {**QWEN3_MOE, "quantization_config": QUANTISED[writer]}
-    assert shapes_of(quantised) == shapes_of(QWEN3_MOE)
-    assert found(quantised, [("model.layers.0.self_attn.q_proj", 2048, 4096, 4)]) == []
+@pytest.mark.parametrize("writer", QUANTIZED)
+def test_a_quantized_base_has_the_same_modules(writer):
+    quantized = {**QWEN3_MOE, "quantization_config": QUANTIZED[writer]}
+    assert shapes_of(quantized) == shapes_of(QWEN3_MOE)
+    assert found(quantized, [("model.layers.0.self_attn.q_proj", 2048, 4096, 4)]) == []
     packed = ("model.layers.0.self_attn.q_proj", 2048 // 8, 4096, 4)
-    assert found(quantised, [packed]) == ["shape_mismatch"]
+    assert found(quantized, [packed]) == ["shape_mismatch"]
 
 
 def found(config: dict[str, Any], paths: list[tuple[str, int, int, int]]) -> list[str]:

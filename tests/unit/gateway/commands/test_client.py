@@ -62,7 +62,7 @@ def test_a_tenant_is_not_told_to_set_an_operator_s_key(fake):
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[1]", b"\xff"])
-def test_something_else_than_florin_is_recognised(fake, body):
+def test_something_else_than_florin_is_recognized(fake, body):
     fake.answer("GET", "/x", body)
     with pytest.raises(ApiError, match="is not a Florin gateway"):
         Api.to(fake.url, "k").get("/x", Answer)

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from gateway.console.formats import NONE, money, rate
-from gateway.console.pages.money.shared import chart, choices, daily, utilisation_by_day
+from gateway.console.pages.money.shared import chart, choices, daily, utilization_by_day
 from gateway.costs.closing.schemas import Month
 from gateway.costs.reports.schemas.costs import CostPart, CostReport, CostRow
 from gateway.schemas.base import Listed
@@ -31,7 +31,7 @@ def part(nano: int, cost: str | None) -> dict:
     return {"rows": [sample(CostRow, day="2026-10-01", gpu_type="H100", nano_gpu_hours=nano, cost=cost)]}
 
 
-def test_utilisation_counts_repeated_requests_as_busy_and_prices_only_the_rest():
+def test_utilization_counts_repeated_requests_as_busy_and_prices_only_the_rest():
     report = sample(
         CostReport,
         **part(6_000_000_000, "6"),
@@ -39,10 +39,10 @@ def test_utilisation_counts_repeated_requests_as_busy_and_prices_only_the_rest()
         startup=sample(CostPart, **part(1_000_000_000, "1.25")),
         idle=sample(CostPart, **part(1_000_000_000, "1")),
     )
-    (day,) = utilisation_by_day(CostReport.read(report))
+    (day,) = utilization_by_day(CostReport.read(report))
     assert (day.provisioned, day.busy, day.share, day.unused_cost) == (10.0, 8.0, 0.8, Decimal("2.25"))
     report["idle"] |= part(1_000_000_000, None)
-    assert utilisation_by_day(CostReport.read(report))[0].unused_cost is None
+    assert utilization_by_day(CostReport.read(report))[0].unused_cost is None
 
 
 def test_this_month_can_always_be_chosen():

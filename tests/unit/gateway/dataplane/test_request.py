@@ -101,7 +101,7 @@ def test_nesting_that_can_be_read_but_not_written():
 
 
 def test_what_was_read_is_what_is_sent():
-    """A duplicate key, however spelled, has one meaning: the one that was authorised."""
+    """A duplicate key, however spelled, has one meaning: the one that was authorized."""
     raw = b'{"model": "bolt", "messages": [{"role": "user"}], "m\\u006fdel": "acme", "cache_salt": "x"}'
     call = parsed(CHAT, raw)
     assert call.model == "acme"

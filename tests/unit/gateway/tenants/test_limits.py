@@ -438,7 +438,7 @@ async def test_settling_twice_counts_once():
         "user:requests/5h=45",
         "adapter/shared/support:concurrent=4",
         "shadow:tag/a:b=c:money/month=50",
-        "organisation:tokens/total=1",
+        "organization:tokens/total=1",
         "tokens/session=5",
     ],
 )
@@ -568,17 +568,17 @@ async def test_a_request_may_have_to_name_its_end_user():
     assert (error.code, error.status, error.param) == ("user_required", 400, "safety_identifier")
 
 
-async def test_an_organisations_limit_counts_its_members_together():
+async def test_an_organizations_limit_counts_its_members_together():
     workers = Workers(limited("requests/day=5"), count=1)
     reseller = Tenant(
         "reseller",
         base_access=False,
         created=0,
-        limits=limited("organisation:requests/day=3", "organisation:requests/minute=9"),
+        limits=limited("organization:requests/day=3", "organization:requests/minute=9"),
     )
     workers.directory.tenants["reseller"] = reseller
     for name in ("acme", "bolt"):
-        member = Tenant(name, base_access=False, created=0, organisation="reseller")
+        member = Tenant(name, base_access=False, created=0, organization="reseller")
         workers.directory.tenants[name] = member
         workers.directory.keys[name] = Key(name, name, Role.TENANT, name, 0)
     directory = workers.directory
@@ -594,7 +594,7 @@ async def test_an_organisations_limit_counts_its_members_together():
         grant.count(1, 0, 1, choices=1)
         grant.settle()
     error = await refused(enter("bolt"))
-    assert error.message.startswith("This organisation's budget of requests per day is used up")
+    assert error.message.startswith("This organization's budget of requests per day is used up")
     assert not grant.headers  # how much of it is left is other tenants' business, too
     reseller = replace(reseller, limits=NO_LIMITS)
     directory.apply(Event(1, "tenant", "reseller", dump(reseller)))

@@ -73,12 +73,12 @@ def test_parts_sum_to_the_whole(terms, hours):
         assert sum(one.used.get(("", hour * HOUR), 0) for one in uses) <= nano
 
 
-def test_an_upfront_payment_is_amortised_to_the_last_unit():
+def test_an_upfront_payment_is_amortized_to_the_last_unit():
     """Over three months, in parts that sum to it."""
     start, end = month_of("2026-10").start, month_of("2026-12").end
     one = commitment(first=start / HOUR, last=end / HOUR, upfront="1000.01")
     parts = [
-        one.amortised(month_of(name)) for name in ("2026-09", "2026-10", "2026-11", "2026-12", "2027-01")
+        one.amortized(month_of(name)) for name in ("2026-09", "2026-10", "2026-11", "2026-12", "2027-01")
     ]
     assert sum(parts) == Fraction("1000.01")
     assert (parts[0], parts[-1]) == (0, 0)
@@ -105,14 +105,14 @@ TERMS = {
 }  # fmt: skip
 
 
-def test_coverage_utilisation_list_against_net_and_spot_savings(november):
+def test_coverage_utilization_list_against_net_and_spot_savings(november):
     add_commitment(november, **TERMS)
     found = commitment_report(november, "2026-11", now=NOW)
     [one] = found["rows"]
     assert (one["committed_gpu_hours"], one["used_gpu_hours"], one["unused_gpu_hours"]) == (
         "1440.00", "100.00", "1340.00",
     )  # fmt: skip
-    assert (one["utilisation"], one["hourly_cost"], one["amortised_upfront"]) == (
+    assert (one["utilization"], one["hourly_cost"], one["amortized_upfront"]) == (
         "0.069444",
         "2592.00",
         "300.00",

@@ -10,7 +10,7 @@ from gateway.costs.closing.closing import close
 from gateway.costs.commitments.commitment import Commitment
 from gateway.costs.commitments.commitment_store import add_commitment, withdraw_commitment
 from gateway.costs.export.columns import FOCUS_VERSIONS
-from gateway.costs.export.committed import amortised, effective, hourly
+from gateway.costs.export.committed import amortized, effective, hourly
 from gateway.costs.periods import month_of
 from gateway.units import HOUR
 from tests.support.ledger_rows import price
@@ -142,7 +142,7 @@ def test_amounts_are_whole_units_that_sum_to_the_payment(upfront):
     committed = sum(one.committed(hour) for hour in hours)
     whole = committed * one.rate_micros + int(Decimal(upfront).scaleb(15))
     assert sum(hourly(one, hour) for hour in hours) == whole
-    assert amortised(one, 40 * HOUR) - amortised(one, 0) == int(Decimal(upfront).scaleb(15))
+    assert amortized(one, 40 * HOUR) - amortized(one, 0) == int(Decimal(upfront).scaleb(15))
     for hour in hours:
         nano = one.committed(hour)
         parts = [effective(one, hour, nano * part // 7) for part in range(8)]

@@ -147,7 +147,7 @@ async def test_commitments_and_their_report(client_for):
         after = (await client.get("/commitments/report", params={"month": "2026-10"})).json()
     assert (made.status_code, again.status_code, gone.status_code, twice.status_code) == (201, 200, 200, 404)
     [row] = report["rows"]
-    assert (row["net_cost"], row["unused_cost"], row["utilisation"]) == ("1370.20", "1370.20", "0.00")
+    assert (row["net_cost"], row["unused_cost"], row["utilization"]) == ("1370.20", "1370.20", "0.00")
     assert after["rows"] == []
 
 

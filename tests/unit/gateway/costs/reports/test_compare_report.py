@@ -69,11 +69,11 @@ def test_golden(october):
     assert found["actual"]["used"] == [
         {
             "gpu_type": "A100", "provisioned_gpu_hours": "10.00", "busy_gpu_hours": "5.00",
-            "utilisation": "0.50",
+            "utilization": "0.50",
         }
     ]  # fmt: skip
     assert found["work"] == {
-        "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilisation": "0.50",
+        "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilization": "0.50",
         "uncached_tokens": 800, "cached_tokens": 200, "output_tokens": 300,
     }  # fmt: skip
     assert [(r["gpu_type"], r["gpus"], r["gpus_cost"]) for r in found["rows"]] == [

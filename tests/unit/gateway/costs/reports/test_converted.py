@@ -47,9 +47,9 @@ def test_every_amount_is_converted_exactly(filled):
         "currency": "USD", "rate": "0.912345678", "valid_from": "2026-10-01", "source": "ECB",
         "changed_within": False,
     }  # fmt: skip
-    for row, other in zip(before["utilisation"], after["utilisation"], strict=True):
+    for row, other in zip(before["utilization"], after["utilization"], strict=True):
         assert Fraction(other["idleness_cost"]) == Fraction(row["idleness_cost"]) * factor
-        assert other["utilisation"] == row["utilisation"]
+        assert other["utilization"] == row["utilization"]
     price, other = before["unit_prices"][0], after["unit_prices"][0]
     assert Fraction(other["busy"]["output"]) == Fraction(price["busy"]["output"]) * factor
     assert [row["gpu_hours"] for row in after["rows"]] == [row["gpu_hours"] for row in before["rows"]]

@@ -23,7 +23,7 @@ from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, RATE, fill_to_the
 MONTHS = ("2026-10", "2026-11")
 RANGE = {"from": "2026-10-01", "to": "2026-10-20"}
 FORBIDDEN = re.compile(
-    r"gpu[ _-]?hours|gpuhours|gpu_seconds|nano_gpu|rate_per_gpu_hour|gpu_count|utilisation|calibrations"
+    r"gpu[ _-]?hours|gpuhours|gpu_seconds|nano_gpu|rate_per_gpu_hour|gpu_count|utilization|calibrations"
     rf"|{re.escape(RATE)}|zebra|\"engine\"|_ps\"",
     re.IGNORECASE,
 )

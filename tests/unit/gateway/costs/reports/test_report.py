@@ -43,7 +43,7 @@ def test_an_empty_ledger(ledger):
     assert (report["rows"], report["missing_prices"], report["currency"]) == ([], [], None)
     assert (report["totals"]["requests"], report["totals"]["cost"]) == (0, "0.00")
     assert (report["from"], report["to"]) == (iso(100 * HOUR), iso(101 * HOUR))
-    assert (report["whole"]["cost"], report["utilisation"], report["unit_prices"]) == ("0.00", [], [])
+    assert (report["whole"]["cost"], report["utilization"], report["unit_prices"]) == ("0.00", [], [])
     assert report["complete"] is True
 
 
@@ -98,7 +98,7 @@ def test_rejections_are_counted_and_cost_nothing(ledger):
     report = report_of(ledger, HOUR_100)
     assert report["rejected"] == 1
     assert report["rows"] == report["retry_waste"]["rows"] == report["missing_prices"] == []
-    assert (report["whole"]["cost"], report["utilisation"]) == ("0.00", [])
+    assert (report["whole"]["cost"], report["utilization"]) == ("0.00", [])
 
 
 def test_a_rate_that_changes_within_an_hour_already_rolled_up(ledger):
@@ -128,9 +128,9 @@ def test_each_part_is_shown_and_they_add_up(ledger):
          "cost": "1.00"}
     ]  # fmt: skip
     assert report["whole"]["cost"] == "3.00"
-    [used] = report["utilisation"]
+    [used] = report["utilization"]
     assert used == {
-        "gpu_type": "H100", "provisioned_gpu_hours": "1.50", "busy_gpu_hours": "0.60", "utilisation": 0.4,
+        "gpu_type": "H100", "provisioned_gpu_hours": "1.50", "busy_gpu_hours": "0.60", "utilization": 0.4,
         "idleness_gpu_hours": "0.90", "idleness_cost": "1.80",
     }  # fmt: skip
     assert_adds_up(report)
@@ -262,7 +262,7 @@ def test_a_tenant_s_report_is_the_same_whatever_others_do(ledger):
     ]
     write(ledger, *others)
     assert report_of(ledger, tenants=("acme",)) == alone
-    assert not {"whole", "idle", "headroom", "startup", "utilisation", "unit_prices", "shares"} & set(alone)
+    assert not {"whole", "idle", "headroom", "startup", "utilization", "unit_prices", "shares"} & set(alone)
 
 
 # -- allocation

@@ -188,7 +188,7 @@ async def test_costs(client_for, installed):
     assert {"currency", "from", "to", "rows", "totals", "missing_prices", "retry_waste", "weights"} <= set(
         body
     )
-    assert {"basis", "state", "whole", "idle", "headroom", "startup", "utilisation", "complete"} <= set(body)
+    assert {"basis", "state", "whole", "idle", "headroom", "startup", "utilization", "complete"} <= set(body)
     assert [(r["tenant"], r["adapter"], r["gpu_type"], r["requests"]) for r in body["rows"]] == [
         ("acme", "acme/support", "H100", 1),
         ("bolt", "bolt/x", "H100", 1),

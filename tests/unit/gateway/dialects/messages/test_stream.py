@@ -286,7 +286,7 @@ DELTAS = st.one_of(
 
 @given(st.lists(DELTAS, max_size=12), st.integers(1, 200), st.integers(0, 3))
 def test_a_stream_is_the_same_however_it_is_split(deltas: list[dict[str, Any]], step: int, calls: int):
-    """And whether an event is recognised by its bytes or parsed."""
+    """And whether an event is recognized by its bytes or parsed."""
     words = [delta for delta in deltas if "tool_calls" not in delta]
     pieces = [delta for delta in deltas if "tool_calls" in delta]
     events = [ROLE, *(chunk(delta, n) for n, delta in enumerate(words, 1))]

@@ -74,7 +74,7 @@ COMPARED = {
     "month": "2026-10", "currency": "USD", "reference": "A100", "hours": "744.00", "complete": True,
     "actual": {"cost": "40.00", "missing_prices": [], "used": [], "left_out": ["TPU"]},
     "work": {
-        "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilisation": "0.50",
+        "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilization": "0.50",
         "uncached_tokens": 1, "cached_tokens": 1, "output_tokens": 1,
     },
     "rows": [ROW, UNKNOWN],
@@ -337,7 +337,7 @@ USED = {
         {
             "id": 3, "description": "one year", "gpu_type": "H100", "region": "", "gpus": 8,
             "committed_gpu_hours": "5952.00", "used_gpu_hours": "2976.00", "unused_gpu_hours": "2976.00",
-            "utilisation": "0.50", "hourly_cost": "10713.60", "amortised_upfront": "764.383561",
+            "utilization": "0.50", "hourly_cost": "10713.60", "amortized_upfront": "764.383561",
             "net_cost": "11477.983561", "unused_cost": "5738.991780", "list_cost": None, "savings": None,
         }
     ],

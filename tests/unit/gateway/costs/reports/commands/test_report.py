@@ -50,9 +50,9 @@ REPORT = {
     "totals": ROWS["totals"], "rejected": 0, "retry_waste": part(figures("1.00", "3.00", 7)),
     "headroom": part(), "startup": part(), "idle": part(figures("69.00", "230.00")), "corrections": part(),
     "whole": figures("100.00", "333.00"),
-    "utilisation": [
+    "utilization": [
         {"gpu_type": "H200", "provisioned_gpu_hours": "100.00", "busy_gpu_hours": "31.00",
-         "utilisation": 0.31, "idleness_gpu_hours": "69.00", "idleness_cost": "230.00"}
+         "utilization": 0.31, "idleness_gpu_hours": "69.00", "idleness_cost": "230.00"}
     ],
     "unit_prices": [
         {"gpu_type": "H200", "region": "eu", "purchase": "on_demand",
@@ -62,7 +62,7 @@ REPORT = {
     ],
     "complete": True,
 }  # fmt: skip
-FOR_STAFF = ("whole", "idle", "headroom", "startup", "utilisation", "unit_prices")
+FOR_STAFF = ("whole", "idle", "headroom", "startup", "utilization", "unit_prices")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_is_shown_sums_to_what_is_shown_as_the_sum(shown):
     idle = part(figures("0.666666669", "0.666666666666669"))
     result = shown(
         rows=thirds["rows"], totals=thirds["totals"], retry_waste=part(), idle=idle,
-        whole=figures("3.00", "3.00"), utilisation=[], unit_prices=[],
+        whole=figures("3.00", "3.00"), utilization=[], unit_prices=[],
     )  # fmt: skip
     lines = cells(result)[1:]
     for column in (-1, -2):
@@ -119,11 +119,11 @@ def test_amounts_have_the_places_of_their_currency(shown):
     assert "Cost of unused time (idle and start-up): 230 JPY" in result.stderr
 
 
-def test_utilisation(shown):
+def test_utilization(shown):
     lines = shown().stdout.splitlines()
-    [heads] = [line.split("  ") for line in lines if "utilisation" in line]
+    [heads] = [line.split("  ") for line in lines if "utilization" in line]
     assert [head.strip() for head in heads if head.strip()] == [
-        "gpu type", "GPU-hours provisioned", "busy", "utilisation", "cost of unused time",
+        "gpu type", "GPU-hours provisioned", "busy", "utilization", "cost of unused time",
     ]  # fmt: skip
     assert ["H200", "100.000", "31.000", "31.0%", "230.00"] in [line.split() for line in lines]
 
@@ -222,7 +222,7 @@ def test_a_cost_that_is_not_known_is_a_dash(shown):
 
 def test_nothing_is_said_so(shown):
     result = shown(
-        rows=[], totals=part()["totals"], retry_waste=part(), idle=part(), utilisation=[], unit_prices=[],
+        rows=[], totals=part()["totals"], retry_waste=part(), idle=part(), utilization=[], unit_prices=[],
         whole=figures("0.00", "0.00"),
     )  # fmt: skip
     assert result.stdout == ""

@@ -1,4 +1,4 @@
-"""Quantises a model as published ones are, file layouts included: AWQ, GPTQ and compressed-tensors.
+"""Quantizes a model as published ones are, file layouts included: AWQ, GPTQ and compressed-tensors.
 
 Runs in the engines' environment, beside tiny_bases.py. The libraries that calibrate (llm-compressor, GPTQModel,
 AutoAWQ) need none of this for their file formats, which are documented; here weights are rounded to nearest.
@@ -48,8 +48,8 @@ Made = tuple[dict[str, Tensor], Tensor]
 """Tensors by the end of their name, and the weight that they stand for."""
 
 
-def quantise(model: Any, method: str, directory: Path) -> None:
-    """Write the quantised model, and give `model` the weights that an engine will compute with."""
+def quantize(model: Any, method: str, directory: Path) -> None:
+    """Write the quantized model, and give `model` the weights that an engine will compute with."""
     model.config.save_pretrained(directory)
     tensors: dict[str, Tensor] = {}
     for path, module in model.named_modules():
