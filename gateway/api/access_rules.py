@@ -130,6 +130,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         reports("/finance/v1/chain", books),
         reports("/finance/v1/commitments", books),
         reports("/finance/v1/compare", books),
+        reports("/finance/v1/credits", books, rest=""),
         reports("/finance/v1/manual-lines", books),
         reports("/finance/v1/margin", books),
         reports("/finance/v1/energy", books),

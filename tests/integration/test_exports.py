@@ -129,7 +129,7 @@ async def test_a_statement_is_divided_for_its_tenant_and_for_staff(billed):
     assert all("label" in row for row in division["rows"])
     table = await get(billed, "statements/bolt", key, month=MONTH, by="tag", format="csv")
     assert (table.status_code, table.headers["content-type"].partition(";")[0]) == (200, "text/csv")
-    assert table.text.startswith("statement,state,line,name,")
+    assert table.text.startswith("statement,state,invoice,line,name,")
     wrong = await get(billed, "statements/bolt", key, month=MONTH, by="engine")
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "by")
 

@@ -80,6 +80,7 @@ def allowed(method: str, path: str) -> set[Role]:
     readers = {Role.AUDITOR} if method == "GET" else set()
     if path.startswith("/finance/v1/"):
         staff = path.startswith(tuple(f"/finance/v1/{name}" for name in OF_STAFF))
+        staff = staff or path == "/finance/v1/credits"  # the list; a balance is its tenant's
         tenants = {Role.TENANT, Role.TENANT_ADMIN} if method == "GET" and not staff else set()
         return {Role.OPERATOR, Role.FINANCE} | tenants | readers
     if path.startswith(("/admin/v1/prices", "/admin/v1/exchange-rates")):

@@ -121,7 +121,7 @@ def test_every_operation_is_there_with_its_roles():
     create = text.partition("\n### POST /admin/v1/keys\n")[2].partition("\n### ")[0]
     assert "*Roles:* `operator`, `tenant-admin`." in create
     costs = text.partition("\n### GET /finance/v1/costs\n")[2].partition("\n### ")[0]
-    assert "*Roles:* `finance`, `operator`, `tenant`, `tenant-admin`." in costs
+    assert "*Roles:* `auditor`, `finance`, `operator`, `tenant`, `tenant-admin`." in costs
 
 
 def test_every_answer_has_a_type():

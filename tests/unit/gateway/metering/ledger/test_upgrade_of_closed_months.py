@@ -35,8 +35,8 @@ from tests.unit.gateway.costs.selling.sold import (
 
 MARK = "earlier_rules_before"
 """What the upgrade writes. Where it is, months are divided and rounded as they were then."""
-ROOTS = ["37509d717327c5ca", "8e241bebd99f8d51"]
-"""Of the months in USD, as the release before closed them."""
+ROOTS = ["d8154fb4b49c782f", "61a3e907507f2d01"]
+"""Of the months in USD. The release before had the same statements, and no `charging` in the terms."""
 TENANTS = ("acme", "bolt", "corgi")
 
 
