@@ -26,7 +26,7 @@ from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import BATCH
 from gateway.tenants.directory import Directory
-from gateway.tenants.limits.allowances import Consumer, Counter
+from gateway.tenants.limits.allowances import Allowance, Consumer, Counter
 from gateway.tenants.limits.budget_watch import BudgetWatch
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.limits.periods import period_of
@@ -124,10 +124,10 @@ def build_limits(
     credit_limits = CreditLimits(ledger, directory, now)
     parts = LimitParts(context.settings, directory, ledger, prices, credit_limits)
 
-    async def used_now(consumer: Consumer, counters: Sequence[Counter], timezone: str) -> Sequence[int]:
+    async def used_now(consumer: Consumer, counters: Sequence[Counter], terms: Allowance) -> Sequence[int]:
         used = []
         for counter in counters:
-            start, end = period_of(counter.window, now(), timezone)
+            start, end = period_of(counter.window, now(), terms.timezone_of(counter))
             used.append((await parts.used(consumer, start, end))[counter.measure])
         return used
 

@@ -20,7 +20,7 @@ from gateway.costs.selling.cards import Assignment, RateCard, RateCards
 from gateway.dataplane.request import CHAT, Call
 from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Directory, Key, Role, Tenant
-from gateway.tenants.limits.allowances import Consumer, Counter
+from gateway.tenants.limits.allowances import Allowance, Consumer, Counter
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Level, LimitRule, Limits, Measure, Window
 from gateway.units import Micros
@@ -50,8 +50,8 @@ class _Unused:
         raise AssertionError(f"{name}: the share should have sufficed")
 
 
-async def _no_usage(consumer: Consumer, counters: Sequence[Counter], timezone: str) -> list[int]:
-    del consumer, timezone
+async def _no_usage(consumer: Consumer, counters: Sequence[Counter], terms: Allowance) -> list[int]:
+    del consumer, terms
     return [0] * len(counters)
 
 

@@ -11,7 +11,7 @@ from adapters.store.protocol.limits import Share
 from gateway.config import Settings
 from gateway.dataplane.request import CHAT, Call, Sold
 from gateway.tenants.directory import Directory, Key, Role, Tenant
-from gateway.tenants.limits.allowances import Consumer, Counter, scopes_of, standing
+from gateway.tenants.limits.allowances import Allowance, Consumer, Counter, scopes_of, standing
 from gateway.tenants.limits.grant import Grant
 from gateway.tenants.limits.limiter import Limiter
 from gateway.tenants.limits.needs import TokenPrice
@@ -130,8 +130,8 @@ class Workers:
     def clock(self) -> float:
         return (self.ms - START_MS) / 1000
 
-    async def _used(self, consumer: Consumer, counters: Sequence[Counter], timezone: str) -> list[int]:
-        del consumer, timezone
+    async def _used(self, consumer: Consumer, counters: Sequence[Counter], terms: Allowance) -> list[int]:
+        del consumer, terms
         return [self.used] * len(counters)
 
     def account(self, index: int, subject: str = "tenant:acme") -> Account:

@@ -21,7 +21,6 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.closing.charging import with_charges, with_credits, with_manual_lines
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
-from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.credits.grants import holdings_from
 from gateway.costs.manual_lines.store import lines_from
@@ -40,6 +39,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.posted import charged_tenants
+from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 

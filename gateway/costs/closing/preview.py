@@ -26,7 +26,6 @@ from gateway.costs.closing.checks import (
 )
 from gateway.costs.closing.documents import TenantStatement, Totals
 from gateway.costs.closing.settlement import Settlement, settle
-from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.credits.grants import Holdings, after, holdings_from, holdings_in
 from gateway.costs.credits.store import read_grants
@@ -38,6 +37,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.posted import charged_tenants
+from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.schema import period_tenants, periods
 from gateway.units import FREE
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from gateway.costs.closing.documents import Credits
 from gateway.costs.closing.preview import settlement_now
 from gateway.costs.credits import store as credit_store
 from gateway.costs.credits.grants import Grant
 from gateway.costs.credits.schemas import Balance, EndedGrant, NewGrant
-from gateway.costs.credits.store import UnknownGrantError
 from gateway.costs.periods import PeriodError, iso, month_of
-from gateway.costs.selling.cards import RateCardConflictError, RateCardError, money
-from gateway.errors import FlorinError
+from gateway.costs.selling.cards import RateCardError, money
+from gateway.costs.selling.operations import refusals
 from gateway.metering.ledger.ledger import Ledger
 from gateway.operations.known_tenants import require_tenant
 from gateway.operations.state import State
@@ -29,7 +26,7 @@ async def grant(state: State, new: NewGrant, *, actor: str) -> tuple[Grant, bool
     """Return the grant, and False if its reference was granted already. Raises FlorinError,
     LedgerUnavailableError."""
     await require_tenant(state, new.tenant)
-    with _errors():
+    with refusals():
         grant = grant_of(new, state.clock.now(), actor)
         added = await asyncio.to_thread(credit_store.add_grant, state.ledger, grant, actor=actor)
     await state.credit_limits.refresh()
@@ -47,7 +44,7 @@ def grant_of(new: NewGrant, now: int, actor: str) -> Grant:
 async def end(state: State, number: int, new: EndedGrant, *, actor: str) -> Grant:
     """Raises FlorinError, LedgerUnavailableError."""
     now = state.clock.now()
-    with _errors():
+    with refusals():
         ends = _month("ends", new.ends)
         ended = await asyncio.to_thread(
             credit_store.end_grant, state.ledger, number, ends, now=now, actor=actor
@@ -84,15 +81,3 @@ def _month(param: str, value: str | None) -> str:
         return "" if value is None else iso(month_of(value).start)[:7]
     except PeriodError as error:
         raise RateCardError(param, f"{value!r} is not a month like 2026-11.") from error
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except RateCardError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except RateCardConflictError as error:
-        raise FlorinError("conflict", str(error)) from error
-    except UnknownGrantError as error:
-        raise FlorinError("not_found", str(error)) from error

@@ -10,16 +10,15 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from gateway.costs.credits.grants import Grant
 from gateway.costs.periods import iso
-from gateway.costs.prices.book import PriceBook
-from gateway.costs.prices.price_store import read_prices
 from gateway.costs.prices.repricing import opened_at
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
+from gateway.costs.selling.smallest_unit import require_whole
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import credit_draws, credit_grants
-from gateway.units import Cents, step_of
+from gateway.units import Cents
 
 _COLUMNS = tuple(f.name for f in fields(Grant) if f.name != "drawn")
 
@@ -88,9 +87,7 @@ def _check(connection: Connection, new: Grant, opened: str) -> None:
         raise RateCardError("begins", f"Months before {opened} are closed, and stay as they are.")
     if new.ends and new.ends < new.begins:
         raise RateCardError("ends", f"The grant would end before it begins, in {new.begins}.")
-    currency = PriceBook(read_prices(connection)).currency
-    if new.cents % step_of(currency):
-        raise RateCardError("amount", f"{currency} has no decimals.")
+    require_whole(connection, new.cents)
 
 
 def end_grant(ledger: Ledger, number: int, ends: str, *, now: int, actor: str) -> Grant:

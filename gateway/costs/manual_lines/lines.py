@@ -109,10 +109,11 @@ Lines = Mapping[str, tuple[MonthLine, ...]]
 """Tenant → its lines of a month."""
 
 
-def month_lines(lines: Sequence[ManualLine], month: str) -> Lines:
+def month_lines(lines: Sequence[ManualLine], month: str, step: int = 1) -> Lines:
+    """`step`: hundredths to which a part of a fee is rounded."""
     by_tenant: dict[str, tuple[MonthLine, ...]] = {}
     for line in lines:
-        added = _fee(line, last_day(line, lines), month) if line.kind == "fee" else _single(line, month)
+        added = _fee(line, last_day(line, lines), month, step) if line.kind == "fee" else _single(line, month)
         if line.counts and added is not None:
             by_tenant[line.tenant] = (*by_tenant.get(line.tenant, ()), added)
     return by_tenant
@@ -131,7 +132,7 @@ def _single(line: ManualLine, month: str) -> MonthLine | None:
     return MonthLine(line.kind, line.id, line.reason, cents)
 
 
-def _fee(fee: ManualLine, ends: str, month: str) -> MonthLine | None:
+def _fee(fee: ManualLine, ends: str, month: str, step: int) -> MonthLine | None:
     """Days are UTC, as the months are."""
     period = month_of(month)
     first, last = iso(period.start)[:10], iso(period.end - DAY)[:10]
@@ -142,5 +143,5 @@ def _fee(fee: ManualLine, ends: str, month: str) -> MonthLine | None:
     days_in_month = (period.end - period.start) // DAY
     if not fee.prorated or days == days_in_month:
         return MonthLine("fee", fee.id, fee.reason, fee.cents, fee.adapter)
-    cents = Cents(half_up(fee.cents * days, days_in_month))
+    cents = Cents(half_up(fee.cents * days, days_in_month * step) * step)
     return MonthLine("fee", fee.id, fee.reason, cents, fee.adapter, days, days_in_month)

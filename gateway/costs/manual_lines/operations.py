@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 
 from gateway.costs.manual_lines import store as manual_line_store
 from gateway.costs.manual_lines.lines import ManualLine
 from gateway.costs.manual_lines.schemas import EndedFee, NewManualLine
-from gateway.costs.manual_lines.store import SecondPersonError, UnknownLineError
 from gateway.costs.periods import iso
-from gateway.costs.selling.cards import RateCardConflictError, RateCardError, money
-from gateway.errors import FlorinError
+from gateway.costs.selling.cards import RateCardError, money
+from gateway.costs.selling.operations import refusals
 from gateway.operations.known_tenants import require_tenant
 from gateway.operations.state import State
 from gateway.units import Cents
@@ -28,7 +25,7 @@ async def add(state: State, new: NewManualLine, *, actor: str) -> tuple[ManualLi
 
 async def end(state: State, fee: int, new: EndedFee, *, actor: str) -> tuple[ManualLine, bool]:
     """End a fee. As `add`."""
-    with _errors():
+    with refusals():
         ends = _day("ends", new.ends)
     line = ManualLine(
         0, "end", "", "", Cents(0), new.reason.strip(), "", ends, prorated=False, fee=fee, month="",
@@ -39,7 +36,7 @@ async def end(state: State, fee: int, new: EndedFee, *, actor: str) -> tuple[Man
 
 async def _request(state: State, line: ManualLine, actor: str) -> tuple[ManualLine, bool]:
     approved = not state.settings.two_person_approval
-    with _errors():
+    with refusals():
         return await asyncio.to_thread(
             manual_line_store.request_line, state.ledger, line, approved=approved, actor=actor
         )
@@ -47,7 +44,7 @@ async def _request(state: State, line: ManualLine, actor: str) -> tuple[ManualLi
 
 def line_of(new: NewManualLine, now: int, actor: str) -> ManualLine:
     """Raises FlorinError."""
-    with _errors():
+    with refusals():
         is_fee = new.kind == "fee"
         for name, value in (("adapter", new.adapter), ("begins", new.begins), ("ends", new.ends)):
             if value is not None and not is_fee:
@@ -68,7 +65,7 @@ def line_of(new: NewManualLine, now: int, actor: str) -> ManualLine:
 async def approve(state: State, number: int, *, actor: str) -> ManualLine:
     """Raises FlorinError, LedgerUnavailableError."""
     now = state.clock.now()
-    with _errors():
+    with refusals():
         return await asyncio.to_thread(
             manual_line_store.approve_line, state.ledger, number, now=now, actor=actor
         )
@@ -77,7 +74,7 @@ async def approve(state: State, number: int, *, actor: str) -> ManualLine:
 async def withdraw(state: State, number: int, *, actor: str) -> ManualLine:
     """Raises FlorinError, LedgerUnavailableError."""
     now = state.clock.now()
-    with _errors():
+    with refusals():
         return await asyncio.to_thread(
             manual_line_store.withdraw_line, state.ledger, number, now=now, actor=actor
         )
@@ -89,17 +86,3 @@ def _day(param: str, value: str) -> str:
         return date.fromisoformat(value).isoformat()
     except ValueError as error:
         raise RateCardError(param, f"{value[:40]!r} is not a day like 2026-11-15.") from error
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except RateCardError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except RateCardConflictError as error:
-        raise FlorinError("conflict", str(error)) from error
-    except UnknownLineError as error:
-        raise FlorinError("not_found", str(error)) from error
-    except SecondPersonError as error:
-        raise FlorinError("second_person_required", str(error)) from error

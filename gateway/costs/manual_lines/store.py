@@ -11,8 +11,11 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from gateway.costs.manual_lines.lines import Lines, ManualLine, MonthLine, last_day, month_lines
 from gateway.costs.periods import instant, iso
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
 from gateway.costs.prices.repricing import opened_at
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
+from gateway.costs.selling.smallest_unit import require_whole, statement_step
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
@@ -49,7 +52,7 @@ def lines_of(connection: Connection, month: str) -> Lines:
     """By tenant: as they were when the month was cut off, or as they are."""
     document = connection.execute(select(periods.c.document).where(periods.c.month == month)).scalar()
     if document is None:
-        return month_lines(read_manual_lines(connection), month)
+        return _lines_now(connection, month)
     return lines_from(json.loads(document).get("terms", {}).get("manual_lines", {}))
 
 
@@ -59,10 +62,12 @@ def lines_from(terms: dict[str, list[dict[str, Any]]]) -> Lines:
 
 def lines_to_keep(connection: Connection, month: str) -> dict[str, list[dict[str, Any]]]:
     """For the terms of a month that is cut off."""
-    return {
-        tenant: [asdict(line) for line in own]
-        for tenant, own in month_lines(read_manual_lines(connection), month).items()
-    }
+    return {tenant: [asdict(line) for line in own] for tenant, own in _lines_now(connection, month).items()}
+
+
+def _lines_now(connection: Connection, month: str) -> Lines:
+    currency = PriceBook(read_prices(connection)).currency
+    return month_lines(read_manual_lines(connection), month, statement_step(connection, month, currency))
 
 
 def first_open_line(connection: Connection, after: str) -> str | None:
@@ -90,6 +95,7 @@ def request_line(ledger: Ledger, new: ManualLine, *, approved: bool, actor: str)
         for param, day in (("begins", new.begins), ("ends", new.ends and _day_after(new.ends))):
             if day and day < opened:
                 raise RateCardError(param, f"Months before {opened[:7]} are closed, and stay as they are.")
+        require_whole(connection, new.cents)
         if approved:
             new = _approved(connection, new, new.requested_at, actor)
         new = _insert(connection, new)

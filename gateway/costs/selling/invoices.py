@@ -18,7 +18,7 @@ from gateway.costs.periods import iso
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import invoices, period_tenants, periods
-from gateway.units import MICRO, Cents, half_up, short_text
+from gateway.units import MICRO, Cents, half_up, short_text, step_of
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _WHOLE = 100 * MICRO
@@ -51,9 +51,12 @@ class Invoice:
         """Without superfluous zeros: `19`, `7.7`."""
         return short_text(self.tax_micros, 6)
 
-    def tax_cents(self, cents: int, step: int = 1) -> Cents:
-        """The tax on a statement's amount, rounded half away from zero, to whole steps."""
-        sign = -1 if cents < 0 else 1
+    def tax_cents(self, cents: int) -> Cents:
+        """The tax on an amount in the invoice's currency, rounded half away from zero: to the currency's
+        smallest unit, unless the amount, of an earlier release, has fractions of it."""
+        sign, step = -1 if cents < 0 else 1, step_of(self.currency)
+        if cents % step:
+            step = 1
         return Cents(sign * half_up(abs(cents) * self.tax_micros, _WHOLE * step) * step)
 
     def document(self) -> dict[str, Any]:

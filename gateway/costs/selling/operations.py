@@ -7,8 +7,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from gateway.costs.credits.store import UnknownGrantError
+from gateway.costs.manual_lines.store import SecondPersonError, UnknownLineError
 from gateway.costs.periods import PeriodError, iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.prices.jumps import UnconfirmedJumpError
@@ -46,7 +48,7 @@ async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = T
     """Return the version, and False if the same existed already. `confirmed`: False refuses what may be a
     slip. Raises FlorinError, LedgerUnavailableError."""
     card = card_of(new, state.clock.now())
-    with _errors():
+    with refusals():
         added = await asyncio.to_thread(
             card_store.add_card,
             state.ledger,
@@ -61,7 +63,7 @@ async def add(state: State, new: NewRateCard, *, actor: str, confirmed: bool = T
 
 def card_of(new: NewRateCard, now: int) -> RateCard:
     """Without `valid_from` it is valid from this month. Raises FlorinError."""
-    with _errors():
+    with refusals():
         lines = tuple(most_specific_first(map(_line, new.lines)))
         check_lines(lines)
         until = new.discount_until
@@ -127,7 +129,7 @@ async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assig
     ):
         raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
     assignment = assignment_of(new, state.clock.now())
-    with _errors():
+    with refusals():
         assigned = await asyncio.to_thread(card_store.assign, state.ledger, assignment, actor=actor)
     await state.prices.refresh()
     return assigned
@@ -141,7 +143,7 @@ async def _was_assigned(state: State, tenant: str) -> bool:
 
 def assignment_of(new: NewAssignment, now: int) -> Assignment:
     """Without `valid_from` it is valid from this month. Raises FlorinError."""
-    with _errors():
+    with refusals():
         return Assignment(
             tenant=DEFAULT if new.tenant is None else new.tenant,
             card=new.card or "",
@@ -153,14 +155,14 @@ def assignment_of(new: NewAssignment, now: int) -> Assignment:
 async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Invoice, bool]:
     """Issue an invoice, a corrected one or a credit note; return it, and False if it existed already. Raises
     FlorinError, LedgerUnavailableError."""
-    with _errors():
+    with refusals():
         invoice = invoice_of(new, state.clock.now())
         return await state.ledger_process.run(issue, invoice, issuer=state.settings.issuer, actor=actor)
 
 
 def invoice_of(new: NewInvoice, now: int) -> Invoice:
     """Raises FlorinError."""
-    with _errors():
+    with refusals():
         corrects, reason = new.corrects.strip(), new.reason.strip()
         if bool(corrects) != bool(reason):
             raise RateCardError(
@@ -204,15 +206,21 @@ _WHOLE = (
 )
 
 
+_CODES: Final = {
+    RateCardConflictError: "conflict",
+    UnconfirmedJumpError: "confirmation_required",
+    UnknownGrantError: "not_found",
+    UnknownLineError: "not_found",
+    SecondPersonError: "second_person_required",
+}
+
+
 @contextmanager
-def _errors() -> Iterator[None]:
+def refusals() -> Iterator[None]:
+    """What the stores of cards, manual lines and credits refuse, as callers are told."""
     try:
         yield
-    except RateCardError as error:
+    except (RateCardError, ExchangeRateError) as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except ExchangeRateError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except RateCardConflictError as error:
-        raise FlorinError("conflict", str(error)) from error
-    except UnconfirmedJumpError as error:
-        raise FlorinError("confirmation_required", str(error)) from error
+    except tuple(_CODES) as error:
+        raise FlorinError(_CODES[type(error)], str(error)) from error

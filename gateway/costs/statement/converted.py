@@ -14,7 +14,7 @@ from gateway.costs.closing.documents import Charges, Credits, TenantStatement
 from gateway.costs.closing.settlement import BILLED
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRate, chosen, read_exchange_rates
-from gateway.units import CENT, Cents, apportioned, cents_of, decimal_of, half_up, rounded
+from gateway.units import CENT, Cents, apportioned, cents_of, decimal_of, rounded
 
 _PRICES = ("exact", "per_million", "per_request", "per_hour", "unit_price", "monthly_minimum")
 _MOST_PLACES = 24
@@ -71,7 +71,7 @@ def converted(statement: TenantStatement, factor: Fraction, step: int) -> Tenant
             ),
             "charges": None if statement.charges is None else _charges(statement.charges, factor, step),
             "manual": tuple(
-                line.model_copy(update={"amount_cents": Cents(half_up(line.amount_cents * factor))})
+                line.model_copy(update={"amount_cents": cents_of(line.amount_cents * factor * CENT, step)})
                 for line in statement.manual
             ),
         }
@@ -80,16 +80,16 @@ def converted(statement: TenantStatement, factor: Fraction, step: int) -> Tenant
     if prepaid is None:
         return price
     everything = prepaid.drawn_cents == statement.price_cents
-    drawn = price.price_cents if everything else half_up(prepaid.drawn_cents * factor)
-    return price.model_copy(update={"credits": _credits(prepaid, factor, Cents(drawn))})
+    drawn = price.price_cents if everything else cents_of(prepaid.drawn_cents * factor * CENT, step)
+    return price.model_copy(update={"credits": _credits(prepaid, factor, drawn, step)})
 
 
-def _credits(prepaid: Credits, factor: Fraction, drawn: Cents) -> Credits:
+def _credits(prepaid: Credits, factor: Fraction, drawn: Cents, step: int) -> Credits:
     """`drawn`: converted. What is rounded goes into the closing balance."""
     parts = {n: part.cents * factor * CENT for n, part in enumerate(prepaid.draws)}
-    draws = apportioned(parts, drawn)
+    draws = apportioned(parts, drawn, step=step)
     opening, granted, expired = (
-        Cents(half_up(cents * factor))
+        cents_of(cents * factor * CENT, step)
         for cents in (prepaid.opening_cents, prepaid.granted_cents, prepaid.expired_cents)
     )
     return Credits(

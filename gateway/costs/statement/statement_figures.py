@@ -19,7 +19,6 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.closing.documents import Charges, Credits, ManualCharge, TenantStatement
 from gateway.costs.closing.preview import MonthSettlement, settlement_now
-from gateway.costs.closing.smallest_unit import statement_step
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.files import MissingPriceError, missing_prices
@@ -29,6 +28,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.invoices import Invoice, in_force, read_invoices
+from gateway.costs.selling.smallest_unit import statement_step
 from gateway.costs.statement.converted import Conversion, charges_document, converted, exchange_rate
 from gateway.costs.statement.division import Division, Undivided, divide_statement
 from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
@@ -94,7 +94,7 @@ class Statement:
 
     @property
     def tax_cents(self) -> Cents:
-        return self.invoice.tax_cents(self.cents, self.step) if self.invoice else Cents(0)
+        return self.invoice.tax_cents(self.cents) if self.invoice else Cents(0)
 
     @property
     def charges_document(self) -> dict[str, Any] | None:

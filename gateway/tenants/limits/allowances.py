@@ -88,9 +88,13 @@ class Allowance:
     def is_credit(self, counter: Counter) -> bool:
         return self.prepaid and (counter.measure, counter.window) == (Measure.MONEY, Window.MONTH)
 
+    def timezone_of(self, counter: Counter) -> str:
+        """In which its periods begin. Credits are drawn by the months of bills, which are UTC's."""
+        return "UTC" if self.is_credit(counter) else self.timezone
+
     def flows(self, now: int) -> tuple[Flow, ...]:
         """What the store counts, at a time in Unix microseconds."""
-        return tuple(flow_at(c.measure, c.window, self.timezone, now) for c in self.counters)
+        return tuple(flow_at(c.measure, c.window, self.timezone_of(c), now) for c in self.counters)
 
     @property
     def limits(self) -> Amounts:

@@ -203,7 +203,7 @@ class BudgetWatch:
     async def _warn(
         self, subject: str, consumer: Consumer, allowance: Allowance, counter: Counter, used: int, now: int
     ) -> None:
-        start, end = period_of(counter.window, now, allowance.timezone)
+        start, end = period_of(counter.window, now, allowance.timezone_of(counter))
         if counter.window in ROLLING:  # at most one warning in a window's length
             length = ROLLING[counter.window]
             start, end = now - now % length, now - now % length + length
@@ -245,7 +245,7 @@ class BudgetWatch:
             index = places.get(counter.name)
             if index is None or counter.is_rate or before.share.used[index] == UNKNOWN:
                 continue
-            start, end = period_of(counter.window, before.at, allowance.timezone)
+            start, end = period_of(counter.window, before.at, allowance.timezone_of(counter))
             if end == FOR_EVER:  # its records may have been pruned
                 continue
             flow = before.flows[index]

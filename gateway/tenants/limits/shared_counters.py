@@ -34,8 +34,8 @@ SEED_SECONDS: Final = 2.0
 BATCH: Final = 50
 """Subjects in one report: the store does nothing else meanwhile."""
 
-Used = Callable[[Consumer, Sequence[Counter], str], Awaitable[Sequence[int]]]
-"""What a consumer has used of these counters in their present windows, in this timezone, as the ledger says.
+Used = Callable[[Consumer, Sequence[Counter], Allowance], Awaitable[Sequence[int]]]
+"""What a consumer has used of these counters of its allowance in their present windows, as the ledger says.
 Raises StoreUnavailableError if it cannot say."""
 
 
@@ -151,7 +151,7 @@ class SharedCounters:
             if not counter.is_rate
         ]
         try:
-            used = await self._used(account.consumer, [counter for _, counter in budgets], terms.timezone)
+            used = await self._used(account.consumer, [counter for _, counter in budgets], terms)
             await self._store.seed(account.subject, [flow for flow, _ in budgets], used)
         except StoreUnavailableError as error:
             log.warning("%s: its budgets are not known: %s", account.subject, error)

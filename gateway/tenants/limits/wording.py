@@ -104,7 +104,7 @@ def _budget(account: Account, counter: Counter, whose: str, now_us: int) -> tupl
     text = f"This {whose}'s budget of {bound} is used up."
     if counter.window in ROLLING:
         return "budget_exhausted", text, ROLLING[counter.window] / SLICES / 1e6
-    end = period_of(counter.window, now_us, account.allowance.timezone)[1]
+    end = period_of(counter.window, now_us, account.allowance.timezone_of(counter))[1]
     if account.allowance.is_credit(counter):
         amount = shown(decimal_text(counter.limit, 9))
         text = f"This tenant's prepaid credits of {amount} for this month are used up."

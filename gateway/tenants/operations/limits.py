@@ -96,7 +96,7 @@ def _rows(
             full = now // 1_000_000 + (used * 60 + counter.limit - 1) // max(1, counter.limit)
             add(counter.name, max(0, used - booked), allowed, full)
             continue
-        end = period_of(counter.window, now, allowance.timezone)[1]
+        end = period_of(counter.window, now, allowance.timezone_of(counter))[1]
         endless = end == FOR_EVER or counter.window in ROLLING
         amount = None if used == UNKNOWN else _amount(used, counter)
         add(counter.name, amount, allowed, None if endless else end // 1_000_000)

@@ -19,7 +19,7 @@ from gateway.dataplane.request import COMPLETIONS, Call
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Key, Role, Tenant, dump
 from gateway.tenants.limits import grant as grant_module
-from gateway.tenants.limits.allowances import Consumer, allowance
+from gateway.tenants.limits.allowances import Consumer, allowance, standing_of_tenant
 from gateway.tenants.limits.budget_watch import Correction, Observation, correction, fell
 from gateway.tenants.limits.grant import UNLIMITED, Grant
 from gateway.tenants.limits.needs import (
@@ -42,6 +42,7 @@ from gateway.tenants.terms import (
     LimitRule,
     Limits,
     Measure,
+    PrepaidBudget,
     Window,
     rule_of,
     rules_of,
@@ -626,3 +627,18 @@ async def test_without_the_store_a_limit_in_shadow_counts_nothing_and_refuses_no
     workers.store.away = True
     for _ in range(3):
         await workers.enter(0, call())
+
+
+def test_credits_are_counted_by_the_months_of_bills_whatever_the_timezone():
+    budget = PrepaidBudget(money_per_month=Decimal(5), tokens_per_month=100)
+    tenant = Tenant("acme", base_access=True, created=0, budget=budget, timezone="Asia/Tokyo")
+    [(_, _, terms)] = standing_of_tenant(tenant)
+    november = 1_793_491_200_000_000
+    turned = {
+        counter.measure
+        for counter, before, after in zip(
+            terms.counters, terms.flows(november - 1), terms.flows(november), strict=True
+        )
+        if before != after
+    }
+    assert turned == {Measure.MONEY}

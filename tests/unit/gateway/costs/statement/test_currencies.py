@@ -5,12 +5,17 @@ import re
 import pytest
 
 from gateway.costs.closing.closing import close
+from gateway.costs.manual_lines.store import request_line
+from gateway.costs.selling.cards import RateCardError
+from gateway.costs.selling.invoices import Invoice
+from gateway.costs.statement.issuing import issue
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import ledger_state
 from gateway.units import DAY
 from tests.support.ledger_rows import price, put
 from tests.unit.gateway.costs import month as fleet
+from tests.unit.gateway.costs.manual_lines.lines import line
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, TENANTS
 from tests.unit.gateway.costs.selling.cards import sell
 
@@ -62,3 +67,22 @@ def test_a_month_that_an_earlier_release_closed_keeps_its_hundredths(yen):
     assert re.search(rf"<b>{shown}</b> JPY", statement_page(yen, "bolt", "2026-10", **ABOUT))
     [checked] = verify(yen, "2026-10")
     assert [check for check in checked.checks if check.ok is False] == []
+
+
+def test_parts_of_fees_and_taxes_are_whole_yen(yen):
+    fee = line("fee", 100_000, "bolt", begins="2026-10-10", prorated=True)
+    request_line(yen, fee, approved=True, actor="key:a")
+    close(yen, "2026-10", now=NOW, by="test", policy="proportional")
+    [part] = statement_json(yen, "bolt", "2026-10", **ABOUT)["manual_lines"]
+    assert part["amount_cents"] == 71_000, "22 of 31 days of 1,000 yen"
+    invoice = Invoice("2026-10", "bolt", "A-1", "VAT", 19_000_000, "", NOW)
+    issued, _ = issue(yen, invoice, issuer="Nordlicht")
+    document = issued.document()
+    assert document["tax_cents"] % 100 == document["total_cents"] % 100 == 0
+    shown = statement_json(yen, "bolt", "2026-10", **ABOUT)
+    assert (shown["tax_cents"], shown["total_cents"]) == (document["tax_cents"], document["total_cents"])
+
+
+def test_an_amount_with_decimals_is_no_amount_in_yen(yen):
+    with pytest.raises(RateCardError, match="JPY has no decimals"):
+        request_line(yen, line("credit", 4050, "bolt"), approved=True, actor="key:a")
