@@ -43,7 +43,7 @@ _TRIGGERS = {
 
 
 class Anchor(NamedTuple):
-    """An entry of the chain, kept where nobody who can write to the ledger's database can write."""
+    """An entry of the chain, recorded out of reach of those who can write to the ledger's database."""
 
     entries: int
     """Its number: it and all before are covered."""

@@ -24,8 +24,8 @@ AnchorText = Annotated[str, StringConstraints(pattern=r"^\d{1,18}:([0-9a-f]{64})
 
 @router.get("")
 async def anchor(_: StaffKey, state: StateDep) -> Anchor:
-    """The last entry of the chain of what was written to the books. Keep it where nobody who can write to the
-    ledger's database can; `verify` says later whether everything before it is as it was."""
+    """The last entry of the books' chain. Record it out of reach of those who can write to the ledger's
+    database; `verify` later says whether everything before it is unchanged."""
     last = await state.ledger_process.run(anchor_of)
     return Anchor(entries=last.entries, hash=last.hash, at=iso(state.clock.now()))
 
