@@ -14,9 +14,10 @@ from gateway.costs.export.chargeback import split
 from gateway.costs.periods import Period, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_lines import CardLine, PriceKey
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCard, RateCards
+from gateway.costs.selling.cards import RateCard
 from gateway.dataplane.request import Sold
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger

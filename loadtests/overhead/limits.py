@@ -16,7 +16,8 @@ from typing import Any, cast
 from adapters.store.protocol.limits import Share
 from gateway.config import Settings
 from gateway.costs.price_list import PriceList
-from gateway.costs.selling.cards import Assignment, RateCard, RateCards
+from gateway.costs.selling.assignments import Assignment, RateCards
+from gateway.costs.selling.cards import RateCard
 from gateway.dataplane.request import CHAT, Call
 from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Directory, Key, Role, Tenant

@@ -31,8 +31,9 @@ from gateway.costs.closing.settlement import Settlement
 from gateway.costs.credits.grants import Holdings, draw
 from gateway.costs.manual_lines.lines import Lines, MonthLine
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_lines import SELECTORS
-from gateway.costs.selling.cards import RateCard, RateCards
+from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
     BATCH_SKU,
     DISCOUNT_SKU,

@@ -49,8 +49,8 @@ from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
 from gateway.costs.rollups.posted_rows import lock_postings
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.selling.assignments import RULES
 from gateway.costs.selling.card_store import card_rows
-from gateway.costs.selling.cards import RULES
 from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal

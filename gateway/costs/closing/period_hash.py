@@ -37,7 +37,7 @@ from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
-from gateway.costs.selling.cards import RateCards
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.posted import charged_tenants
 from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.ledger import Ledger

@@ -34,8 +34,8 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.posted import charged_tenants
 from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.schema import period_tenants, periods

@@ -26,8 +26,9 @@ from gateway.costs.export.columns import Column, Granularity
 from gateway.costs.export.row_facts import object_text
 from gateway.costs.manual_lines.store import lines_of
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCard, RateCards
+from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import SKUS, line_sku, price_id
 from gateway.costs.selling.invoices import in_force, read_invoices
 from gateway.costs.selling.posted import key_of, tenant_months, tokens_of

@@ -22,8 +22,8 @@ from gateway.costs.forecasting.forecast import HISTORY_DAYS, Forecast
 from gateway.costs.forecasting.look_ahead import NO_BUDGETS, LookAhead, anomaly_document, estimate
 from gateway.costs.owner import Owner, has_predecessor
 from gateway.costs.periods import Period, iso, month_of
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_alerts as table

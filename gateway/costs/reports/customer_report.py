@@ -29,8 +29,8 @@ from gateway.costs.reports.flat_table import FileFormat, columns, constants, row
 from gateway.costs.reports.recomputed import own_lines
 from gateway.costs.reports.report import ROLL_SECONDS, Question, lists_of, read_report, set_apart
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCards
 from gateway.costs.selling.posted import PRICED_BY, key_of, tokens_of
 from gateway.metering.ledger.ledger import Ledger
 from gateway.units import HOUR, NOTHING, Amount, amount_of, amount_text, total

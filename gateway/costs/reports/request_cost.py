@@ -17,9 +17,9 @@ from gateway.costs.rollups.engine_hour import DividedHour, HourTerms, at, divide
 from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posted_rows import here
 from gateway.costs.rollups.posting import BILLABLE
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_lines import PriceKey, Tokens
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger

@@ -10,18 +10,16 @@ from sqlalchemy import Connection, Table, insert, select
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.prices.repricing import opened_at
-from gateway.costs.selling.cards import (
+from gateway.costs.selling.assignments import (
     DEFAULT,
     ENDED,
-    MORE,
     Assignment,
-    RateCard,
     RateCards,
     assignment_to_add,
     check_card_jump,
-    check_currency,
     version_to_add,
 )
+from gateway.costs.selling.cards import MORE, RateCard, check_currency
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch

@@ -15,6 +15,7 @@ from gateway.costs.periods import PeriodError, iso, month_of
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.prices.jumps import UnconfirmedJumpError
 from gateway.costs.selling import card_store
+from gateway.costs.selling.assignments import DEFAULT, Assignment
 from gateway.costs.selling.card_lines import (
     SELECTORS,
     CardLine,
@@ -23,8 +24,6 @@ from gateway.costs.selling.card_lines import (
     most_specific_first,
 )
 from gateway.costs.selling.cards import (
-    DEFAULT,
-    Assignment,
     RateCard,
     RateCardConflictError,
     RateCardError,

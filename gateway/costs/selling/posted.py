@@ -10,8 +10,9 @@ from sqlalchemy import Connection, select
 from gateway.costs.cost_lines import CostLine, read_lines, read_postings
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.book import PriceBook
+from gateway.costs.selling.assignments import RULES, RateCards
 from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens, added
-from gateway.costs.selling.cards import RULES, RateCard, RateCards
+from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import MonthCharges, MonthCorrection, TenantMonth, charge
 from gateway.costs.selling.residency import Residency, of_tenants, residency_of
 from gateway.metering.ledger.schema import periods

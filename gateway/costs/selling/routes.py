@@ -11,8 +11,8 @@ from gateway.api.dependencies import Confirm, FinanceKey, StaffKey, StateDep
 from gateway.api.finance_requests import Tagged, Tenant, is_own_month, month_of, owner_of, tenants_of
 from gateway.costs.periods import iso
 from gateway.costs.selling import operations as rate_cards
+from gateway.costs.selling.assignments import in_force_since
 from gateway.costs.selling.card_store import assignments_of, list_cards
-from gateway.costs.selling.cards import in_force_since
 from gateway.costs.selling.invoices import list_invoices
 from gateway.costs.selling.schemas import (
     Assignment,

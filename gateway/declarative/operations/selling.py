@@ -10,17 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.costs.prices.jumps import UnconfirmedJumpError
-from gateway.costs.selling.cards import (
+from gateway.costs.selling.assignments import (
     ENDED,
     Assignment,
-    RateCard,
-    RateCardConflictError,
-    RateCardError,
     RateCards,
     assignment_to_add,
     check_card_jump,
     version_to_add,
 )
+from gateway.costs.selling.cards import RateCard, RateCardConflictError, RateCardError
 from gateway.costs.selling.operations import assignment_of, card_of
 from gateway.costs.selling.schemas import NewAssignment, NewRateCard
 from gateway.declarative.operations.actions import PlannedAction, compare

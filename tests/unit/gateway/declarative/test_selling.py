@@ -9,7 +9,7 @@ import pytest
 
 from adapters.registry.catalog import Catalog
 from gateway.costs.periods import instant
-from gateway.costs.selling.cards import RateCards
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.operations import assignment_of, card_of
 from gateway.costs.selling.schemas import NewAssignment, NewRateCard
 from gateway.declarative.commands import fleet_file

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.costs.selling.assignments import Assignment
 from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens
 from gateway.costs.selling.card_store import add_card, assign
-from gateway.costs.selling.cards import Assignment, RateCard
+from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import MonthCharges
 from gateway.costs.selling.charges import charge as charge_month
 from gateway.costs.selling.residency import Residency

@@ -3,8 +3,9 @@
 import pytest
 
 from gateway.costs.closing.closing import close
+from gateway.costs.selling.assignments import Assignment
 from gateway.costs.selling.card_store import add_card, assign, list_cards
-from gateway.costs.selling.cards import Assignment, RateCardConflictError, RateCardError
+from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.metering.ledger.audit_log import Wanted, read
 from tests.unit.gateway.costs.month import DECEMBER, fill
 from tests.unit.gateway.costs.selling.cards import card

@@ -5,16 +5,9 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.closing.charging import charges_of
+from gateway.costs.selling.assignments import Assignment, RateCards
 from gateway.costs.selling.card_lines import PriceKey, Tokens
-from gateway.costs.selling.cards import (
-    Assignment,
-    RateCardError,
-    RateCards,
-    card_name,
-    minimum,
-    percent,
-    rate,
-)
+from gateway.costs.selling.cards import RateCardError, card_name, minimum, percent, rate
 from gateway.costs.selling.charges import MonthCorrection, TenantMonth
 from gateway.costs.selling.invoices import Invoice, due_date
 from gateway.units import amount_text

@@ -14,8 +14,8 @@ from gateway.costs.manual_lines.schemas import NewManualLine
 from gateway.costs.manual_lines.store import request_line
 from gateway.costs.periods import month_of
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.selling.assignments import DEFAULT, Assignment
 from gateway.costs.selling.card_store import add_card, assign
-from gateway.costs.selling.cards import DEFAULT, Assignment
 from gateway.metering.ledger.schema import period_tenants, periods
 from gateway.units import HOUR
 from tests.support.ledger_rows import price

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.costs.prices.jumps import UnconfirmedJumpError
+from gateway.costs.selling.assignments import RateCards, check_card_jump
 from gateway.costs.selling.card_lines import PriceKey
-from gateway.costs.selling.cards import RateCard, RateCards, check_card_jump
+from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.operations import card_of
 from gateway.costs.selling.schemas import NewRateCard
 from gateway.errors import FlorinError
