@@ -18,7 +18,7 @@ from typing import Any
 
 from loadtests.gpu import power
 from loadtests.gpu.results import Measured, Results, better, continues, remaining
-from loadtests.gpu.scale import Scale
+from loadtests.gpu.scale import Mode, Scale
 from loadtests.gpu.site import EngineProgram, Site
 from loadtests.gpu.stages import STAGES, Rounds, Stage
 
@@ -68,19 +68,27 @@ class Measurement:
         self._site, self._results, self._out, self._deadline = site, results, out, deadline
         self._run = len(results.runs) - 1
         self._say = say
+        self._cannot: set[Mode] = set()
 
     async def run(self, stages: Sequence[Stage]) -> None:
-        """Those that are left. One that fails does not stop the others; an engine that cannot start does."""
+        """Those that are left. One that fails does not stop the others."""
         by_name = {stage.name: stage for stage in stages}
         for name in list(remaining(self._results, list(by_name))):
             if time.monotonic() > self._deadline - LEAST_SECONDS:
                 return
             stage = by_name[name]
-            # A round of `engine` for each start, or for each restart by its agent.
-            start = await self._attempt(Stage(ENGINE, START_SECONDS, partial(_start, eager=stage.eager)))
-            if start.status != "complete":
-                return
-            await self._attempt(stage)
+            if await self._engine_for(stage):
+                await self._attempt(stage)
+
+    async def _engine_for(self, stage: Stage) -> bool:
+        """Whether an engine runs for it. A round of `engine` for each start, or restart by its agent."""
+        for mode in [stage.mode] if stage.mode else list(self._site.scale.modes):
+            if mode not in self._cannot:
+                start = await self._attempt(Stage(ENGINE, START_SECONDS, partial(_start, mode=mode)))
+                if start.status == "complete":
+                    return True
+                self._cannot.add(mode)
+        return False
 
     async def _attempt(self, stage: Stage) -> Measured:
         earlier = self._results.stages.get(stage.name)
@@ -112,15 +120,15 @@ class Measurement:
         self._results.write(self._out / FILE)
 
 
-async def _start(site: Site, *, eager: bool) -> Rounds:
-    seconds = await site.ensure_engine(eager=eager)
+async def _start(site: Site, *, mode: Mode) -> Rounds:
+    seconds = await site.ensure_engine(mode)
     if seconds < 1:
         return
     metrics = await site.engine.send("GET", "/metrics")
     cache = next(
         (line for line in metrics.text.splitlines() if line.startswith("vllm:cache_config_info")), ""
     )
-    yield {"seconds": round(seconds, 2), "eager": eager, "kv_cache": cache}
+    yield {"seconds": round(seconds, 2), "mode": mode, "kv_cache": cache}
 
 
 def _message(error: BaseException) -> str:

@@ -37,8 +37,10 @@ def rendered(results: Results) -> str:
         ("A chat through Florin", _chat(results)),
         ("Loading an adapter", _loads(results)),
         ("Inter-token latency", _latency(results, "latency")),
-        ("Inter-token latency with CUDA graphs", _latency(results, "latency_with_graphs")),
+        ("Inter-token latency without CUDA graphs", _latency(results, "latency_eager")),
+        ("Time to the first token of a prompt alone", _prompts(results)),
         ("More adapters than slots", _cliff(results)),
+        ("The same streams at the engine and through Florin", _through_florin(results)),
         ("Unloading", _unload(results)),
         ("The cost of a token", _weights(results)),
         ("Answers to the verification's probe", _distances(results)),
@@ -57,8 +59,10 @@ _STAGES: Final = {
     "A chat through Florin": "chat",
     "Loading an adapter": "load_times",
     "Inter-token latency": "latency",
-    "Inter-token latency with CUDA graphs": "latency_with_graphs",
+    "Inter-token latency without CUDA graphs": "latency_eager",
+    "Time to the first token of a prompt alone": "prompts",
     "More adapters than slots": "cliff",
+    "The same streams at the engine and through Florin": "through_florin",
     "Unloading": "unload",
     "The cost of a token": "calibrate",
     "Answers to the verification's probe": "fingerprints",
@@ -84,15 +88,13 @@ def _machine(results: Results) -> str:
         )
         for run in results.runs
     )  # fmt: skip
-    starts = (
-        ("without" if r["eager"] else "with", f"{r['seconds']:.0f} s") for r in results.rounds("engine")
-    )
+    starts = ((r["mode"], f"{r['seconds']:.0f} s") for r in results.rounds("engine"))
     if not results.runs:
         return ""
     return "\n\n".join(
         (
             table(("at", "GPU", "driver", "versions"), rows),
-            table(("CUDA graphs", "until the engine is up"), starts),
+            table(("engine", "until it is up"), starts),
         )
     )
 
@@ -135,6 +137,23 @@ def _latency(results: Results, stage: str) -> str:
         for b in batches
     )
     return table(heads, rows) if latencies else ""
+
+
+def _prompts(results: Results) -> str:
+    times = summaries.prompts(results)
+    lengths = sorted({length for length, _ in times})
+    rows = ((str(n), f"{times[n, 'base']:.1f}", f"{times[n, 'adapter']:.1f}") for n in lengths)
+    return table(("tokens", "base model, ms", "adapter, ms"), rows) if times else ""
+
+
+def _through_florin(results: Results) -> str:
+    rows = [
+        (r["way"], str(r["at_once"]), f"{r['tokens_per_second']:,.0f}", f"{r['first_chunk_ms']:.1f}",
+         f"{r['mean_ms']:.0f}", f"{r['slowest_ms']:.0f}")
+        for r in results.rounds("through_florin")
+    ]  # fmt: skip
+    heads = ("asked", "at once", "tokens per second", "first chunk, ms", "whole answer, ms", "slowest, ms")
+    return table(heads, rows) if rows else ""
 
 
 def _cliff(results: Results) -> str:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from loadtests.gpu.shapes import LLAMA_8B, TINY, Shape
+
+Mode = Literal["compiled", "graphs", "eager"]
+"""As vLLM starts by default, but for few sizes of CUDA graphs; graphs of decode steps without compilation; or
+neither."""
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,16 @@ class Scale:
     """For each measurement that lasts a given time."""
     flags: tuple[str, ...]
     """The engine's flags besides those that follow from the above."""
+    modes: Mapping[Mode, tuple[str, ...]]
+    """How the engine is started, by preference."""
+    calibrated_length: int
+    """Longest prompt and answer with which `calibrate` plans its loads."""
+    prompts: tuple[int, ...]
+    """Lengths of prompts."""
+
+
+def _compilation(**options: int | str) -> str:
+    return json.dumps({"cudagraph_capture_sizes": BATCHES, **options})
 
 
 H100: Final = Scale(
@@ -42,14 +59,21 @@ H100: Final = Scale(
     seats=128,
     max_length=2048,
     ranks=(8, 16, 32, 64),
-    batches=(1, 2, 4, 8, 16, 32, 64, 128),
+    batches=BATCHES,
     distinct=(0, 1, 2, 4, 8, 16),
-    cliff=(4, 8, 16, 17, 20, 24, 32, 48),
+    cliff=(8, 16, 17, 20, 32, 48),
     rounds=2,
     repeats=8,
     tokens=48,
     seconds=1.0,
     flags=("--dtype", "bfloat16", "--gpu-memory-utilization", "0.85"),
+    modes={
+        "compiled": ("--compilation-config", _compilation()),
+        "graphs": ("--compilation-config", _compilation(mode=0, cudagraph_mode="FULL_DECODE_ONLY")),
+        "eager": ("--enforce-eager",),
+    },
+    calibrated_length=1024,
+    prompts=(128, 512, 1024, 2000),
 )
 CPU: Final = Scale(
     shape=TINY,
@@ -66,4 +90,7 @@ CPU: Final = Scale(
     tokens=6,
     seconds=0.1,
     flags=("--dtype", "float32", "--block-size", "32", "--kv-cache-memory-bytes", "67108864"),
+    modes={"compiled": (), "eager": ("--enforce-eager",)},
+    calibrated_length=256,
+    prompts=(16, 128),
 )

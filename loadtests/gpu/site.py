@@ -24,7 +24,7 @@ from deploy.demo.engines import log_tail
 from deploy.demo.gateway import Gateway
 from loadtests.chaos.proxy import free_port
 from loadtests.gpu.engine_calls import EngineCalls
-from loadtests.gpu.scale import Scale
+from loadtests.gpu.scale import Mode, Scale
 from loadtests.gpu.shapes import SERVED_NAME, write_adapter, write_base
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,8 @@ ENGINE = "measured"
 TENANTS = ("acme", "bolt", "corgi")
 MODULE = "vllm.entrypoints.openai.api_server"
 STOP_SECONDS = 30.0
+RESTARTS = b": restarting in "
+"""What the agent logs when the engine ended by itself."""
 
 
 class SiteError(Exception):
@@ -62,7 +64,7 @@ class Site:
         self.engine = EngineCalls(f"http://127.0.0.1:{free_port()}", SERVED_NAME)
         self.keys: dict[str, str] = {}
         self._agent: subprocess.Popen[bytes] | None = None
-        self._eager = True
+        self._mode: Mode = "compiled"
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -117,17 +119,22 @@ class Site:
 
     # -- the engine
 
-    async def ensure_engine(self, *, eager: bool = True) -> float:
-        """Until it is up with or without CUDA graphs: started if it is not, awaited if its agent restarts it.
-        Returns the seconds. Raises SiteError."""
+    async def ensure_engine(self, mode: Mode) -> float:
+        """Until it is up in this mode: started if it is not, awaited if its agent restarts it. Returns the
+        seconds. Raises SiteError."""
         began = time.perf_counter()
-        if self._agent is not None and (eager != self._eager or self._agent.poll() is not None):
+        if self._agent is not None and (mode != self._mode or self._agent.poll() is not None):
             await asyncio.to_thread(self.stop_engine)
+        was_up = self._agent is not None
+        logged = self._engine_log.stat().st_size if self._engine_log.exists() else 0
         if self._agent is None:
             token = await self.call("POST", "enrolment-tokens", {"engine": ENGINE, "address": "127.0.0.1"})
-            self._launch(token["token"], eager=eager)
-        while not (await self.engine.healthy() and await self._registered()):
-            if self._agent is None or self._agent.poll() is not None:
+            self._launch(token["token"], mode)
+        while not ((healthy := await self.engine.healthy()) and await self._registered()):
+            # Florin tries whether scoring a prompt ends the engine; if so, its agent starts it again.
+            was_up |= healthy
+            ended = self._agent is None or self._agent.poll() is not None
+            if ended or (not was_up and RESTARTS in self._engine_log.read_bytes()[logged:]):
                 raise SiteError(
                     f"The engine did not start. The end of its log:\n{log_tail(self._engine_log)}"
                 )
@@ -138,9 +145,9 @@ class Site:
         listing = await self.call("GET", "engines")
         return any(e["name"] == ENGINE and e["health"] == "up" for e in listing["data"])
 
-    def _launch(self, token: str, *, eager: bool) -> None:
+    def _launch(self, token: str, mode: Mode) -> None:
         """On the calling thread, with which the agent ends; and with it, the engine."""
-        self._eager = eager
+        self._mode = mode
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLORIN_")}
         own = {
             "FLORIN_URL": self.gateway.url,
@@ -152,7 +159,7 @@ class Site:
             sys.executable,
             "-c",
             "import gateway.cli; gateway.cli.main()",
-            *self.engine_command(eager=eager),
+            *self.engine_command(mode),
         ]
         with self._engine_log.open("ab") as log:
             self._agent = subprocess.Popen(
@@ -160,7 +167,7 @@ class Site:
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def engine_command(self, *, eager: bool) -> list[str]:
+    def engine_command(self, mode: Mode) -> list[str]:
         scale, program = self.scale, self._program
         paths = [self._directory / "plugin", *([program.site] if program.site else []), SITE]
         variables = {
@@ -185,7 +192,7 @@ class Site:
         words += ["--cache-dir", str(self._directory / "cache"), "--drain-timeout", "1", "--", "env"]
         words += [f"{name}={value}" for name, value in variables.items()]
         words += [str(program.python), "-m", MODULE, *(str(word) for flag in flags.items() for word in flag)]
-        return [*words, *scale.flags, *(["--enforce-eager"] if eager else [])]
+        return [*words, *scale.flags, *scale.modes[mode]]
 
     def stop_engine(self) -> None:
         if self._agent is None:

@@ -17,7 +17,9 @@ from gateway.costs.calibration.load import EngineUnderLoad
 from loadtests.gpu import answers
 from loadtests.gpu.engine_calls import CallError, mean_ms
 from loadtests.gpu.power import Meter
+from loadtests.gpu.scale import Mode
 from loadtests.gpu.site import TENANTS, Site, SiteError
+from loadtests.gpu.streams import Caller, streamed
 
 Round = dict[str, Any]
 Rounds = AsyncGenerator[Round, None]
@@ -31,8 +33,8 @@ class Stage:
     seconds: float
     """Its limit on a GPU."""
     run: Callable[[Site], Rounds]
-    eager: bool = True
-    """Whether the engine runs without CUDA graphs, whose compilation takes minutes."""
+    mode: Mode | None = None
+    """That of the engine; by default the first in which it starts."""
 
 
 async def chat(site: Site) -> Rounds:
@@ -107,6 +109,40 @@ async def _batch(site: Site, models: Sequence[str]) -> Round:
     }  # fmt: skip
 
 
+async def prompts(site: Site) -> Rounds:
+    """Time to the first token of one prompt alone, by its length, of the base model and of an adapter."""
+    engine, scale = site.engine, site.scale
+    name, _ = await engine.load(site.adapter(scale.ranks[0]))
+    for number in range(-1, scale.repeats // 2):
+        for length in scale.prompts:
+            for model in (engine.base, name):
+                before = await engine.metrics()
+                answer = await engine.complete(model, 2, prompt=length)
+                after = await engine.settled(before, answer.tokens)
+                if number >= 0:  # as above
+                    yield {
+                        "length": length, "model": "base" if model == engine.base else "adapter",
+                        "ttft_ms": mean_ms(before, after, TTFT),
+                    }  # fmt: skip
+    await engine.unload(name)
+
+
+async def through_florin(site: Site) -> Rounds:
+    """The same streams at the engine's port and through Florin, in turn, in half of the seats."""
+    engine, scale = site.engine, site.scale
+    copies = [(await engine.load(site.adapter(scale.ranks[0], seed)))[0] for seed in range(len(TENANTS))]
+    ways = {
+        "engine": [Caller(engine.url, "", model) for model in copies],
+        "florin": [Caller(site.gateway.url, site.keys[tenant], "support") for tenant in TENANTS],
+    }
+    for number in range(-1, scale.rounds + 1):
+        for way, callers in ways.items():
+            measured = await streamed(callers, 2 * scale.seats, scale.seats // 2, scale.tokens)
+            if number >= 0:  # as above
+                yield {"round": number, "way": way, **measured}
+    await engine.unload(*copies)
+
+
 async def cliff(site: Site) -> Rounds:
     """More distinct adapters in flight than the engine has slots: half of its seats are always taken."""
     engine, scale = site.engine, site.scale
@@ -175,7 +211,7 @@ async def calibrate(site: Site) -> Rounds:
         for sample in await under.measure_loads(site.adapter(site.scale.ranks[0])):
             yield asdict(sample)
         await under.find_saturation(site.scale.seats)
-        for load in loads(under.max_model_len, site.scale.rounds):
+        for load in loads(site.scale.calibrated_length, site.scale.rounds):
             yield {"at_once": under.at_once, **asdict(await under.measure(load, site.scale.seconds))}
 
 
@@ -247,13 +283,15 @@ STAGES: Final = (
     Stage("chat", 40, chat),
     Stage("load_times", 50, load_times),
     Stage("latency", 90, latency),
-    Stage("cliff", 45, cliff),
-    Stage("unload", 25, unload),
+    Stage("prompts", 20, prompts),
+    Stage("cliff", 60, cliff),
     Stage("calibrate", 120, calibrate),
+    Stage("through_florin", 30, through_florin),
     Stage("fingerprints", 45, fingerprints),
+    Stage("unload", 20, unload),
     Stage("power", 30, power),
     Stage("prompt_logprobs", 25, prompt_logprobs),
-    Stage("latency_with_graphs", 60, latency, eager=False),
+    Stage("latency_eager", 60, latency, "eager"),
 )
 
 

@@ -52,6 +52,15 @@ def latencies(results: Results, stage: str) -> dict[tuple[int, int], float]:
     return {key: median(values) for key, values in samples.items()}
 
 
+def prompts(results: Results) -> dict[tuple[int, str], float]:
+    """By length and model: the median time to the first token, in milliseconds."""
+    samples: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for measured in results.rounds("prompts"):
+        if measured["ttft_ms"] is not None:
+            samples[measured["length"], measured["model"]].append(measured["ttft_ms"])
+    return {key: median(values) for key, values in samples.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """Medians with so many adapters in flight."""

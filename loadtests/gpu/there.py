@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,17 @@ def install(bundle: Path, target: Path) -> None:
     for process in running:
         if status := process.wait():
             raise subprocess.CalledProcessError(status, process.args)
+    describe_florin(target / "site" / "florin")
+
+
+def describe_florin(site: Path) -> None:
+    """What an installed Florin says of itself: here it runs from the repository."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    about = site / f"florin_gateway-{project['version']}.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
 
 
 def main() -> int:

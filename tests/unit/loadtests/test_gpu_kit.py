@@ -20,6 +20,7 @@ from loadtests.gpu import constants, pieces, there, wheels
 from loadtests.gpu.measure import FILE, measure
 from loadtests.gpu.page import NOT_YET, rendered
 from loadtests.gpu.results import Measured, Results, better, continues, remaining
+from loadtests.gpu.scale import CPU
 from loadtests.gpu.shapes import TINY, bfloat16, write_adapter
 from loadtests.gpu.stages import Stage
 
@@ -125,12 +126,14 @@ def test_bfloat16_rounds_to_nearest():
 class FakeSite:
     """An engine that is always up."""
 
+    scale = CPU
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def ensure_engine(self, *, eager: bool) -> float:
+    async def ensure_engine(self, mode: str) -> float:
         return 0.0
 
 
@@ -255,7 +258,7 @@ def test_the_file_of_constants_is_as_it_is_written():
 
 
 def test_the_page_says_what_is_not_measured():
-    assert rendered(Results()).count(NOT_YET) == 11
+    assert rendered(Results()).count(NOT_YET) == 13
     partly = results_of(Hardware())
     partly.stages["latency"].status, partly.stages["latency"].error = "cut", "cut off after 90 s"
     text = rendered(partly)
