@@ -174,6 +174,7 @@ class Site:
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it is not bundled
             **program.environment,
         }
         flags: dict[str, object] = {
