@@ -24,9 +24,10 @@ from gateway.errors import FlorinError
 from gateway.operations.authorization import check_role
 from gateway.operations.state import State
 from gateway.tenants.authentication import authenticate, looks_like_token, unknown_key
-from gateway.tenants.directory import Key
+from gateway.tenants.directory import Key, Role
 
 if TYPE_CHECKING:
+    from gateway.tenants.host_tokens import HostTokens
     from gateway.tenants.people.verification import People
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -76,19 +77,20 @@ class Gate:
             return None
         state: State = self._api.state.florin
         bearer = exchange.bearer()
-        if state.people is not None and looks_like_token(bearer) and not state.directory.find(bearer):
-            exchange.session_key = scope[SESSION_KEY] = await _person(state.people, exchange, state)
+        issuer = state.host_tokens if Role.ENROLMENT in rule.roles else state.people
+        if issuer is not None and looks_like_token(bearer) and not state.directory.find(bearer):
+            exchange.session_key = scope[SESSION_KEY] = await _identified(issuer, exchange, state)
         key = authenticate(exchange, state.directory, state.follower)
         check_role(key, *sorted(rule.roles))
-        if not key.is_person:
+        if key.is_stored:
             state.lifecycle.activity.used(key.id)
         return key
 
 
-async def _person(people: People, exchange: Exchange, state: State) -> Key:
+async def _identified(issuer: People | HostTokens, exchange: Exchange, state: State) -> Key:
     """Raises FlorinError, also for too many tokens of this client that are not valid."""
     try:
-        return await people.identify(exchange.bearer())
+        return await issuer.identify(exchange.bearer())
     except FlorinError as error:
         if error.code != "invalid_token":
             raise

@@ -23,10 +23,10 @@ from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.event_streams import open_event_streams
 from gateway.composition.gateways import open_gateways
+from gateway.composition.issuers import open_host_tokens, open_people
 from gateway.composition.leader_jobs import LeaderJobs, run_canary_watch, run_ledger_jobs
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
-from gateway.composition.people import open_people
 from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
 from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.tracing import open_tracing
@@ -149,10 +149,10 @@ async def build(
             engines.leases.unplaced,
             slo_ttft=settings.slo_ttft,
         )
-        people = open_people(context, registry)
+        people, host_tokens = open_people(context, registry), open_host_tokens(context)
         run_in_background(
             stack,
-            *((people.run,) if people else ()),
+            *(source.issuer.run for source in (people, host_tokens) if source),
             gateways.run,
             gateways.identify,
             engines.leases.run,
@@ -223,6 +223,7 @@ async def build(
             clock=clock,
             sessions=Sessions(store, registry.directory, lifetime=settings.console_session, clock=clock.now),
             people=people,
+            host_tokens=host_tokens,
         )
         canary_watch = CanaryWatch(state)
         conditions.add(canary_watch.conditions)

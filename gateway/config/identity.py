@@ -1,7 +1,8 @@
-"""Settings of people who sign in with an OpenID Connect issuer, and of tenants' cached prompts."""
+"""Settings of the people and engine hosts that issuers vouch for, and of tenants' cached prompts."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -102,7 +103,39 @@ class IdentitySettings(BaseModel):
         None, description="The only CA certificates (PEM) to verify the issuer with. Empty: the system's."
     )
 
-    @field_validator("oidc_issuer")
+    host_issuer: str = Field(
+        "",
+        description="URL of the issuer with whose tokens engine hosts may enrol, exactly as it names itself: "
+        "a Kubernetes cluster's (`kubectl get --raw /.well-known/openid-configuration`), or any that signs "
+        "JWTs for workloads. Empty: hosts enrol with Florin's own tokens only.",
+    )
+    host_audience: str = Field(
+        "florin", min_length=1, description="Audience (`aud`) for which those tokens must be."
+    )
+    host_subjects: str = Field(
+        "",
+        validate_default=True,
+        description="JSON object: the subjects (`sub`) whose hosts may enrol, each with what their "
+        "registrations are pinned to, as in an enrolment token: "
+        '`{"system:serviceaccount:serving:florin-h100": {"gpu_type": "H100", "labels": {"pool": "chat"}}}`. '
+        "`{engine}` in an `address` stands for the engine's name. Required with `FLORIN_HOST_ISSUER`.",
+    )
+    host_engine_claim: str = Field(
+        "kubernetes.io.pod.name",
+        min_length=1,
+        max_length=200,
+        description="Claim that names the host's engine; dots look inside objects.",
+    )
+    host_issuer_ca: AbsolutePath | None = Field(
+        None, description="The only CA certificates (PEM) to verify that issuer with. Empty: the system's."
+    )
+    host_issuer_token_file: AbsolutePath | None = Field(
+        None,
+        description="File with the token that Florin sends to that issuer when it fetches its public keys. A "
+        "Kubernetes API server asks for one. Empty: none.",
+    )
+
+    @field_validator("oidc_issuer", "host_issuer")
     @classmethod
     def _issuer_url(cls, text: str) -> str:
         if text and not safe_url(text):
@@ -133,7 +166,16 @@ class IdentitySettings(BaseModel):
             raise ValueError("is required with FLORIN_OIDC_ISSUER: without it, no one has a role")
         return text
 
-    @field_validator("oidc_ca")
+    @field_validator("host_subjects")
+    @classmethod
+    def _subjects(cls, text: str, info: ValidationInfo) -> str:
+        if text and not _is_object_of_objects(text):
+            raise ValueError('must be a JSON object of objects: {"SUBJECT": {"gpu_type": "H100"}}')
+        if not text and info.data.get("host_issuer"):
+            raise ValueError("is required with FLORIN_HOST_ISSUER: without it, no host may enrol")
+        return text
+
+    @field_validator("oidc_ca", "host_issuer_ca")
     @classmethod
     def _readable(cls, path: Path | None) -> Path | None:
         if path is not None and not path.is_file():
@@ -155,6 +197,14 @@ def role_entries(text: str) -> list[tuple[str, str, str]]:
             raise ValueError(msg)
         entries.append((value, role, tenant))
     return entries
+
+
+def _is_object_of_objects(text: str) -> bool:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and all(isinstance(value, dict) for value in document.values())
 
 
 def safe_url(text: str) -> bool:

@@ -123,4 +123,4 @@ def check_own_engine(key: Key, engine: str) -> None:
 
 def actor_of(key: Key) -> str:
     """Who acts, as the audit names it."""
-    return key.id if key.id == "bootstrap" or key.is_person else f"key:{key.id}"
+    return f"key:{key.id}" if key.is_stored and key.id != "bootstrap" else key.id

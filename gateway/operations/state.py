@@ -42,6 +42,7 @@ from gateway.tenants.directory import Directory
 from gateway.tenants.sessions import Sessions
 
 if TYPE_CHECKING:  # it imports cryptography, which only installations with an issuer need
+    from gateway.tenants.host_tokens import HostTokens
     from gateway.tenants.people.verification import People
 
 
@@ -97,6 +98,8 @@ class State:
     sessions: Sessions
     people: People | None
     """None: nobody can sign in, only keys are accepted."""
+    host_tokens: HostTokens | None
+    """None: engine hosts enrol with Florin's own tokens only."""
     readiness_queried_at: float | None = None
     """When /readyz was last queried, monotonic seconds."""
     currency: KnownCurrency = field(default_factory=KnownCurrency)

@@ -59,6 +59,8 @@ CONSOLE_ROLES = frozenset({Role.OPERATOR, Role.FINANCE, Role.AUDITOR, *TENANT_RO
 PERSON = ("oidc:", "oidc@")
 """Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of
 a tenant. No stored key's id has a colon."""
+HOST = "host:"
+"""Begins the id of an enrolment token that a host's platform signed. No stored key's id has a colon."""
 EVALUATION = "evaluation:"
 """Begins the id of the key under which an operator's evaluation of a tenant's adapter runs. No stored key's
 id has a colon."""
@@ -150,6 +152,11 @@ class Key:
     def is_person(self) -> bool:
         """Whether it stands for a person who signed in, and is in no registry."""
         return self.id.startswith(PERSON)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is in the registry: people and hosts' tokens of other issuers are not."""
+        return ":" not in self.id
 
     @property
     def own_tenant(self) -> str | None:

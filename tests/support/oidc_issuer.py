@@ -65,6 +65,8 @@ class OidcIssuer:
     lifetime: int = 300
     secret: str = ""
     """What the client must send, if it is not public."""
+    keys_secret: str = ""
+    """What it asks of those who read its keys, as a Kubernetes API server does."""
     asked: list[str] = field(default_factory=list)
     """Paths, without queries."""
     device_entered: bool = False
@@ -104,6 +106,9 @@ class OidcIssuer:
 
     def answer(self, path: str, form: dict[str, str], authorization: str) -> tuple[int, Any]:
         """Status, and JSON or a place to go to."""
+        public = path not in {"/.well-known/openid-configuration", "/keys"} or not self.keys_secret
+        if not public and authorization != f"Bearer {self.keys_secret}":
+            return 401, {"error": "unauthorized"}
         if path == "/.well-known/openid-configuration":
             return 200, self.document()
         if path == "/keys":

@@ -36,6 +36,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ index . 1 }}.{{ (index . 0).Release.Namespace }}.svc
 {{- end -}}
 
+{{/* Which service accounts may enrol engines, and what their registrations are pinned to. */}}
+{{- define "florin.hostSubjects" -}}
+{{- $subjects := dict -}}
+{{- range .Values.engines -}}
+{{- $name := printf "%s-%s" (include "florin.name" $) .name -}}
+{{- $pins := dict "base" .baseModel "gpu_type" .gpuType "gpu_count" (int .gpus) "purchase" (.purchase | default "on_demand") "labels" (.labels | default dict) -}}
+{{- if .region -}}{{- $_ := set $pins "region" .region -}}{{- end -}}
+{{- if $.Values.engine.tls.enabled -}}
+{{- $_ := set $pins "address" (printf "{engine}.%s" (include "florin.engineDomain" (list $ $name))) -}}
+{{- end -}}
+{{- $_ := set $subjects (printf "system:serviceaccount:%s:%s" $.Release.Namespace $name) $pins -}}
+{{- end -}}
+{{- toJson $subjects -}}
+{{- end -}}
+
 {{/* kubelets have no client certificate: with mutual TLS, the container asks itself. */}}
 {{- define "florin.engineProbe" -}}
 {{- if .tls -}}

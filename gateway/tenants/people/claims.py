@@ -44,15 +44,18 @@ class RoleRules:
         )
 
 
-def check_times(claims: Claims, now: int) -> int:
-    """When the token expires, Unix microseconds. `now`: likewise. Raises FlorinError unless it is valid
-    now."""
+SIGN_IN_EXPIRED: Final = "Your sign-in has expired. Sign in again: florin login"
+
+
+def check_times(claims: Claims, now: int, expired: str = SIGN_IN_EXPIRED) -> int:
+    """When the token expires, Unix microseconds. `now`: likewise. `expired`: what an expired one's sender is
+    told. Raises FlorinError unless it is valid now."""
     seconds = now / 1e6
     expires = _time(claims, "exp")
     if expires is None:
         raise FlorinError("invalid_token", "The token never expires (no `exp`), so it is not accepted.")
     if expires + LEEWAY <= seconds:
-        raise FlorinError("expired_token", "Your sign-in has expired. Sign in again: florin login")
+        raise FlorinError("expired_token", expired)
     for name in ("nbf", "iat"):
         begins = _time(claims, name)
         if begins is not None and begins - LEEWAY > seconds:
@@ -107,7 +110,7 @@ def _person(name: str, role: Role, tenant: str, claims: Claims, expires: int) ->
 
 
 def _name(claims: Claims, claim: str) -> str:
-    name = _text(_claim(claims, claim))
+    name = text_of(claims, claim)
     if not name or not _shown(name):
         raise FlorinError(
             "invalid_token",
@@ -121,6 +124,11 @@ def _name(claims: Claims, claim: str) -> str:
 def _shown(text: str) -> bool:
     """Whether it may be in logs and tables."""
     return len(text) <= _LONGEST and text.isprintable()
+
+
+def text_of(claims: Claims, path: str) -> str:
+    """Empty if there is no such claim, or it is no text."""
+    return _text(_claim(claims, path))
 
 
 def _claim(claims: Claims, path: str) -> Any:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import orjson
 
+from adapters.security.tls import client_context
 from gateway.config.identity import safe_url
 from gateway.errors import FlorinError
-from gateway.tenants.people.tokens import Header, Jwk, key_for, keys_of
+from gateway.tenants.people.tokens import Header, Jwk, header_of, key_for, keys_of, verified
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ STALE_SECONDS: Final = 86_400.0
 """After that, keys are not used: the issuer may have withdrawn them."""
 PAUSE_SECONDS: Final = 5.0
 """Between two attempts to fetch."""
+_RETRY_SECONDS: Final = 30.0
+"""Between two attempts to reach an issuer that does not answer, when nobody sends a token."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10, connect=5)
 _MAX_BYTES: Final = 512 * 1024
 _PATH: Final = "/.well-known/openid-configuration"
@@ -60,11 +63,18 @@ class Issuer:
     """Mutable: what is known, and the attempt to fetch that is under way. On one event loop."""
 
     def __init__(
-        self, url: str, *, trust: ssl.SSLContext | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        url: str,
+        *,
+        ca: Path | None = None,
+        token: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`url`: as the issuer names itself. `trust`: None verifies with the system's CAs."""
+        """`url`: as the issuer names itself. `ca`: None verifies with the system's. `token`: file with what
+        the issuer itself asks for; it may be replaced at any time. Raises TlsError."""
         self.url = url
-        self._trust = trust
+        self._trust = client_context(ca) if ca else None
+        self._token = token
         self._clock = clock
         self._known: Known | None = None
         self._fetch: asyncio.Task[None] | None = None
@@ -79,6 +89,18 @@ class Issuer:
         if self._fetch is not None:
             self._fetch.cancel()
             await asyncio.gather(self._fetch, return_exceptions=True)
+
+    async def run(self) -> None:
+        """Keep the keys fresh, until cancelled."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(_RETRY_SECONDS if self.trouble else FRESH_SECONDS)
+
+    async def claims(self, token: str, audience: Collection[str]) -> dict[str, Any]:
+        """The claims of a token that this issuer signed for this audience. Their times are not checked.
+        Raises FlorinError."""
+        header = header_of(token)
+        return verified(token, header, await self.key(header), issuer=self.url, audience=audience)
 
     async def key(self, header: Header) -> Jwk:
         """The public key of a token's signature. Raises FlorinError."""
@@ -129,9 +151,10 @@ class Issuer:
 
     async def _renew(self) -> None:
         try:
+            headers = await asyncio.to_thread(self._authorization)
             async with self.session() as session:
-                document = endpoints_of(await read(session, self.url.rstrip("/") + _PATH), self.url)
-                keys = await read(session, document.keys)
+                document = endpoints_of(await read(session, self.url.rstrip("/") + _PATH, headers), self.url)
+                keys = await read(session, document.keys, headers)
             try:
                 usable = keys_of(keys)
             except ValueError as error:
@@ -139,12 +162,20 @@ class Issuer:
             self._known = Known(document, usable, self._clock())
         except IssuerError as error:
             if not self.trouble:
-                log.warning("Issuer of sign-ins: %s", error)
+                log.warning("Issuer of tokens: %s", error)
             self.trouble = str(error)
         else:
             if self.trouble:
-                log.info("Issuer of sign-ins %s answers again", self.url)
+                log.info("Issuer of tokens %s answers again", self.url)
             self.trouble = ""
+
+    def _authorization(self) -> dict[str, str]:
+        if self._token is None:
+            return {}
+        try:
+            return {"authorization": f"Bearer {self._token.read_text().strip()}"}
+        except OSError as error:
+            raise IssuerError(f"Cannot read {self._token}: {error.strerror or error}.") from error
 
     def session(self) -> aiohttp.ClientSession:
         """For requests to the issuer."""
@@ -156,9 +187,9 @@ class Issuer:
         )
 
 
-async def read(session: aiohttp.ClientSession, url: str) -> bytes:
+async def read(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> bytes:
     """Raises IssuerError, also for an answer that is no success."""
-    status, body = await ask(session, url)
+    status, body = await ask(session, url, headers=headers)
     if status != 200:
         raise IssuerError(f"{url} answered HTTP {status}.")
     return body
@@ -185,7 +216,7 @@ async def ask(
 
 
 def _unavailable() -> FlorinError:
-    text = "Sign-ins cannot be verified now: the issuer does not answer."
+    text = "Tokens cannot be verified now: their issuer does not answer."
     return FlorinError("issuer_unavailable", text, retry_after=5)
 
 
@@ -197,7 +228,7 @@ def endpoints_of(body: bytes, issuer: str) -> Endpoints:
     if not isinstance(document, dict) or document.get("issuer") != issuer:
         named = document.get("issuer") if isinstance(document, dict) else None
         raise IssuerError(
-            f"The issuer names itself {str(named)[:200]!r}, but FLORIN_OIDC_ISSUER is {issuer!r}: they must "
+            f"The issuer names itself {str(named)[:200]!r}, but the settings name it {issuer!r}: they must "
             "be equal."
         )
     scopes = document.get("scopes_supported")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from adapters.security.tls import client_context
 from gateway.config import Settings
 from gateway.errors import FlorinError
 from gateway.tenants.authentication import check_tenant
 from gateway.tenants.directory import Directory, Key
 from gateway.tenants.people.claims import RoleRules, check_times, person_of
-from gateway.tenants.people.issuer import FRESH_SECONDS, Issuer
-from gateway.tenants.people.tokens import header_of, verified
-
-_RETRY_SECONDS = 30.0
-"""Between two attempts to reach an issuer that does not answer, when nobody signs in."""
+from gateway.tenants.people.issuer import Issuer
 
 
 class People:
@@ -28,18 +22,10 @@ class People:
         self._directory = directory
         self._clock = clock
         self._rules = RoleRules.of(settings)
-        self.issuer = Issuer(
-            settings.oidc_issuer, trust=client_context(settings.oidc_ca) if settings.oidc_ca else None
-        )
+        self.issuer = Issuer(settings.oidc_issuer, ca=settings.oidc_ca)
 
     def reconfigure(self, settings: Settings) -> None:
         self.settings, self._rules = settings, RoleRules.of(settings)
-
-    async def run(self) -> None:
-        """Keep the issuer's keys fresh, until cancelled."""
-        while True:
-            await self.issuer.refresh()
-            await asyncio.sleep(_RETRY_SECONDS if self.issuer.trouble else FRESH_SECONDS)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -70,8 +56,6 @@ class People:
 
     async def claims(self, token: str, audience: tuple[str, ...]) -> dict[str, Any]:
         """The claims of a token of the issuer's, for this audience. Raises FlorinError."""
-        header = header_of(token)
-        key = await self.issuer.key(header)
-        claims = verified(token, header, key, issuer=self.issuer.url, audience=audience)
+        claims = await self.issuer.claims(token, audience)
         check_times(claims, self._clock())
         return claims

@@ -24,6 +24,7 @@ from gateway.commands.tree import loaded_tree
 from gateway.config import Settings
 from gateway.observability.metric_names import AT_SCRAPE
 from gateway.runtime.unknown_variables import unknown
+from gateway.tenants.host_tokens import pins_by_subject
 
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(RENDERED.read_text()))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -72,7 +73,7 @@ def test_florin_accepts_the_gateway_s_settings(monkeypatch, tmp_path):
     key.write_text("fl_operator\n")
     key.chmod(0o600)
     given = {name: value for name, value in environment(GATEWAY).items() if value}
-    given["FLORIN_OPERATOR_KEY_FILE"] = str(key)
+    given |= {"FLORIN_OPERATOR_KEY_FILE": str(key), "FLORIN_HOST_ISSUER_CA": str(key)}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     settings = Settings()
@@ -121,13 +122,23 @@ def test_the_engine_s_command_is_understood(engine):
     assert pod(engine)["terminationGracePeriodSeconds"] >= drain + 30
 
 
-def test_an_engine_is_called_as_its_pod_and_has_its_pod_s_key():
+def test_an_engine_is_called_as_its_pod_and_enrols_with_its_pod_s_token_as_what_it_is():
+    subjects = pins_by_subject(environment(GATEWAY)["FLORIN_HOST_SUBJECTS"])
+    assert len(subjects) == len(ENGINES)
     for engine in ENGINES:
+        account = pod(engine)["serviceAccountName"]
+        assert account in {one["metadata"]["name"] for one in of("ServiceAccount")}
+        pins = subjects[f"system:serviceaccount:serving:{account}"]
+        given = options(engine)
+        assert (pins.gpu_type, str(pins.gpu_count)) == (given["--gpu-type"], given["--gpu-count"])
+        assert (pins.purchase, pins.region) == (given["--purchase"], given.get("--region"))
+        assert given["--advertise"].startswith(
+            f"https://{str(pins.address).replace('{engine}', '$(POD_NAME)')}:"
+        )
+        [source] = next(v for v in pod(engine)["volumes"] if v["name"] == "identity")["projected"]["sources"]
+        assert source["serviceAccountToken"]["audience"] == Settings().host_audience
         assert options(engine)["--name"] == "$(POD_NAME)"
         assert options(engine)["--host"] == "$(NODE_NAME)"
-        [mount] = [m for m in container(engine)["volumeMounts"] if m["name"] == "keys"]
-        assert mount["subPathExpr"] == "$(POD_NAME)"  # of the Secret's keys, no other pod's
-        assert mount["mountPath"] == environment(engine)["FLORIN_ENGINE_KEY_FILE"]
         assert "POD_NAME" in environment(engine)  # else it is not expanded
 
 

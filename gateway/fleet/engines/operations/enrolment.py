@@ -1,13 +1,16 @@
 """Enrolment: how an engine's host gets a key of its own.
 
-An operator creates a token for one engine name. The host generates a key, keeps it, and sends the token with
-the key's digest. No long-lived secret is ever sent, and a host that receives no answer still has its key.
-The first exchange that commits uses up the token; all others are refused.
+An operator creates a token for one engine name, or the host's platform signs one. The host generates a key,
+keeps it, and sends the token with the key's digest. No long-lived secret is ever sent, and a host that
+receives no answer still has its key. The first exchange that commits uses up an operator's token; all others
+are refused. A platform's may be sent again until it expires, and only takes over an engine that a host of the
+same subject enrolled.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from adapters.errors import ConflictError
@@ -15,6 +18,7 @@ from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
 from gateway.fleet.engines.schemas.hosts import NewToken
+from gateway.operations.authorization import actor_of
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.authentication import USED_UP
@@ -56,22 +60,37 @@ async def enrol(state: State, token: Key, *, engine: str, digest: str) -> Key:
             "invalid_value", f"This token is for engine {token.engine}, and no other.", param="engine"
         )
     now = state.clock.now()
-    key = Key(secrets.token_hex(6), "", Role.ENGINE, digest, now, engine=token.engine, pins=token.pins)
-    note = AuditNote(f"key:{token.id}", "token.use", token.engine, details={"key": key.id})
+    check_engine(token.engine)
+    key = Key(
+        secrets.token_hex(6), "", Role.ENGINE, digest, now, engine=token.engine, pins=token.pins,
+        label=token.label,
+    )  # fmt: skip
+    note = AuditNote(actor_of(token), "token.use", token.engine, details={"key": key.id})
 
     def plan(reading: RegistryReading) -> Proposal[Key]:
-        mine = reading.directory.keys.get(token.id)
-        if mine is None or mine.revoked is not None:
-            raise FlorinError("revoked_api_key", USED_UP)
+        ending = [k for k in reading.directory.keys.values() if _works_for(k, token.engine)]
+        if token.is_stored:
+            mine = reading.directory.keys.get(token.id)
+            if mine is None or mine.revoked is not None:
+                raise FlorinError("revoked_api_key", USED_UP)
+            ending.append(mine)
+        else:
+            _check_same_subject(token, ending)
         if reading.directory.knows(digest) or state.directory.knows(digest):
             raise ConflictError("Another key has this secret: each needs its own.")
-        earlier = [k for k in reading.directory.keys.values() if _works_for(k, token.engine)]
-        changes = [
-            reading.change("key", k.id, dump(replace(k, revoked=now)), dump(k)) for k in (mine, *earlier)
-        ]
+        changes = [reading.change("key", k.id, dump(replace(k, revoked=now)), dump(k)) for k in ending]
         return Proposal([*changes, Change("key", key.id, dump(key), expect=None)], key, note)
 
     return await change(state, plan)
+
+
+def _check_same_subject(token: Key, earlier: Iterable[Key]) -> None:
+    other = next((k for k in earlier if k.label != token.label), None)
+    if other is not None:
+        raise ConflictError(
+            f"Engine {token.engine} has the key {other.id} of another host: revoke that first (`florin key "
+            f"revoke {other.id}`), or name this host otherwise."
+        )
 
 
 def pins_json(pins: Pins) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from adapters.errors import EngineError, StoreUnavailableError
 from adapters.model import Engine
@@ -26,7 +27,10 @@ from gateway.runtime.gateways import Announcement
 from gateway.tenants.operations.limits import without_prices
 from gateway.tenants.operations.tenants import unmet
 
-_SIGNED_IN = "People who are signed in stay so for a day at most."
+if TYPE_CHECKING:  # it imports cryptography
+    from gateway.tenants.people.issuer import Issuer
+
+_SIGNED_IN = "Those who are signed in stay so for a day at most."
 _KILLED = -9
 _MINUTE = 60_000_000
 _FEW_CHANGES, _MUCH_UNDONE = 20, 0.5
@@ -55,7 +59,7 @@ async def diagnose(state: State) -> list[Diagnosis]:
         *of_suspects(state),
         *of_requirements(state),
         *of_budgets(state),
-        *of_issuer(state),
+        *of_issuers(state),
         *exposed,
     ]
     return sorted(diagnoses, key=lambda d: _ORDER[d.status])
@@ -90,21 +94,27 @@ def of_suspects(state: State) -> list[Diagnosis]:
     ]
 
 
-def of_issuer(state: State) -> list[Diagnosis]:
-    if state.people is None:
-        return []
-    issuer = state.people.issuer
+def of_issuers(state: State) -> list[Diagnosis]:
+    diagnoses = []
+    if state.people is not None:
+        ok, trouble = "People can sign in.", f"Nobody can sign in. {_SIGNED_IN} API keys keep working."
+        diagnoses.append(_of_issuer(state.people.issuer, ok, trouble, "FLORIN_OIDC"))
+    if state.host_tokens is not None:
+        ok, trouble = "Hosts can enrol.", "Hosts cannot enrol with its tokens. Enrolled ones keep their keys."
+        diagnoses.append(_of_issuer(state.host_tokens.issuer, ok, trouble, "FLORIN_HOST"))
+    return diagnoses
+
+
+def _of_issuer(issuer: Issuer, ok: str, consequence: str, settings: str) -> Diagnosis:
     if not issuer.trouble:
-        return [Diagnosis("issuer", "ok", issuer.url, "People can sign in.")]
-    return [
-        Diagnosis(
-            "issuer",
-            "warning",
-            issuer.url,
-            f"The issuer of sign-ins cannot be used: {issuer.trouble} {_SIGNED_IN}",
-            "Check FLORIN_OIDC_ISSUER, FLORIN_OIDC_CA and the network. API keys keep working.",
-        )
-    ]
+        return Diagnosis("issuer", "ok", issuer.url, ok)
+    return Diagnosis(
+        "issuer",
+        "warning",
+        issuer.url,
+        f"The issuer cannot be used: {issuer.trouble} {consequence}",
+        f"Check {settings}_ISSUER, its CA and the network.",
+    )
 
 
 def of_requirements(state: State) -> list[Diagnosis]:

@@ -1,4 +1,4 @@
-"""Opens what verifies people's sign-ins, if FLORIN_OIDC_ISSUER is set."""
+"""Opens what verifies the tokens of people and of engine hosts, where their issuers are set."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gateway.composition.registry import Registry
 from gateway.config import SettingsError
 
 if TYPE_CHECKING:
+    from gateway.tenants.host_tokens import HostTokens
     from gateway.tenants.people.verification import People
 
 
@@ -24,3 +25,16 @@ def open_people(context: WorkerContext, registry: Registry) -> People | None:
         raise SettingsError(f"FLORIN_OIDC_CA: {error}") from error
     context.stack.push_async_callback(people.issuer.close)
     return people
+
+
+def open_host_tokens(context: WorkerContext) -> HostTokens | None:
+    if not context.settings.host_issuer:
+        return None
+    from gateway.tenants.host_tokens import HostTokens  # noqa: PLC0415  # likewise
+
+    try:
+        tokens = HostTokens(context.settings, context.clock.now)
+    except TlsError as error:
+        raise SettingsError(f"FLORIN_HOST_ISSUER_CA: {error}") from error
+    context.stack.push_async_callback(tokens.issuer.close)
+    return tokens

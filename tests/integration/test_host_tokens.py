@@ -1,0 +1,78 @@
+"""A pod enrols its engine with the token of its service account: real agents, real keys, a real issuer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.security.secret_files import read_key, write_private
+from tests.support.engine_hosts import add_version, ask, registered
+from tests.support.harness import Gateway, running_gateway
+from tests.support.oidc_issuer import OidcIssuer, answering
+from tests.support.waiting import until
+
+SUBJECT, OTHER = (f"system:serviceaccount:serving:{name}" for name in ("florin-h100", "florin-l4"))
+
+
+@pytest.fixture
+def cluster() -> Iterator[OidcIssuer]:
+    issuer = OidcIssuer(keys_secret="readers")
+    with answering(issuer):
+        yield issuer
+
+
+@pytest.fixture
+async def gateway(
+    tmp_path: Path, valkey_url: str, prefix: str, cluster: OidcIssuer
+) -> AsyncIterator[Gateway]:
+    reader = tmp_path / "reader"
+    reader.write_text("readers\n")
+    subjects = {SUBJECT: {"gpu_type": "H100", "labels": {"pool": "chat"}}, OTHER: {"gpu_type": "L4"}}
+    settings = {
+        "host_issuer": cluster.url, "host_issuer_token_file": reader, "host_subjects": json.dumps(subjects),
+    }  # fmt: skip
+    async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as running:
+        yield running
+
+
+def pod_token(cluster: OidcIssuer, subject: str, pod: str = "h1") -> str:
+    return cluster.token(sub=subject, aud=["florin"], **{"kubernetes.io": {"pod": {"name": pod}}})
+
+
+async def test_a_pod_enrols_as_itself_again_at_each_start_and_as_nobody_else(gateway, run, cluster, tmp_path):
+    await gateway.add_tenant("acme")
+    token = tmp_path / "token"
+    options = ("--token-file", str(token), "--label", "pool=chat")
+    write_private(token, pod_token(cluster, SUBJECT))
+    agent = await run(options=options)
+    engine = await registered(gateway, agent)
+    assert (engine.gpu_type, engine.labels) == ("H100", {"pool": "chat"})
+    await add_version(gateway, "acme/support")
+    assert (await ask(gateway)).choices[0].message.content
+    kept = tmp_path / "xdg" / "florin" / "engines" / "h1" / "key"
+    first = read_key(kept)
+    assert await agent.stop() == 0
+
+    write_private(token, pod_token(cluster, SUBJECT) + "\n")  # renewed: another signature
+    again = await run(options=options)
+    await registered(gateway, again)
+    assert read_key(kept) != first
+
+    body = {"engine": "h1", "secret": f"sha256:{'0' * 64}"}
+    for bearer, status, code in (
+        (pod_token(cluster, OTHER), 409, "conflict"),
+        (pod_token(cluster, "system:serviceaccount:serving:default"), 403, "no_role"),
+        (pod_token(cluster, SUBJECT, "h2"), 400, "invalid_value"),
+    ):
+        async with gateway.http(bearer) as http:
+            answer = await http.post("/admin/v1/enrol", json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+            listing = await http.get("/admin/v1/engines")
+        assert listing.status_code == 401, "it is good for enrolling only"
+    async with gateway.http() as http:
+        entries = (await http.get("/admin/v1/audit", params={"action": "token.use"})).json()["data"]
+    assert {(entry["actor"], entry["subject"]) for entry in entries} == {(f"host:{SUBJECT}", "h1")}
+    await until(lambda: gateway.state.catalog.engines["h1"].takes_requests)
