@@ -27,10 +27,18 @@ The distance of vectors is that of their directions, from 0 to 2. On an engine w
     trained adapters to the base and to each other                                    1.01 to 1.05
     an adapter to itself with `B` scaled by 1.001, 0.99, 0.9                   0.0008, 0.008, 0.08
 
-The measurements do not cover a GPU in bfloat16, where logits between 16 and 32 are multiples of 1/8 and
-rounding varies with batch size. Expect 0.01 to 0.03 per token for a sound version, and more across GPU types.
-The thresholds are therefore lenient: quarantining a sound version causes an outage, while a bad version that
-passes is no worse than having no verification.
+In bfloat16 on a GPU, rounding varies with the batch, and the same model answers in several ways, also alone.
+On one H200 (vLLM 0.26, an 8B-shaped Llama with random weights, 8 contexts; docs/reference/gpu.md):
+
+    the base model again: mean, and most of all pairs                               0.05, 0.09
+    an adapter again                                                                0.03, 0.07
+    an adapter to itself with `B` scaled by 0.99, 0.9, 0.1        0.09 to 0.12, 0.22 to 0.25, 0.75 to 0.77
+    an adapter to the base, with `B` scaled by 0.1, 1                       0.35 to 0.39, 0.64 to 0.83
+
+So the base model is asked BASE_ANSWERS times, and how far its answers are apart is the engine's noise. With
+the answers of that engine, an adapter without effect would be missed in 3 to 7 of 100 cases; with a single
+answer of the base model, in 80. The thresholds are lenient: quarantining a sound version causes an outage,
+while a bad version that passes is no worse than having no verification.
 """
 
 from __future__ import annotations
@@ -70,15 +78,18 @@ PROMPT_IDS: Mapping[Task, str] = {"generate": PROMPT_ID, "embed": "v1", "score":
 
 LIKE_BASE = 0.005
 """An adapter this close to the base model, with the same texts, has no effect. This is about a thousandth of
-a trained adapter's effect."""
+a trained adapter's effect. On a noisier engine, the same model's texts differ, too, and do not count."""
 LIKE_BASE_POOLED = 0.002
 """The same for vectors and scores, of which there are no texts."""
+BASE_ANSWERS = 4
+"""Answers of the base model, of which the first is compared with and the others show the engine's noise."""
 NOISE = 3.0
-"""An adapter is also like the base model if its distance is at most that many times the distance between two
-answers of the base model."""
+"""An adapter is also like the base model if its distance is at most that many times the engine's noise, and
+at most UNLIKE_ITSELF."""
 UNLIKE_ITSELF = 0.15
 """Beyond this distance from its first answer, a version has different weights or the engine computes them
-wrongly. Five times the expected noise, and a sixth of the smallest distance seen between two adapters."""
+wrongly. Twice the most that an adapter's answers were apart on a GPU, and a third of the smallest distance
+seen between two adapters."""
 MOST_UNLIKE = 0.5
 """Upper bound on the limit, however noisy the engine."""
 FARTHEST = 20.0
@@ -103,7 +114,7 @@ class ProbeAnswer:
     """What it answers: one of PROMPT_IDS. The numbers are sketches of the vectors, or scores, for an engine
     that generates nothing."""
     noise: float = 0.0
-    """Distance to a second answer of the same model on the same engine; 0: there was no second one."""
+    """Largest distance to further answers of the same model on the same engine; 0: there were none."""
 
     @property
     def text(self) -> str:
@@ -302,8 +313,9 @@ def judge(
     like = LIKE_BASE if answer.prompt == PROMPT_ID else LIKE_BASE_POOLED
     like = min(UNLIKE_ITSELF, max(like, NOISE * base.noise)) if base else like
     result = Similarity.SOUND
-    if not trusted and to_base is not None and base and to_base <= like and answer.texts == base.texts:
-        result = Similarity.LIKE_BASE
+    if not trusted and to_base is not None and base and to_base <= like:
+        noisy = base.noise > LIKE_BASE
+        result = Similarity.LIKE_BASE if noisy or answer.texts == base.texts else result
     elif to_first is not None and to_first > limit:
         result = Similarity.UNLIKE_ITSELF
     if result is not Similarity.SOUND and not is_itself(drift):

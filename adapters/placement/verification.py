@@ -1,9 +1,9 @@
 """Verifies that an engine serves the version it was asked to load. Trusts the model's answers, not the 200.
 
 A version is probed after its first load in each engine process, before it receives requests. Its answer is
-compared with that of the base model on the same engine (probed once per engine process) and with the
-version's own first answer on any engine. `adapters.placement.fingerprint` defines the comparison; this module
-runs the probes, stores the fingerprints and acts on the result.
+compared with those of the base model on the same engine (asked BASE_ANSWERS times per engine process) and
+with the version's own first answer on any engine. `adapters.placement.fingerprint` defines the comparison;
+this module runs the probes, stores the fingerprints and acts on the result.
 
 Later loads in the same process are not probed, whichever worker did the first: its confirmation tells the
 others (`Placement.verified`). They are probed if the process is unknown, the fingerprint has been replaced,
@@ -35,6 +35,7 @@ from adapters.errors import (
 from adapters.model import Engine, Fingerprint, Version, dump, fingerprint_id
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.fingerprint import (
+    BASE_ANSWERS,
     Judgement,
     ProbeAnswer,
     Similarity,
@@ -256,10 +257,8 @@ class ProbeVerifier:
     async def _ask_base(self, engine: Engine) -> ProbeAnswer | None:
         try:
             answer = await self._ask(engine, None)
-            if engine.tasks[0] == "generate":
-                return answer
-            again = await self._ask(engine, None)  # vectors have no texts that tell noise from an effect
-            return replace(answer, noise=distance(answer, again) or 0.0)
+            others = [await self._ask(engine, None) for _ in range(BASE_ANSWERS - 1)]
+            return replace(answer, noise=max(distance(answer, other) or 0.0 for other in others))
         except EngineUnreachableError:
             raise
         except EngineError as error:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from adapters.placement.scheduling.figures import FIGURES
+from adapters.placement.scheduling.figures import H200
 from gateway.metering.engine_metrics import EngineSample
 
-PRIOR_SPEED: Final = 1000 / (FIGURES["step"].value + FIGURES["lora"].value)
+PRIOR_SPEED: Final = 1000 / (H200["step"].value + H200["lora"].value)
 """Tokens a second of one answer on an engine of which nothing is known."""
 PRIOR_SECONDS: Final = 3.0
 """Seconds of one answer that the prior is worth."""

@@ -36,10 +36,10 @@ class Size:
     """The highest of all seeds, as the last."""
 
 
-def hardware_of(speed: float, kv_tokens: int | None) -> Hardware:
-    """A GPU that computes at `speed` times an H100's. Adapters take as long to copy, and as much memory, as
-    there."""
-    base = Hardware()
+def hardware_of(model: str, speed: float, kv_tokens: int | None) -> Hardware:
+    """A GPU that computes at `speed` times that of the engine model. Adapters take as long to copy, and as
+    much memory, as there."""
+    base = Hardware.of(model)
     return replace(
         base,
         step=base.step / speed,
@@ -47,7 +47,11 @@ def hardware_of(speed: float, kv_tokens: int | None) -> Hardware:
         lora=base.lora / speed,
         lora_per_sequence=base.lora_per_sequence / speed,
         distinct=base.distinct / speed,
+        distinct_large=base.distinct_large / speed,
+        prompt=base.prompt / speed,
         prompt_token=base.prompt_token / speed,
+        launch=base.launch / speed,
+        lora_launch=base.lora_launch / speed,
         kv_tokens=base.kv_tokens if kv_tokens is None else kv_tokens,
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from adapters.engine_agent.gpus import type_of
 from loadtests.gpu.measure import FILE, machine, measure
 from loadtests.gpu.results import COMMITTED, Results, remaining
-from loadtests.gpu.scale import H100
+from loadtests.gpu.scale import GPU
 from loadtests.gpu.site import EngineProgram, Site
 from loadtests.gpu.stages import STAGES
 
@@ -37,7 +37,7 @@ def main() -> int:
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     program = EngineProgram(Path(sys.executable), options.engine_site, "", {})
-    facts = machine(H100, program)
+    facts = machine(GPU, program)
     if facts["gpu"] == "none":
         print("NVML finds no GPU. The dry run on the CPU is a test: tests/engine/test_gpu_kit.py.")
         return 1
@@ -48,7 +48,7 @@ def main() -> int:
     stages = [stage for stage in STAGES if stage.name in options.only]
     names = [stage.name for stage in stages]
     with tempfile.TemporaryDirectory(prefix="florin-gpu-", ignore_cleanup_errors=True) as scratch:
-        site = partial(Site, Path(scratch), options.out.resolve(), H100, program, options.model)
+        site = partial(Site, Path(scratch), options.out.resolve(), GPU, program, options.model)
         say = partial(print, flush=True)
         measuring = measure(site, results, facts, options.out, deadline=deadline, say=say, stages=stages)
         results = asyncio.run(measuring)

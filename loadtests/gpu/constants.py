@@ -1,120 +1,140 @@
-"""`python -m loadtests.gpu.constants`: fits the constants of the scheduler and the simulator to the committed
-results, and writes them. What was not measured stays as it is.
+"""`python -m loadtests.gpu.constants`: fits the constants of the simulator's measured engine, with which the
+scheduler begins, to the committed results, and writes them. What was not measured stays as it is.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from adapters.placement.scheduling import figures
-from adapters.placement.scheduling.figures import FIGURES, Figure
-from gateway.costs.calibration.fit import CalibrationError
+from adapters.placement.scheduling.figures import H200, Figure
+from gateway.planning.simulator.hardware import LARGE
 from loadtests.gpu import summaries
 from loadtests.gpu.results import COMMITTED, Results
 
 FILE: Final = Path(figures.__file__)
-_MARK = "FIGURES: Final[Mapping[str, Figure]] = {\n"
+_MARK = "H200: Final[Mapping[str, Figure]] = {\n"
+_KV_CACHE = re.compile(r'kv_cache_size_tokens="(\d+)"')
+Values = dict[str, float]
 
 
 def measured(results: Results) -> dict[str, Figure]:
     """The constants that the results determine. Empty for a dry run."""
     if any(run["gpu"] == "none" for run in results.runs):
         return {}
-    values = {**_loads(results), **_steps(results), **_prompts(results)}
+    steps = _steps(results)
+    stages = {
+        "load_times": _loads(results),
+        "latency": steps,
+        "prompts": _prompts(results, steps),
+        "engine": _memory(results),
+    }
     return {
-        name: Figure(round(float(value), 4), *_source(results, stage))
-        for name, (value, stage) in values.items()
+        name: Figure(round(value, 4), *_source(results, stage))
+        for stage, values in stages.items()
+        for name, value in values.items()
     }
 
 
 def _source(results: Results, stage: str) -> tuple[str, str]:
     run = results.run_of(stage)
-    rank = run["scale"]["ranks"][-1]
-    return f"{run['gpu']}, vLLM {run['engine']}, 8B-shaped Llama, slots of rank {rank}", run["at"][:10]
+    return f"{run['gpu']}, vLLM {run['engine']}, 8B-shaped Llama", run["at"][:10]
 
 
-Values = Mapping[str, tuple[float, str]]
-"""By constant: the value, and the stage that it comes from."""
+def _fit(columns: Mapping[str, Any], milliseconds: Any, weights: Any) -> Values:
+    """Least squares of the errors relative to `weights`."""
+    matrix = np.stack(list(columns.values()), axis=1)
+    fitted, _, rank, _ = np.linalg.lstsq(matrix / weights[:, None], milliseconds / weights, rcond=None)
+    return dict(zip(columns, map(float, fitted), strict=True)) if rank == len(columns) else {}
 
 
 def _loads(results: Results) -> Values:
     rows = summaries.load_times(results)
-    if len(rows) < 2:
+    if not rows:
         return {}
-    per_rank, base = np.polyfit([row.rank for row in rows], [row.disk_ms for row in rows], 1)
-    stage = "load_times"
-    activate = median(row.activate_ms for row in rows)
-    return {
-        "load": (base, stage),
-        "load_per_rank": (per_rank, stage),
-        "activate": (max(0.0, activate), stage),
-    }
+    ranks, loads = np.array([(row.rank, row.disk_ms) for row in rows], dtype=float).T
+    line = _fit({"load": np.ones_like(ranks), "load_per_rank": ranks}, loads, loads)
+    return line | {"activate": max(0.0, median(row.activate_ms for row in rows))}
 
 
 def _steps(results: Results) -> Values:
-    """The base model's step is a line in the batch. The first adapter adds another line, the others
-    a power of their number."""
-    stage = "latency"
-    table = summaries.latencies(results, stage)
-    plain = {batch: itl for (distinct, batch), itl in table.items() if not distinct}
-    if len(plain) < 2:
+    """A line in the batch, another one as soon as there is an adapter, and for each further adapter the same
+    again; less in a large step."""
+    table = summaries.latencies(results, "latency")
+    if not table:
         return {}
-    slope, step = np.polyfit(list(plain), list(plain.values()), 1)
-    values = {"step": (step, stage), "step_per_sequence": (slope, stage)}
-    single = {b: itl - step - slope * b for (distinct, b), itl in table.items() if distinct == 1}
-    if len(single) < 2:
-        return values
-    lora_slope, lora = np.polyfit(list(single), list(single.values()), 1)
-    values |= {"lora": (lora, stage), "lora_per_sequence": (lora_slope, stage)}
-    beyond = [
-        (distinct - 1, itl - step - slope * b - lora - lora_slope * b)
-        for (distinct, b), itl in table.items()
-        if distinct > 1
-    ]
-    positive = [(others, extra) for others, extra in beyond if extra > 0]
-    if len({others for others, _ in positive}) > 1:
-        others, extra = np.log(positive).T
-        power, scale = np.polyfit(others, extra, 1)
-        values |= {"distinct": (float(np.exp(scale)), stage), "distinct_power": (power, stage)}
-    return values
+    distinct, batch = np.array(list(table), dtype=float).T
+    itl = np.array(list(table.values()))
+    adapted, others, large = distinct > 0, np.maximum(distinct - 1, 0), batch >= LARGE
+    columns = {
+        "step": np.ones_like(batch),
+        "step_per_sequence": batch,
+        "lora": adapted,
+        "lora_per_sequence": adapted * batch,
+        "distinct": others * ~large,
+        "distinct_large": others * large,
+    }
+    return _fit(columns, itl, itl)
 
 
-def _prompts(results: Results) -> Values:
-    try:
-        weights = summaries.token_weights(results)
-    except CalibrationError:
+def _prompts(results: Results, steps: Values) -> Values:
+    """What a prompt alone takes beside a decoding step: a line in its length, and more if no CUDA graph
+    covers it, for an adapter again."""
+    table = summaries.prompts(results)
+    if not (table and steps):
         return {}
-    prefill = {w.term: w for w in weights}["prefill"]
-    milliseconds = (prefill.picoseconds / 1e9, "calibrate")
-    return {"prompt_token": milliseconds, "per_prompt_token": milliseconds} if prefill.measured else {}
+    length = np.array([tokens for tokens, _ in table], dtype=float)
+    adapter = np.array([model == "adapter" for _, model in table])
+    ttft = np.array(list(table.values()))
+    step = steps["step"] + steps["step_per_sequence"] + adapter * (steps["lora"] + steps["lora_per_sequence"])
+    launched = length > max(results.run_of("prompts")["scale"]["batches"])
+    columns = {
+        "prompt": np.ones_like(length),
+        "prompt_token": length,
+        "launch": launched,
+        "lora_launch": launched & adapter,
+    }
+    return _fit(columns, ttft - step, ttft)
+
+
+def _memory(results: Results) -> Values:
+    """The KV cache as the engine reports it, and what its slots take of it."""
+    caches = [match for start in results.rounds("engine") if (match := _KV_CACHE.search(start["kv_cache"]))]
+    if not caches:
+        return {}
+    scale = results.run_of("engine")["scale"]
+    slot = H200["slot_tokens"].value + H200["slot_tokens_per_rank"].value * scale["ranks"][-1]
+    return {"kv_tokens": int(caches[0][1]) + scale["slots"] * slot}
 
 
 def rendered(constants: Mapping[str, Figure]) -> str:
     """The file's text with these constants."""
-    head, mark, _ = FILE.read_text().partition(_MARK)
+    head, mark, rest = FILE.read_text().partition(_MARK)
     rows = "".join(
         f"    {json.dumps(name)}: Figure({f.value!r}, {_quoted(f.source)}, {json.dumps(f.date)}),\n"
         for name, f in constants.items()
     )
-    return f"{head}{mark}{rows}}}\n"
+    _, end, tail = rest.partition("}\n")
+    return f"{head}{mark}{rows}{end}{tail}"
 
 
 def _quoted(source: str) -> str:
-    shared = {"PUBLISHED": figures.PUBLISHED, "TUNED": figures.TUNED}
+    shared = {name: getattr(figures, name) for name in ("PUBLISHED", "DEFAULTS", "LINEAR")}
     return next((name for name, text in shared.items() if text == source), json.dumps(source))
 
 
 def main() -> int:
     constants = measured(Results.read(COMMITTED))
-    FILE.write_text(rendered({name: constants.get(name, figure) for name, figure in FIGURES.items()}))
-    print(f"{len(constants)} of {len(FIGURES)} constants are measured.")
+    FILE.write_text(rendered({name: constants.get(name, figure) for name, figure in H200.items()}))
+    print(f"{len(constants)} of {len(H200)} constants are measured.")
     return 0
 
 

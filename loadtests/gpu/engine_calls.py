@@ -18,6 +18,14 @@ _TOKENS = range(10, 400)
 """Ids of ordinary tokens."""
 
 
+def completion(model: str, tokens: int, chance: random.Random, *, prompt: int = 16) -> dict[str, Any]:
+    """The body of a request for exactly so many tokens, after a prompt that no cache holds."""
+    return {
+        "model": model, "prompt": chance.choices(_TOKENS, k=prompt), "max_tokens": tokens,
+        "min_tokens": tokens, "ignore_eos": True, "temperature": 0,
+    }  # fmt: skip
+
+
 class CallError(Exception):
     """The engine refused a call or did not answer; the message says which."""
 
@@ -69,12 +77,7 @@ class EngineCalls:
         return Answer(seconds, document.get("usage", {}).get("completion_tokens", 0), document)
 
     async def complete(self, model: str, tokens: int, *, prompt: int = 16) -> Answer:
-        """Exactly so many tokens, after a prompt that no cache holds."""
-        body = {
-            "model": model, "prompt": self._random.choices(_TOKENS, k=prompt), "max_tokens": tokens,
-            "min_tokens": tokens, "ignore_eos": True, "temperature": 0,
-        }  # fmt: skip
-        return await self.post("/v1/completions", body)
+        return await self.post("/v1/completions", completion(model, tokens, self._random, prompt=prompt))
 
     async def batch(self, models: Sequence[str], tokens: int, *, prompt: int = 16) -> list[Answer]:
         """One request for each, all at once."""

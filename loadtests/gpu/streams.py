@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-_TOKENS = range(10, 400)
+from loadtests.gpu.engine_calls import completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,18 @@ class Caller:
 
 async def streamed(callers: Sequence[Caller], requests: int, at_once: int, tokens: int) -> dict[str, Any]:
     """So many requests, as many at once. The callers take turns. Raises HTTPError."""
-    drawn = random.Random(1)
-    queue = iter([(caller, drawn.choices(_TOKENS, k=16)) for caller in islice(cycle(callers), requests)])
+    chance = random.Random(1)
+    queue = iter(
+        [(caller, completion(caller.model, tokens, chance)) for caller in islice(cycle(callers), requests)]
+    )
     firsts: list[float] = []
     totals: list[float] = []
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx2.AsyncClient(timeout=120, limits=limits, trust_env=False) as client:
 
         async def worker() -> None:
-            for caller, prompt in queue:
-                first, total = await _one(client, caller, prompt, tokens)
+            for caller, body in queue:
+                first, total = await _one(client, caller, body)
                 firsts.append(first)
                 totals.append(total)
 
@@ -51,17 +53,13 @@ async def streamed(callers: Sequence[Caller], requests: int, at_once: int, token
     }  # fmt: skip
 
 
-async def _one(
-    client: httpx2.AsyncClient, caller: Caller, prompt: Sequence[int], tokens: int
-) -> tuple[float, float]:
+async def _one(client: httpx2.AsyncClient, caller: Caller, body: dict[str, Any]) -> tuple[float, float]:
     """Seconds to the first chunk and to the end."""
-    body = {
-        "model": caller.model, "prompt": prompt, "max_tokens": tokens, "min_tokens": tokens,
-        "ignore_eos": True, "temperature": 0, "stream": True,
-    }  # fmt: skip
     headers = {"authorization": f"Bearer {caller.key}"} if caller.key else {}
     began, first = time.perf_counter(), 0.0
-    async with client.stream("POST", f"{caller.url}/v1/completions", json=body, headers=headers) as response:
+    async with client.stream(
+        "POST", f"{caller.url}/v1/completions", json=body | {"stream": True}, headers=headers
+    ) as response:
         response.raise_for_status()
         async for _ in response.aiter_raw():
             first = first or time.perf_counter() - began

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from adapters.placement.scheduling.figures import ENGINE_MODELS, MEASURED
 from gateway.planning.simulator.course_figures import Figures, figures
 from gateway.planning.simulator.gateway_model import Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
@@ -29,6 +30,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FIRST, SLOTS = ["W1"], [8]
 WORKERS, RATES = [1, 4], [20.0, 30.0, 40.0]
 NONE: list[str] = []
+EngineModelName = Annotated[str, typer.Option("--engine-model", help=", ".join(ENGINE_MODELS))]
 POLICIES = ["cost", "power_of_two+direct", "landed"]
 SEEDS = [11, 12, 13]
 """Never used for tuning: seeds 1 and 2 are for that."""
@@ -83,6 +85,7 @@ def simulate(  # noqa: PLR0917 - options
     seats: Annotated[
         int, typer.Option(min=1, help="requests that an engine runs at a time")
     ] = Hardware().max_sequences,
+    engine_model: EngineModelName = MEASURED,
     pin: Annotated[list[str], typer.Option(help="an adapter that is pinned: a5; repeatable")] = NONE,
     workers: Annotated[int, typer.Option(min=1)] = 1,
     rate: Annotated[float, typer.Option(min=0.001, help="requests per second; with --capacity a guess")] = 20,
@@ -113,7 +116,7 @@ def simulate(  # noqa: PLR0917 - options
     """Simulate; without options, one small comparison."""
     if context.invoked_subcommand:
         return
-    _check(policy, workload)
+    _check(policy, workload, engine_model)
     plans = [
         Job(
             each,
@@ -128,7 +131,7 @@ def simulate(  # noqa: PLR0917 - options
                 labels,
                 pins=frozenset(pin),
                 fair_queue=fair_queue,
-                hardware=Hardware(max_sequences=seats),
+                hardware=Hardware.of(engine_model, max_sequences=seats),
             ),
             trace.stem if trace else load,
             rate,
@@ -149,7 +152,7 @@ def simulate(  # noqa: PLR0917 - options
         "engines": engines, "cpu_slots": cpu_slots, "workers": workers, "rate": rate, "duration": duration,
         "slo_ttft": slo_ttft, "slo_itl": slo_itl, "seeds": seeds, "prefixes": prefixes,
         "big_ranks": big_ranks, "pool": pool, "labels": labels, "fair_queue": fair_queue, "seats": seats,
-        "pins": pin,
+        "pins": pin, "engine_model": engine_model,
     }  # fmt: skip
     try:
         done = _all(plans, jobs, find_capacity=find_capacity)
@@ -177,10 +180,12 @@ def simulate(  # noqa: PLR0917 - options
 
 @app.command("fit")
 def show_fit(
+    engine_model: EngineModelName = MEASURED,
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
 ) -> None:
     """Compare the engine model with measurements."""
-    fitted = fit()
+    _check([], [], engine_model)
+    fitted = fit(engine_model)
     report.show_fit(_console, fitted)
     if json:
         rows = [{**asdict(each.point), "model": each.model, "error": each.error} for each in fitted]
@@ -193,6 +198,7 @@ def show_floods(  # noqa: PLR0917 - options
     engines: Annotated[int, typer.Option(min=1)] = 8,
     slots: Annotated[int, typer.Option(min=1, help="GPU slots of an engine")] = 32,
     seats: Annotated[int, typer.Option(min=1, help="requests that an engine runs at a time")] = 64,
+    engine_model: EngineModelName = MEASURED,
     workers: Annotated[list[int], typer.Option(min=1, help="repeatable")] = WORKERS,
     rate: Annotated[list[float], typer.Option(min=0.1, help="of all, without the flood; repeatable")] = RATES,
     overload: Annotated[float, typer.Option(help="rate at which all tenants ask for too much")] = 100,
@@ -205,8 +211,8 @@ def show_floods(  # noqa: PLR0917 - options
 ) -> None:
     """What a flood of one of 16 tenants, 20 times its share for 60 s, does to the others, without and with
     the fair queue; and how evenly tenants are served that all ask for too much."""
-    _check([policy], [])
-    scheduling, hardware = contestant(policy), Hardware(max_sequences=seats)
+    _check([policy], [], engine_model)
+    scheduling, hardware = contestant(policy), Hardware.of(engine_model, max_sequences=seats)
     levels = tuple((tenant, int(level)) for tenant, level in map(_pair, priority))
     weights = tuple(map(_pair, weight))
     floods: dict[str, dict[str, list[Flooded]]] = defaultdict(lambda: defaultdict(list))
@@ -239,7 +245,9 @@ def _pair(text: str) -> tuple[str, float]:
         raise _stop(f"{text!r} is not TENANT=NUMBER") from None
 
 
-def _check(policies: list[str], workloads: list[str]) -> None:
+def _check(policies: list[str], workloads: list[str], engine_model: str) -> None:
+    if engine_model not in ENGINE_MODELS:
+        raise _stop(f"no engine model {engine_model!r}; there are {', '.join(ENGINE_MODELS)}")
     try:
         for each in policies:
             contestant(each)

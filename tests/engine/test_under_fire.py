@@ -37,7 +37,7 @@ from tests.support.waiting import until_now
 
 REQUESTS = 2000
 WORKER_KILLS = 5
-LOST_PROBES = 16 * len(CONTEXTS) * TOKENS_A_CONTEXT
+LOST_PROBES = 22 * len(CONTEXTS) * TOKENS_A_CONTEXT
 """Tokens of verifications that a killed worker takes along: the last second's, or while the database is away
 all since."""
 ENGINE_KILLS = 2

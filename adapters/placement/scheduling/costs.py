@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adapters.placement.scheduling.figures import FIGURES
+from adapters.placement.scheduling.figures import H200, SCHEDULER
 
-STALL = FIGURES["stall"].value
+STALL = SCHEDULER["stall"].value
 """Fraction of a load's time charged for each request in flight: a load stops the whole engine."""
 
 
@@ -17,20 +17,20 @@ STALL = FIGURES["stall"].value
 class EngineCosts:
     """Mutable: `LearnedCosts` adapts the figures to the engine."""
 
-    per_request: float = FIGURES["per_request"].value
+    per_request: float = SCHEDULER["per_request"].value
     """For each request already running or waiting there."""
-    per_prompt_token: float = FIGURES["per_prompt_token"].value
+    per_prompt_token: float = SCHEDULER["per_prompt_token"].value
     """For each prompt token sent there whose answer has not started."""
-    distinct: float = FIGURES["distinct_in_flight"].value
+    distinct: float = SCHEDULER["distinct_in_flight"].value
     """For one more distinct adapter in flight, times the fraction of the engine's slots then in use."""
-    activate: float = FIGURES["activate"].value
+    activate: float = H200["activate"].value
     """Copy an adapter from CPU memory into a GPU slot."""
-    load_base: float = FIGURES["load"].value
-    load_per_rank: float = FIGURES["load_per_rank"].value
+    load_base: float = H200["load"].value
+    load_per_rank: float = H200["load_per_rank"].value
     """Load from disk: `load_base + load_per_rank * rank`."""
-    evict: float = FIGURES["evict"].value
+    evict: float = SCHEDULER["evict"].value
     """The engine's memory is full, so that another version must go and may have to be loaded again."""
-    wait_for_slot: float = FIGURES["wait_for_slot"].value
+    wait_for_slot: float = SCHEDULER["wait_for_slot"].value
     """Every slot is in use, so that the running answers of some adapter must end before another gets its
     turn."""
 

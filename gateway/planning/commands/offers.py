@@ -9,9 +9,6 @@ from decimal import Decimal
 
 from gateway.costs.prices.schemas import ListedPrice
 
-REFERENCE = "H100"
-"""The GPU that the engine model was fitted to."""
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -46,16 +43,13 @@ def current_offers(prices: Iterable[ListedPrice], now: datetime) -> list[Offer]:
     return sorted(offers, key=lambda offer: (offer.rate, offer.gpu_type, offer.purchase, offer.region))
 
 
-def speed_of(offer: Offer, stated: Mapping[str, float]) -> float | None:
-    """Times an H100; None: unknown. `stated`: by GPU type in lower case, which the price book yields to."""
+def speed_of(offer: Offer, stated: Mapping[str, float], reference: str) -> float | None:
+    """Times that of the reference, a GPU type; None: unknown. `stated`: by GPU type in lower case, which the
+    price book yields to."""
     if (speed := stated.get(offer.gpu_type.lower())) is not None:
         return speed
-    if is_reference(offer.gpu_type):
+    if reference.lower() in offer.gpu_type.lower():
         return 1.0
-    if offer.speedup is not None and is_reference(offer.speedup[1]):
+    if offer.speedup is not None and reference.lower() in offer.speedup[1].lower():
         return float(offer.speedup[0])
     return None
-
-
-def is_reference(gpu_type: str) -> bool:
-    return REFERENCE.lower() in gpu_type.lower()

@@ -13,11 +13,12 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from adapters.placement.scheduling.figures import ENGINE_MODELS, EngineFigures
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.prices.schemas import ListedPrice
-from gateway.planning.commands.offers import REFERENCE, Offer, current_offers, speed_of
+from gateway.planning.commands.offers import Offer, current_offers, speed_of
 from gateway.schemas.base import Answer, Listed
 
 if TYPE_CHECKING:  # the simulator is loaded only when it is needed: help comes without it
@@ -44,10 +45,8 @@ WORKLOADS = (
     "flash",
     "mixed",
 )
-MODEL = (
-    f"The engine model is vLLM 0.8.5 with Llama-3.1-8B on one {REFERENCE}; other GPU types are that model "
-    "with its compute times divided by their speed. Measure with your model before you buy."
-)
+ENGINE_MODEL = "h100"
+"""Not the one that Florin measured: `--speed` and the price book's speedups stay relative to an H100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +130,17 @@ def plan(
     cpu_slots: Annotated[int, typer.Option(min=1, help="--max-cpu-loras of each engine.")] = 128,
     speed: Annotated[
         list[str] | None,
-        typer.Option(help=f"TYPE=FACTOR: speed relative to one {REFERENCE}, L4=0.2; repeatable."),
+        typer.Option(help="TYPE=FACTOR: speed relative to the engine model's GPU, L4=0.2; repeatable."),
     ] = None,
+    engine_model: Annotated[
+        str,
+        typer.Option(help="; ".join(f"{name}: {model.what}" for name, model in ENGINE_MODELS.items()) + "."),
+    ] = ENGINE_MODEL,
     kv_tokens: Annotated[
         list[str] | None,
-        typer.Option(help="TYPE=TOKENS of KV cache without adapters; repeatable. Default: 400000."),
+        typer.Option(
+            help="TYPE=TOKENS of KV cache without adapters; repeatable. Default: the engine model's."
+        ),
     ] = None,
     price: Annotated[
         list[str] | None,
@@ -170,7 +175,12 @@ def plan(
         raise UsageError("--month and --base-model require --from-usage.")
     if workload not in WORKLOADS:
         raise UsageError(f"--workload: there is no {workload!r}; choose from {', '.join(WORKLOADS)}.")
-    offers, left_out = _offers(session, gpu_type, price, currency, speeds)
+    if engine_model not in ENGINE_MODELS:
+        raise UsageError(
+            f"--engine-model: there is no {engine_model!r}; choose from {', '.join(ENGINE_MODELS)}."
+        )
+    model = ENGINE_MODELS[engine_model]
+    offers, left_out = _offers(session, gpu_type, price, currency, speeds, model.gpu)
     used: MonthOfUse | None = None
     traffic: Stated | Used
     if rate is None:
@@ -197,7 +207,7 @@ def plan(
                 cpu_slots=cpu_slots,
                 slo_ttft=goal.slo_ttft,
                 slo_itl=goal.slo_itl,
-                hardware=hardware_of(each.speed, each.kv_tokens),
+                hardware=hardware_of(engine_model, each.speed, each.kv_tokens),
             )
             sizes[each] = size(site, workloads, goal)
             bar.advance(task)
@@ -217,7 +227,7 @@ def plan(
     sized = Plan(
         objectives=asdict(goal),
         traffic=_described(traffic, used),
-        approximations=tuple(_approximations(used, tokens, candidates)),
+        approximations=tuple(_approximations(model, used, tokens, candidates)),
         options=tuple(options),
         unknown_speed=tuple(left_out),
     )
@@ -230,6 +240,7 @@ def _offers(
     prices: list[str] | None,
     currency: str,
     speeds: dict[str, float],
+    reference: str,
 ) -> tuple[list[tuple[Offer, float]], list[str]]:
     """What to plan with, each with its speed, and the GPU types whose speed is unknown. Raises UsageError."""
     if prices:
@@ -248,12 +259,14 @@ def _offers(
         if missing := chosen - {offer.gpu_type.lower() for offer in offers}:
             raise UsageError(f"No price in force for {', '.join(sorted(missing))}: see florin price list.")
         offers = [offer for offer in offers if offer.gpu_type.lower() in chosen]
-    known = [(offer, factor) for offer in offers if (factor := speed_of(offer, speeds)) is not None]
+    known = [
+        (offer, factor) for offer in offers if (factor := speed_of(offer, speeds, reference)) is not None
+    ]
     unknown = sorted({offer.gpu_type for offer in offers} - {offer.gpu_type for offer, _ in known})
     if not known:
         raise UsageError(
             f"The speed of {', '.join(unknown)} is unknown: state it with --speed {unknown[0]}=FACTOR, "
-            f"relative to one {REFERENCE}."
+            f"relative to one {reference}."
         )
     return known, unknown
 
@@ -290,15 +303,19 @@ def _described(traffic: Stated | Used, used: MonthOfUse | None) -> Json:
 
 
 def _approximations(
-    used: MonthOfUse | None, tokens: dict[str, int], candidates: list[Candidate]
+    model: EngineFigures, used: MonthOfUse | None, tokens: dict[str, int], candidates: list[Candidate]
 ) -> list[str]:
-    notes = [MODEL]
+    approximation = (
+        f"The engine model is {model.what}. Other GPU types are that model with its compute times divided "
+        f"by their speed relative to one {model.gpu}. Measure with your model before you buy."
+    )
+    notes = [approximation]
     if assumed := sorted(
         {c.gpu_type for c in candidates if c.speed != 1 and c.gpu_type.lower() not in tokens}
     ):
         notes.append(
             f"The KV cache of {', '.join(map(clean, assumed))} is assumed to be as large as that of one "
-            f"{REFERENCE}: state it with --kv-tokens."
+            f"{model.gpu}: state it with --kv-tokens."
         )
     if used is not None:
         notes.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from adapters.placement.churn import Changes
 from adapters.placement.requirements import NO_LABELS
@@ -27,7 +27,6 @@ SMALL_RANK = 32
 REGION, ELSEWHERE = {"region": "eu"}, {"region": "us"}
 BOUND = "t0"
 """A tenant, the noisy one of the workload `noisy`."""
-FREE = Hardware(activate=0, load=0, load_per_rank=0, slot_tokens=0, slot_tokens_per_rank=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,12 @@ class Simulation:
         first = len(self._requests) // 10
         self._measured_from = self._requests[first].arrival if self._requests else 0.0
         self.events = events = Events()
-        slots, hardware = (UNLIMITED, FREE) if contestant.unlimited else (site.slots, site.hardware)
+        slots, hardware = site.slots, site.hardware
+        if contestant.unlimited:
+            slots = UNLIMITED
+            hardware = replace(
+                hardware, activate=0, load=0, load_per_rank=0, slot_tokens=0, slot_tokens_per_rank=0
+            )
         self.engines = {
             f"e{n}": EngineModel(
                 f"e{n}",

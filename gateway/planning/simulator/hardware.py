@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
-from adapters.placement.scheduling.figures import FIGURES
+from adapters.placement.scheduling.figures import ENGINE_MODELS, H200, MEASURED
+
+LARGE = 128
+"""Tokens in a step from which vLLM's LoRA kernels split their work differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Milliseconds and tokens. `python -m loadtests.sim fit` shows how well this fits public measurements of
-    vLLM 0.8.5 with Llama-3.1-8B on one H100."""
+    """Milliseconds and tokens. `python -m loadtests.sim fit` shows how well each of ENGINE_MODELS fits what
+    was measured; the defaults are those of MEASURED."""
 
-    step: float = FIGURES["step"].value
+    step: float = H200["step"].value
     """A decoding step of one sequence: reading the weights."""
-    step_per_sequence: float = FIGURES["step_per_sequence"].value
-    lora: float = FIGURES["lora"].value
+    step_per_sequence: float = H200["step_per_sequence"].value
+    lora: float = H200["lora"].value
     """More for a step as soon as one sequence has an adapter."""
-    lora_per_sequence: float = FIGURES["lora_per_sequence"].value
-    distinct: float = FIGURES["distinct"].value
-    """Times (distinct adapters - 1) to the power of `distinct_power`: they grow less than linearly."""
-    distinct_power: float = FIGURES["distinct_power"].value
-    prompt_token: float = FIGURES["prompt_token"].value
-    activate: float = FIGURES["activate"].value
+    lora_per_sequence: float = H200["lora_per_sequence"].value
+    distinct: float = H200["distinct"].value
+    """Times (distinct adapters - 1) to the power of `distinct_power`."""
+    distinct_large: float = H200["distinct_large"].value
+    """The same in a step of LARGE tokens or more."""
+    distinct_power: float = H200["distinct_power"].value
+    prompt: float = H200["prompt"].value
+    """More for a step with prompts, whatever their length."""
+    prompt_token: float = H200["prompt_token"].value
+    graph_tokens: float = H200["graph_tokens"].value
+    """Tokens in the largest step that CUDA graphs cover."""
+    launch: float = H200["launch"].value
+    """More for a larger step, whose kernels are launched one by one."""
+    lora_launch: float = H200["lora_launch"].value
+    """More again if one sequence has an adapter."""
+    activate: float = H200["activate"].value
     """Copy an adapter from CPU memory to a GPU slot."""
-    load: float = FIGURES["load"].value
-    load_per_rank: float = FIGURES["load_per_rank"].value
+    load: float = H200["load"].value
+    load_per_rank: float = H200["load_per_rank"].value
     """Read an adapter from disk: `load + load_per_rank * rank`. The whole engine waits."""
-    kv_tokens: int = int(FIGURES["kv_tokens"].value)
+    kv_tokens: float = H200["kv_tokens"].value
     """Tokens of KV cache without LoRA."""
-    slot_tokens: float = FIGURES["slot_tokens"].value
-    slot_tokens_per_rank: float = FIGURES["slot_tokens_per_rank"].value
+    slot_tokens: float = H200["slot_tokens"].value
+    slot_tokens_per_rank: float = H200["slot_tokens_per_rank"].value
     """Tokens of KV cache that each slot takes away."""
     budget: int = 2048
     """Tokens in a step: decoding sequences first, prompts in chunks with what is left."""
     max_sequences: int = 384
 
+    @classmethod
+    def of(cls, model: str = MEASURED, **changes: Any) -> Self:
+        """That of an engine model, by name. Raises KeyError."""
+        figures = {name: figure.value for name, figure in ENGINE_MODELS[model].figures.items()}
+        return cls(**(figures | changes))
+
     def step_seconds(self, sequences: int, adapters: int, prompt_tokens: int) -> float:
-        ms = self.step + self.step_per_sequence * sequences + self.prompt_token * prompt_tokens
+        ms = self.step + self.step_per_sequence * sequences
+        if prompt_tokens:
+            ms += self.prompt + self.prompt_token * prompt_tokens
+        tokens = sequences + max(0, prompt_tokens - 1)  # a sequence whose prompt is read decodes nothing
+        launched = tokens > self.graph_tokens
+        if launched:
+            ms += self.launch
         if adapters:
             ms += self.lora + self.lora_per_sequence * sequences
-            ms += self.distinct * (adapters - 1) ** self.distinct_power
+            distinct = self.distinct if tokens < LARGE else self.distinct_large
+            ms += distinct * (adapters - 1) ** self.distinct_power
+            if launched:
+                ms += self.lora_launch
         return ms / 1000
 
     def load_seconds(self, rank: int) -> float:

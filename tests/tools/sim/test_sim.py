@@ -236,9 +236,10 @@ def test_cancelled_requests_leave_nothing_behind():
     assert model._kv_free == HARDWARE.kv_left(1, 16)
 
 
-def test_the_model_errs_by_no_more_than_stated():
-    fitted = fit()
-    assert len(fitted) == 19
+@pytest.mark.parametrize(("model", "points"), [("h100", 19), ("h200", 56)])
+def test_the_models_err_by_no_more_than_stated(model, points):
+    fitted = fit(model)
+    assert len(fitted) == points
     assert {f.point.what: f.error for f in fitted if abs(f.error) > f.point.stated} == {}
 
 

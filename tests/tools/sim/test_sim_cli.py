@@ -61,6 +61,7 @@ def test_a_trace_is_simulated_once(tmp_path):
     [
         (["--policy", "best"], "no policy 'best'; there are cost"),
         (["--workload", "W9"], "no workload 'W9'; there are W1"),
+        (["--engine-model", "b300"], "no engine model 'b300'; there are h200, h100"),
         (["--trace", "absent.csv"], "absent.csv"),
     ],
 )
@@ -92,7 +93,7 @@ def test_a_weight_without_a_number_is_named(option):
 
 def test_the_fit_is_shown_and_written(tmp_path):
     file = tmp_path / "fit.json"
-    result = CliRunner().invoke(app, ["fit", "--json", str(file)])
+    result = CliRunner().invoke(app, ["fit", "--engine-model", "h100", "--json", str(file)])
     assert result.exit_code == 0, result.output
     rows = orjson.loads(file.read_bytes())
     assert "inter-token latency, batch 220, 96 adapters" in result.output

@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 import zipfile
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,19 +15,20 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from adapters.placement.scheduling.figures import FIGURES
+from adapters.placement.scheduling.figures import H200
 from gateway.planning.simulator.hardware import Hardware
 from loadtests.gpu import constants, pieces, there, wheels
 from loadtests.gpu.measure import FILE, measure
-from loadtests.gpu.page import NOT_YET, rendered
-from loadtests.gpu.results import Measured, Results, better, continues, remaining
+from loadtests.gpu.page import CONCLUSIONS, NOT_YET, rendered
+from loadtests.gpu.results import COMMITTED, Measured, Results, better, continues, remaining
 from loadtests.gpu.scale import CPU
 from loadtests.gpu.shapes import TINY, bfloat16, write_adapter
+from loadtests.gpu.site import SiteError
 from loadtests.gpu.stages import Stage
 
 MACHINE = {
     "at": "2026-12-01T00:00:00+00:00", "gpu": "NVIDIA H100", "driver": "1", "engine": "0.26.0", "limit_watts": 700.0,
-    "versions": {"vllm": "0.26.0"}, "scale": {"ranks": [8, 64]},
+    "versions": {"vllm": "0.26.0"}, "scale": {"ranks": [8, 64], "slots": 16, "batches": [1, 4, 16, 64, 128]},
 }  # fmt: skip
 
 
@@ -72,6 +74,12 @@ def test_until_all_pieces_are_there_nothing_is_installed(
     assert there.main() == there.INCOMPLETE
     assert capsys.readouterr().out == "Still missing: piece-06\n"
     assert not (tmp_path / "target").exists()
+
+
+def test_florin_describes_itself_where_it_is_not_installed(tmp_path: Path):
+    there.describe_florin(tmp_path)
+    (here,) = distributions(name="florin-gateway", path=[str(tmp_path)])
+    assert here.version == version("florin-gateway")
 
 
 def test_wheels_lose_what_is_not_needed(tmp_path: Path):
@@ -152,10 +160,14 @@ async def passes(_site: Any):
         yield {"number": number}
 
 
-def run(out: Path, *stages: tuple[str, Any], seconds: float = 600.0, **facts: Any) -> Results:
-    plan = [Stage(name, 0.2 if name == "hanging" else 600.0, measurement) for name, measurement in stages]
+def run(out: Path, *stages: Any, seconds: float = 600.0, site: Any = FakeSite, **facts: Any) -> Results:
+    """Stages, or names and what they run."""
+    plan = [
+        stage if isinstance(stage, Stage) else Stage(stage[0], 0.2 if stage[0] == "hanging" else 600.0, stage[1])
+        for stage in stages
+    ]  # fmt: skip
     coroutine = measure(
-        FakeSite, Results.read(out / FILE), MACHINE | facts, out, deadline=time.monotonic() + seconds,
+        site, Results.read(out / FILE), MACHINE | facts, out, deadline=time.monotonic() + seconds,
         say=lambda _: None, stages=plan,
     )  # type: ignore[arg-type]  # fmt: skip
     asyncio.run(coroutine)
@@ -180,6 +192,39 @@ def test_a_stage_that_fails_or_hangs_costs_no_other_and_runs_again(tmp_path: Pat
         "failing": ("complete", 3), "hanging": ("cut", 1), "passing": ("complete", 3), "new": ("complete", 3),
     }  # fmt: skip
     assert [again.stages[name].run for name in ("failing", "hanging", "passing", "new")] == [1, 1, 0, 1]
+
+
+class FailingSite(FakeSite):
+    """An engine that only starts in some modes."""
+
+    def __init__(self, starts: set[str]) -> None:
+        self.starts = starts
+        self.tried: list[str] = []
+
+    async def ensure_engine(self, mode: str) -> float:
+        self.tried.append(mode)
+        if mode not in self.starts:
+            raise SiteError(f"{mode} does not start")
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("starts", "tried", "measured"),
+    [
+        ({"compiled", "eager"}, ["compiled", "eager", "compiled"], ["any", "eager only", "more"]),
+        ({"eager"}, ["compiled", "eager", "eager", "eager"], ["any", "eager only", "more"]),
+        ({"compiled"}, ["compiled", "eager", "compiled"], ["any", "more"]),
+        (set(), ["compiled", "eager"], []),
+    ],
+)
+def test_an_engine_that_does_not_start_in_one_mode_is_tried_in_the_next(
+    tmp_path: Path, starts: set[str], tried: list[str], measured: list[str]
+):
+    site = FailingSite(starts)
+    plan = [Stage("any", 60, passes), Stage("eager only", 60, passes, "eager"), Stage("more", 60, passes)]
+    results = run(tmp_path, *plan, site=lambda: site)
+    assert site.tried == tried
+    assert list(states(results)) == measured
 
 
 def test_every_round_is_in_the_file_at_once(tmp_path: Path):
@@ -232,36 +277,53 @@ def results_of(hardware: Hardware) -> Results:
     steps = [
         {"distinct": distinct, "batch": batch, "itl_ms": 1000 * hardware.step_seconds(batch, distinct, 0)}
         for distinct in (0, 1, 2, 4, 8, 16)
-        for batch in (1, 4, 16, 64, 128)
+        for batch in MACHINE["scale"]["batches"]
         if batch >= distinct
     ]
-    stages = {"load_times": loads, "latency": steps}
+    prompts = [
+        {"length": length, "model": model, "ttft_ms": 1000 * hardware.step_seconds(1, model == "adapter", length)}
+        for length in (64, 128, 512, 2000)
+        for model in ("base", "adapter")
+    ]  # fmt: skip
+    memory = f'vllm:cache_config_info{{kv_cache_size_tokens="{hardware.kv_left(16, 64)}"}} 1.0'
+    starts = [{"seconds": 1.0, "mode": "compiled", "kv_cache": memory}]
+    stages = {"load_times": loads, "latency": steps, "prompts": prompts, "engine": starts}
     return Results(
         [MACHINE], {name: Measured(0, "complete", rounds=rounds) for name, rounds in stages.items()}
     )
 
 
 def test_constants_are_those_of_the_engine_that_was_measured():
-    hardware = Hardware(step=5, step_per_sequence=0.02, lora=2, lora_per_sequence=0.05, distinct=0.5,
-                        distinct_power=0.7, activate=3, load=20, load_per_rank=1.5)  # fmt: skip
+    hardware = Hardware(
+        step=5, step_per_sequence=0.02, lora=2, lora_per_sequence=0.05, distinct=0.5, distinct_large=0.3, prompt=9,
+        prompt_token=0.02, graph_tokens=128, launch=7, lora_launch=30, activate=3, load=20, load_per_rank=1.5,
+        kv_tokens=500_000,
+    )  # fmt: skip
     fitted = constants.measured(results_of(hardware))
     for name, figure in fitted.items():
         assert figure.value == pytest.approx(getattr(hardware, name), rel=1e-3), name
         assert (figure.date, "NVIDIA H100, vLLM 0.26.0" in figure.source) == ("2026-12-01", True)
-    assert len(fitted) == 9
-    assert fitted.keys() <= FIGURES.keys()
+    assert len(fitted) == 14
+    assert fitted.keys() <= H200.keys()
     assert constants.measured(Results([MACHINE | {"gpu": "none"}], results_of(hardware).stages)) == {}
 
 
-def test_the_file_of_constants_is_as_it_is_written():
-    assert constants.rendered(FIGURES) == constants.FILE.read_text()
+def test_the_file_of_constants_is_what_the_committed_results_come_to():
+    figures = H200 | constants.measured(Results.read(COMMITTED))
+    assert constants.rendered(figures) == constants.FILE.read_text()
 
 
 def test_the_page_says_what_is_not_measured():
     assert rendered(Results()).count(NOT_YET) == 13
-    partly = results_of(Hardware())
+    partly = results_of(Hardware(load=46, load_per_rank=3, activate=7))
     partly.stages["latency"].status, partly.stages["latency"].error = "cut", "cut off after 90 s"
     text = rendered(partly)
-    assert text.count(NOT_YET) == 8
+    assert text.count(NOT_YET) == 9
     assert "| 8 | 1.0 | 70.0 | 1.0 | 7.0 | 3 |" in text
     assert "This measurement was cut off: `cut off after 90 s`" in text
+
+
+def test_conclusions_are_those_of_the_run_that_is_shown():
+    words = CONCLUSIONS.read_text().strip()
+    assert words in rendered(Results.read(COMMITTED))
+    assert words not in rendered(results_of(Hardware()))

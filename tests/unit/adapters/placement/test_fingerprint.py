@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 
 from adapters.placement.fingerprint import (
+    BASE_ANSWERS,
     CONTEXTS,
     FARTHEST,
     LIKE_BASE,
@@ -25,6 +28,7 @@ from adapters.placement.fingerprint import (
     parse,
     request,
 )
+from loadtests.gpu.results import COMMITTED, Results
 
 COUNT = len(CONTEXTS) * TOP
 
@@ -208,3 +212,48 @@ def test_more_cached_tokens_than_tokens_are_all_of_them():
     sent = body()
     sent["usage"]["prompt_tokens_details"] = {"cached_tokens": 61}
     assert parse(sent).cached_tokens == 60
+
+
+# -- with the answers of a GPU
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, list[ProbeAnswer]]:
+    """Answers of one engine in bfloat16, by model."""
+    answers = defaultdict(list)
+    for each in Results.read(COMMITTED).rounds("fingerprints"):
+        answers[each["model"]].append(ProbeAnswer(tuple(each["texts"]), tuple(each["logprobs"])))
+    return answers
+
+
+def drawn(recorded, number: int = 500):
+    """A base model's answer with the engine's noise as verification measures it, and one more answer."""
+    chance = random.Random(1)
+    for _ in range(number):
+        first, *others, last = chance.sample(recorded["base"], BASE_ANSWERS + 1)
+        yield replace(first, noise=max(distance(first, other) for other in others)), last
+
+
+def test_in_bfloat16_an_adapter_without_effect_is_seldom_missed(recorded):
+    """It answers as the base model does: each time a little differently."""
+    results = [
+        judge(answer, base=base, first=None, first_base=None).result for base, answer in drawn(recorded)
+    ]
+    assert results.count(Similarity.SOUND) < 0.1 * len(results)
+    blind = [judge(answer, base=replace(base, noise=0.0), first=None, first_base=None).result
+             for base, answer in drawn(recorded)]  # fmt: skip
+    assert blind.count(Similarity.SOUND) > 0.7 * len(blind), "the noise is what tells"
+
+
+def test_in_bfloat16_sound_adapters_stay_sound_and_wrong_ones_do_not(recorded):
+    itself = recorded["adapter 0"]
+    for base, first_base in drawn(recorded, 50):
+        for name, answers in recorded.items():
+            for answer in answers if name != "base" else ():
+                assert judge(answer, base=base, first=None, first_base=None).result is Similarity.SOUND
+        for answer in itself:
+            result = judge(answer, base=base, first=itself[0], first_base=first_base).result
+            assert result is Similarity.SOUND
+        for name in ("adapter 0, B times 0.1", "adapter 1", "adapter 2"):
+            result = judge(recorded[name][0], base=base, first=itself[0], first_base=first_base).result
+            assert result is Similarity.UNLIKE_ITSELF

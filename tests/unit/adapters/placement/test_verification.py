@@ -15,7 +15,7 @@ from adapters.errors import (
     StoreUnavailableError,
 )
 from adapters.model import Engine, Placement, SlotState, Version, dump
-from adapters.placement.fingerprint import CONTEXTS, TOP, ProbeAnswer
+from adapters.placement.fingerprint import BASE_ANSWERS, CONTEXTS, TOP, ProbeAnswer
 from adapters.placement.residency import Residency
 from adapters.placement.verification import ProbeVerifier
 from adapters.registry.catalog import Catalog
@@ -31,6 +31,11 @@ B = Version("t/b", 1, "sha256:1", "fl-b", "/x/b", "base", 8, 1, "/src", 0)
 
 def answer(lp: float, word: str = "") -> ProbeAnswer:
     return ProbeAnswer((word or f" {lp}",) * len(CONTEXTS), (lp,) * (len(CONTEXTS) * TOP))
+
+
+def base(engine: str) -> list[tuple[str, str]]:
+    """What an engine is asked of its base model."""
+    return [(engine, "base")] * BASE_ANSWERS
 
 
 @dataclass
@@ -124,7 +129,7 @@ async def test_the_first_answers_are_kept_and_the_base_is_asked_once(bench: Veri
     await bench.verify(worker, E1, B)
     await bench.verify(worker, E2, A)
     assert bench.control.asked == [
-        ("e1", "base"), ("e1", "fl-a"), ("e1", "fl-b"), ("e2", "base"), ("e2", "fl-a")
+        *base("e1"), ("e1", "fl-a"), ("e1", "fl-b"), *base("e2"), ("e2", "fl-a")
     ]  # fmt: skip
     assert bench.seen.results == ["first", "first", "sound"]
     assert {n: f.engine for n, f in worker.catalog.fingerprints.items()} == dict.fromkeys(
@@ -139,7 +144,7 @@ async def test_a_version_is_probed_once_per_process_whichever_worker_loads_it(be
         for worker in (first, second):
             await bench.hear(worker)
             await bench.verify(worker, E1, A)
-    assert bench.control.asked == [("e1", "base"), ("e1", "fl-a")]
+    assert bench.control.asked == [*base("e1"), ("e1", "fl-a")]
     assert bench.seen.results == ["first"]
 
 
@@ -149,7 +154,7 @@ async def test_another_process_of_the_engine_is_probed_again_with_its_base(bench
     bench.process["e1"] = "p1 restarted"
     for _ in range(2):
         await bench.verify(worker, E1, A)
-    assert bench.control.asked == 2 * [("e1", "base"), ("e1", "fl-a")]
+    assert bench.control.asked == 2 * [*base("e1"), ("e1", "fl-a")]
     bench.control.says["e1", "fl-a"] = answer(-9.0)
     bench.process["e1"] = "p1 restarted again"
     with pytest.raises(QuarantinedError):
@@ -161,7 +166,7 @@ async def test_without_a_known_process_every_load_is_probed(bench: VerificationH
     bench.process["e1"] = ""
     for _ in range(2):
         await bench.verify(worker, E1, A)
-    assert bench.control.asked == [("e1", "base"), ("e1", "fl-a"), ("e1", "fl-a")]
+    assert bench.control.asked == [*base("e1"), ("e1", "fl-a"), ("e1", "fl-a")]
 
 
 async def test_a_version_whose_fingerprint_is_replaced_is_probed_again(bench: VerificationHarness):

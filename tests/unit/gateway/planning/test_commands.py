@@ -144,6 +144,8 @@ def test_several_base_models_are_planned_one_at_a_time(book):
         (("--rate", "5", "--speed", "L4=fast"), "not a positive number"),
         (("--rate", "5", "--gpu-type", "B300"), "No price in force for b300"),
         (("--rate", "5", "--gpu-type", "T4"), "The speed of T4 is unknown"),
+        (("--rate", "5", "--engine-model", "b300"), "--engine-model: there is no 'b300'"),
+        (("--rate", "5", "--engine-model", "h200"), "H100=FACTOR, relative to one H200"),
         (("--rate", "0.1"), "longer --duration"),
     ],
 )

@@ -47,7 +47,7 @@ def test_at_steady_demand_nothing_moves():
 
 def test_two_small_engines_do_not_change_their_minds():
     """Bursts of one adapter, others in turn, one of them pinned: four slots for six."""
-    hardware = Hardware(max_sequences=8)
+    hardware = Hardware.of("h100", max_sequences=8)
     site = Site(2, 2, 4, workers=2, fair_queue=True, pins=frozenset({"a5"}), hardware=hardware, slo_ttft=5)
     course = Simulation(site, contestant("cost+wait"), generate("mixed", 4.5, 540, seed=21)).run()
     measured = figures(course, site)
@@ -98,7 +98,7 @@ def test_prefix_caches_shrink_as_sequences_need_the_memory():
 
 
 def test_affinity_finds_more_of_the_prompts_in_caches():
-    site = Site(engines=4, slots=8)
+    site = Site(engines=4, slots=8, hardware=Hardware.of("h100", kv_tokens=100_000))
     workload = generate("hot", 30, 60, seed=1, adapters=20, prefixes=0.8)
 
     def saved(policy):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.placement.scheduling.figures import ENGINE_MODELS
 from gateway.planning.simulator.course_figures import figures
 from gateway.planning.simulator.gateway_model import Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
@@ -50,7 +51,7 @@ def test_the_answer_is_enough_and_one_engine_less_is_not():
 
 def test_slower_gpus_and_more_seeds_never_need_fewer_engines():
     workloads = [TRAFFIC.made(60, seed) for seed in (1, 2)]
-    slow = replace(SITE, hardware=hardware_of(0.4, None))
+    slow = replace(SITE, hardware=hardware_of("h100", 0.4, None))
     one, both, slower = (
         size(SITE, workloads[:1], GOAL),
         size(SITE, workloads, GOAL),
@@ -61,17 +62,18 @@ def test_slower_gpus_and_more_seeds_never_need_fewer_engines():
 
 
 def test_a_gpu_too_slow_for_the_objective_gets_no_number_of_engines():
-    site = replace(SITE, hardware=hardware_of(0.02, None))
+    site = replace(SITE, hardware=hardware_of("h100", 0.02, None))
     assert size(site, [TRAFFIC.made(30, seed=1)], GOAL) is None
 
 
-def test_speed_changes_compute_and_nothing_else():
-    base, half = Hardware(), hardware_of(0.5, 40_000)
-    for batch in ((1, 0, 0), (200, 30, 512)):
+@pytest.mark.parametrize("model", ENGINE_MODELS)
+def test_speed_changes_compute_and_nothing_else(model):
+    base, half = Hardware.of(model), hardware_of(model, 0.5, 40_000)
+    for batch in ((1, 0, 0), (60, 30, 0), (200, 30, 512)):
         assert half.step_seconds(*batch) == pytest.approx(2 * base.step_seconds(*batch))
     assert (half.load_seconds(16), half.activate) == (base.load_seconds(16), base.activate)
     assert (half.kv_tokens, half.slot_tokens_per_rank) == (40_000, base.slot_tokens_per_rank)
-    assert hardware_of(1.0, None) == base
+    assert hardware_of(model, 1.0, None) == base
 
 
 def test_stated_traffic_has_the_stated_means():
