@@ -25,7 +25,6 @@ from gateway.metering.held_finals import HeldFinals
 from gateway.metering.meter import Meter
 from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
-from gateway.routing.canary_counts import ComparedRequest
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_state import EngineLostError, EngineState, Lease
@@ -59,8 +58,6 @@ class Request:
     """Records a stream so that another engine can resume it; None: the request is not to be resumed."""
     routing_state: RoutingState
     grant: Grant
-    compared: ComparedRequest | None = None
-    """Counts its outcome, if its adapter has a canary."""
 
 
 @dataclass(slots=True)
@@ -103,8 +100,8 @@ class Delivery:
                         self.retries.resume(routing_state)
                     self.retries.record_failure(routing_state, lease, retry)
                 finally:
-                    if request.compared is not None:
-                        request.compared.ended(lease, answers=request.call.choices, loads=routing_state.loads)
+                    for compared in routing_state.compared:
+                        compared.ended(lease, answers=request.call.choices, loads=routing_state.loads)
                     lease.end()
         except (FlorinError, AdaptersError) as error:
             if resumable is None or not resumable.resumes or exchange.finished:

@@ -176,8 +176,9 @@ class Lifecycle:
             prefix=prefix,
             ticket=queue_ticket(plan.tenant, BATCH if batch else plan.level),
         )
-        compared = self.canaries.begin(plan.target, batch=batch)
-        request = Request(exchange, plan, call, labels, resumable, routing_state, grant, compared)
+        if (compared := self.canaries.begin(plan.target, batch=batch)) is not None:
+            routing_state.compared = (compared,)
+        request = Request(exchange, plan, call, labels, resumable, routing_state, grant)
         if call.stream:
             self.keep_alives.watch(exchange, [plan.header, *grant.headers])
         try:

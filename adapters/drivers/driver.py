@@ -148,6 +148,8 @@ class Driver(ABC):
     name: ClassVar[DriverName]
     title: ClassVar[str]
     """For people."""
+    versions: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the versions that Florin knows; empty: it does not tell versions apart."""
     capabilities: ClassVar[Capabilities]
     metrics: ClassVar[Metrics]
     health_path: ClassVar[str] = "/health"
@@ -162,6 +164,10 @@ class Driver(ABC):
     """What sets its number of slots."""
     advice: ClassVar[str]
     """How to start it so that it takes adapters."""
+
+    def knows(self, version: str) -> bool:
+        """Whether Florin knows this version. Of an engine that reports none, nothing is doubted."""
+        return not (self.versions and version) or version.startswith(tuple(f"{v}." for v in self.versions))
 
     @abstractmethod
     def is_mine(self, models: Any, info: Any) -> bool:

@@ -37,6 +37,7 @@ _LABEL = re.compile(rb'(adapter_name|level)="([^"\\]*)"')
 class Vllm(Driver):
     name = "vllm"
     title = "vLLM"
+    versions = ("0.32", "0.33")
     capabilities = Capabilities(
         loading=Loading.CALL,
         lists=True,

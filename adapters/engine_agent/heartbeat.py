@@ -89,6 +89,7 @@ class HeartbeatSender:
             # A gateway of an earlier version knows only the default.
             **({} if host.tasks == ("generate",) else {"tasks": host.tasks}),
             **({"prompt_scores": host.prompt_scores} if host.prompt_scores else {}),
+            **({"trial": host.trial} if host.trial else {}),
             "labels": host.labels,
             "host": host.domain,
             "process": {

@@ -72,6 +72,8 @@ class HostConfig:
     start_timeout: float
     prompt_scores: str = ""
     """What the operator says of whether it survives scoring prompts: `safe`, `unsafe`; empty: nothing."""
+    trial: int = 0
+    """Percent of the requests with which a version that is new there is tried first; 0: it is not."""
     on_line: OnLine | None = None
     """Receives each line of the engine's output; None passes the output on to stdout and stderr."""
 

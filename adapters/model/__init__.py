@@ -15,6 +15,7 @@ from adapters.model.engine import (
     Engine,
     Purchase,
     Task,
+    Trial,
     Unloads,
     has_labels,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "SlotState",
     "Task",
     "Tombstone",
+    "Trial",
     "Unloads",
     "Version",
     "check_name",

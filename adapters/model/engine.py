@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from adapters.model.adapter import Version
+from adapters.model.adapter import Guard, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,20 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """The trial of an engine that is of another build than the others of its fleet: it gets a share of the
+    requests until its guard makes it an engine like the others, or drains it."""
+
+    share: int
+    """Percent of the requests for the base model and for versions that others hold, too."""
+    guard: Guard
+    since: int
+    """When its comparison with the others began, which identifies that; Unix microseconds, UTC."""
+    stopped: str = ""
+    """Why its guard has drained it; empty: it has not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """One server process: vLLM, unless `driver` names another kind."""
 
@@ -132,6 +146,8 @@ class Engine:
     unknown."""
     holds: tuple[str, ...] = ()
     """Ids of the versions that it was started with, if it is of a kind that loads none later."""
+    trial: Trial | None = None
+    """None: it is an engine like the others."""
 
     @property
     def domain(self) -> str:
@@ -155,6 +171,11 @@ class Engine:
     def meets(self, requires: Mapping[str, str]) -> bool:
         """Whether it has all of these labels."""
         return not requires or has_labels(self.all_labels, requires)
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether its trial decides which requests it gets."""
+        return self.trial is not None and not self.trial.stopped
 
     @property
     def moving(self) -> bool:

@@ -235,12 +235,15 @@ class Loader:
                         await self.steps.activated(engine, version, claim)
                         return True
                     case ClaimResult.CLAIMED:
-                        result = await self.steps.load_and_verify(engine, version, claim, [])
+                        refusals = list[LoadFailedError]()
+                        result = await self.steps.load_and_verify(engine, version, claim, refusals)
                         if result is LoadResult.OK:
                             self._failures.forget(key)
                             return True
                         if result is not LoadResult.LOST:
-                            self._failures.note(key, result)
+                            if self._failures.note(key, result) >= SURE and refusals and engine.on_trial:
+                                reason = f"it does not load what others do: {refusals[0]}"
+                                await self.serving_statuses.suspect(engine, reason, {})
                             return False
                         ttl = min(2 * ttl, LONGEST_CLAIM_MS)
                     case ClaimResult.LOADING if claim.engine == engine.name:

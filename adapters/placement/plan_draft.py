@@ -87,8 +87,8 @@ class Draft:
         ]
         return [name for *_, name in sorted(order)]
 
-    def targets(self, version: PlannedVersion, *, evict: bool) -> list[PlannedEngine]:
-        """Engines that can load the version now, the best first."""
+    def targets(self, version: PlannedVersion, *, evict: bool, trial: bool = False) -> list[PlannedEngine]:
+        """Engines that can load the version now, the best first: those on trial, or the others."""
         self.searches += 1
         if self.searches > self.limits.searches:
             return []
@@ -99,6 +99,7 @@ class Draft:
             cached = version.name in engine.held
             if (
                 not (engine.open and engine.serves and engine.slots > 0)
+                or engine.trial is not trial
                 or engine.name in replicas
                 or engine.name in self.loading
                 or version.rank > engine.max_rank

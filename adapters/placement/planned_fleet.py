@@ -35,6 +35,8 @@ class PlannedEngine:
     """It takes requests."""
     open: bool = True
     """It takes loads, too: it is neither cordoned nor suspect, and not in slow start."""
+    trial: bool = False
+    """It is on trial: it gets what the others serve."""
     requests: int = 0
     """Running and waiting there."""
     load_ms: float = 100.0

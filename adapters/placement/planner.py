@@ -1,4 +1,4 @@
-"""What operators asked for and no request brings about: labels, minimum and maximum replicas, pins.
+"""What operators asked for and no request brings about: labels, minimum and maximum replicas, pins, trials.
 
 `plan` is pure. Capacity is not its business: requests open replicas where they would wait longer than a load
 takes, and claims evict what was used least recently. Nothing here looks at demand, so the two never undo each
@@ -7,6 +7,7 @@ other's work.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from adapters.model import SlotState
@@ -19,7 +20,7 @@ _LIMITS = PlanLimits()
 def plan(snapshot: FleetSnapshot, limits: PlanLimits = _LIMITS) -> tuple[Move, ...]:
     """The next moves, the most urgent first. The same snapshot always gives the same plan."""
     draft = Draft(snapshot, limits)
-    for step in (_misplaced, _surplus, _minimum, _pinned):
+    for step in (_misplaced, _surplus, _minimum, _pinned, _tried):
         for move in step(draft):
             if len(draft.moves) >= limits.moves:
                 return tuple(draft.moves)
@@ -76,3 +77,20 @@ def _pinned(draft: Draft) -> Iterator[Move]:
         if version.pinned and not draft.replicas[version.name]:
             for target in draft.targets(version, evict=False)[:1]:
                 yield Move("prefetch", version.name, target.name, "pinned, and not resident anywhere")
+
+
+def _tried(draft: Draft) -> Iterator[Move]:
+    """What the others serve, on engines on trial: the most recently used first, into free slots."""
+    if not any(engine.trial for engine in draft.engines.values()):
+        return
+    for version in sorted(draft.versions.values(), key=lambda v: (_idle(draft, v), v.name)):
+        replicas, most = draft.replicas[version.name], version.max_replicas
+        serving = [name for name in replicas if not draft.engines[name].trial]
+        if serving and (most is None or len(replicas) < most):
+            for target in draft.targets(version, evict=False, trial=True)[:1]:
+                yield Move("prefetch", version.name, target.name, "on trial beside engines that serve it")
+
+
+def _idle(draft: Draft, version: PlannedVersion) -> float:
+    placed = (draft.engines[name].held.get(version.name) for name in draft.replicas[version.name])
+    return min((p.idle for p in placed if p is not None), default=math.inf)

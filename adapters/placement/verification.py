@@ -10,8 +10,8 @@ others (`Placement.verified`). They are probed if the process is unknown, the fi
 the engine is suspect, or another version has failed in that process after being sound elsewhere.
 
 The engine itself can be at fault. It is marked suspect if its base model's answer has changed, or if a second
-version that was sound elsewhere fails in the same process. Otherwise one bad engine could put a whole fleet's
-versions into quarantine, one after another.
+version that was sound elsewhere fails in the same process; on an engine on trial, the first one is enough.
+Otherwise one bad engine could put a whole fleet's versions into quarantine, one after another.
 """
 
 from __future__ import annotations
@@ -219,6 +219,8 @@ class ProbeVerifier:
             reason = f"{version.id} and {other} fail verification there but were sound elsewhere"
             await self._mark_suspect(engine, reason, figures)
         reason = f"{version.id} {REASONS[judgement.result]}"
+        if known is not None and engine.on_trial:
+            await self._mark_suspect(engine, f"{reason} Other engines of its fleet serve it.", figures)
         await self.serving_statuses.quarantine(version, judgement.result.value, reason, engine.name, figures)
         raise QuarantinedError(reason)
 

@@ -79,6 +79,16 @@ def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             "adapters not yet on that host cannot be loaded there.",
         )  # fmt: skip
     yield from _state(engine, look)
+    driver = driver_of(engine)
+    if not driver.knows(engine.version):
+        known = " and ".join(driver.versions)
+        yield Diagnosis(
+            "engine_version", "warning", name,
+            f"It runs {driver.title} {engine.version}, and this version of Florin knows {known}: which "
+            "models and flags it supports, and what an unload does there, may differ.",
+            "Upgrade Florin before the engines. Try such an engine beside the others first: florin engine "
+            f"trial {name} --share 5",
+        )  # fmt: skip
     serving_status = view.catalog.serving_statuses.get(name)
     if serving_status and serving_status.code == SUSPECT:
         yield Diagnosis(

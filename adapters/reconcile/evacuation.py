@@ -88,6 +88,8 @@ async def _seen(store: Store, residency: Residency, loader: Loader, engine: Engi
 def _closed(engine: Engine, loader: Loader, *, usable: bool) -> str:
     if not engine.takes_adapters:
         return "stopping" if engine.stopping else engine.state
+    if engine.on_trial:
+        return "on trial"
     if not usable:
         return "unhealthy"
     if loader.verifier is not None and loader.verifier.is_suspect(engine):

@@ -180,6 +180,7 @@ class Rebalancer:
             engine.all_labels,
             serves=status.serves and engine.takes_requests and not engine.moving,
             open=status.open and engine.loads and engine.takes_adapters and name not in self._busy,
+            trial=engine.on_trial,
             requests=status.requests,
             load_ms=status.load_ms,
             since_load=self.clock() - self._loads.get(name, -math.inf),

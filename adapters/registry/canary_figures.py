@@ -1,4 +1,5 @@
-"""What workers count of a canary and the live version beside it, and how the counts are read.
+"""What workers count of a canary and the live version beside it, and how the counts are read. Of an engine on
+trial and the others of its fleet, they count the same.
 
 Latencies are kept as histograms with logarithmic buckets: the counts of several workers are added, and a
 quantile is off by half a bucket at most, 4.5 % (the sketch of Masson, Rim and Lee, "DDSketch", VLDB 2019,
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from adapters.model import Adapter
+from adapters.model import Adapter, Engine
 
 ArmName = Literal["live", "canary"]
 Histogram = Mapping[int, int]
@@ -32,7 +33,8 @@ PER_TOKEN: Final = "t"  # noqa: S105 - likewise
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison of a canary with the live version: from one change of the split to the next."""
+    """One comparison of a canary with the live version, or of an engine on trial with the others: from one
+    change of the split to the next."""
 
     key: str
     """Names its counts in the store."""
@@ -46,6 +48,12 @@ class Comparison:
         """`canary`: the version's `engine_name`, which is never used again."""
         window = adapter.guard.window_seconds if adapter.guard else DEFAULT_WINDOW
         return cls(f"{canary}:{adapter.canary_since}", adapter.canary_since, window * 1_000_000)
+
+    @classmethod
+    def of_trial(cls, engine: Engine) -> Comparison:
+        trial = engine.trial
+        assert trial is not None
+        return cls(f"engine {engine.name}:{trial.since}", trial.since, trial.guard.window_seconds * 1_000_000)
 
     def slice_at(self, now: int) -> int:
         """`now`: Unix microseconds. A clock that is behind counts into the first slice."""

@@ -1,4 +1,5 @@
-"""Decides whether a canary goes on, is held, is rolled back, or gets more requests. Pure.
+"""Decides whether a canary goes on, is held, is rolled back, or gets more requests. Pure. An engine on
+trial is judged beside the rest of its fleet in the same way.
 
 **Errors.** A canary is worse if more of its requests fail than of the live version's, and more than the guard
 allows: both must be shown.
@@ -72,9 +73,16 @@ class _Counts:
 
 
 def judge(
-    guard: Guard, weight: int, slices: Sequence[Slice], *, age: float, evaluation: Evaluation = "none"
+    guard: Guard,
+    weight: int,
+    slices: Sequence[Slice],
+    *,
+    age: float,
+    evaluation: Evaluation = "none",
+    beside: str = "the live version",
 ) -> Judgement:
-    """`slices`: those in the window. `age`: seconds since the comparison began. `weight`: the canary's."""
+    """`slices`: those in the window. `age`: seconds since the comparison began. `weight`: the canary's.
+    `beside`: what it is compared with, in words."""
     if evaluation == "failed":
         return Judgement(guard.action, "Its evaluation failed.")
     canary, live = together(s.canary for s in slices), together(s.live for s in slices)
@@ -84,19 +92,19 @@ def judge(
         )
     trouble = _errors(guard, slices, canary, live, age) or _latency(guard, slices, canary, live, age)
     if trouble:
-        return Judgement(guard.action, trouble)
+        return Judgement(guard.action, trouble.format(beside=beside))
     following = next((step for step in guard.then if step > weight), None)
     if following is None or age < guard.window_seconds:
-        return Judgement("keep", "Nothing shows that it is worse than the live version.")
+        return Judgement("keep", f"Nothing shows that it is worse than {beside}.")
     doubt = _doubt(guard, canary, live)
     if doubt:
-        return Judgement("keep", f"Not raised to {following} %: {doubt}")
-    fine = f"{canary.requests:,} requests were no worse than the live version's."
+        return Judgement("keep", f"Not raised to {following} %: {doubt.format(beside=beside)}")
+    fine = f"{canary.requests:,} requests were no worse than {beside}'s."
     return Judgement("promote", fine, following)
 
 
 def _errors(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age: float) -> str:
-    """What is wrong; empty: nothing is shown."""
+    """What is wrong, with a place for {beside}; empty: nothing is shown."""
     counts = [_Counts(s.canary.failures, s.canary.requests, s.live.failures, s.live.requests) for s in slices]
     complete = age <= guard.window_seconds
     bound = math.log(1 / _ERRORS)
@@ -107,12 +115,12 @@ def _errors(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age: 
         return ""
     return (
         f"{canary.error_rate:.1%} of its {canary.requests:,} requests failed, and {live.error_rate:.1%} of "
-        f"the live version's {live.requests:,}; the guard allows {allowed:.1%}."
+        f"{{beside}}'s {live.requests:,}; the guard allows {allowed:.1%}."
     )
 
 
 def _latency(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age: float) -> str:
-    """What is wrong; empty: nothing is shown."""
+    """What is wrong, with a place for {beside}; empty: nothing is shown."""
     kinds: list[tuple[str, Callable[[Arm], Histogram]]] = [
         ("time to the first token", lambda arm: arm.first_token),
         ("time for each token", lambda arm: arm.per_token),
@@ -129,7 +137,7 @@ def _latency(guard: Guard, slices: Sequence[Slice], canary: Arm, live: Arm, age:
             if _evidence(counts, _above_live, complete=age <= guard.window_seconds) >= math.log(1 / _LATENCY):
                 which = "median" if q == 0.5 else f"{q:.0%} quantile"
                 return (
-                    f"The {which} of its {what} is {_shown(own)}, and the live version's {_shown(limit)}; "
+                    f"The {which} of its {what} is {_shown(own)}, and {{beside}}'s {_shown(limit)}; "
                     f"the guard allows {guard.max_latency_ratio:g} times that."
                 )
     return ""
@@ -191,7 +199,8 @@ def _log_sum(logarithms: Sequence[float]) -> float:
 
 
 def _doubt(guard: Guard, canary: Arm, live: Arm) -> str:
-    """Why a canary of which nothing bad is shown should not get more requests yet; empty: it should."""
+    """Why a canary of which nothing bad is shown should not get more requests yet, likewise; empty: it
+    should."""
     if canary.error_rate > max(guard.max_error_rate, live.error_rate):
         return f"{canary.error_rate:.1%} of its requests failed."
     for what, own, others in (
@@ -202,7 +211,7 @@ def _doubt(guard: Guard, canary: Arm, live: Arm) -> str:
         if mine is None or theirs is None:
             continue
         if seconds(mine) > guard.max_latency_ratio * seconds(theirs):
-            return f"the median of its {what} is {_shown(mine)}, and the live version's {_shown(theirs)}."
+            return f"the median of its {what} is {_shown(mine)}, and {{beside}}'s {_shown(theirs)}."
     return ""
 
 

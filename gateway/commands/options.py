@@ -138,7 +138,7 @@ def _parameter(field: OptionField, *, defaults: bool, required: bool) -> inspect
     if field.kind in {"list", "labels"}:
         words += " Repeatable; replaces all; `none` empties it." if field.option.clears else " Repeatable."
     if defaults and not field.required and (field.default or field.default == 0) and field.kind != "switch":
-        shown = ", ".join(field.default) if isinstance(field.default, tuple) else field.default
+        shown = ", ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         if field.kind == "duration":
             shown = duration(field.default)
         words += f" Default: {shown}."

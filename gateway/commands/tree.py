@@ -81,10 +81,10 @@ def _adapter() -> Sequence[typer.Typer]:
 
 
 def _engine() -> Sequence[typer.Typer]:
-    from gateway.fleet.engines.commands import draining, engines, enrolling, rolling
+    from gateway.fleet.engines.commands import draining, engines, enrolling, rolling, trials
     from gateway.fleet.engines.commands import run as engine_run
 
-    return (engines.app, draining.app, rolling.app, engine_run.app, enrolling.app)
+    return (engines.app, draining.app, trials.app, rolling.app, engine_run.app, enrolling.app)
 
 
 def _placement() -> typer.Typer:

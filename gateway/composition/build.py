@@ -24,7 +24,7 @@ from gateway.composition.engines import Engines, build_reconciler, open_engines
 from gateway.composition.event_streams import open_event_streams
 from gateway.composition.gateways import open_gateways
 from gateway.composition.issuers import open_host_tokens, open_people
-from gateway.composition.leader_jobs import LeaderJobs, run_canary_watch, run_ledger_jobs
+from gateway.composition.leader_jobs import LeaderJobs, run_ledger_jobs, run_watches
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import Metering, open_metering
 from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
@@ -38,13 +38,13 @@ from gateway.dataplane.keep_alives import KeepAlives
 from gateway.delivery import Delivery
 from gateway.evaluations.runner import EvaluationRunner
 from gateway.fleet.adapters.operations.canary_watch import CanaryWatch
+from gateway.fleet.engines.operations.trial_watch import TrialWatch
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
 from gateway.operations.state import Intake, State
-from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
 from gateway.routing.engine_demand import EngineDemand
@@ -92,7 +92,6 @@ async def build(
         decisions = await asyncio.to_thread(DecisionLog, settings.state_dir)
         stack.callback(decisions.close)
         activity = Activity(registry.store, clock.now)
-        canaries = CanaryCounts(registry.store, clock.now)
         limit_parts, limiter, budget_watch = build_limits(context, registry, metering.ledger)
         lifecycle = Lifecycle(
             settings=settings,
@@ -118,7 +117,7 @@ async def build(
             in_flight=in_flight_limits(settings),
             limiter=limiter,
             complexity=complexity(settings),
-            canaries=canaries,
+            canaries=engines.canaries,
             keep_alives=KeepAlives(settings.keep_alive_interval),
             cache_secret=shared["cache_salt"].encode(),
             tracing=tracing,
@@ -162,7 +161,7 @@ async def build(
             lifecycle.keep_alives.run,
             watchdog.run,
             activity.run,
-            canaries.run,
+            engines.canaries.run,
             registry.deaths.run,
             registry.hang_reports.run,
             engines.hangs.run,
@@ -227,14 +226,16 @@ async def build(
         )
         canary_watch = CanaryWatch(state)
         conditions.add(canary_watch.conditions)
-        run_canary_watch(leader_jobs, canary_watch)
+        trial_watch = TrialWatch(state)
+        conditions.add(trial_watch.conditions)
+        run_watches(leader_jobs, canary_watch, trial_watch)
         yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts, event_streams)
         await batches.close()
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
             await activity.report()
-            await canaries.report()
+            await engines.canaries.report()
 
 
 def _batch_work(

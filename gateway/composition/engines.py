@@ -30,6 +30,7 @@ from gateway.config import Settings
 from gateway.costs.prices.token_costs import TokenCosts
 from gateway.metering.engine_time.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.probe_usage import ProbeLog
+from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.engine_health import EngineHealth
 from gateway.routing.engine_scraper import EngineScraper
 from gateway.routing.fleets import Fleets
@@ -66,6 +67,7 @@ class Engines:
     hangs: HangDetector
     retries: Retries
     router: Router
+    canaries: CanaryCounts
     prewarmer: Prewarmer
     upstream: Upstream
     prober: Prober
@@ -126,6 +128,7 @@ async def open_engines(
         timeout=settings.placement_timeout,
         ttft_deadline=settings.ttft_deadline,
     )
+    canaries = CanaryCounts(registry.store, clock.now)
     router = Router(
         catalog,
         fleets,
@@ -135,6 +138,7 @@ async def open_engines(
         SuspectIsolation(leases, deaths=deaths, hangs=hang_reports),
         scheduler=POLICIES[settings.scheduling_policy](),
         hangs=hangs,
+        counts=canaries,
         changed=registry.changed,
     )
     prewarmer = Prewarmer(catalog, fleets, router, loader, timeout=settings.placement_timeout)
@@ -166,6 +170,7 @@ async def open_engines(
         hangs=hangs,
         retries=retries,
         router=router,
+        canaries=canaries,
         prewarmer=prewarmer,
         upstream=Upstream(
             connections, connect_timeout=settings.connect_timeout, authorization=access.authorization

@@ -26,6 +26,8 @@ from gateway.costs.scheduled_exports.layout import Schedule
 from gateway.costs.scheduled_exports.writing import Room
 from gateway.fleet.adapters.operations import canary_watch
 from gateway.fleet.adapters.operations.canary_watch import CanaryWatch
+from gateway.fleet.engines.operations import trial_watch
+from gateway.fleet.engines.operations.trial_watch import TrialWatch
 from gateway.metering.ledger import audit_shipper
 from gateway.metering.ledger.audit_shipper import AuditShipper
 from gateway.metering.ledger.database import LedgerUnavailableError
@@ -122,14 +124,19 @@ def run_ledger_jobs(
         )
 
 
-def run_canary_watch(jobs: LeaderJobs, watch: CanaryWatch) -> None:
+def run_watches(jobs: LeaderJobs, canaries: CanaryWatch, trials: TrialWatch) -> None:
     jobs.run(
         jobs.make(
-            *(canary_watch.ROLE, "The guard of canaries", watch.work, canary_watch.LOOK_SECONDS),
+            *(canary_watch.ROLE, "The guard of canaries", canaries.work, canary_watch.LOOK_SECONDS),
             lease_ms=canary_watch.LEASE_MS,
-            ready=watch.ready,
-            lost=watch.lost,
-        )
+            ready=canaries.ready,
+            lost=canaries.lost,
+        ),
+        jobs.make(
+            *(trial_watch.ROLE, "The guard of engines on trial", trials.work, canary_watch.LOOK_SECONDS),
+            lease_ms=canary_watch.LEASE_MS,
+            ready=trials.ready,
+        ),
     )
 
 

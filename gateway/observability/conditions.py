@@ -143,6 +143,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "`florin adapter show` compares it with the live version. If it is held, roll it back or raise its "
         "weight with --force; promote the live version again to dismiss a rollback.",
     ),
+    "engine_trial_stopped": Meaning(
+        "warning",
+        "A guard has drained an engine on trial.",
+        "`florin engine trial NAME` compares it with the rest of its fleet. Put the old version back and "
+        "restart it, or remove it; `florin engine uncordon` takes it into service all the same.",
+    ),
     "workers_crash": Meaning(
         "problem",
         "Workers of this gateway keep crashing; each is restarted, but its requests are cut off.",

@@ -107,6 +107,8 @@ METRICS: Final[dict[str, str]] = {
     "there.",
     "florin_canary_verdicts_total": "Decisions of canaries' guards, by verdict: `hold`, `rollback`, "
     "`promote` (the next weight).",
+    "florin_engine_trial_verdicts_total": "Decisions of the guards of engines on trial, by verdict: `drain`, "
+    "`raise` (the next share), `accept` (an engine like the others).",
     "florin_loop_blocked_total": "Times that a worker's event loop stood still for more than a second, by "
     "the function that held it.",
     "florin_unknown_fields_total": "Request fields that were dropped because Florin does not know them.",

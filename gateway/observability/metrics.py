@@ -144,6 +144,9 @@ class Metrics:
         self._canary_verdicts = self._counter("florin_canary_verdicts_total", "verdict")
         for verdict in ("hold", "rollback", "promote"):
             self._canary_verdicts.labels(verdict)  # so that the first one shows as an increase
+        self._engine_trial_verdicts = self._counter("florin_engine_trial_verdicts_total", "verdict")
+        for verdict in ("drain", "raise", "accept"):
+            self._engine_trial_verdicts.labels(verdict)
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._loop_blocked = self._counter("florin_loop_blocked_total", "cause")
         self._errors = self._counter("florin_errors_total", "code")
@@ -362,6 +365,10 @@ class Metrics:
 
     def engine_death(self, tenant: str, adapter: str) -> None:
         self._engine_deaths.labels(self._tenants(tenant), self.adapter_label(adapter)).inc()
+
+    def engine_trial_verdict(self, verdict: str) -> None:
+        """`verdict`: `drain`, `raise`, `accept`."""
+        self._engine_trial_verdicts.labels(verdict).inc()
 
     def canary_verdict(self, verdict: str) -> None:
         """`verdict`: `hold`, `rollback`, `promote`."""

@@ -1,6 +1,7 @@
-"""Counts how canaries and the live versions beside them answer, for the guard and for people who look.
+"""Counts how canaries and the live versions beside them answer, and engines on trial and the others beside
+them, for the guard and for people who look.
 
-A request costs a few writes to a dict, and only if its adapter has a canary; one exchange with the store
+A request costs a few writes to a dict, and only if it is compared with others; one exchange with the store
 every quarter of a second reports them. If several engines tried a request, only the first attempt that
 says something about the version counts: the others are not independent observations.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from adapters.errors import StoreUnavailableError
+from adapters.model import Engine
 from adapters.registry.canary_figures import (
     FAILURES,
     FIRST_TOKEN,
@@ -31,8 +33,8 @@ REPORT_SECONDS: Final = 0.25
 KEPT_SECONDS: Final = 3600
 """How long a comparison's counts outlive its window after the last report."""
 LOSS_SECONDS: Final = 10
-"""An engine that dies loses many requests at once, which is one observation of a version: for each version on
-each engine, one loss within this time counts."""
+"""An engine that dies loses many requests at once, which is one observation: in each comparison, one loss of
+each side on each engine counts within this time."""
 _VERSIONS_FAULT: Final = frozenset({"status_5xx", "malformed"})
 _LOSSES: Final = frozenset({"died", "down", "hung", "first_byte", "idle"})
 """Reasons of `RetryElsewhere` and `Lease.abandoned`. The others say nothing about the version: the engine was
@@ -49,7 +51,7 @@ class CanaryCounts:
         self._store = store
         self._clock = clock
         self._pending: dict[Comparison, dict[_Count, int]] = {}
-        self._losses: dict[tuple[str, str], int] = {}
+        self._losses: dict[tuple[str, ArmName, str], int] = {}
 
     def __repr__(self) -> str:
         return f"<CanaryCounts of {len(self._pending)} canaries>"
@@ -62,6 +64,10 @@ class CanaryCounts:
             return None
         return ComparedRequest(self, comparison, "canary" if target.canary is None else "live", batch=batch)
 
+    def of_trial(self, engine: Engine, arm: ArmName, *, batch: bool) -> ComparedRequest:
+        """A request that counts in the trial of `engine`, for all its attempts."""
+        return ComparedRequest(self, Comparison.of_trial(engine), arm, batch=batch)
+
     def add(self, comparison: Comparison, arm: ArmName, *names: str) -> None:
         counts = self._pending.get(comparison)
         if counts is None:
@@ -71,9 +77,9 @@ class CanaryCounts:
             key = (index, arm, name)
             counts[key] = counts.get(key, 0) + 1
 
-    def first_loss(self, version: str, engine: str) -> bool:
+    def first_loss(self, comparison: Comparison, arm: ArmName, engine: str) -> bool:
         """Whether this loss of a request counts; see LOSS_SECONDS."""
-        now, key = self._clock(), (version, engine)
+        now, key = self._clock(), (comparison.key, arm, engine)
         recent = now - self._losses.get(key, -LOSS_SECONDS * 1_000_000) < LOSS_SECONDS * 1_000_000
         if not recent:
             self._losses[key] = now
@@ -140,7 +146,7 @@ class ComparedRequest:
     def _failed(self, lease: Lease) -> bool:
         reason = lease.trouble or lease.abandoned
         if reason in _LOSSES:
-            return self._counts.first_loss(lease.version, lease.state.engine.name)
+            return self._counts.first_loss(self._comparison, self._arm, lease.state.engine.name)
         return reason in _VERSIONS_FAULT
 
 

@@ -84,6 +84,8 @@ class Fleets:
             engine = state.engine
             fleet = self._fleets.setdefault(engine.base_model, Fleet({}, self._residency.places, self._check))
             fleet.engines[engine.name] = state.view
+            if engine.trial is not None and engine.on_trial:
+                fleet.trials[engine.name] = engine.trial.share / 100
             offered = frozenset(engine.tasks)
             some, all_ = self._tasks.get(engine.base_model, (offered, offered))
             self._tasks[engine.base_model] = some | offered, all_ & offered

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -22,10 +23,12 @@ from adapters.placement.scheduling.filters import FULL, PASSING
 from adapters.placement.scheduling.patience import worth_waiting
 from adapters.placement.scheduling.scheduler import OPENS, Scheduler
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
+from adapters.registry.canary_figures import ArmName
 from adapters.registry.catalog import Catalog, Target
 from gateway.admission.fair_queue.fleet_queue import FleetQueue
 from gateway.admission.fair_queue.waiting import Fit
 from gateway.errors import FlorinError, unsupported_endpoint
+from gateway.routing.canary_counts import CanaryCounts, ComparedRequest
 from gateway.routing.decision_log import Search
 from gateway.routing.engine_state import Lease
 from gateway.routing.fleets import Fleets
@@ -62,6 +65,7 @@ class Router:
         *,
         scheduler: Scheduler,
         hangs: HangDetector,
+        counts: CanaryCounts,
         changed: Callable[[float], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,6 +79,7 @@ class Router:
         self._isolation = isolation
         self.scheduler = scheduler
         self._hangs = hangs
+        self._counts = counts
         self._prefixes = PrefixMemory()
         self._changed = changed
         self._clock = clock
@@ -169,9 +174,24 @@ class Router:
         if lease is not None:
             lease.answer_by, lease.requires = routing_state.answer_by, routing_state.requires
             self._prefixes.note(target.engine_name, routing_state.prefix, engine)
+            if fleet.trials and not routing_state.attempts:
+                routing_state.compared += tuple(self._in_trials(routing_state, engine, fleet))
             routing_state.attempts += 1
             routing_state.loads = self._loader.loads_since(target.version, engine)
         return lease
+
+    def _in_trials(self, routing_state: RoutingState, engine: str, fleet: Fleet) -> Iterator[ComparedRequest]:
+        """The trials in which the request counts: that of its engine, if its lot fell to it; else those of
+        engines that could have served it as this one does."""
+        on_trial = routing_state.pick is not None and routing_state.pick.on_trial
+        if engine in fleet.trials and not on_trial:
+            return  # the last resort
+        now, version = self._clock(), routing_state.target.engine_name if routing_state.target.version else ""
+        names = [engine] if on_trial else [n for n in fleet.trials if fleet.engines[n].holds(version, now)]
+        for name in names:
+            if (document := self._catalog.engines.get(name)) is not None and document.on_trial:
+                arm: ArmName = "canary" if on_trial else "live"
+                yield self._counts.of_trial(document, arm, batch=routing_state.ticket.fills)
 
     def require_task(
         self, target: Target, requires: Mapping[str, str], task: Task, path: str
@@ -343,6 +363,10 @@ class Router:
             yields=self.turns.yields(queue, ticket),
             fills=ticket.fills,
         )
+        if fleet.trials and not routing_state.attempts:
+            if routing_state.lot is None:
+                routing_state.lot = random.random()  # noqa: S311 - a share of traffic is no secret
+            ask.lot = routing_state.lot
         kept = ticket.place is not None
         if kept:
             self.turns.give_up_place(ticket)  # which does not stand in its own way

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from adapters.placement.scheduling.view import Pick
 from adapters.registry.catalog import Target
+from gateway.routing.canary_counts import ComparedRequest
 from gateway.routing.decision_log import AT_ONCE, Search
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.query_of_death import REQUEST_DEATHS
@@ -63,6 +64,10 @@ class RoutingState:
     """Engines on which it failed, each with its `deaths` when the attempt began."""
     failed_attempt: tuple[Lease, RetryElsewhere] | None = None
     """The last failed attempt, if it is not yet decided whether to retry it."""
+    compared: tuple[ComparedRequest, ...] = ()
+    """Count its outcome, if its adapter has a canary, or its fleet engines on trial."""
+    lot: float | None = None
+    """See `Ask`; None: not drawn."""
     isolation_deadline: float | None = None
     """When it stops waiting for an engine without suspects."""
 

@@ -105,19 +105,16 @@ class Removed(Answer):
     removed: bool = Field(description="false: there was none.")
 
 
-class GuardSpec(StrictBody):
-    """See `adapters.model.Guard`."""
+class GuardTerms(StrictBody):
+    """What a guard allows: see `adapters.model.Guard`. It compares a canary with the live version, or an
+    engine on trial with the rest of its fleet."""
 
-    action: Literal["rollback", "hold"] = Field(
-        description="What happens to a canary that is worse than the live version: it is rolled back, or its "
-        "weight is frozen."
-    )
     max_error_rate: Annotated[float, Option(help="Fraction of its requests that may fail.")] = Field(
-        0.01, gt=0, lt=1, description="Part of its requests that may fail, whatever the live version's do."
+        0.01, gt=0, lt=1, description="Part of its requests that may fail, whatever the others do."
     )
     max_latency_ratio: Annotated[
-        float, Option(help="Highest ratio of its latency to the live version's.")
-    ] = Field(1.5, ge=1, le=100, description="How many times the live version's latency its own may be.")
+        float, Option(help="Highest ratio of its latency to that of the others.")
+    ] = Field(1.5, ge=1, le=100, description="How many times the others' latency its own may be.")
     min_requests: Annotated[int, Option(help="Requests that it must get before the guard decides.")] = Field(
         50, ge=1, le=1_000_000, description="Requests before anything is decided."
     )
@@ -145,10 +142,19 @@ class GuardSpec(StrictBody):
     )
 
     @model_validator(mode="after")
-    def _ascending(self) -> GuardSpec:
+    def _ascending(self) -> Self:
         if any(later <= earlier for earlier, later in pairwise(self.then)):
             raise ValueError("then must ascend")
         return self
+
+
+class GuardSpec(GuardTerms):
+    """The guard of a canary."""
+
+    action: Literal["rollback", "hold"] = Field(
+        description="What happens to a canary that is worse than the live version: it is rolled back, or its "
+        "weight is frozen."
+    )
 
     def guard(self) -> Guard:
         return Guard(**self.model_dump())

@@ -164,6 +164,14 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         ),
         Step(f"DELETE {ROUTE}", "adapter.remove", "acme/support", "", SUPPORT, again=True),
         Step(
+            f"PUT {ADMIN}/engines/{{name}}/trial", "engine.trial", "a1", "", f"{ADMIN}/engines/a1/trial",
+            json={"share": 5}, again=True,
+        ),
+        Step(
+            f"DELETE {ADMIN}/engines/{{name}}/trial", "engine.trial", "a1", "", f"{ADMIN}/engines/a1/trial",
+            again=True,
+        ),
+        Step(
             f"PUT {ADMIN}/engines/{{name}}/state", "engine.state", "a1", "", f"{ADMIN}/engines/a1/state",
             json={"state": "cordoned"}, again=True,
         ),

@@ -59,8 +59,10 @@ async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, ru
 
 async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gateway, run):
     await gateway.add_tenant("acme")
-    agent = await run("--mock-core", options=("--prompt-scores", "safe"))
+    await gateway.add_engine("old", "http://127.0.0.1:9", version="0.31.0", state="draining")
+    agent = await run("--mock-core", options=("--prompt-scores", "safe", "--trial", "5"))
     first = await registered(gateway, agent)
+    assert first.trial.share == 5
     versions = [await add_version(gateway, f"acme/{name}") for name in ("one", "two")]
     for name in ("one", "two"):
         await ask(gateway, model=name)
@@ -74,6 +76,7 @@ async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gatew
     await until(lambda: set(roots(agent)) == wanted, what=lambda: f"{roots(agent)} {agent.log}")
     assert new.epoch != first.epoch
     assert new.prompt_scores == first.prompt_scores == "safe"
+    assert new.trial == first.trial
     await until(lambda: "killed by signal 9" in agent.log, what=lambda: agent.log)
     entries = [e.note for e in await gateway.state.store.audit()]
     assert [n.action for n in entries if n.subject == "h1"] == ["engine.add", "engine.epoch"]

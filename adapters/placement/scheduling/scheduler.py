@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from adapters.model import SlotState
 from adapters.placement.scheduling.filters import FULL, VACATED, refusal
+from adapters.placement.scheduling.trials import tried, untried
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
 
 _ACTIONS = {
@@ -58,6 +59,10 @@ class Scheduler:
 
     def pick(self, ask: Ask, fleet: Fleet, now: float) -> Pick | None:
         """The engine for the request; None: no engine can serve it now. `now`: monotonic seconds."""
+        if fleet.trials:
+            if (pick := tried(ask, fleet, now)) is not None:
+                return pick
+            ask = untried(ask, fleet)
         pick = self._pick(ask, fleet, now)
         if pick is None and ask.excluded and not self._waits(ask, fleet, now):
             pick = self._pick(replace(ask, excluded=()), fleet, now)
@@ -65,13 +70,18 @@ class Scheduler:
 
     def scores(self, ask: Ask, fleet: Fleet, now: float) -> list[Score]:
         """Every engine of the fleet, best first; those that cannot serve the request come last, each with
-        the reason."""
+        the reason. Engines on trial count as such while another can serve it."""
         options, refused = options_of(ask, fleet, now)
         scores = self.policy(ask, options, fleet, now)
         order = sorted(
             range(len(scores)), key=lambda i: (scores[i].engine in ask.excluded, scores[i].cost or 0.0)
         )
-        return [scores[i] for i in order] + refused
+        scores = [scores[i] for i in order]
+        apart = [score for score in scores if score.engine in fleet.trials]
+        if apart and len(apart) < len(scores):
+            refused = [replace(s, cost=None, reason=_trial(fleet.trials[s.engine])) for s in apart] + refused
+            scores = [score for score in scores if score.engine not in fleet.trials]
+        return scores + refused
 
     @staticmethod
     def _waits(ask: Ask, fleet: Fleet, now: float) -> bool:
@@ -89,6 +99,10 @@ class Scheduler:
             if score.cost is not None and (best is None or best.cost is None or score.cost < best.cost):
                 best = score
         return None if best is None or best.cost is None else Pick(best.engine, best.action, best.cost)
+
+
+def _trial(share: float) -> str:
+    return f"on trial: gets {share:.0%} of the requests for what it holds"
 
 
 def options_of(ask: Ask, fleet: Fleet, now: float) -> tuple[list[Option], list[Score]]:

@@ -61,6 +61,8 @@ class Ask:
     """The version itself; None for the base model."""
     fills: bool = False
     """Whether it only fills what is idle: a line of a batch."""
+    lot: float = 1.0
+    """Drawn from [0, 1), of which each engine on trial has a share; 1: it is in no trial."""
 
 
 @dataclass(slots=True, eq=False)
@@ -257,6 +259,8 @@ class Fleet:
     """Names of the engines on which a version is placed, in whatever state."""
     check: Callable[[EngineView], None] = _no_check
     """Updates `blocked` and `closed` of an engine that is about to be chosen."""
+    trials: dict[str, float] = field(default_factory=dict)
+    """Engines on trial, and the share of requests that each gets, in (0, 1)."""
     _by_base: Ranking[EngineView] | None = None
     _by_load: Ranking[EngineView] | None = None
 
@@ -310,3 +314,5 @@ class Pick:
     filtered out, or could not have been cheaper."""
     fleet: int = 0
     """Engines in the fleet."""
+    on_trial: bool = False
+    """The request's lot fell to this engine, which is on trial."""

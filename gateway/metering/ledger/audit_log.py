@@ -53,6 +53,7 @@ ACTIONS: dict[str, str] = {
     "engine.epoch": "An engine was restarted: a new process, which has nothing loaded yet.",
     "engine.state": "An engine was cordoned, drained or activated.",
     "engine.drain": "A drain of an engine was started: its adapters are loaded elsewhere first.",
+    "engine.trial": "A trial of an engine was begun, changed or ended, or its guard has decided.",
     "engine.restart": "An engine's agent was told to restart it.",
     "engine.stop": "An engine's host started to shut it down.",
     "engine.remove": "An engine was removed.",

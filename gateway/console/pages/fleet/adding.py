@@ -14,7 +14,10 @@ from gateway.fleet.engines.schemas.hosts import CreatedToken, NewToken
 from gateway.fleet.engines.schemas.registration import NewEngine
 
 _LEFT: Final = ("name", "url", "base", "driver", "slots", "max_rank", "cpu_slots", "seats", "tasks")
-_RIGHT: Final = ("gpu_type", "gpu_count", "purchase", "region", "labels", "host", "base_config", "verify")
+_RIGHT: Final = (
+    *("gpu_type", "gpu_count", "purchase", "region", "labels", "host", "base_config", "trial"),
+    "verify",
+)
 """The form's columns."""
 _TOKEN: Final = ("engine", "expires_in", "base", "gpu_type", "address")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,7 +15,7 @@ from gateway.console.pages.fleet.drain import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slots, Tile, engine_rows, feed, tiles
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import OPERATORS, Route, Visit
-from gateway.fleet.engines.schemas.engines import Engine, RestartingEngine, TrustedEngine
+from gateway.fleet.engines.schemas.engines import Engine, RestartingEngine, TrialDetails, TrustedEngine
 from gateway.fleet.placement.schemas import PlacementChange
 from gateway.installation.audit.schemas import AuditEntry, AuditPage
 from gateway.schemas.base import Listed, Removed
@@ -73,7 +74,15 @@ async def _context(visit: Visit) -> dict[str, Any]:
         "tiles": _tiles(row, changes.data, time.time_ns() // 1000),
         "feed": feed(changes.data, most=_FEED),
         "drain": drain,
+        "comparison": await _comparison(visit, path) if row.status == "on trial" else None,
     }
+
+
+async def _comparison(visit: Visit, path: str) -> TrialDetails | None:
+    """None: its trial has ended just now."""
+    with contextlib.suppress(ApiError):
+        return await visit.api.get(f"{path}/trial", TrialDetails)
+    return None
 
 
 def _tiles(row: EngineRow, changes: Sequence[PlacementChange], now: int) -> list[Tile]:

@@ -11,7 +11,13 @@ from gateway.console import formats
 from gateway.fleet.engines.schemas.engines import Engine
 from gateway.fleet.placement.schemas import EnginePlacement, PlacedVersion, PlacementChange
 
-STATE_TONES: Final = {"active": "good", "cordoned": "warn", "draining": "warn", "stopping": "warn"}
+STATE_TONES: Final = {
+    "active": "good",
+    "cordoned": "warn",
+    "draining": "warn",
+    "stopping": "warn",
+    "on trial": "info",
+}
 HEALTH_TONES: Final = {"up": "good", "down": "bad", "hung": "bad", "ejected": "bad", "unknown": ""}
 _CHANGES: Final = {
     "loading": "is being loaded on",
@@ -81,7 +87,7 @@ class EngineRow(Engine):
         """Its state; what its host does goes before what the operator does."""
         if self.stopping:
             return "stopped" if self.stopped else "stopping"
-        return self.state
+        return "on trial" if self.trial and self.state == "active" else self.state
 
     @property
     def status_tone(self) -> str:

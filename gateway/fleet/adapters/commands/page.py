@@ -17,7 +17,7 @@ from gateway.fleet.adapters.schemas.adapters import (
     ScaledAdapter,
     Version,
 )
-from gateway.schemas.base import GuardSpec, Listed
+from gateway.schemas.base import GuardSpec, GuardTerms, Listed
 
 _DIGEST_SHOWN = len("sha256:") + 12
 """Enough to tell versions apart; --json has all digits."""
@@ -208,9 +208,7 @@ def compared(body: AdapterDetails) -> None:
     if canary and canary.guard:
         show(facts([("guard", _guard(canary.guard))]))
     if canary and figures:
-        columns = ("", "requests", "failed", "first token p50", "p95", "per token p50", "p95")
-        rows = [_row(f"{canary.version} (canary)", figures.canary), _row(clean(body.live), figures.live)]
-        show(table(columns, rows, right=columns[1:]))
+        show_arms((f"{canary.version} (canary)", figures.canary), (clean(body.live), figures.live))
         if figures.verdict:
             say(f"Verdict: {clean(figures.verdict)}. {clean(figures.reason)}")
     elif outcome:
@@ -219,10 +217,20 @@ def compared(body: AdapterDetails) -> None:
         say(f"{decided}. {clean(outcome.reason)}")
 
 
+def show_arms(*arms: tuple[str, ArmFigures]) -> None:
+    """A row for each side of a comparison, by its name."""
+    columns = ("", "requests", "failed", "first token p50", "p95", "per token p50", "p95")
+    show(table(columns, [_row(name, arm) for name, arm in arms], right=columns[1:]))
+
+
 def _guard(guard: GuardSpec) -> str:
+    return f"{guard.action} if {guard_terms(guard)}"
+
+
+def guard_terms(guard: GuardTerms) -> str:
     then = "".join(f", then {weight} %" for weight in guard.then)
     return (
-        f"{guard.action} if more than {guard.max_error_rate:.3g} of requests fail, or take over "
+        f"more than {guard.max_error_rate:.3g} of requests fail, or take over "
         f"{guard.max_latency_ratio:g} times as long, within {_time(guard.window_seconds)}, from "
         f"{guard.min_requests} requests on{then}"
     )

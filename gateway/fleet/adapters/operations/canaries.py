@@ -42,8 +42,8 @@ class Compared:
 
     def answer(self) -> schemas.CanaryComparison:
         return schemas.CanaryComparison(
-            canary=_figures(self.canary),
-            live=_figures(self.live),
+            canary=figures(self.canary),
+            live=figures(self.live),
             verdict=self.judgement.verdict if self.judgement else None,
             reason=self.judgement.reason if self.judgement else None,
         )
@@ -132,7 +132,7 @@ _WORDS: Final = {
 }
 
 
-def _figures(arm: Arm) -> schemas.ArmFigures:
+def figures(arm: Arm) -> schemas.ArmFigures:
     return schemas.ArmFigures(
         requests=arm.requests,
         failures=arm.failures,

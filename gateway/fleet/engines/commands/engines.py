@@ -148,7 +148,8 @@ def _added(engine: RegisteredEngine) -> None:
 
 def _shown_state(engine: Engine) -> str:
     if not engine.stopping:
-        return engine.state
+        trial = engine.trial
+        return f"trial {trial.share} %" if trial and engine.state == "active" else engine.state
     end = "stopped" if engine.stopped else "stopping"
     return end if engine.state == "active" else f"{engine.state}, {end}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import subprocess
@@ -61,6 +62,16 @@ def roll(
     start_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for a restarted engine to become healthy.")
     ] = 1800.0,
+    trial: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=50,
+            metavar="PERCENT",
+            help="Try the first engine with this percentage of the requests, and continue only once its "
+            "trial has shown that it is no worse than the others.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show which engines would be restarted, and change nothing.")
     ] = False,
@@ -93,7 +104,10 @@ def roll(
     for number, name in enumerate(todo, 1):
         note(f"{clean(name)} ({number} of {len(todo)}): draining")
         try:
-            _Roll(session.api, name, first if since else None, timeout, start_timeout, restart).run()
+            roll_one = _Roll(session.api, name, first if since else None, timeout, start_timeout, restart)
+            roll_one.run(trial if number == 1 else None)
+        except _TrialFailedError:
+            raise
         except (ApiError, UnreachableError) as error:
             again = shlex.join(_again(names, base, run, wait_for_restart=wait_for_restart))
             words = f"{error} Stopped at engine {clean(name)}; to continue: {again} --since {_shown(first)}"
@@ -110,6 +124,10 @@ class _Step:
     """Why; None: it is restarted."""
 
 
+class _TrialFailedError(ApiError):
+    """The new version is worse: the roll must not continue."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Roll:
     """The roll of one engine. Each step looks at what is there, so that a second roll continues."""
@@ -122,8 +140,8 @@ class _Roll:
     start_timeout: float
     restart: Callable[[Api, Engine], None]
 
-    def run(self) -> None:
-        """Raises ApiError, UnreachableError."""
+    def run(self, trial: int | None) -> None:
+        """`trial`: the share of requests with which it is tried. Raises ApiError, UnreachableError."""
         engine = self._engine()
         if self.since is None or not _restarted(engine, self.since):
             path = f"{self._path}/drain"
@@ -133,6 +151,8 @@ class _Roll:
                     f"No other engine of {clean(engine.base)} takes requests, so a restart of {self.name} "
                     "would refuse them: start another engine first.",
                 )
+            if trial:
+                self.api.put(f"{self._path}/trial", {"share": trial}, Engine)
             drain = self.api.post(path, {"timeout": self.timeout, "release": False}, Drain)
             follow(self.api, drain, self.timeout)
             note(f"{clean(self.name)}: drained, restarting")
@@ -154,6 +174,18 @@ class _Roll:
             f"Engine {self.name} serves again, but not all of the adapters that it held are loaded: see "
             "florin doctor.",
         )
+
+        if trial:
+            name = clean(self.name)
+            note(f"{name}: on trial; to see how it compares: florin engine trial {name}")
+            self._until(lambda now: now.trial is None or bool(now.trial.stopped), math.inf, "")
+            if (tried := self._engine().trial) is not None:
+                raise _TrialFailedError(
+                    409,
+                    f"Engine {self.name} failed its trial and was drained; no other was restarted. "
+                    f"{tried.stopped} Put its old version back, and restart it: florin engine roll "
+                    f"{self.name}",
+                )
 
     def _settle(self) -> None:
         """Wait, while the engine still gets no requests, until the gateway knows that its adapters are gone:

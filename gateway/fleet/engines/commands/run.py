@@ -14,13 +14,13 @@ from gateway.commands.options import with_options
 from gateway.commands.output import clean, note
 from gateway.commands.session import HostKeyFile, Session, command
 from gateway.fleet.engines.commands.enrolling import TokenFile, check_name, host_key
-from gateway.fleet.engines.schemas.registration import EngineOptions
+from gateway.fleet.engines.schemas.registration import NewEngine
 
 app = typer.Typer()
 
 
 @command(app, "run", key_file=HostKeyFile)
-@with_options(EngineOptions, only=("region", "purchase", "labels", "host", "prompt_scores"))
+@with_options(NewEngine, only=("region", "purchase", "labels", "host", "prompt_scores", "trial"))
 def run(
     session: Session,
     engine_command: Annotated[
@@ -95,7 +95,7 @@ def run(
     from gateway.observability import logs
 
     check_name(name)
-    registered = EngineOptions.model_construct(**changes)  # the gateway validates it
+    registered = NewEngine.model_construct(**changes)  # the gateway validates it
     try:
         route = engine_host.route(session.gateway)
         host, port = engine_host.advertised(advertise)
@@ -154,6 +154,7 @@ def run(
         max_rank=launch.max_rank,
         seats=launch.seats,
         prompt_scores=registered.prompt_scores or "",
+        trial=registered.trial or 0,
         tasks=launch.tasks,
         chat_template=launch.chat_template,
         gpu_type=on.type,

@@ -24,13 +24,15 @@ from gateway.operations.transaction import RegistryReading, change, differences
 async def set_state(
     state: State, name: str, new_state: Literal["active", "cordoned", "draining"], *, actor: str
 ) -> Engine:
-    """Idempotent. Ends a drain in progress. Raises NotFoundError."""
+    """Idempotent. Ends a drain in progress, and an active engine's trial that its guard has stopped. Raises
+    NotFoundError."""
 
     def plan(reading: RegistryReading) -> Proposal[Engine]:
         old = reading.catalog.engines.get(name)
         if old is None:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
-        new = replace(old, state=new_state, drain=None)
+        back = new_state == "active" and old.trial is not None and bool(old.trial.stopped)
+        new = replace(old, state=new_state, drain=None, trial=None if back else old.trial)
         changes = [reading.change("engine", name, dump(new), dump(old))] if new != old else []
         return Proposal(changes, new, AuditNote(actor, "engine.state", name, details=differences(old, new)))
 

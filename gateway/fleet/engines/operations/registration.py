@@ -17,6 +17,7 @@ from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
+from gateway.fleet.engines.operations import trials
 from gateway.fleet.engines.operations.agents import check_agent, greet, lose_if_new
 from gateway.fleet.engines.operations.checks import merge_base, normal_url, read_base, verify
 from gateway.fleet.engines.operations.prompt_scores import learn
@@ -65,6 +66,8 @@ async def register(
         if old:
             drain = old.drain if old.state == "draining" or engine.stopping else None
             new = replace(engine, registered=old.registered, state=old.state, drain=drain)
+        fleet = reading.catalog.fleet(new.base_model)
+        new = replace(new, trial=trials.after_registration(old, new, body.trial, fleet, now))
         known = reading.catalog.bases.get(body.base)
         base = merge_base(known, claimed_base)
         base = _modest(reading.catalog, known, base) if own else base
@@ -89,7 +92,7 @@ def engine_from(body: NewEngine) -> Engine:
     """What is registered for `body`, without what its process reports. Raises FlorinError,
     InvalidNameError."""
     check_name("engine", body.name)
-    same = body.model_dump(include={field.name for field in fields(Engine)})
+    same = body.model_dump(include={field.name for field in fields(Engine)} - {"trial"})
     process = body.process
     return Engine(
         **same

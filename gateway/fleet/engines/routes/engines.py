@@ -3,16 +3,19 @@ registers them."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 
 from fastapi import APIRouter, Response
 
 from adapters import model
 from adapters.drivers import driver, driver_of
+from adapters.errors import NotFoundError
 from adapters.model import SlotState
 from gateway.api.admin_requests import Managed, Operator, listed
 from gateway.api.dependencies import Actor, Manager, StateDep
-from gateway.fleet.engines.operations import engines
+from gateway.fleet.adapters.operations.canaries import figures
+from gateway.fleet.engines.operations import engines, trials
 from gateway.fleet.engines.operations.agents import Heartbeats, living
 from gateway.fleet.engines.operations.engines import DrainStatus
 from gateway.fleet.engines.schemas.engines import (
@@ -26,13 +29,16 @@ from gateway.fleet.engines.schemas.engines import (
     HeldElsewhere,
     Move,
     NewState,
+    NewTrial,
+    OwnTrial,
     RestartingEngine,
     ServedBase,
     Stay,
+    TrialDetails,
     TrustedEngine,
 )
 from gateway.operations.state import State
-from gateway.schemas.base import Listed, Removed
+from gateway.schemas.base import GuardTerms, Listed, Removed
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
 bases = APIRouter(prefix="/bases", tags=["engines"], dependencies=[Managed])
@@ -75,6 +81,42 @@ async def trust(name: str, state: StateDep, actor: Actor) -> TrustedEngine:
     loads, and its engines are no longer suspect. Quarantines stay."""
     base, forgotten = await engines.trust(state, name, actor=actor)
     return TrustedEngine(engine=name, base=base, fingerprints_forgotten=forgotten)
+
+
+@router.get("/{name}/trial")
+async def show_trial(name: str, state: StateDep) -> TrialDetails:
+    """The trial of an engine, beside the rest of its fleet, in the last window."""
+    engine = state.catalog.engines.get(name)
+    if engine is None or engine.trial is None:
+        raise NotFoundError(f"There is no engine {name[:80]!r} on trial.")
+    compared = await trials.compared(state, engine)
+    return TrialDetails(
+        engine=name,
+        version=engine.version,
+        trial=OwnTrial.model_validate(engine.trial),
+        guard=GuardTerms.model_construct(**asdict(engine.trial.guard)),
+        own=figures(compared.engine),
+        others=figures(compared.others),
+        verdict=trials.VERDICTS[compared.judgement.verdict],
+        reason=compared.judgement.reason,
+    )
+
+
+@router.put("/{name}/trial")
+async def begin_trial(name: str, body: NewTrial, state: StateDep, actor: Actor) -> Engine:
+    """Put an engine on trial, or change its trial, which begins the comparison again. It gets its share of
+    the requests for the base model and for adapters that other engines hold, too, until its guard makes it an
+    engine like the others or, if it is worse, drains it. A process of another version begins the comparison
+    again: so put an engine on trial before its upgrade."""
+    engine = await trials.begin(state, name, body.share, body.guard(), actor=actor)
+    return engine_of(state, engine, await living(state))
+
+
+@router.delete("/{name}/trial")
+async def end_trial(name: str, state: StateDep, actor: Actor) -> Engine:
+    """End the trial of an engine, whatever it has shown: it becomes an engine like the others. If its guard
+    has drained it, it stays drained until its state is set `active`."""
+    return engine_of(state, await trials.end(state, name, actor=actor), await living(state))
 
 
 def engine_of(state: State, engine: model.Engine, heartbeats: Heartbeats | None) -> Engine:
@@ -126,6 +168,8 @@ def reason(state: State, engine: model.Engine, heartbeat: Heartbeat | None) -> s
         return hanging
     if seen is not None and (seen.healthy is False or seen.suspect):
         return seen.reason or "It does not answer."
+    if engine.trial is not None and engine.trial.stopped:
+        return f"The guard of its trial drained it. {engine.trial.stopped}"
     if (status := state.catalog.serving_statuses.get(engine.name)) is not None:
         return status.reason
     if engine.agent and heartbeat is None and state.follower.connected:

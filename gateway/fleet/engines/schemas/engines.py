@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from adapters.model import DriverName, Purchase, Task, Unloads
-from gateway.schemas.base import Answer, StrictBody
+from adapters.model import DriverName, Guard, Purchase, Task, Unloads
+from gateway.fleet.adapters.schemas.adapters import ArmFigures
+from gateway.schemas.base import Answer, GuardTerms, StrictBody
 from gateway.schemas.options import Option
 
 EngineState = Literal["active", "cordoned", "draining"]
@@ -86,6 +87,51 @@ class OwnDrain(Answer):
     release: bool = Field(description="What it holds is unloaded once its requests have finished.")
 
 
+Share = Annotated[int, Field(ge=1, le=50)]
+
+
+class NewTrial(GuardTerms):
+    share: Annotated[Share, Option()] = Field(
+        description="Percentage of the requests for the base model, and for adapters that other engines "
+        "hold, too.",
+        examples=[5],
+    )
+    then: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=100)], ...],
+        Option(help="The next share, set automatically if nothing is wrong; 100 ends the trial."),
+    ] = Field(
+        (100,),
+        max_length=20,
+        description="Shares that follow automatically, ascending; 100 makes it an engine like the others.",
+        examples=[[25, 100]],
+    )
+
+    def guard(self) -> Guard:
+        """Ends the trial if the engine is worse."""
+        return Guard("rollback", **self.model_dump(exclude={"share"}))
+
+
+class OwnTrial(Answer):
+    """The trial of an engine beside the rest of its fleet."""
+
+    share: int = Field(description="Percent of the requests that it may serve.")
+    since: int = Field(description="When the comparison began, Unix microseconds, UTC.")
+    stopped: str = Field(description="Why its guard has drained it; empty: it has not.")
+
+
+class TrialDetails(Answer):
+    """A trial, and what was counted in the last window of the engine and of the rest of its fleet."""
+
+    engine: str
+    version: str = Field(description="Of its software; empty: unknown.")
+    trial: OwnTrial
+    guard: GuardTerms
+    own: ArmFigures
+    others: ArmFigures
+    verdict: Literal["waiting", "keep", "drain", "raise"] = Field(description="The guard's.")
+    reason: str
+
+
 class Engine(Answer):
     """An engine with its health and load, as seen by this worker."""
 
@@ -122,6 +168,9 @@ class Engine(Answer):
     stopping: bool = Field(description="Its host is stopping it.")
     stopped: int = Field(description="When its host stopped it, Unix microseconds, UTC; 0: it did not.")
     drain: OwnDrain | None
+    trial: OwnTrial | None = Field(
+        None, description="Its trial beside the rest of its fleet; null: it is an engine like the others."
+    )
     registered: int = Field(description="When billing for it began, Unix microseconds, UTC.")
     key: str = Field(description="Id of the host's key that registered it; empty: an operator's.")
     agent: str = Field(description="URL of the `florin engine run` that runs it; empty: none.")

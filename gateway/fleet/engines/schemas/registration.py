@@ -169,6 +169,20 @@ class NewEngine(EngineOptions, EngineAddress):
         tuple[Label, ...],
         Option(flag="--base-alias", help="Another name that adapters use for the base model."),
     ] = Field((), max_length=100, description="Other names that adapters give the base model.")
+    trial: Annotated[
+        int | None,
+        Field(ge=1, le=50),
+        Option(
+            "Share of requests on trial",
+            help="Try it first: it gets this percentage of the requests until it has shown that it is no "
+            "worse than the rest of its fleet.",
+        ),
+    ] = Field(
+        None,
+        description="If this name is new, or its software has another version than before, and no other "
+        "engine of its fleet has that version: begin a trial with this percentage of the requests.",
+        examples=[5],
+    )
     process: ProcessFields | None = Field(
         None, description="What `florin engine run` says of the process that it runs."
     )

@@ -19,7 +19,7 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Adapter, Drain, Engine, Placement, SlotState, Version, load
+from adapters.model import Adapter, Drain, Engine, Guard, Placement, SlotState, Trial, Version, load
 from adapters.placement.loader import CLAIM_MS, Loader
 from adapters.placement.recent_failures import FIRST_BACKOFF, MAX_BACKOFF
 from adapters.placement.residency import Residency
@@ -649,6 +649,21 @@ async def test_replica_that_one_engine_refuses_leaves_the_version_served(bench: 
     assert await loader.ensure_resident(version("a"), only(E1), deadline=bench.now + 30) == "e1"
     bench.control.error = None
     assert await loader.open_replica(version("a"), E2, deadline=bench.now + 30)
+
+
+async def test_an_engine_on_trial_that_does_not_load_what_others_do_is_suspect(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    bench.control.error = EngineError("no memory", 500)
+    tried = replace(E2, trial=Trial(5, Guard("rollback"), since=1))
+    for _ in range(SURE):
+        assert loader.catalog.serving_statuses == {}
+        assert not await loader.open_replica(version("a"), tried, deadline=bench.now + 30)
+        bench.now += MAX_BACKOFF
+        await bench.hear(loader)
+    [status] = loader.catalog.serving_statuses.values()
+    assert (status.engine, status.version) == ("e2", "")
+    assert status.reason.startswith("it does not load what others do: t/a@v1 could not be loaded: no memory")
 
 
 async def test_no_replica_of_a_quarantined_version_nor_on_a_suspect_engine(bench: LoaderHarness):

@@ -55,6 +55,11 @@ def test_a_sound_installation_has_only_passes():
     assert [d.check for d in of_registry(seen)] == ["version_files"]
 
 
+@pytest.mark.parametrize("fields", [{"version": "0.33.0"}, {"driver": "sglang", "version": "0.5.3"}])
+def test_known_versions_and_engines_whose_versions_do_not_matter_are_well(fields):
+    assert found(view(engine=replace(ENGINE, **fields))) == {}
+
+
 def test_what_is_being_loaded_and_listed_already_is_well():
     assert found(view(slots={"fl-a1": S.LOADING}, loras={"fl-a1"})) == {}
 
@@ -112,6 +117,7 @@ def test_of_an_engine_that_does_not_answer_nothing_else_is_said():
         ({"state": "draining", "drain": Drain(1)}, None, "engine_state", "warning", "being loaded elsewhere"),
         ({"state": "draining"}, None, "engine_state", "warning", "neither new requests"),
         ({"state": "cordoned"}, None, "engine_state", "warning", "no new adapters"),
+        ({"version": "0.34.1"}, None, "engine_version", "warning", "vLLM 0.34.1, and this version of Florin knows"),
         ({"stopping": True}, None, "engine_stopping", "warning", "no new process"),
     ],
 )  # fmt: skip

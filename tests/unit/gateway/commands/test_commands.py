@@ -12,7 +12,7 @@ from gateway.commands.tree import tree
 from gateway.costs.prices.schemas import AddedPrice, ExchangeRate
 from gateway.costs.reports.schemas.costs import CostReport, CostRow, Figures
 from gateway.fleet.adapters.schemas.adapters import Adapter, RegisteredVersion
-from gateway.fleet.engines.schemas.engines import Drain, Engine, Heartbeat, Move
+from gateway.fleet.engines.schemas.engines import Drain, Engine, Heartbeat, Move, OwnTrial, TrialDetails
 from gateway.fleet.placement.schemas import (
     Candidate,
     Choice,
@@ -405,6 +405,24 @@ CASES = [
     (
         ("engine", "list", "-w"), "GET", "/admin/v1/engines", None, {"data": [{**HOSTED, "heartbeat": None}]},
         "silent",
+    ),
+    (
+        ("engine", "list"), "GET", "/admin/v1/engines", None,
+        {"data": [{**ENGINE, "trial": sample(OwnTrial, share=5)}]}, "trial 5 %",
+    ),
+    (
+        ("engine", "trial", "a1", "--share", "5", "--window", "10m", "--then", "25", "--then", "100"),
+        "PUT", "/admin/v1/engines/a1/trial", {"share": 5, "window_seconds": 600, "then": [25, 100]},
+        {**ENGINE, "trial": sample(OwnTrial, share=5)}, "on trial with 5 % of the requests",
+    ),
+    (
+        ("engine", "trial", "a1", "--end"),
+        "DELETE", "/admin/v1/engines/a1/trial", None, ENGINE, "a1 is on no trial",
+    ),
+    (
+        ("engine", "trial", "a1"), "GET", "/admin/v1/engines/a1/trial", None,
+        sample(TrialDetails, engine="a1", version="0.33.0", verdict="keep", reason="Nothing is wrong."),
+        "Verdict: keep. Nothing is wrong.",
     ),
     (
         ("engine", "cordon", "a1"),

@@ -15,6 +15,7 @@ from adapters.placement.residency import Residency
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.registry.catalog import Catalog, Target
 from gateway.errors import FlorinError
+from gateway.routing.canary_counts import CanaryCounts
 from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_health import EngineHealth
 from gateway.routing.engine_state import Lease
@@ -87,6 +88,7 @@ class Fleet:
             SuspectIsolation(self.leases, deaths=deaths, hangs=hangs, clock=self.clock),
             scheduler=POLICIES["cost"](),
             hangs=SimpleNamespace(hanging=lambda _: []),  # type: ignore[arg-type]
+            counts=CanaryCounts(store, lambda: int(self.now * 1e6)),
             changed=self.changed,
             clock=self.clock,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.fleet.engines.commands import draining, rolling
-from gateway.fleet.engines.schemas.engines import RestartingEngine
+from gateway.fleet.engines.schemas.engines import OwnTrial, RestartingEngine
 from tests.support.samples import sample
 from tests.unit.gateway.commands.test_commands import DRAIN, ENGINE
 
@@ -30,6 +30,8 @@ class Site:
     def __init__(self, fake: Any, *names: str, **fields: Any) -> None:
         self.fake = fake
         self.alone = False
+        self.tried: Any = None
+        """What becomes of the trial of an engine: None, if it is accepted."""
         self.healthy = True
         self.lost = 0
         made = {"health": "up", "agent": "http://h", "started": BEFORE, "lost": 0, "stopped": 0} | fields
@@ -57,9 +59,13 @@ class Site:
             return sample(RestartingEngine, engine=name)
         if action == "state":
             engine["state"] = "active"
+        if action == "trial":
+            engine["trial"] = sample(OwnTrial, share=5)
         return engine
 
     def restart(self, name: str) -> None:
+        if self.engines[name].get("trial"):
+            self.engines[name]["trial"] = self.tried
         self.engines[name] |= {
             "epoch": f"{name}-2", "started": BEFORE + 2_000_000, "lost": self.lost,
             "health": "up" if self.healthy else "down",
@@ -135,6 +141,25 @@ def test_a_failing_command_stops_the_roll(fake):
     )
     assert "--command 'exit 3' --since 20" in done.stderr
     assert site.asked == ["POST a1/drain"]
+
+
+def test_the_first_engine_is_tried_and_the_others_follow_once_it_is_accepted(fake):
+    site = Site(fake, "a1", "a2")
+    done = fake.florin("engine", "roll", "--all", "--trial", "5")
+    assert done.exit_code == 0, done.output
+    assert [step for step in site.asked if "trial" in step] == ["PUT a1/trial"]
+    assert site.asked[0] == "PUT a1/trial"  # before its new version registers
+    assert site.asked[-1] == "PUT a2/state"
+
+
+def test_a_failed_trial_ends_the_roll(fake):
+    site = Site(fake, "a1", "a2")
+    site.tried = sample(OwnTrial, share=5, stopped="Half of its requests failed.")
+    done = fake.florin("engine", "roll", "--all", "--trial", "5")
+    assert done.exit_code == 1
+    assert "a1 failed its trial and was drained; no other was restarted. Half of its" in done.stderr
+    assert "--since" not in done.stderr  # to continue would take it into service
+    assert not any(" a2/" in step for step in site.asked)
 
 
 @pytest.mark.parametrize(
