@@ -15,7 +15,8 @@ from fractions import Fraction
 
 TOKENS = ("input", "cached", "output")
 KINDS = (*TOKENS, "reasoning", "requests")
-SELECTORS = ("adapter", "base_model", "gpu_type", "service_tier")
+SELECTORS = ("adapter", "base_model", "task", "gpu_type", "service_tier")
+UNSAID = {"task": "generate"}
 WITHOUT_CENTS = set("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split())  # noqa: SIM905
 
 
@@ -82,8 +83,9 @@ def sums(parts):
 
 def line_for(record, card_lines):
     """The line of the card that prices a record: the first that fits, or else the default one."""
+    own = {name: record.get(name) or UNSAID.get(name, "") for name in SELECTORS}
     for line in card_lines:
-        if all(line[name] == record.get(name, "") for name in SELECTORS if name in line):
+        if all(line[name] == own[name] for name in SELECTORS if name in line):
             return line["line"]
     return ""
 

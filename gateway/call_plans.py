@@ -111,7 +111,7 @@ class CallPlans:
             key,
             tenant,
             target,
-            Sold(adapter, target.base_model),
+            Sold(adapter, target.base_model, task=endpoint.task or "generate"),
             engine_name,
             label,
             (b"x-florin-adapter", label.encode()),

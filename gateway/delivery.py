@@ -23,7 +23,7 @@ from gateway.errors import FlorinError
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.held_finals import HeldFinals
 from gateway.metering.meter import Meter
-from gateway.metering.records import BATCH, Labels, Outcome
+from gateway.metering.records import BATCH, GENERATE, Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
@@ -216,6 +216,7 @@ class Delivery:
             free=call.endpoint.free,
             labels=request.labels,
             service_tier=BATCH if batch else "",
+            task="" if call.endpoint.task in {None, GENERATE} else str(call.endpoint.task),
             held_finals=cast("HeldFinals", batch.finals) if batch else None,
         )
         if call.choices and not call.stream:

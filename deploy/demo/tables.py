@@ -64,6 +64,24 @@ def cost_table(report: dict[str, Any]) -> Table:
     return table
 
 
+def charged_lines(statement: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tokens that it charges."""
+    return [line for line in statement["charges"]["lines"] if line.get("tokens")]
+
+
+def charge_table(statements: Sequence[dict[str, Any]]) -> Table:
+    currency = statements[0]["currency"]
+    table = Table("customer", "SKU")
+    for heading in ("tokens", f"{currency} per million", f"price {currency}"):
+        table.add_column(heading, justify="right")
+    for statement in statements:
+        for line in charged_lines(statement):
+            table.add_row(
+                statement["tenant"], line["sku"], str(line["tokens"]), line["per_million"], line["exact"]
+            )
+    return table
+
+
 def _figures(row: dict[str, Any]) -> tuple[str, ...]:
     counts = (
         row.get(name, "") for name in ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")

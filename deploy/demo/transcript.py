@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import openai
 from rich.console import Console
@@ -18,10 +19,20 @@ from rich.panel import Panel
 from rich.text import Text
 
 from deploy.demo.stack import ADAPTER, Customer, Installation
-from deploy.demo.tables import cost_table, crowd_table, customer_table, placement_table
+from deploy.demo.tables import (
+    charge_table,
+    charged_lines,
+    cost_table,
+    crowd_table,
+    customer_table,
+    placement_table,
+)
 
 MIXED_REQUESTS = 24
 REQUEST_TIMEOUT_S = 120.0
+CARD = {"name": "standard", "input_per_million": "2", "output_per_million": "6"}
+CARD_LINE = {"name": "banking", "input_per_million": "5", "output_per_million": "15"}
+"""For one adapter, which costs more than the base model and the others."""
 COLORS = {"acme": "cyan", "bolt": "yellow", "corgi": "magenta"}
 
 
@@ -43,6 +54,8 @@ class Transcript:
     installation: Installation
     console: Console
     failures: list[str] = field(default_factory=list)
+    month: str = ""
+    """In which the first questions were answered."""
 
     def play(self) -> bool:
         """Whether every check passed."""
@@ -55,6 +68,7 @@ class Transcript:
         self.engine_death()
         self.placement()
         self.bill()
+        self.statements()
         return not self.failures
 
     # -- scenes
@@ -98,6 +112,7 @@ class Transcript:
         text = plain.choices[0].message.content or ""
         self.line("base", text, "the base model, without an adapter")
         self.expect(text.startswith(self.installation.model.voice), f"The base model said “{text}”")
+        self.month = f"{datetime.now(UTC):%Y-%m}"
 
     def streaming(self) -> None:
         customer = self.installation.customers[1]
@@ -179,6 +194,22 @@ class Transcript:
         billed = {row["tenant"] for row in report["rows"] if row["completion_tokens"]}
         missing = {c.name for c in self.installation.customers} - billed
         self.expect(not missing, f"no usage recorded for {missing}")
+
+    def statements(self) -> None:
+        self.title("What customers pay: two models at two prices, by a rate card (made up as well)")
+        call, acme = self.installation.gateway.call, self.installation.customers[0]
+        lines = [{**CARD_LINE, "adapter": acme.model}]
+        call("POST", "/finance/v1/rate-cards", {**CARD, "lines": lines, "valid_from": self.month})
+        standard = {"tenant": None, "card": CARD["name"], "valid_from": self.month}
+        call("POST", "/finance/v1/rate-cards/assignments", standard)
+        statements = [
+            call("GET", f"/finance/v1/statements/{customer.name}", month=self.month, format="json")
+            for customer in self.installation.customers
+        ]
+        self.console.print(charge_table(statements))
+        prices = {(line["sku"], line["per_million"]) for line in charged_lines(statements[0])}
+        both = {("tokens/output", "6.00"), ("tokens/output/banking", "15.00")}
+        self.expect(both <= prices, f"{acme.name} pays {prices}")
 
     # -- customers' requests
 

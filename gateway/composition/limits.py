@@ -24,7 +24,7 @@ from gateway.dataplane.request import Sold
 from gateway.metering.ledger.budget_usage import Used, tokens_used
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.records import BATCH
+from gateway.metering.records import BATCH, task_of
 from gateway.tenants.directory import Directory
 from gateway.tenants.limits.allowances import Allowance, Consumer, Counter
 from gateway.tenants.limits.budget_watch import BudgetWatch
@@ -78,7 +78,7 @@ class LimitParts:
         return used
 
     def _cost(self, tenant: str, part: Used) -> int:
-        sold = Sold(part.adapter, part.base_model, part.service_tier == BATCH)
+        sold = Sold(part.adapter, part.base_model, part.service_tier == BATCH, task_of(part.task))
         price = self.prices.of(tenant, sold, part.gpu_type)
         if price is None:
             return 0

@@ -61,6 +61,8 @@ class CostLine:
     """Per GPU-hour; None: no price."""
     calibration: int
     correction: bool
+    task: str
+    """As in records."""
     requests: int
     prompt_tokens: int
     cached_tokens: int
@@ -83,7 +85,7 @@ class CostLine:
         return None if self.rate_micros is None else Amount(self.nano_gpu_hours * self.rate_micros)
 
 
-_FACTS = ("bucket", "gpu_type", "region", "purchase", "calibration", "correction")
+_FACTS = ("bucket", "gpu_type", "region", "purchase", "calibration", "correction", "task")
 """What identifies a line besides its keys and rate."""
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 SUMS = (*COUNTS, "nano_gpu_hours", "weight_input", "weight_cached", "weight_output", "weight_other")
@@ -296,13 +298,14 @@ def _grouped(inner: Select[Any] | CompoundSelect[Any], keys: int) -> Select[Any]
 
 def _line(values: Sequence[Any], by: Sequence[str]) -> CostLine:
     width, first = len(by), len(by) + len(_FACTS) + 1
-    bucket, gpu_type, region, purchase, calibration, correction, rate = values[width:first]
+    bucket, gpu_type, region, purchase, calibration, correction, task, rate = values[width:first]
     middle = first + len(SUMS)
     sums = [
         int(high) * _HIGH + int(low) for high, low in zip(values[first:middle], values[middle:], strict=True)
     ]
     keys = tuple([_text(name, value) for name, value in zip(by, values[:width], strict=True)])
-    return CostLine(keys, bucket, gpu_type, region, purchase, rate, calibration, correction, *sums)  # type: ignore[arg-type]  # in the order of SUMS
+    facts = bucket, gpu_type, region, purchase, rate, calibration, correction, task
+    return CostLine(keys, *facts, *sums)  # type: ignore[arg-type]  # in the order of SUMS
 
 
 def _text(dimension: str, value: Any) -> str:

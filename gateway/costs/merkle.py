@@ -7,7 +7,8 @@ of the empty string. A period's header is prefixed with 0x02, so that it can pas
 Hashed content is canonical JSON: UTF-8, sorted keys, no spaces, integers only, minimal escaping:
 `json.dumps(x, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()` in Python. A record's leaf
 covers the object that /finance/v1/periods/{month}/records returns to a tenant's key, with exactly its fields:
-end user, tag and cost centre only where they are not null, the service tier only where it is not empty.
+end user, tag and cost centre only where they are not null, service tier and task only where they are not
+empty.
 
 What a customer may not see (on which engine, with how many GPUs) is not part of a leaf, so that a proof needs
 neither to reveal nor to hide it. It has a digest of its own in the tenant's full statement, which the
@@ -34,7 +35,7 @@ WITHHELD_FIELDS = ("engine", "gpu_count")
 RECORD_FIELDS = tuple(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS)
 """The fields that a record's leaf covers."""
 
-_OPTIONAL = {**dict.fromkeys(Labels._fields, (None,)), "service_tier": (None, "")}
+_OPTIONAL = {**dict.fromkeys(Labels._fields, (None,)), "service_tier": (None, ""), "task": (None, "")}
 """Fields that a record has only if they say something, with the values that do not: so the leaves of records
 from before there were such fields stay as they were."""
 _FIELDS_OF = {

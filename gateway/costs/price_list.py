@@ -103,7 +103,7 @@ class PriceList:
             return price if price is None or gpu_type is not None else _at_most(price)
         tier = BATCH if sold.batch else ""
         types = {line.gpu_type for line in card.lines} | {""} if gpu_type is None else {gpu_type}
-        keys = [PriceKey(sold.adapter, sold.base_model, name, tier) for name in types]
+        keys = [PriceKey(sold.adapter, sold.base_model, sold.task, name, tier) for name in types]
         price = dearest(_by_card(card, key) for key in keys)
         return price if gpu_type is not None else _at_most(price)
 

@@ -131,6 +131,7 @@ class Sold(NamedTuple):
     """Full name; empty for the base model."""
     base_model: str = ""
     batch: bool = False
+    task: Task = "generate"
 
 
 UNNAMED: Final = Sold()

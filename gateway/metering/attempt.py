@@ -105,6 +105,7 @@ class AttemptMeter:
         free: bool = False,
         labels: Labels = NO_LABELS,
         service_tier: str = "",
+        task: str = "",
     ) -> None:
         """See `Meter.begin`."""
         self._meter = meter
@@ -124,7 +125,8 @@ class AttemptMeter:
             f'{{"id":"{record_id(request_id, attempt)}","request_id":{_text(request_id)},'
             f'"attempt":{attempt},{_named(names)},"dispatched":{dispatched},'
         )
-        self._labels = _labelled(labels, service_tier) if labels != NO_LABELS or service_tier else _UNLABELLED
+        plain = labels == NO_LABELS and not service_tier and not task
+        self._labels = _UNLABELLED if plain else _labelled(labels, service_tier, task)
         self._prompt = 0
         self._completion = 0
         self._cached: int | None = None
@@ -371,9 +373,12 @@ def _text(value: str) -> str:
     return orjson.dumps(value).decode()
 
 
-def _labelled(labels: Labels, tier: str = "") -> str:
+def _labelled(labels: Labels, tier: str = "", task: str = "") -> str:
     end_user, tag, cost_centre = (orjson.dumps(label).decode() for label in labels)
-    return f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},"service_tier":"{tier}",'
+    return (
+        f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},'
+        f'"service_tier":"{tier}","task":"{task}",'
+    )
 
 
 _UNLABELLED = _labelled(NO_LABELS)

@@ -170,6 +170,7 @@ class Meter:
         free: bool = False,
         labels: Labels = NO_LABELS,
         service_tier: str = "",
+        task: str = "",
         held_finals: HeldFinals | None = None,
     ) -> AttemptMeter:
         """Begin an attempt. Send it to the engine only after `await attempt.logged()`.
@@ -193,6 +194,7 @@ class Meter:
             free=free,
             labels=labels,
             service_tier=service_tier,
+            task=task,
         )
         self._open[attempt_meter] = None
         self._accounting.changed(attempt_meter)

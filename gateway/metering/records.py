@@ -12,12 +12,12 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from hashlib import sha1
 from types import NoneType
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast, get_args
 from uuid import UUID
 
 import orjson
 
-from adapters.model import NAME_PATTERN
+from adapters.model import NAME_PATTERN, Task
 from gateway.dataplane.labels import storable
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, plausible
 from gateway.units import DAY, HOUR
@@ -59,6 +59,8 @@ class UsageSource(StrEnum):
 
 BATCH = "batch"
 """The service tier of lines of batches."""
+GENERATE: Final[Task] = "generate"
+"""The task that records leave out, because earlier ones say nothing of any."""
 
 
 class Labels(NamedTuple):
@@ -119,6 +121,8 @@ class UsageRecord(NamedTuple):
     """The label of the key, adapter or tenant when the attempt began."""
     service_tier: str = ""
     """BATCH: a line of a batch, at the batch price; empty: any other request."""
+    task: str = ""
+    """What the endpoint asked of the engine, `embed` or `score`; empty: GENERATE."""
     seq: int = FINAL
     seen: int = 0
     """Time of this line; becomes `ended` of an orphaned attempt."""
@@ -164,11 +168,14 @@ def is_final(line: bytes) -> bool:
 
 _FIELDS = UsageRecord._fields
 _TIER = "service_tier"
-_UNTIERED = tuple(name for name in _FIELDS if name != _TIER)
-"""The fields of lines that were written before there were service tiers: logs outlive upgrades."""
+_TASK = "task"
+_UNTASKED = tuple(name for name in _FIELDS if name != _TASK)
+"""The fields of lines that were written before they told tasks apart: logs outlive upgrades."""
+_UNTIERED = tuple(name for name in _UNTASKED if name != _TIER)
+"""The same, before there were service tiers."""
 _UNLABELLED = tuple(name for name in _UNTIERED if name not in Labels._fields)
 """The same, before there were labels."""
-_LABELS_AT, _TIER_AT = _FIELDS.index(Labels._fields[0]), _FIELDS.index(_TIER)
+_LABELS_AT, _TIER_AT, _TASK_AT = (_FIELDS.index(name) for name in (Labels._fields[0], _TIER, _TASK))
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks", *Labels._fields}
 _TYPES: dict[str, type] = {
     name: bool if "bool" in str(type_) else int if "int" in str(type_) else str
@@ -176,6 +183,7 @@ _TYPES: dict[str, type] = {
 }
 _OUTCOMES = {"", *(o.value for o in Outcome)}
 _SOURCES = {s.value for s in UsageSource}
+_TASKS = {"", *get_args(Task)} - {GENERATE}
 _LONGEST = 366 * DAY
 """Longest attempt in microseconds; a damaged time could otherwise touch the roll-ups of a million hours."""
 _LAST = 4_102_444_800_000_000
@@ -199,9 +207,11 @@ def parse_line(line: bytes) -> UsageRecord:
         raise ValueError("not a usage record: not in canonical form")
     names, values = tuple(data), tuple(data.values())
     if names == _UNLABELLED:
-        values = (*values[:_LABELS_AT], *NO_LABELS, "", *values[_LABELS_AT:])
+        values = (*values[:_LABELS_AT], *NO_LABELS, "", "", *values[_LABELS_AT:])
     elif names == _UNTIERED:
-        values = (*values[:_TIER_AT], "", *values[_TIER_AT:])
+        values = (*values[:_TIER_AT], "", "", *values[_TIER_AT:])
+    elif names == _UNTASKED:
+        values = (*values[:_TASK_AT], "", *values[_TASK_AT:])
     elif names != _FIELDS:
         raise ValueError("not a usage record")
     if not _typed(tuple(map(type, values))):
@@ -220,6 +230,8 @@ def _impossible(r: UsageRecord) -> str:
         return "unknown outcome or source"
     if r.service_tier not in {"", BATCH}:
         return "unknown service tier"
+    if r.task not in _TASKS:
+        return "unknown task"
     final = r.seq == FINAL
     if (r.ended is not None) != final or (r.outcome != "") != final or (r.billable and not final):
         return "its end does not fit its kind"
@@ -310,6 +322,11 @@ def _typed(types: tuple[type, ...]) -> bool:
         have is _TYPES[name] or (have is NoneType and name in _MAYBE)
         for have, name in zip(types, _FIELDS, strict=True)
     )
+
+
+def task_of(recorded: str | None) -> Task:
+    """The task that a record, or what is made of it, says."""
+    return cast("Task", recorded or GENERATE)
 
 
 def orphaned(last: UsageRecord) -> UsageRecord:

@@ -82,6 +82,7 @@ class UsageRecord(Answer):
     tag: str | None = None
     cost_centre: str | None = None
     service_tier: str | None = None
+    task: str = Field("", description="`embed` or `score`; empty: the request generated text.")
 
 
 class PriceSeries(Answer):

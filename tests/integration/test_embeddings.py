@@ -103,6 +103,7 @@ async def test_an_engine_gets_what_the_table_lets_through(pooling: Deployment):
 async def test_prompts_are_metered_exactly_and_there_is_no_output(pooling: Deployment):
     await post(pooling, "/v1/embeddings", input=TEXTS, user="jo", metadata={"tag": "crawl"})
     (record,) = await pooling.gateway.usage("acme")
+    assert record.task == "embed"
     assert (record.outcome, record.usage_source, record.billable) == ("ok", "engine_final", True)
     assert (record.prompt_tokens, record.completion_tokens, record.n) == (6, 0, 1)
     assert (record.end_user, record.tag) == ("jo", "crawl")
@@ -193,6 +194,7 @@ async def test_documents_are_ranked(pooling: Deployment):
     assert results[0]["document"]["text"] == "a"
     assert answer.json()["model"] == "search"
     (record,) = await pooling.gateway.usage("acme")
+    assert record.task == "score"
     assert (record.prompt_tokens, record.completion_tokens, record.usage_source) == (4, 0, "engine_final")
 
 

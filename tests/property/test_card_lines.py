@@ -31,8 +31,9 @@ free = st.integers(0, 3_000_000)
 adapters = st.sampled_from(("", "acme/a", "acme/b"))
 models = st.sampled_from(("", "small", "large"))
 gpus = st.sampled_from(("", "H100", "L40S"))
+tasks = st.sampled_from(("generate", "embed"))
 service_tiers = st.sampled_from(("", "batch"))
-keys = st.builds(PriceKey, adapters, models, gpus, service_tiers)
+keys = st.builds(PriceKey, adapters, models, tasks, gpus, service_tiers)
 quantities = st.builds(
     lambda a, b, c, part, requests: Tokens(a, b, c, c * part // 10, requests),
     *(st.integers(0, 4_000_000) for _ in range(3)),
@@ -65,7 +66,8 @@ def prices(draw: st.DrawFn, requests: st.SearchStrategy[int]) -> dict:
 
 @st.composite
 def cards(draw: st.DrawFn, requests: st.SearchStrategy[int] = micros) -> RateCard:
-    selectors = draw(st.lists(keys.filter(any), max_size=4, unique=True))
+    own = st.builds(PriceKey, adapters, models, st.just("") | tasks, gpus, service_tiers)
+    selectors = draw(st.lists(own.filter(any), max_size=4, unique=True))
     lines = [
         CardLine(name=f"line-{n}", **selector._asdict(), **draw(prices(requests)))
         for n, selector in enumerate(selectors)
@@ -177,9 +179,10 @@ def test_any_split_into_requests_costs_the_same(terms: RateCard, key: PriceKey, 
     same_line = [
         other
         for other in (
-            PriceKey(a, m, g, key.service_tier)
+            PriceKey(a, m, t, g, key.service_tier)
             for a in ("", "acme/a")
             for m in ("", "large")
+            for t in ("generate", "embed")
             for g in ("", "L40S")
         )
         if terms.line_for(other).name == line.name

@@ -142,7 +142,7 @@ def test_any_change_of_any_record_changes_the_root(change, count, choice):
 def test_a_record_s_leaf_needs_every_field_and_no_other():
     whole = plain._asdict()
     assert record_leaf({**whole, "seq": 1, "more": 2}) == record_leaf(whole)
-    later = {*Labels._fields, "service_tier"}  # without these, records are as before there were any
+    later = {*Labels._fields, "service_tier", "task"}  # without these, records are as before there were any
     for name in set(RECORD_FIELDS) - later:
         with pytest.raises(KeyError):
             record_leaf({n: v for n, v in whole.items() if n != name})

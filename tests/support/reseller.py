@@ -54,7 +54,7 @@ _LARGE = {
     "output_per_million": "9.99", "reasoning_per_million": "12.5", "tier_mode": "volume",
     "tiers": [{"kind": "output", "above": 5_000, "price": "8.75"}, {"kind": "output", "above": 20_000, "price": "7"}],
 }  # fmt: skip
-_EMBED = {"name": "embed", "base_model": EMBED, "input_per_million": "0.17", "output_per_million": "0"}
+_EMBED = {"name": "embed", "task": "embed", "input_per_million": "0.17", "output_per_million": "0"}
 _GRADUATED = [
     {"kind": "input", "above": 3_000, "price": "0.55"}, {"kind": "input", "above": 12_345, "price": "0.4"},
     {"kind": "output", "above": 7_777, "price": "1.999999"},
@@ -180,6 +180,7 @@ def _attempts(draw: random.Random, name: str, tenant: str, begins: int) -> Itera
         "completion_tokens": completion,
         "reasoning_tokens": draw.choice((0, completion // 2)),
         "service_tier": draw.choice(("", "", "batch")),
+        "task": draw.choice(("embed", "embed", "score")) if place.base_model == EMBED else "",
     }
     outcome = draw.choice(("ok",) * 6 + ("resumed", "client_abort"))
     ends = begins + draw.randrange(1, 30 * MINUTE)

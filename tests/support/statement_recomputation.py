@@ -23,10 +23,12 @@ SKUS = {
     "input": "tokens/input", "cached": "tokens/cached-input", "output": "tokens/output",
     "reasoning": "tokens/reasoning", "requests": "requests",
 }  # fmt: skip
+SELECTORS = ("adapter", "base_model", "task", "gpu_type", "service_tier")
+"""The most specific first."""
 Pool = tuple[str, str, str, Fraction]
 """GPU type, region, purchase model, rate."""
-Quantities = dict[tuple[str, str, str, str], Counter[str]]
-"""(adapter, base model, GPU type, service tier) → quantities of each kind, and `batch …` of each."""
+Quantities = dict[tuple[str, str, str, str, str], Counter[str]]
+"""(adapter, base model, task, GPU type, service tier) → quantities of each kind, and `batch …` of each."""
 
 
 class Usage(NamedTuple):
@@ -75,8 +77,8 @@ def usage_of(
             )
             if attempt["billable"]:
                 cached = attempt["cached_tokens"] or 0
-                names = ("adapter", "base_model", "gpu_type", "service_tier")
-                used[record["tenant"]][tuple(record[name] for name in names)].update(
+                names = (record["task"] or "generate", record["gpu_type"], record["service_tier"])
+                used[record["tenant"]][record["adapter"], record["base_model"], *names].update(
                     input=attempt["prompt_tokens"] - cached, cached=cached, output=attempt["completion_tokens"],
                     reasoning=attempt["reasoning_tokens"], requests=attempt["requests"],
                 )  # fmt: skip
@@ -159,14 +161,14 @@ class Charges(NamedTuple):
 
 
 def charges_of(card: Json, month: str, used: Quantities, residency: Mapping[str, int]) -> Charges:
-    own = {**card, "name": "", "adapter": None, "base_model": None, "gpu_type": None, "service_tier": None}
+    own = {**card, "name": "", **dict.fromkeys(SELECTORS)}
     lines = {"": own, **{line["name"]: line for line in card["lines"]}}
     sums: defaultdict[str, tuple[Counter[str], Counter[str]]] = defaultdict(lambda: (Counter(), Counter()))
     sums[""]  # it is there without usage, too
     for key, quantities in used.items():
         name = _line_for(card, key)
         sums[name][0].update(quantities)
-        if key[3] == "batch" and not lines[name]["service_tier"]:
+        if key[-1] == "batch" and not lines[name]["service_tier"]:
             sums[name][1].update(quantities)
     kinds, batch = {}, 0
     for name in [name for name in lines if name in sums]:
@@ -200,14 +202,13 @@ def charges_of(card: Json, month: str, used: Quantities, residency: Mapping[str,
     return Charges(card, kinds, resident, batch, discount, minimum)
 
 
-def _line_for(card: Json, key: tuple[str, str, str, str]) -> str:
-    """The most specific line: by adapter, then by base model, GPU type and service tier."""
-    names = ("adapter", "base_model", "gpu_type", "service_tier")
+def _line_for(card: Json, key: tuple[str, ...]) -> str:
+    """The most specific line."""
     fitting = [
         line for line in card["lines"]
-        if all(line[name] in {None, value} for name, value in zip(names, key, strict=True))
+        if all(line[name] in {None, value} for name, value in zip(SELECTORS, key, strict=True))
     ]  # fmt: skip
-    best = max(fitting, key=lambda line: [line[name] is not None for name in names], default=None)
+    best = max(fitting, key=lambda line: [line[name] is not None for name in SELECTORS], default=None)
     return "" if best is None else best["name"]
 
 

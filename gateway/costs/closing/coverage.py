@@ -8,7 +8,7 @@ order is (ended, id), so late records come first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,10 +132,17 @@ def _record(row: Row[Any]) -> Record:
 def rollups_digest(connection: Connection, month: str) -> str:
     """SHA-256 over the rows posted to a month, and then over their parts, which months closed before there
     were parts do not have; each in their order: the row's canonical JSON without its id (its names
-    are in order already), and a newline."""
+    are in order already; its task only if it says something), and a newline."""
     hashed = hashlib.sha256()
     for table, order, names in _ROWS:
         query = select(*(table.c[name] for name in names)).where(table.c.posted == month).order_by(*order)
         for page in connection.execute(query.execution_options(yield_per=_PAGE)).partitions():
-            hashed.update(b"".join(orjson.dumps(dict(zip(names, row, strict=True))) + b"\n" for row in page))
+            hashed.update(b"".join(_hashed(names, row) for row in page))
     return hashed.hexdigest()
+
+
+def _hashed(names: Sequence[str], row: Row[Any]) -> bytes:
+    content = dict(zip(names, row, strict=True))
+    if not content["task"]:  # as rows were before there were tasks
+        del content["task"]
+    return orjson.dumps(content) + b"\n"

@@ -181,6 +181,7 @@ class UsedLine(Document):
     line: str
     adapter: str = ""
     base_model: str = ""
+    task: str = ""
     gpu_type: str = ""
     service_tier: str = ""
 

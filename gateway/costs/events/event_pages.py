@@ -24,7 +24,7 @@ from gateway.costs.statement.charge_rows import COLUMNS, month_charges
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
 from gateway.metering.ledger.schema import usage as table
-from gateway.metering.records import CONTINUED
+from gateway.metering.records import CONTINUED, task_of
 
 USAGE: Final = "florin.usage"
 COST: Final = "florin.cost"
@@ -33,7 +33,7 @@ _NAMESPACE: Final = uuid.UUID("3c1f0f0e-3f5c-5d1b-8a2e-0e1d6f6a7c55")
 _COLUMNS = (
     "id", "batch", "request_id", "tenant", "key_id", "adapter", "version", "base_model", "ended",
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "outcome", "usage_source",
-    "billable", "end_user", "tag", "cost_centre", "service_tier",
+    "billable", "end_user", "tag", "cost_centre", "service_tier", "task",
 )  # fmt: skip  # one name a line says no more
 
 Position = tuple[int, str]
@@ -64,7 +64,7 @@ def usage_events(
 def usage_event(row: Mapping[Any, Any], source: str) -> dict[str, Any]:
     """A CloudEvent. `input_tokens` include `cached_input_tokens`. The prompt of a stream that was continued
     on another engine was billed with its first part. `end_user`, `tag`, `cost_centre` and `service_tier`
-    (`batch`) are null where there is none."""
+    (`batch`) are null where there is none. `task`: `generate`, `embed` or `score`."""
     anew = row["outcome"] not in CONTINUED
     return _event(
         id=row["id"],
@@ -79,6 +79,7 @@ def usage_event(row: Mapping[Any, Any], source: str) -> dict[str, Any]:
             "tag": row["tag"],
             "cost_centre": row["cost_centre"],
             "service_tier": row["service_tier"] or None,
+            "task": task_of(row["task"]),
             "adapter": row["adapter"],
             "version": row["version"],
             "base_model": row["base_model"],

@@ -95,7 +95,8 @@ def daily(charges: Iterable[Charge]) -> Iterator[Charge]:
             line = charge.line
             by = charge.covering
             key = (
-                *line.keys[1:], line.bucket, line.calibration, line.correction, charge.prices, by and by.id,
+                *line.keys[1:], line.bucket, line.calibration, line.correction, line.task, charge.prices,
+                by and by.id,
             )  # fmt: skip  # one name a line says no more
             before = same.get(key)
             if by is not None and before is not None and before.covering is not None:

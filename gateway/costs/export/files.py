@@ -233,6 +233,7 @@ def _ledger_rows(
             "bucket": line.bucket,
             "correction": line.correction,
             "calibration": line.calibration,
+            "task": line.task or None,
             "requests": line.requests,
             "prompt_tokens": line.prompt_tokens,
             "cached_tokens": line.cached_tokens,

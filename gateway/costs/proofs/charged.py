@@ -16,13 +16,15 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.proofs.line_amounts import decimal, line_amount
 from gateway.costs.selling.card_lines import KINDS as SOLD
 from gateway.costs.selling.card_lines import SELECTORS
-from gateway.metering.records import BATCH, CONTINUED, Outcome
+from gateway.metering.records import BATCH, CONTINUED, GENERATE, Outcome
 from gateway.units import FEMTO, cents_of, decimal_of, step_of
 
 _COST = "costs of GPU time"
 _MANUAL = {"fee": 1, "charge": 1, "credit": -1, "refund": -1}
 """Kind → whether it is added or taken off."""
 _TOKENS = ("input", "cached", "output")
+_UNSAID = {"task": GENERATE}
+"""What a record means that leaves it out."""
 
 _Document = Mapping[str, Any]
 _Quantities = Mapping[tuple[str, str], int]
@@ -175,8 +177,9 @@ def _place(month: str, line: str) -> str:
 
 def _line_for(card_lines: Iterable[_Document], record: _Document) -> str:
     """By which a record is charged: the first that fits, or else the default one."""
+    own = {name: record.get(name) or _UNSAID.get(name, "") for name in SELECTORS}
     for line in card_lines:
-        if all(line[name] == record.get(name, "") for name in SELECTORS if name in line):
+        if all(line[name] == own[name] for name in SELECTORS if name in line):
             return str(line["line"])
     return ""
 

@@ -154,7 +154,7 @@ class PriceFacts:
     def add(self, line: CostLine) -> None:
         key = (
             line.bucket, *line.series, line.rate_micros, line.calibration,
-            line.correction,
+            line.correction, line.task,
         )  # fmt: skip  # one name a line says no more
         figures = _sums_of(line)
         before = self._sums.get(key)

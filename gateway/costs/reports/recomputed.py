@@ -134,7 +134,9 @@ def _lines(
                 continue  # the rest of an hour that the period's start or end cuts
             key = _key(place, (row, names, figures), by, kept, day_of)
             rate = book.rate(place[2], row.region, row.purchase, row.piece)
-            fact = (key, row.bucket, place[2], row.region, row.purchase, rate, row.calibration, False)
+            fact = (
+                key, row.bucket, place[2], row.region, row.purchase, rate, row.calibration, False, row.task,
+            )  # fmt: skip  # in the order of a line
             summed = sums.setdefault(fact, [0] * len(FIGURES))
             for index, figure in enumerate(figures):
                 summed[index] += figure

@@ -24,7 +24,7 @@ from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, set_aside_hours
-from gateway.metering.records import CONTINUED, Outcome, UsageRecord
+from gateway.metering.records import CONTINUED, Outcome, UsageRecord, task_of
 from gateway.units import HOUR, NOTHING, Amount, amount_text, total
 
 Pending = Literal["", "records_removed", "hour_set_aside", "hour_not_over", "hour_not_computed"]
@@ -156,7 +156,9 @@ def _by_card(cards: RateCards, records: Sequence[UsageRecord]) -> dict[str, Any]
         tokens = Tokens(output=record.completion_tokens, reasoning=record.reasoning_tokens)
         if record.outcome not in CONTINUED:  # otherwise, it is part of a request that read the prompt
             tokens = tokens._replace(input=record.prompt_tokens - cached, cached=cached, requests=1)
-        key = PriceKey(record.adapter, record.base_model, record.gpu_type, record.service_tier)
+        key = PriceKey(
+            record.adapter, record.base_model, task_of(record.task), record.gpu_type, record.service_tier
+        )
         amount = Amount(amount + card.list_price(key, tokens))
     return {
         "currency": cards.cards[0].currency if cards.cards else None,

@@ -15,7 +15,7 @@ _FIELDS = (
     "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine",
     "gpu_type", "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens", "cached_tokens",
     "completion_tokens", "reasoning_tokens", "n", "usage_source", "outcome", "billable",
-    "adapter_loads", "hour_marks", "end_user", "tag", "cost_centre", "service_tier",
+    "adapter_loads", "hour_marks", "end_user", "tag", "cost_centre", "service_tier", "task",
 )  # fmt: skip  # one name a line says no more
 
 

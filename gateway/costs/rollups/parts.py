@@ -37,6 +37,7 @@ class PartKey(NamedTuple):
     region: str
     purchase: str
     calibration: int
+    task: str
     dimension: str
     name: str
 

@@ -11,12 +11,12 @@ from gateway.costs.rollups.attribution import Piece
 READ = (
     "id", "dispatched", "ended", "prompt_tokens", "cached_tokens", "completion_tokens", "adapter_loads",
     "hour_marks", "reasoning_tokens", "outcome", "billable", "tenant", "adapter", "version", "base_model",
-    "key_id", "end_user", "tag", "cost_centre", "service_tier",
+    "task", "key_id", "end_user", "tag", "cost_centre", "service_tier",
 )  # fmt: skip  # one name a line says no more
 """Columns of a usage record, in the order that `details` expects; the first eight are an
 `attribution.Attempt`."""
-REASONING, OUTCOME, BILLABLE, BASE_MODEL, OWNER = 8, 9, 10, 14, slice(10, 20)
-_ROW = 5
+REASONING, OUTCOME, BILLABLE, BASE_MODEL, OWNER = 8, 9, 10, 14, slice(10, 21)
+_ROW = 6
 """The first fields of an owner determine the row, the others (`Names`) its part."""
 
 FIGURES = (
@@ -40,6 +40,7 @@ class RowKey(NamedTuple):
     region: str
     purchase: str
     calibration: int
+    task: str = ""
 
 
 Names = tuple[str | None, ...]
@@ -178,10 +179,11 @@ def _details(pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str
     """`buckets`: for what is not billable, and for what is."""
     for owner, figures in sums.items():
         if any(figures):
-            billable, tenant, adapter, version, base_model = owner[:_ROW]
+            billable, tenant, adapter, version, base_model, task = owner[:_ROW]
             bucket = buckets[bool(billable)]
             key = RowKey(
-                piece, bucket, tenant, adapter, version, base_model, *pool.terms_at(piece), pool.calibration
+                piece, bucket, tenant, adapter, version, base_model, *pool.terms_at(piece), pool.calibration,
+                task,
             )  # fmt: skip  # in the order of the fields
             yield key, owner[_ROW:], figures
 

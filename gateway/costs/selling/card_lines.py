@@ -1,9 +1,10 @@
 """The lines of a rate card: what is sold at which prices. Pure.
 
-A line prices the usage of an adapter, a base model, a GPU type or a service tier, or of several of these
-together. The most specific line that fits prices a request: an adapter is more specific than all the rest,
-then a base model, a GPU type, and last a service tier. What no line fits has the card's own prices, its
-default line. So for each request there is exactly one line, and it depends on nothing but the request.
+A line prices the usage of an adapter, a base model, a task (see `adapters.model.Task`), a GPU type or a
+service tier, or of several of these together. The most specific line that fits prices a request: an adapter
+is more specific than all the rest, then a base model, a task, a GPU type, and last a service tier. What no
+line fits has the card's own prices, its default line. So for each request there is exactly one line, and it
+depends on nothing but the request.
 
 What a month costs by a line depends on the month's quantities alone, never on how many requests they came in
 or in which order; only a price per request counts these.
@@ -17,11 +18,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from gateway.metering.records import GENERATE
 from gateway.units import MICRO, Amount, Micros, worth
 
 Kind = Literal["input", "cached", "output", "reasoning", "requests"]
 KINDS: Final[tuple[Kind, ...]] = ("input", "cached", "output", "reasoning", "requests")
-SELECTORS: Final = ("adapter", "base_model", "gpu_type", "service_tier")
+SELECTORS: Final = ("adapter", "base_model", "task", "gpu_type", "service_tier")
 """The most specific first."""
 
 
@@ -31,6 +33,7 @@ class PriceKey(NamedTuple):
     adapter: str = ""
     """Full name; empty for the base model."""
     base_model: str = ""
+    task: str = GENERATE
     gpu_type: str = ""
     service_tier: str = ""
 
@@ -110,6 +113,7 @@ class CardLine:
     adapter: str = ""
     """This and the next ones say for which usage; empty: any."""
     base_model: str = ""
+    task: str = ""
     gpu_type: str = ""
     service_tier: str = ""
     reasoning_micros: Micros | None = None

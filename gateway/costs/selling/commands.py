@@ -110,7 +110,7 @@ _WORDS = {
 def _use(line: CardLine) -> str:
     """What a line is for."""
     tier = "batches" if line.service_tier else None
-    return ", ".join(filter(None, (line.adapter, line.base_model, line.gpu_type, tier)))
+    return ", ".join(filter(None, (line.adapter, line.base_model, line.task, line.gpu_type, tier)))
 
 
 @command(app, "list")

@@ -16,6 +16,7 @@ from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import MonthCharges, MonthCorrection, TenantMonth, charge
 from gateway.costs.selling.residency import Residency, of_tenants, residency_of
 from gateway.metering.ledger.schema import periods
+from gateway.metering.records import task_of
 from gateway.units import NOTHING, Amount
 
 _BILLED = "usage"
@@ -36,7 +37,7 @@ def tokens_of(line: CostLine) -> Tokens:
 
 
 def key_of(line: CostLine, adapter: str, base_model: str, service_tier: str = "") -> PriceKey:
-    return PriceKey(adapter, base_model, line.gpu_type, service_tier)
+    return PriceKey(adapter, base_model, task_of(line.task), line.gpu_type, service_tier)
 
 
 def charged_tenants(connection: Connection, month: str, cards: RateCards) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from adapters.model import Task
 from gateway.costs.selling.card_lines import Kind
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.finance import Money
@@ -66,7 +67,7 @@ class NewPrices(StrictBody):
 
 class NewCardLine(NewPrices):
     """Prices for some of the usage. The most specific line that fits prices a request: adapter, then base
-    model, GPU type and service tier; without one, the card itself."""
+    model, task, GPU type and service tier; without one, the card itself."""
 
     name: str = Field(max_length=63, description="Part of its SKUs.", examples=["large"])
     adapter: str | None = Field(
@@ -74,6 +75,9 @@ class NewCardLine(NewPrices):
     )
     base_model: str | None = Field(
         None, max_length=200, pattern=_Text, description="Also of requests for its adapters."
+    )
+    task: Task | None = Field(
+        None, description="What the endpoint asks of the engine: to generate text, `embed` or `score` it."
     )
     gpu_type: str | None = Field(
         None, max_length=100, pattern=_Text, description="Of the engine that answered."
@@ -198,6 +202,7 @@ class CardLine(_Prices):
     name: str
     adapter: str | None
     base_model: str | None
+    task: Task | None = None
     gpu_type: str | None
     service_tier: str | None
     residency_per_adapter_hour: Money | None = Field(description="null: the card's.")

@@ -251,7 +251,8 @@ def _residency(connection: Connection, stored: StoredPeriod) -> ProofCheck:
 
 def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     """Recomputed from the roll-ups; their record counts and roots are checked against the records."""
-    settled = settlement_of(connection, stored.cover.month, stored.terms, list(stored.statements))
+    users = [tenant for tenant, statement in stored.statements.items() if statement["records"]]
+    settled = settlement_of(connection, stored.cover.month, stored.terms, users)
     wrong = []
     for tenant in sorted(settled.statements.keys() | stored.statements.keys()):
         recorded = stored.statements.get(tenant)

@@ -68,6 +68,7 @@ class Attempt(Answer):
     tag: str | None = None
     cost_centre: str | None = None
     service_tier: str = Field("", description="`batch`: a line of a batch; empty: any other request.")
+    task: str = Field("", description="`embed` or `score`; empty: the request generated text.")
 
 
 class TenantError(RequestError):

@@ -18,6 +18,7 @@ class Used(NamedTuple):
     base_model: str
     gpu_type: str
     service_tier: str
+    task: str
     prompt: int
     cached: int
     completion: int
@@ -40,7 +41,7 @@ def tokens_used(
         func.sum(table.reasoning_tokens),
         func.sum(case((anew, 1), else_=0)),
     )
-    names = (table.adapter, table.base_model, table.gpu_type, table.service_tier)
+    names = (table.adapter, table.base_model, table.gpu_type, table.service_tier, table.task)
     query = select(*names, *sums).where(
         of_tenant(tenant), table.ended >= max(start, since), table.ended < end, table.billable
     )
@@ -52,4 +53,4 @@ def tokens_used(
         query = query.where(table.adapter == adapter)
     with ledger.read() as connection:
         rows = connection.execute(query.group_by(*names)).all()
-    return [Used(*row[:4], *(int(count or 0) for count in row[4:])) for row in rows]
+    return [Used(*row[:5], *(int(count or 0) for count in row[5:])) for row in rows]

@@ -18,7 +18,7 @@ from gateway.metering.ledger.schema import ledger_state, usage_names, usage_plac
 
 shared_by: Final = attrgetter(
     "tenant", "engine", "gpu_type", "gpu_count", "key_id", "adapter", "version", "base_model", "usage_source",
-    "outcome", "cost_centre", "service_tier",
+    "outcome", "cost_centre", "service_tier", "task",
 )  # fmt: skip  # one name a line says no more
 """What a record shares with others."""
 Numbers = tuple[int, int, int]
@@ -106,7 +106,8 @@ class SharedNames:
 
 
 def _digest(names: _Key) -> bytes:
-    return hashlib.sha256(orjson.dumps(names)).digest()
+    """Without the task, which is last, if there is none: as rows were before there were tasks."""
+    return hashlib.sha256(orjson.dumps(names if names[-1] else names[:-1])).digest()
 
 
 @cache

@@ -13,7 +13,7 @@ from gateway.dataplane.request import Sold
 from gateway.errors import FlorinError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import of_tenant, usage
-from gateway.metering.records import BATCH, CONTINUED
+from gateway.metering.records import BATCH, CONTINUED, task_of
 from gateway.operations.state import State
 from gateway.tenants.directory import Tenant
 from gateway.tenants.limits.replay import PastRequest, Replay
@@ -97,7 +97,7 @@ def _requests(ledger: Ledger, since: Sequence[tuple[str, int]], now: int) -> Ite
     table = usage.c
     columns = (
         table.tenant, table.dispatched, table.ended, table.key_id, table.adapter, table.end_user, table.tag,
-        table.base_model, table.service_tier, table.gpu_type, table.outcome, table.prompt_tokens,
+        table.base_model, table.service_tier, table.task, table.gpu_type, table.outcome, table.prompt_tokens,
         table.cached_tokens, table.completion_tokens, table.reasoning_tokens,
     )  # fmt: skip
     theirs = [
@@ -108,7 +108,7 @@ def _requests(ledger: Ledger, since: Sequence[tuple[str, int]], now: int) -> Ite
         for row in connection.execute(query.execution_options(yield_per=_PAGE)):
             anew = row.outcome not in CONTINUED  # a continued stream's prompt does not count
             prompt, cached = (row.prompt_tokens, row.cached_tokens or 0) if anew else (0, 0)
-            sold = Sold(row.adapter, row.base_model, row.service_tier == BATCH)
+            sold = Sold(row.adapter, row.base_model, row.service_tier == BATCH, task_of(row.task))
             price = prices.of(row.tenant, sold, row.gpu_type)
             money = 0
             if price is not None:

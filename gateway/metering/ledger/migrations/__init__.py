@@ -43,6 +43,7 @@ REVISIONS = (
     "0019",
     "0020",
     "0023",
+    "0024",
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""

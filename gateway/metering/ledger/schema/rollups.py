@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text, text
 
 from gateway.metering.ledger.schema.metadata import AutoId, schema
 
@@ -79,6 +79,7 @@ def _facts_and_figures() -> tuple[Column[Any], ...]:
         Column("adapter", Text, nullable=False),
         Column("version", Text, nullable=False),
         Column("base_model", Text, nullable=False),
+        Column("task", Text, nullable=False, server_default=text("''"), comment="as in usage_names"),
         Column("requests", BigInteger, nullable=False),
         Column("prompt_tokens", BigInteger, nullable=False),
         Column("cached_tokens", BigInteger, nullable=False),

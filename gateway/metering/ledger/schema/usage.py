@@ -97,6 +97,13 @@ usage_names = Table(
     Column(
         "service_tier", Text, nullable=False, comment="`batch`: a line of a batch; empty: any other request"
     ),
+    Column(
+        "task",
+        Text,
+        nullable=False,
+        server_default=text("''"),
+        comment="`embed` or `score`; empty: the request generated text",
+    ),
     UniqueConstraint("digest"),
     comment="names that occur together in usage_records; never changed",
 )
@@ -185,6 +192,7 @@ usage = Table(
     Column("tag", Text),
     Column("cost_centre", Text),
     Column("service_tier", Text, nullable=False),
+    Column("task", Text, nullable=False),
     Column("batch", BigInteger, nullable=False),
     Column("tenant_id", Integer, nullable=False),
 )

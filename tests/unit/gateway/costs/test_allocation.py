@@ -9,7 +9,14 @@ PROPORTIONAL, EVEN = AllocationPolicy("proportional"), AllocationPolicy("even")
 
 
 def line(bucket, nano, tenant="", rate=2_000_000, gpu_type="H100", **changes):
-    fields = {"region": "", "purchase": "on_demand", "calibration": 0, "correction": False, **changes}
+    fields = {
+        "region": "",
+        "purchase": "on_demand",
+        "calibration": 0,
+        "correction": False,
+        "task": "",
+        **changes,
+    }
     return CostLine(
         keys=(tenant, "x"), bucket=bucket, gpu_type=gpu_type, rate_micros=rate, requests=0, prompt_tokens=0,
         cached_tokens=0, completion_tokens=0, reasoning_tokens=0, nano_gpu_hours=nano, weight_input=0,

@@ -20,6 +20,7 @@ from tests.unit.gateway.costs.selling.sold import OCTOBER, RATE, attempt, up
 LINES = most_specific_first(
     (
         CardLine("large", 9, 9, 40, base_model="large", reasoning_micros=50, request_micros=7),
+        CardLine("embed", 2, 2, 0, task="embed"),
         CardLine("l40s", 3, 3, 12, gpu_type="L40S"),
         CardLine("large-batch", 4, 4, 16, base_model="large", service_tier="batch"),
     )
@@ -48,6 +49,7 @@ async def prices(ledger_with) -> PriceList:
         (Sold("acme/x", "large"), "L40S", TokenPrice(9_000, 9_000, 40_000, 50_000, 7_000)),
         (Sold("acme/x", "large", batch=True), "L40S", TokenPrice(4_000, 4_000, 16_000, 16_000)),
         (Sold("acme/x", "small"), None, TokenPrice(10_000, 10_000, 30_000, 30_000)),
+        (Sold("acme/x", "small", task="embed"), "L40S", TokenPrice(2_000, 2_000, 0, 0)),
         (Sold("acme/x", "large"), None, TokenPrice(9_000, 9_000, 50_000, 50_000, 7_000)),
     ],
 )

@@ -259,7 +259,7 @@ async def test_every_statement_of_a_year_is_recomputed_to_the_last_unit(client_f
         await files_sum_to_statements(client, client_for, "2026-08", stated_in["2026-08"])
         for month in (MONTHS[0], MONTHS[-1]):
             verification = await get(client, f"/finance/v1/periods/{month}/verify")
-            assert all(check["ok"] for check in verification["checks"]), month
+            assert not [c for c in verification["checks"] if not c["ok"]], month
 
 
 async def files_sum_to_statements(client, client_for, month, statements):

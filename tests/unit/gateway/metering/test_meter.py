@@ -216,7 +216,8 @@ async def test_lines_are_what_the_record_itself_would_write(meter, tmp_path, nam
     made.observe(10, 7, 4, 2)
     made.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
     labels = Labels('ann "€"', None, "R&D")
-    whole = meter.begin(request_id="whole", attempt=1, **NAMES, labels=labels, service_tier="batch")
+    sold = {"service_tier": "batch", "task": "embed"}
+    whole = meter.begin(request_id="whole", attempt=1, **NAMES, labels=labels, **sold)
     whole.end(Outcome.OK, billable=True, exact=True)
     files = sorted((tmp_path / "usage").glob("*/*.jsonl"))
     raw = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
@@ -225,7 +226,7 @@ async def test_lines_are_what_the_record_itself_would_write(meter, tmp_path, nam
         assert parse_line(line).line() == line
     [last] = [r for r in map(parse_line, raw) if r.request_id == "whole" and r.kind == "final"]
     assert (last.end_user, last.tag, last.cost_centre) == labels
-    assert last.service_tier == "batch"
+    assert (last.service_tier, last.task) == ("batch", "embed")
 
 
 @pytest.mark.parametrize(

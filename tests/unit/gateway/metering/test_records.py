@@ -29,6 +29,7 @@ def test_id_is_the_uuid5_of_request_and_attempt(name, attempt):
         record(end_user="ann", tag="€ batch", cost_centre="R&D"),
         intent(tag="x" * 64),
         record(service_tier="batch"),
+        record(task="embed"),
     ],
 )
 def test_a_line_comes_back_as_the_record_that_it_was(made):
@@ -36,7 +37,10 @@ def test_a_line_comes_back_as_the_record_that_it_was(made):
     assert parse_line(made.line()) == made
 
 
-@pytest.mark.parametrize("missing", [("service_tier",), ("service_tier", "end_user", "tag", "cost_centre")])
+@pytest.mark.parametrize(
+    "missing",
+    [("task",), ("task", "service_tier"), ("task", "service_tier", "end_user", "tag", "cost_centre")],
+)
 @pytest.mark.parametrize("made", [record(), intent(), record(adapter_loads=1, cached_tokens=3)])
 def test_a_line_of_an_earlier_version_is_read(made, missing):
     """The log of a worker that an upgrade replaced."""
@@ -123,6 +127,7 @@ FORGED = {
     "an empty tag": {"tag": ""},
     "a tag with a line's end": {"tag": "a\n"},
     "a tier that nobody sells": {"service_tier": "flex"},
+    "a task that nobody has": {"task": "generate"},
     "a cost centre that stands for others": {"cost_centre": "__other__"},
     "a first token before the dispatch": {"first_token": 100 * HOUR - 1},
     "a first token after the end": {"first_token": 101 * HOUR},

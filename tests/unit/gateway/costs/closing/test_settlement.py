@@ -19,7 +19,8 @@ NOTHING = MonthAllocation()
 def line(tenant="acme", bucket="usage", nano=10**9, rate=2_490_000, **changes):
     fields = {
         "keys": (tenant, f"{tenant}/x" if tenant else ""), "bucket": bucket, "gpu_type": "H100", "region": "",
-        "purchase": "on_demand", "rate_micros": rate, "calibration": 0, "correction": False, "requests": 1,
+        "purchase": "on_demand", "rate_micros": rate, "calibration": 0, "correction": False, "task": "",
+        "requests": 1,
         "prompt_tokens": 2, "cached_tokens": 1, "completion_tokens": 3, "reasoning_tokens": 0,
         "nano_gpu_hours": nano, "weight_input": 0, "weight_cached": 0, "weight_output": 0, "weight_other": 0,
     }  # fmt: skip  # one name a line says no more

@@ -33,6 +33,7 @@ def line(nano, weights, tokens, *, correction=False):
         1,
         0,
         correction,
+        "",
         1,
         prompt + cached,
         cached,

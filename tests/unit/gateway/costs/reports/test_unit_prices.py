@@ -18,7 +18,7 @@ def line(bucket="usage", nano=HOUR, rate=RATE, calibration=0, tokens=(0, 0, 0), 
     inputs, cached, outputs = tokens
     fields = {"gpu_type": "H100", "region": "", "purchase": "on_demand", **changes}
     return CostLine(
-        keys=(), bucket=bucket, rate_micros=rate, calibration=calibration, correction=False, requests=1,
+        keys=(), bucket=bucket, rate_micros=rate, calibration=calibration, correction=False, task="", requests=1,
         prompt_tokens=inputs + cached, cached_tokens=cached, completion_tokens=outputs, reasoning_tokens=0,
         nano_gpu_hours=nano, weight_input=omega[0], weight_cached=omega[1], weight_output=omega[2],
         weight_other=0, **fields,

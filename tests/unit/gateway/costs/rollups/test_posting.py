@@ -23,7 +23,7 @@ def read(
 ):
     return (
         name, start, end, prompt, cached, completion, 0, None, 2, outcome, billable,
-        tenant, f"{tenant}/x", "v1", "base",
+        tenant, f"{tenant}/x", "v1", "base", "",
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ LINES = most_specific_first(
         CardLine("large", 900_000, 90_000, 3_600_000, base_model="large", reasoning_micros=1_800_000),
         CardLine("large-batch", 400_000, 40_000, 1_600_000, base_model="large", service_tier="batch"),
         CardLine("vip", 100_000, 10_000, 400_000, adapter="acme/vip", request_micros=2_000),
+        CardLine("embed", 200_000, 20_000, 800_000, task="embed"),
         CardLine("l40s", 300_000, 30_000, 1_200_000, gpu_type="L40S"),
     )
 )
@@ -61,6 +62,7 @@ def records(month: int, name: str) -> Iterator[UsageRecord]:
         )
         yield attempt(f"{name}-vip-{n}", "acme", month + n)._replace(adapter="acme/vip", base_model="large")
         yield attempt(f"{name}-l40s-{n}", "acme", month + n)._replace(gpu_type="L40S", adapter="")
+        yield attempt(f"{name}-embed-{n}", "acme", month + n)._replace(task="embed")
         for model in ("base", "large"):
             batch = attempt(f"{name}-batch-{model}-{n}", "acme", month + n)
             yield batch._replace(service_tier="batch", base_model=model)
@@ -106,6 +108,7 @@ def month(times: int = 1, percent: int = 100) -> Fraction:
         costs((900_000, 90_000, 3_600_000), n) - Fraction(123 * n * 1_800_000, MICRO**2)
         + costs((400_000, 40_000, 1_600_000), n)
         + costs((100_000, 10_000, 400_000), n) + n * Fraction(2_000, MICRO)
+        + costs((200_000, 20_000, 800_000), n)
         + costs((300_000, 30_000, 1_200_000), n)
     )  # fmt: skip  # a line each
     return (small - batches * 60 / 100 + lines) * percent / 100
@@ -166,7 +169,7 @@ def test_the_customer_s_file_sums_to_the_statement(ledger, tmp_path, name):
     assert {"tokens/input", "tokens/output/large", "tokens/input/l40s", "requests/vip"} < {
         r["SkuId"] for r in rows
     }
-    assert sum(int(row["x_Requests"]) for row in rows) == 36 * (1 if name == "2026-10" else 2)
+    assert sum(int(row["x_Requests"]) for row in rows) == 42 * (1 if name == "2026-10" else 2)
 
 
 def test_page_table_and_margin_show_the_same(ledger):
@@ -194,7 +197,7 @@ def test_a_report_and_a_request_have_list_prices(ledger):
     assert answer is not None
     assert Fraction(answer["cost"]) == costs((400_000, 40_000, 1_600_000), 1)
     [stored] = list_cards(ledger).cards
-    assert [line.name for line in stored.lines] == ["vip", "large-batch", "large", "l40s"]
+    assert [line.name for line in stored.lines] == ["vip", "large-batch", "large", "embed", "l40s"]
 
 
 def digest(things: Iterable[object]) -> str:

@@ -25,14 +25,16 @@ def made(*lines: dict[str, Any], **changes: Any) -> RateCard:
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        (PriceKey("acme/x", "large", "H100", "batch"), "x"),
-        (PriceKey("acme/y", "large", "H100", "batch"), "large-h100"),
-        (PriceKey("", "large", "L40S", "batch"), "large-batch"),
-        (PriceKey("", "large", "L40S", ""), "large"),
-        (PriceKey("acme/x", "small", "H100", ""), "x"),
-        (PriceKey("", "small", "H100", "batch"), "h100"),
-        (PriceKey("", "small", "L40S", "batch"), "batch"),
-        (PriceKey("", "small", "L40S", ""), ""),
+        (PriceKey("acme/x", "large", "score", "H100", "batch"), "x"),
+        (PriceKey("acme/y", "large", "score", "H100", "batch"), "large-h100"),
+        (PriceKey("", "large", "generate", "L40S", "batch"), "large-batch"),
+        (PriceKey("", "large", "generate", "L40S"), "large"),
+        (PriceKey("acme/x", "small", "embed", "H100"), "x"),
+        (PriceKey("", "small", "generate", "H100", "batch"), "h100"),
+        (PriceKey("", "small", "embed", "H100"), "embed"),
+        (PriceKey("", "large", "embed", "L40S"), "large-embed"),
+        (PriceKey("", "small", "generate", "L40S", "batch"), "batch"),
+        (PriceKey("", "small", "generate", "L40S"), ""),
     ],
 )
 def test_the_most_specific_line_prices_a_request(key, line):
@@ -43,6 +45,8 @@ def test_the_most_specific_line_prices_a_request(key, line):
         {"name": "large-batch", "base_model": "large", "service_tier": "batch"},
         {"name": "large-h100", "base_model": "large", "gpu_type": "H100"},
         {"name": "x", "adapter": "acme/x"},
+        {"name": "embed", "task": "embed"},
+        {"name": "large-embed", "base_model": "large", "task": "embed"},
     )
     for order in (lines, lines[::-1]):
         assert made(*order).line_for(key).name == line

@@ -167,7 +167,7 @@ def test_a_proof_shows_the_price_and_stays_verifiable(ledger, tenant):
     checks = verify_proof(proof, records, proof["seal"])
     assert not [check for check in checks if check.ok is False]
     assert set(records[0]) == set(RECORD_FIELDS) - {
-        *("end_user", "tag", "cost_centre", "service_tier")
+        *("end_user", "tag", "cost_centre", "service_tier", "task")
     }  # it has none
     assert ENGINE not in json.dumps([proof, records])
     assert proof["statement"]["amount_cents"] == statement(ledger, tenant, "2026-10")["amount_cents"]

@@ -31,7 +31,9 @@ def old(blank_url):
         config.attributes["connection"] = connection
         command.upgrade(config, "0013")
         for batch, one in enumerate(OLD, 1):
-            row = {n: v for n, v in one._asdict().items() if n not in {"seq", "seen"}} | {"batch": batch}
+            row = {n: v for n, v in one._asdict().items() if n not in {"seq", "seen", "task"}} | {
+                "batch": batch
+            }
             values = ", ".join(f":{name}" for name in row)
             connection.execute(text(f"INSERT INTO usage_records ({', '.join(row)}) VALUES ({values})"), row)
         last = {"name": "batch", "value": len(OLD)}

@@ -248,7 +248,7 @@ class InserterStub:
 
 @pytest.mark.parametrize(
     ("records", "running", "offloaded"),
-    [(99, False, []), (100, False, [100]), (900, False, [500, 400]), (1, True, [1])],
+    [(99, False, []), (100, False, [100]), (850, False, [500, 350]), (1, True, [1])],
 )
 def test_another_process_inserts_if_it_runs_or_is_worth_it(
     tmp_path, mine, ledger, records, running, offloaded
