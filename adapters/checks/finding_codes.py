@@ -254,6 +254,12 @@ CODES: dict[str, FindingCode] = {
     "dtype_unsupported": FindingCode(
         "A tensor is neither float16, bfloat16 nor float32.", "Save the weights in one of these types."
     ),
+    "text_names": FindingCode(
+        "The adapter was trained on the language model of a multimodal base model alone. Only vLLM 0.33 and "
+        "later finds its modules, so other engines do not get it.",
+        f"To have it on all engines: {_lower(CONVERT)}",
+        "warning",
+    ),
     "module_not_in_base": FindingCode(
         "A tensor belongs to a module that the base model lacks or that engines cannot adapt.",
         f"{_RIGHT_BASE} Or train it without that module; engines would silently ignore it.",

@@ -40,9 +40,14 @@ _REFUSED_WHEN_SET = {
 }  # fmt: skip
 """PEFT fields that must be null, false or empty, with the remedy; an empty remedy means the table's."""
 
-_OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
-"""Values of `task_type` whose models need a head that a text model lacks. SEQ_2_SEQ_LM is not one of them:
-some write it who train a text model, and engines never look at it."""
+_OTHER_TASKS = {
+    "SEQ_CLS": "Florin neither loads a head for texts with an adapter, nor offers vLLM's route, /classify.",
+    "TOKEN_CLS": "Its head for tokens can be served by vLLM 0.33 and later, but only under /pooling, which "
+    "Florin does not offer.",
+    "QUESTION_ANS": "vLLM has no model that marks an answer in a text.",
+}
+"""Values of `task_type` whose models have a head of their own, and why Florin does not serve them.
+SEQ_2_SEQ_LM is not one of them: some write it who train a text model, and engines never look at it."""
 
 _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Accepted values of `init_lora_weights`: they initialize only the adapter; others change the base
@@ -164,18 +169,14 @@ def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
         refused.append(
             ("ensure_weight_tying", "false: engines adapt embed_tokens and lm_head separately", "")
         )
-    if config.get("task_type") in _OTHER_TASKS:
+    if (reason := _OTHER_TASKS.get(str(config.get("task_type")))) is not None:
         refused.append(
-            (
-                "task_type",
-                "'CAUSAL_LM'",
-                "Train it for text generation, the only task of this fleet's engines.",
-            )
+            ("task_type", "'CAUSAL_LM'", f"{reason} Train it for text generation: it can write the labels.")
         )
     for key, expected, remedy in refused:
         findings.add(
             "unsupported_feature",
-            f"Engines cannot serve an adapter with this value of `{key}`.",
+            f"Florin cannot serve an adapter with this value of `{key}`.",
             found=f"{key} = {shown(config[key])}",
             expected=expected,
             remedy=remedy,

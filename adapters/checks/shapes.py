@@ -19,6 +19,8 @@ from adapters.checks.layers import where
 
 _MAX_LM_HEAD_VOCABULARY = 258_048
 """Largest vocabulary that vLLM's LoRA kernel for lm_head accepts."""
+TEXT_NAMES_SINCE = "0.33"
+"""Release of vLLM from which on it looks for the language model's own names in a multimodal model."""
 _NUMBER = re.compile(r"(?<=\.)(?:0|[1-9][0-9]{0,5})(?=\.|$)", re.ASCII)
 _SUFFIX = ".lora_A.weight"
 
@@ -74,6 +76,8 @@ class BaseShapes:
     """How vLLM turns an adapter's paths into its own."""
     pooling: bool = False
     """An embedding model or the like: `model.` may be missing."""
+    language: str = ""
+    """Where the language model of a multimodal model is: `language_model`."""
     experts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Where a mixture's experts are, `model.layers.*.mlp.experts` → what an adapter that changes one of them
     must have for it: kinds of modules. Engines refuse a part."""
@@ -90,7 +94,26 @@ class BaseShapes:
 
     def engine_path(self, path: str) -> str:
         """The engine's name of the module that an adapter calls `path`."""
-        return _renamed(path, self.renames)
+        return self._within(path) or _renamed(path, self.renames)
+
+    def of_language_model(self, path: str) -> bool:
+        """Whether an adapter calls a module `path` that was trained on the language model alone. Engines know
+        it by this name only from vLLM TEXT_NAMES_SINCE on."""
+        return self._within(path) is not None
+
+    def _within(self, path: str) -> str | None:
+        """The engine's name of what the language model alone calls `path`, unless every vLLM knows it so."""
+        name = _renamed(path, self.renames)
+        if not self.language or self._knows(name):
+            return None
+        names = [name]
+        bare = name.removeprefix("model.")
+        if not bare.startswith(("model.", "lm_head")):  # these keep their `model.`, if they have any
+            names.append(bare)
+        return next((inner for n in names if self._knows(inner := f"{self.language}.{n}")), None)
+
+    def _knows(self, name: str) -> bool:
+        return self._located(name) is not None or name in self.outside
 
     def locate(self, path: str) -> Place | None:
         """The place of `model.layers.3.mlp.up_proj`, or None if the base model has no such path. Does not
@@ -104,14 +127,14 @@ class BaseShapes:
 
     def knows(self, path: str) -> bool:
         """Whether the base model has a module of this name, whatever its layer's number."""
-        return self.locate(path) is not None or self.engine_path(path) in self.outside
+        return self._knows(self.engine_path(path))
 
     def around(self, path: str) -> str | None:
         """The name, in the multimodal model around it, of a module that an adapter of the language model
-        alone calls `path`: `model.language_model.layers.3.mlp.up_proj`."""
-        outer = [root.removesuffix("model.layers") for root in self.roots if root.endswith(".model.layers")]
-        names = [f"model.language_model.{path.removeprefix('model.')}", *(prefix + path for prefix in outer)]
-        return next((name for name in names if self.knows(name)), None) if outer else None
+        alone calls `path`: `model.language_model.layers.3.mlp.up_proj`. Every vLLM knows it by this name."""
+        inner = self._within(path)
+        usual = f"model.language_model.{path.removeprefix('model.')}"
+        return usual if inner and _renamed(usual, self.renames) == inner else inner
 
     def _located(self, path: str) -> str | None:
         pattern = self._pattern(path)
@@ -208,7 +231,7 @@ def _with_part(row: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
         return {f"{outer}{path}": within(value) for path, value in inner.get(key, {}).items()}
 
     return {
-        **{key: value for key, value in row.items() if key in ("mapper", "skipped", "flat")},
+        **{key: value for key, value in row.items() if key in ("mapper", "skipped", "flat", "language")},
         "traits": inner.get("traits", {}),
         "scope": part,
         "modules": paths("modules"),
@@ -267,6 +290,7 @@ def _shapes(row: Mapping[str, Any], config: Mapping[str, Any]) -> BaseShapes:
         sizes(row["vocabulary"]),
         renames=row.get("mapper", {}),
         pooling=row.get("pooling", False),
+        language=row.get("language", ""),
         experts=experts,
     )
 

@@ -10,7 +10,7 @@ from adapters.checks.finding_codes import CONVERT, GATHER
 from adapters.checks.findings import Findings, shown
 from adapters.checks.lora_config import LoraConfig
 from adapters.checks.safetensors_header import Tensor
-from adapters.checks.shapes import BaseShapes, Module, Place
+from adapters.checks.shapes import TEXT_NAMES_SINCE, BaseShapes, Module, Place
 from adapters.checks.trainer_output import tensor_remedy
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
@@ -92,9 +92,15 @@ def refuse_no_tensors(pairs: Sized, tensors: Sized, findings: Findings) -> None:
 
 
 def check_tensors(
-    tensors: Mapping[str, Tensor], *, lora: LoraConfig, shapes: BaseShapes, findings: Findings
+    tensors: Mapping[str, Tensor],
+    *,
+    lora: LoraConfig,
+    shapes: BaseShapes,
+    text_rank: int | None = None,
+    findings: Findings,
 ) -> tuple[str, ...]:
-    """Check the tensors, and return the paths of the base model's modules that the adapter changes."""
+    """Check the tensors, and return the paths of the base model's modules that the adapter changes.
+    `text_rank`: see `validate`."""
     pairs = _pairs(tensors, shapes, findings)
     refuse_no_tensors(pairs, tensors, findings)
     places = {path: shapes.locate(path) for path in pairs}
@@ -114,8 +120,30 @@ def check_tensors(
             expected="a single prefix",
         )
     _check_experts(places, shapes, findings)
+    _check_text_names(existing, lora, shapes, text_rank, findings)
     _check_targets(tuple(pairs), lora, shapes, findings)
     return existing
+
+
+def _check_text_names(
+    paths: Iterable[str], lora: LoraConfig, shapes: BaseShapes, text_rank: int | None, findings: Findings
+) -> None:
+    path = next(filter(shapes.of_language_model, paths), None)
+    if path is None:
+        return
+    served = text_rank is None or lora.highest_rank <= text_rank
+    engine = f"an engine of vLLM {TEXT_NAMES_SINCE} or later"
+    if text_rank:
+        engine += f" that takes rank {lora.highest_rank}"
+    findings.add(
+        "text_names" if served else "module_not_in_base",
+        "The adapter was trained on the language model alone. Only vLLM "
+        f"{TEXT_NAMES_SINCE} and later finds its modules in the multimodal model around it; older ones "
+        "ignore them.",
+        found=shown(path),
+        expected=f"{shapes.around(path)}, which every vLLM finds; or {engine}",
+        remedy="" if served else f"{CONVERT} It renames the modules. Or add such an engine to the fleet.",
+    )
 
 
 def _pairs(
@@ -226,15 +254,6 @@ def _module(path: str, located: Place | None, shapes: BaseShapes, findings: Find
     engine_path = shapes.engine_path(path)
     if engine_path in shapes.outside:
         return Module((shapes.outside[engine_path],))
-    if located is None and (around := shapes.around(path)) is not None:
-        findings.add(
-            "module_not_in_base",
-            f"The adapter was trained on the language model alone; here {shown(path)} has another name.",
-            found=shown(path),
-            expected=around,
-            remedy=f"{CONVERT} It renames the modules, which vLLM before 0.33 ignores under the old names.",
-        )
-        return None
     if located is None:
         findings.add(
             "module_not_in_base",

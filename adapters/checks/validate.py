@@ -30,7 +30,7 @@ from adapters.checks.findings import Findings, shown
 from adapters.checks.pairs import check_pairs, vocabulary_of
 from adapters.checks.peft_config import check_config, read_config
 from adapters.checks.safetensors_header import HeaderError, Tensor, read_header
-from adapters.checks.shapes import BaseShapes, base_shapes
+from adapters.checks.shapes import TEXT_NAMES_SINCE, BaseShapes, base_shapes
 from adapters.checks.tensors import DTYPES, check_dtypes, check_tensors
 from adapters.checks.tokenizer_files import check_tokenizer_files
 from adapters.checks.weights import check_weights, magnitudes
@@ -60,6 +60,8 @@ class AdapterFacts:
     """Findings that do not reject it."""
     unverified_shapes: bool = False
     """Its base model's architecture is unknown, so its shapes were not compared with it."""
+    min_vllm: str = ""
+    """Release of vLLM from which on engines apply all of its weights; empty: all do."""
 
 
 def validate(
@@ -72,6 +74,7 @@ def validate(
     unverified_shapes: bool = False,
     adapter: str = "",
     fleet_ranks: Sequence[int] = (),
+    text_rank: int | None = None,
     progress: Progress = silent,
 ) -> AdapterFacts:
     """Check the adapter and return its facts and warnings. Raises RejectedError with every finding, for the
@@ -80,7 +83,9 @@ def validate(
     `assume_base` skips the comparison of names with `base`, never that of shapes. `unverified_shapes` skips
     that of shapes where the architecture of `base` is unknown, and only there. `max_rank` is the highest
     rank that an engine accepts (`--max-lora-rank`); `fleet_ranks`, if given, lists those of all engines in
-    the fleet, for the refusal. `max_bytes` limits both files together.
+    the fleet, for the refusal. `text_rank` is the highest rank that an engine accepts whose vLLM finds an
+    adapter of the language model alone in a multimodal model; 0: the fleet has none, None: it is unknown.
+    `max_bytes` limits both files together.
     """
     label = adapter or str(directory)
     findings = Findings()
@@ -94,6 +99,7 @@ def validate(
             fleet_ranks,
             findings,
             progress,
+            text_rank=text_rank,
             assume_base=assume_base,
             unverified_shapes=unverified_shapes,
         )
@@ -116,6 +122,7 @@ def _check(
     findings: Findings,
     progress: Progress,
     *,
+    text_rank: int | None,
     assume_base: bool,
     unverified_shapes: bool,
 ) -> AdapterFacts | None:
@@ -136,7 +143,7 @@ def _check(
     check_dtypes(tensors, findings)
     paths: tuple[str, ...] = ()
     if lora is not None and shapes is not None:
-        paths = check_tensors(tensors, lora=lora, shapes=shapes, findings=findings)
+        paths = check_tensors(tensors, lora=lora, shapes=shapes, text_rank=text_rank, findings=findings)
     elif lora is not None and unverified:
         paths = check_pairs(tensors, lora=lora, vocabulary=vocabulary, findings=findings)
     weights = magnitudes(directory / WEIGHTS_FILE, tensors, progress)
@@ -152,6 +159,7 @@ def _check(
         dtypes=tuple(sorted({DTYPES[t.dtype] for t in tensors.values() if t.dtype in DTYPES})),
         base_named=named if isinstance(named, str) else None,
         unverified_shapes=unverified,
+        min_vllm=TEXT_NAMES_SINCE if "text_names" in findings else "",
     )
 
 

@@ -75,12 +75,7 @@ def _renamed(modules: list[PlainModule], base: BaseWeights) -> list[PlainModule]
     shapes = base_shapes("", base.config, Findings())
     if shapes is None:
         return modules
-    return [
-        replace(module, path=around)
-        if not shapes.knows(module.path) and (around := shapes.around(module.path))
-        else module
-        for module in modules
-    ]
+    return [replace(module, path=shapes.around(module.path) or module.path) for module in modules]
 
 
 def _refuse_whole(step: Step, refusals: Refusals) -> None:

@@ -14,10 +14,12 @@ from adapters.model.engine import (
     DriverName,
     Engine,
     Purchase,
+    Release,
     Task,
     Trial,
     Unloads,
     has_labels,
+    release_of,
 )
 from adapters.model.names import NAME_PATTERN, AdapterName, check_name
 from adapters.model.placement import (
@@ -46,6 +48,7 @@ __all__ = [
     "PendingDeletion",
     "Placement",
     "Purchase",
+    "Release",
     "ServingStatus",
     "SlotState",
     "Task",
@@ -59,4 +62,5 @@ __all__ = [
     "fingerprint_ids",
     "has_labels",
     "load",
+    "release_of",
 ]

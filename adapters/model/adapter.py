@@ -37,6 +37,8 @@ class Version:
     unverified_shapes: bool = False
     """An operator has vouched for its shapes, because the base model's architecture is unknown. It is served
     only by engines on which it was compared with the base model."""
+    min_vllm: str = ""
+    """Release of vLLM, `0.33`, from which on engines apply all of its weights; empty: all do."""
 
     @property
     def id(self) -> str:

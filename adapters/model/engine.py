@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -52,6 +53,17 @@ Unloads = Literal["unknown", "forgets", "removes", "refuses"]
 until others take it. `removes`: its weights go, too. `refuses`: likewise, but if it no longer holds them, it
 answers with an error and keeps the name. `unknown`: nothing has shown it; taken for `forgets`, which promises
 least."""
+
+
+Release = tuple[int, int]
+"""A release of vLLM: 0.33."""
+
+
+@lru_cache(maxsize=256)
+def release_of(version: str) -> Release:
+    """(0, 33) for `0.33.1rc2`; (0, 0) if it is unknown."""
+    match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
@@ -164,9 +176,18 @@ class Engine:
         """Whether it loads adapters after its start."""
         return self.driver != "tgi"
 
+    @property
+    def release(self) -> Release:
+        """Its release of vLLM; (0, 0) if it is unknown, or another kind of engine."""
+        return release_of(self.version) if self.driver == "vllm" else (0, 0)
+
     def fits(self, version: Version) -> bool:
         """Whether it can hold the version, whatever else it holds."""
-        return version.rank <= self.max_rank and (self.loads or version.id in self.holds)
+        return (
+            version.rank <= self.max_rank
+            and (self.loads or version.id in self.holds)
+            and self.release >= release_of(version.min_vllm)
+        )
 
     def meets(self, requires: Mapping[str, str]) -> bool:
         """Whether it has all of these labels."""

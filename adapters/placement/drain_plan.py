@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adapters.model import Engine, SlotState, Version
+from adapters.model import Engine, SlotState, Version, release_of
 from adapters.placement.scheduling.filters import NOT_STARTED_WITH
 
 RECENT_SECONDS = 3600.0
@@ -205,6 +205,8 @@ def _refusal(room: _Room, version: Version, held_version: HeldVersion, snapshot:
         return room.snapshot.closed
     if version.rank > room.engine.max_rank:
         return f"rank {version.rank} exceeds its maximum of {room.engine.max_rank}"
+    if release_of(version.min_vllm) > room.engine.release:
+        return f"needs vLLM {version.min_vllm} or later"
     if not room.engine.fits(version):
         return NOT_STARTED_WITH
     if not snapshot.may_hold(room.engine, version):

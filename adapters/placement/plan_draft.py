@@ -103,6 +103,7 @@ class Draft:
                 or engine.name in replicas
                 or engine.name in self.loading
                 or version.rank > engine.max_rank
+                or version.release > engine.release
                 or not meets(engine, version)
                 or (cached and engine.held[version.name].state is not SlotState.CACHED)
                 or (engine.name, version.name) in self.dropped

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from adapters.model import SlotState
+from adapters.model import Release, SlotState
 
 Kind = Literal["replicate", "drop", "prefetch"]
 
@@ -47,6 +47,8 @@ class PlannedEngine:
     """Relative cost per token; the cheaper is preferred."""
     held: Mapping[str, PlacedVersion] = field(default_factory=dict)
     """Versions placed there."""
+    release: Release = (0, 0)
+    """Its release of vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class PlannedVersion:
     min_replicas: int = 0
     max_replicas: int | None = None
     pinned: bool = False
+    release: Release = (0, 0)
+    """The release of vLLM from which on engines apply it."""
 
 
 @dataclass(frozen=True, slots=True)

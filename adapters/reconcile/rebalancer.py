@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import orjson
 
 from adapters.errors import AdaptersError, EngineError, StoreUnavailableError
-from adapters.model import Adapter, Engine, Version
+from adapters.model import Adapter, Engine, Version, release_of
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
 from adapters.placement.planned_fleet import FleetSnapshot, Move, PlacedVersion, PlannedEngine, PlannedVersion
@@ -186,6 +186,7 @@ class Rebalancer:
             since_load=self.clock() - self._loads.get(name, -math.inf),
             weight=status.weight,
             held=placed_versions,
+            release=engine.release,
         )
 
     def _version(self, name: str, base: str) -> PlannedVersion | None:
@@ -206,6 +207,7 @@ class Rebalancer:
             min_replicas=adapter.min_replicas if version.number == adapter.live else 0,
             max_replicas=adapter.max_replicas,
             pinned=name in self.catalog.pins,
+            release=release_of(version.min_vllm),
         )
 
     def _with_minimum(self) -> set[str]:

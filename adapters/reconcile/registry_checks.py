@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adapters.model import Adapter, Version
+from adapters.model import Adapter, Version, release_of
 from adapters.reconcile.diagnosis import Diagnosis, FleetObservation, Status, due, evidence, sentence
 from adapters.registry.catalog import Catalog
 
@@ -69,17 +69,24 @@ def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
             fleet = catalog.fleet(version.base_model)
             if any(engine.fits(version) for engine in fleet):
                 continue
-            most = max((engine.max_rank for engine in fleet), default=0)
+            release = release_of(version.min_vllm)
+            newer = [engine for engine in fleet if engine.release >= release]
+            needs = f"--max-lora-rank {version.rank} or more"
+            if version.min_vllm:
+                needs += f" and vLLM {version.min_vllm} or later"
+            most = max((engine.max_rank for engine in newer), default=0)
             reason = (
                 f"its rank is {version.rank}, and no engine of {version.base_model} takes more than {most}"
-                if fleet and most < version.rank
+                if newer and most < version.rank
+                else f"it needs vLLM {version.min_vllm} or later, which no engine of {version.base_model} is"
+                if fleet and not newer
                 else f"no engine of {version.base_model} was started with it"
                 if fleet
                 else f"no engine serves its base model, {version.base_model}"
             )
             yield Diagnosis(
                 "adapter_unservable", "problem", version.id, f"No engine can load it: {reason}.",
-                f"Register an engine for {version.base_model} with --max-lora-rank {version.rank} or more.",
+                f"Register an engine for {version.base_model} with {needs}.",
             )  # fmt: skip
         if adapter.live is None:
             yield Diagnosis(

@@ -46,6 +46,7 @@ def check(
         unverified_shapes=unverified_shapes,
         adapter=adapter,
         fleet_ranks=fleet.ranks,
+        text_rank=fleet.text_rank,
     )
     parsed, total = _sizes(directory)
     if parsed <= _SMALL:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from adapters.checks.findings import Findings
+from adapters.checks.shapes import TEXT_NAMES_SINCE
 from adapters.errors import LoadFailedError, NotFoundError, QuarantinedError
-from adapters.model import Adapter, AdapterName, BaseModel, Tombstone, Version, dump
+from adapters.model import Adapter, AdapterName, BaseModel, Engine, Tombstone, Version, dump, release_of
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Reading
 from adapters.store.protocol.registry import Change
@@ -20,6 +21,8 @@ class FleetLimits:
     base: BaseModel
     ranks: tuple[int, ...]
     """Distinct maximum ranks of its engines, sorted."""
+    text_rank: int
+    """See `validate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,19 @@ def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None)
     if base is None:
         known = ", ".join(sorted(catalog.bases)) or "none"
         raise NotFoundError(f"There is no base model {chosen[:200]!r}. Known: {known}.")
-    ranks = tuple(sorted({engine.max_rank for engine in catalog.fleet(chosen)}))
+    fleet = catalog.fleet(chosen)
+    ranks = tuple(sorted({engine.max_rank for engine in fleet}))
     if not ranks:
         raise NotFoundError(
             f"No engine serves base model {chosen!r}, so the rank cannot be checked; register one first."
         )
-    return FleetLimits(base, ranks)
+    return FleetLimits(base, ranks, text_rank(fleet))
+
+
+def text_rank(fleet: Iterable[Engine]) -> int:
+    """See `validate`."""
+    since = release_of(TEXT_NAMES_SINCE)
+    return max((engine.max_rank for engine in fleet if engine.release >= since), default=0)
 
 
 def _base_of(catalog: Catalog, name: AdapterName) -> str | None:

@@ -155,6 +155,7 @@ class Registrar:
             created=self._now(),
             warnings=facts.warnings,
             unverified_shapes=facts.unverified_shapes,
+            min_vllm=facts.min_vllm,
         )
 
     async def check(self, name: AdapterName, base_model: str | None = None) -> None:

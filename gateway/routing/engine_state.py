@@ -341,7 +341,7 @@ class EngineState:
         """Its registration has changed."""
         self.engine = engine
         view = self.view
-        view.slots, view.max_rank = engine.slots, engine.max_rank
+        view.slots, view.max_rank, view.release = engine.slots, engine.max_rank, engine.release
         view.only = None if engine.loads else engine.holds
         self._label()
         self.credit.registered(engine.seats)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -135,10 +135,16 @@ def _answers(contestant: Contestant) -> bool:
 
 
 def florin(
-    upstream: str, directory: Path, settings: Mapping[str, str] = MappingProxyType({}), *, slots: int = 2
+    upstream: str,
+    directory: Path,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    *,
+    slots: int = 2,
+    program: Sequence[str] = (),
 ) -> Contestant:
     """`florin serve` with its defaults (embedded Valkey, SQLite ledger, one worker), except `settings`. A
-    tenant, its key and its adapter are registered by the admin API; one request has loaded the adapter."""
+    tenant, its key and its adapter are registered by the admin API; one request has loaded the adapter.
+    `program`: what starts `florin`; this Python's, if empty."""
     port, operator = free_port(), secrets.token_hex(16)
     chosen = {
         "FLORIN_STATE_DIR": str(directory / "state"),
@@ -148,7 +154,7 @@ def florin(
         **settings,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLORIN_")}
-    command = [str(Path(sys.executable).with_name("florin")), "serve"]
+    command = [*(program or (str(Path(sys.executable).with_name("florin")),)), "serve"]
     with cpu.on_core(GATEWAY_CORE), (directory / "florin.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=ROOT, env=inherited | chosen, stdout=log, stderr=subprocess.STDOUT

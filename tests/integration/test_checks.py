@@ -16,6 +16,7 @@ from tests.support.harness import OPERATOR_KEY
 from tests.support.lora import LLAMA, lora_config, lora_tensors, safetensors_bytes, with_value, write_adapter
 
 TEMPLATE = "{{ messages }}"
+QWEN = {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": LLAMA.config | {"head_dim": 4}}
 
 
 @pytest.fixture
@@ -80,6 +81,31 @@ async def test_different_chat_template_is_a_warning_kept_with_the_version(fleet,
     assert [w["code"] for w in answer.json()["warnings"]] == ["chat_template_differs"]
     shown = (await admin.get("adapters/acme/support")).json()["version_details"]
     assert [[w["code"] for w in v["warnings"]] for v in shown] == [[], ["chat_template_differs"]]
+
+
+async def test_an_adapter_of_the_language_model_alone_goes_where_its_modules_are_found(admin, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(QWEN))
+    adapter = write_adapter(
+        tmp_path / "adapter", config=lora_config(base_model_name_or_path="base", kinds=("up_proj",)),
+        tensors=lora_tensors(kinds=("up_proj",)),
+    )  # fmt: skip
+    await admin.post("tenants", json={"name": "acme"})
+    async with (
+        MockEngine(root=str(model), version="0.32.0") as old,
+        MockEngine(root=str(model), version="0.33.0") as new,
+    ):
+        body = {"base": "base", "gpu_type": "x", "slots": 2, "max_rank": 8}
+        assert (await admin.post("engines", json=body | {"name": "old", "url": old.url})).status_code == 201
+        refused = await add(admin, adapter)
+        assert [f["code"] for f in refused.json()["error"]["findings"]] == ["module_not_in_base"]
+        assert (await admin.post("engines", json=body | {"name": "new", "url": new.url})).status_code == 201
+        accepted = (await add(admin, adapter)).json()
+        assert [warning["code"] for warning in accepted["warnings"]] == ["text_names"]
+        decision = (await admin.get("explain/acme/support")).json()["decision"]
+        reasons = {candidate["engine"]: candidate["reason"] for candidate in decision["candidates"]}
+        assert (decision["engine"], reasons["old"]) == ("new", "needs vLLM 0.33 or later")
 
 
 async def test_adapter_check_agrees_with_the_gateway(fleet, gateway, admin, adapter):

@@ -40,6 +40,7 @@ def fleets(draw: st.DrawFn, *, calm: bool = False) -> FleetSnapshot:
                 min_replicas=least,
                 max_replicas=None if most is None else max(1, least, most),
                 pinned=draw(st.integers(0, 5)) == 0,
+                release=draw(st.sampled_from([(0, 0), (0, 0), (0, 33)])),
             )
         )
     engines = []
@@ -51,6 +52,7 @@ def fleets(draw: st.DrawFn, *, calm: bool = False) -> FleetSnapshot:
                 f"e{n}",
                 slots=slots,
                 max_rank=draw(st.sampled_from([16, 64])),
+                release=draw(st.sampled_from([(0, 32), (0, 33)])),
                 domain=draw(st.sampled_from(["h1", "h2", "h3"])),
                 labels={"region": draw(REGIONS)},
                 serves=calm or draw(st.integers(0, 5)) > 0,
@@ -135,6 +137,7 @@ def test_no_move_breaks_a_rule(fleet, most):
         assert engine.serves
         assert all(engine.labels[label] == value for label, value in version.requires.items())
         assert version.rank <= engine.max_rank
+        assert version.release <= engine.release
         assert here is None or here.state is SlotState.CACHED
         assert not any(p.state is SlotState.LOADING for p in engine.held.values())
         assert here is not None or engine.since_load * 1000 * LIMITS.stalled >= engine.load_ms
@@ -180,6 +183,7 @@ def test_plans_come_to_rest_where_every_rule_holds(fleet):
             e
             for e in fleet.engines
             if version.rank <= e.max_rank
+            and version.release <= e.release
             and all(e.labels[label] == value for label, value in version.requires.items())
         ]
         lacking = [e for e in able if version.name not in e.held and on_gpu(dict(e.held)) < e.slots]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adapters.model import release_of
 from adapters.placement.scheduling.view import Action, Ask, EngineView
 
 UNHEALTHY = "unhealthy"
@@ -32,6 +33,8 @@ def refusal(view: EngineView, ask: Ask, action: Action) -> str:
         return f"rank {ask.rank} exceeds its maximum of {view.max_rank}"
     if view.only is not None and (ask.document is None or ask.document.id not in view.only):
         return NOT_STARTED_WITH
+    if ask.document is not None and release_of(ask.document.min_vllm) > view.release:
+        return f"needs vLLM {ask.document.min_vllm} or later"
     if view.closed:
         return view.closed
     if view.slots < 1:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 
-from adapters.model import SlotState, Version, has_labels
+from adapters.model import Release, SlotState, Version, has_labels
 from adapters.placement.mirror import Mirror
 from adapters.placement.residency import Held
 from adapters.placement.scheduling.costs import STALL, EngineCosts
@@ -78,6 +78,8 @@ class EngineView:
     """Versions placed here. Live: whoever keeps the residency changes it."""
     only: Collection[str] | None = None
     """Ids of the only versions that it can hold; None: it can load any."""
+    release: Release = (0, 0)
+    """Its release of vLLM; (0, 0) if it is unknown, or another kind of engine."""
     labels: Mapping[str, str] = field(default_factory=dict)
     mirror: Mirror | None = None
     """What its memory holds, as far as this worker can know."""

@@ -132,6 +132,8 @@ class Adaptable:
     mapper: Any = None
     skipped: tuple[str, ...] = ()
     pooling: bool = False
+    language: str = ""
+    """Where the language model of a multimodal model is: `language_model`."""
 
 
 @dataclass(frozen=True)
@@ -213,9 +215,8 @@ def adaptable(model: Any) -> Adaptable:
         skipped=tuple(getattr(model, "lora_skip_prefixes", None) or ()),
         pooling=bool(is_pooling_model(model)),
     )
-    prefix = ""
     if supports_multimodal(model) and hasattr(model, "get_mm_mapping"):
-        (prefix,) = model.get_mm_mapping().language_model
+        (result.language,) = model.get_mm_mapping().language_model
     lora = LoRAConfig(max_lora_rank=8)
     supported = utils.get_supported_lora_modules(model)
     packed = utils.process_packed_modules_mapping(model)
@@ -223,7 +224,9 @@ def adaptable(model: Any) -> Adaptable:
     fused, gated = moe and model.is_3d_moe_weight, not (moe and model.is_non_gated_moe)
     seen: set[int] = set()
     for name, module in model.named_modules(remove_duplicate=False):
-        if not utils.is_supported_lora_module(name, module, supported) or not name.startswith(prefix):
+        if not utils.is_supported_lora_module(name, module, supported) or not name.startswith(
+            result.language
+        ):
             continue
         if not gated and name.endswith("mixer.gate"):
             continue

@@ -157,6 +157,7 @@ class Seen:
                 "mapper": _mapper(adaptable.mapper, built),
                 "skipped": list(adaptable.skipped),
                 "pooling": adaptable.pooling,
+                "language": adaptable.language.rstrip("."),
             }
 
     def row(self, kind: str) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class Against:
     base: BaseModel
     ranks: tuple[int, ...]
     """Highest ranks of the engines; empty if no gateway was asked."""
+    text_rank: int | None = None
+    """See `validate`."""
 
 
 class CheckedAdapter(Answer):
@@ -70,6 +72,7 @@ def check(
                 unverified_shapes=unverified_shapes,
                 adapter=str(path),
                 fleet_ranks=() if max_rank else against.ranks,
+                text_rank=against.text_rank,
             )
             facts = {"digest": f"sha256:{digest_of(directory)}", **asdict(checked)}
             del facts["warnings"]
@@ -109,7 +112,7 @@ def against(session: Session, base: str | None) -> Against:
             f"serves {', '.join(sorted(known)) or 'none'}."
         )
     model = BaseModel(entry.base_model, entry.aliases, entry.config, entry.chat_template)
-    return Against(model, entry.ranks)
+    return Against(model, entry.ranks, entry.text_rank)
 
 
 @contextmanager

@@ -85,6 +85,7 @@ def version_answer(
         created=version.created,
         retired=version.retired,
         unverified_shapes=version.unverified_shapes,
+        min_vllm=version.min_vllm,
         warnings=tuple(map(Finding.model_validate, version.warnings)),
         loaded=_loaded(places),
         **_operators(version, places) if operator else {},

@@ -237,6 +237,7 @@ class Version(Answer):
     retired: int | None = Field(description="Unix microseconds, UTC.")
     trusted: bool | None = Field(None, description="Released from quarantine. *Operators.*")
     unverified_shapes: bool
+    min_vllm: str = Field(description="Only engines of this vLLM and later get it; empty: all do.")
     warnings: tuple[Finding, ...]
     engine_name: str | None = Field(None, description="Its name on engines. *Operators.*")
     loaded: bool

@@ -12,6 +12,7 @@ from adapters import model
 from adapters.drivers import driver, driver_of
 from adapters.errors import NotFoundError
 from adapters.model import SlotState
+from adapters.registry.change_context import text_rank
 from gateway.api.admin_requests import Managed, Operator, listed
 from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.fleet.adapters.operations.canaries import figures
@@ -247,5 +248,6 @@ def _served(state: State, base: model.BaseModel, *, operator: bool) -> ServedBas
         base_model=base.name,
         aliases=base.aliases if operator else base.public_aliases,
         ranks=sorted({engine.max_rank for engine in fleet}),
+        text_rank=text_rank(fleet),
         **more,
     )

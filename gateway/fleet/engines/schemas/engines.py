@@ -256,4 +256,8 @@ class ServedBase(Answer):
         description="SHA-256 of its chat template; empty: it has none; null: unknown."
     )
     ranks: tuple[int, ...] = Field(description="The distinct maximum ranks of its engines.")
+    text_rank: int = Field(
+        description="The highest of those with vLLM 0.33 or later, which serves adapters of a multimodal "
+        "model's language model under their own names; 0: there are none."
+    )
     engines: tuple[str, ...] = Field((), description="Only operators see them.")

@@ -181,12 +181,13 @@ def test_files_that_are_missing():
 @pytest.mark.parametrize(
     ("engine", "word"),
     [
-        (replace(ENGINE, max_rank=4), "no engine of base takes more than 4"),
+        (replace(ENGINE, version="0.33.0", max_rank=4), "no engine of base takes more than 4"),
+        (replace(ENGINE, version="0.32.1"), "it needs vLLM 0.33 or later"),
         (None, "no engine serves its base"),
     ],
 )
 def test_an_adapter_that_no_engine_could_ever_hold(engine, word):
-    seen = found(view(engine=engine))
+    seen = found(view(engine=engine, versions=(replace(V1, min_vllm="0.33"),)))
     assert seen.pop("engines", None) is None or engine is None
     assert seen["adapter_unservable"][:2] == ("problem", "acme/a@v1")
     assert word in seen["adapter_unservable"][2]

@@ -113,6 +113,23 @@ def test_an_engine_that_loads_nothing_later_holds_what_it_was_started_with():
     assert refusal(other, Ask(""), Action.SERVE) == ""
 
 
+def test_an_engine_whose_vllm_ignores_some_of_its_weights_gets_no_load():
+    version = Version("acme/a", 1, "sha256:0", VERSION, "/a", "base", 8, 1, "/a", 0, min_vllm="0.33")
+    ask = Ask(VERSION, rank=8, document=version)
+    views = [
+        engine("a", release=(0, 32)),
+        engine("b", release=(0, 33)),
+        engine("c", release=(1, 0)),
+        engine("d"),
+    ]
+    assert [refusal(view, ask, Action.LOAD) for view in views] == [
+        needs := "needs vLLM 0.33 or later",
+        "",
+        "",
+        needs,
+    ]
+
+
 def test_no_more_replicas_than_allowed():
     crowded, free = engine("a", holds=True, in_flight=90), engine("b")
     capped = Ask(VERSION, rank=8, max_replicas=1)
