@@ -23,6 +23,7 @@ from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Ro
 
 MIB: Final = 1024 * 1024
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+POST: Final = frozenset({"POST"})
 _FORM: Final = 64 * 1024
 """Allowance for the form around an uploaded file."""
 
@@ -83,12 +84,13 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     reports = partial(AccessRule, methods=READING, queue=Queue.REPORTS)
     upload = BodyRule(settings.max_adapter_bytes + PACKING + _FORM, complexity=None)
     evaluation = BodyRule(2 * MOST_BYTES)  # JSON escapes quotes and line breaks
+    webhook = BodyRule(64 * 1024, complexity=None)
     fleet = BodyRule(16 * MIB, Complexity(values=1_000_000, containers=200_000, depth=64))  # 25,000 adapters
     return (
         AccessRule("/metrics", operator | {Role.METRICS}),
         AccessRule("/admin/v1/sign-in", None, BodyRule(0, complexity=None), methods=READING),
         AccessRule("/admin/v1/enrol", frozenset({Role.ENROLMENT}), BodyRule(64 * 1024)),
-        AccessRule(engines, host, methods=frozenset({"POST"}), rest=""),
+        AccessRule(engines, host, methods=POST, rest=""),
         AccessRule(engines, host, methods=READING, rest="/[^/]+"),
         AccessRule(engines, host, methods=frozenset({"PUT"}), rest="/[^/]+/(heartbeat|stopping)"),
         AccessRule("/admin/v1/artifacts", host, methods=READING),
@@ -97,16 +99,16 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/exchange-rates", books, methods=READING),
         AccessRule("/admin/v1/exchange-rates", staff),
         AccessRule(f"{adapters}/upload", managers, upload),
-        AccessRule(adapters, managers, methods=frozenset({"POST"}), rest=""),
+        AccessRule(adapters, managers, methods=POST, rest=""),
         ours(adapters, methods=READING, rest=f"({one_adapter}(/versions|/evaluations(/[^/]+)?)?)?"),
         ours(
             adapters,
             body=evaluation,
-            methods=frozenset({"POST"}),
+            methods=POST,
             rest=f"{one_adapter}/versions/[^/]+/evaluations",
         ),
         ours(adapters, methods=frozenset({"PUT"}), rest=f"{one_adapter}/(live|cost-centre)"),
-        ours(adapters, methods=frozenset({"POST"}), rest=f"{one_adapter}/(rollback|versions/[^/]+/retire)"),
+        ours(adapters, methods=POST, rest=f"{one_adapter}/(rollback|versions/[^/]+/retire)"),
         ours(adapters, methods=frozenset({"DELETE"}), rest=one_adapter),
         ours("/admin/v1/keys"),
         ours("/admin/v1/bases", methods=READING),
@@ -116,7 +118,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule(
             "/admin/v1/sign-in-links",
             CONSOLE_ROLES,
-            methods=frozenset({"POST"}),
+            methods=POST,
             rest="",
             queue=Queue.SELF_SERVICE,
         ),
@@ -131,6 +133,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         reports("/finance/v1/commitments", books),
         reports("/finance/v1/compare", books),
         reports("/finance/v1/credits", books, rest=""),
+        AccessRule("/finance/v1/credits/top-ups", None, webhook, methods=POST, rest=""),  # it is signed
         reports("/finance/v1/manual-lines", books),
         reports("/finance/v1/margin", books),
         reports("/finance/v1/energy", books),

@@ -101,10 +101,9 @@ async def _identified(issuer: People | HostTokens, exchange: Exchange, state: St
 async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Receive:
     """The `receive` for the route. Unless the route streams the body, it has been read and checked."""
     body = rule.body
-    if rule.roles is None:
-        return _counted(exchange, receive, body.limit)
     if body.complexity is None:
-        exchange.refuse_longer(body.limit)
+        if body.limit:
+            exchange.refuse_longer(body.limit)
         return _counted(exchange, receive, body.limit)
     if not (exchange.declares_body() or rule.queue is Queue.REPORTS):
         return receive

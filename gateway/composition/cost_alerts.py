@@ -23,7 +23,7 @@ from gateway.config import Settings
 from gateway.costs.forecasting.alerts import Alert, mark_delivered, undelivered
 from gateway.metering.ledger.ledger import Ledger
 from gateway.runtime.clock import Clock
-from gateway.runtime.standard_webhooks import signature
+from gateway.runtime.webhook_signatures import signature
 
 ROLE: Final = "cost-alerts"
 LOOK_SECONDS: Final = 15.0

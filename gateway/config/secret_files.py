@@ -19,7 +19,7 @@ from pydantic_settings import PydanticBaseSettingsSource, YamlConfigSettingsSour
 SECRETS: Final = frozenset(
     {
         *("redis_url", "ledger_url", "cache_secret", "oidc_client_secret"),
-        *("budget_webhook", "cost_webhook", "cost_webhook_secret"),
+        *("budget_webhook", "cost_webhook", "cost_webhook_secret", "top_up_secret"),
         *("events_secret", "audit_events_to", "audit_events_token", "usage_events_to", "usage_events_token"),
     }
 )

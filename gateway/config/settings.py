@@ -32,6 +32,7 @@ from gateway.config.secret_files import (
 )
 from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
+from gateway.config.top_ups import TopUpSettings
 from gateway.config.tracing import TracingSettings
 
 SECRET: Final = SECRETS | {"operator_key"}
@@ -55,6 +56,7 @@ class Settings(
     RequestSettings,
     ServerSettings,
     StorageSettings,
+    TopUpSettings,
     TracingSettings,
     BaseSettings,
 ):

@@ -140,6 +140,13 @@ CODES: dict[str, Code] = {
         "The API key or enrolment token has expired.",
         "Ask for a new one.",
     ),
+    "invalid_signature": Code(
+        401,
+        "authentication_error",
+        "A webhook is not signed with FLORIN_TOP_UP_SECRET as FLORIN_TOP_UP_SCHEME says, or is older than "
+        "five minutes.",
+        "Compare the secret with the provider's, and the clocks. A provider signs each retry anew.",
+    ),
     "invalid_token": Code(
         401,
         "authentication_error",

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from gateway.runtime.standard_webhooks import signature
+from gateway.runtime.webhook_signatures import signature
 
 POST_SECONDS: Final = 8.0
 """Shorter than the leader's lease."""

@@ -144,7 +144,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_month_cost": "Provisioned GPU cost at list price of the present UTC month so far, in `currency`.",
     "florin_month_cost_forecast": "The same at the month's end, as forecast: `expected`, and the `low` and "
     "`high` end of its 80 % interval.",
-    "florin_tenant_month_cost": "Cost of a tenant in the present UTC month so far, in `currency`.",
+    "florin_tenant_month_cost": "Cost of a tenant in the present UTC month so far, in `currency`; "
+    "`priced_by` is `rate_card` if it is what its rate card charges.",
     "florin_tenant_month_cost_forecast": "The same at the month's end, as expected.",
     "florin_cost_budget": "Budget for the cost of a tenant in the present UTC month; without a tenant, of "
     "the installation.",
@@ -176,8 +177,8 @@ LEDGER_METRICS: Final[dict[str, tuple[str, ...]]] = {
     "florin_scheduled_export_timestamp_seconds": (),
     "florin_month_cost": ("currency",),
     "florin_month_cost_forecast": ("bound", "currency"),
-    "florin_tenant_month_cost": ("tenant", "currency"),
-    "florin_tenant_month_cost_forecast": ("tenant", "currency"),
+    "florin_tenant_month_cost": ("tenant", "currency", "priced_by"),
+    "florin_tenant_month_cost_forecast": ("tenant", "currency", "priced_by"),
     "florin_cost_budget": ("tenant", "currency"),
     "florin_cost_budget_used_ratio": ("tenant",),
     "florin_cost_anomaly_ratio": ("kind", "subject"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import Period
-from gateway.costs.reconciliation.completeness import quarantined_in
+from gateway.costs.reconciliation.completeness import left_out
 from gateway.costs.rollups.rollup import roll
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
@@ -17,10 +17,29 @@ ROLL_SECONDS = 10.0
 """Longest roll-up before an answer; maintenance continues it."""
 
 
-def lacking(*, flushed: bool, rolled: bool = True) -> tuple[Lack, ...]:
-    """`flushed`: this worker's records are in the ledger. `rolled`: all engine-hours are summed up."""
-    unshipped: tuple[Lack, ...] = () if flushed else ("records_unshipped",)
-    return unshipped if rolled else (*unshipped, "hours_stale")
+async def lacking(
+    process: LedgerProcess,
+    within: Period | None,
+    *,
+    flushed: bool,
+    rolled: bool = True,
+    tenant: str | None = None,
+    request_id: str | None = None,
+) -> tuple[Lack, ...]:
+    """What figures about a period lack. `flushed`: this worker's records are in the ledger. `rolled`: all
+    engine-hours are summed up. `tenant`: whose key asks: it hears of no other's records. `request_id`: about
+    this request, with no period. Raises LedgerUnavailableError."""
+    fields = {"tenant": tenant, "request_id": request_id}
+    quarantined, set_aside = await process.run(
+        left_out, within, {name: value for name, value in fields.items() if value is not None}
+    )
+    holds: Mapping[Lack, bool] = {
+        "records_unshipped": not flushed,
+        "hours_stale": not rolled,
+        "hours_set_aside": set_aside,
+        "records_quarantined": quarantined,
+    }
+    return tuple(lack for lack, does_hold in holds.items() if does_hold)
 
 
 def completeness(state: State, lacks: Sequence[Lack], report: Mapping[str, Any] = {}) -> Json:
@@ -50,12 +69,18 @@ def completeness_headers(
     }
 
 
-async def refresh(state: State, process: LedgerProcess, within: Period | None = None) -> tuple[Lack, ...]:
-    """Ship this worker's records and roll up what is new. Return what figures then lack: all of it, if that
-    takes longer than its time, and records of the period `within` that are in quarantine. Raises
+async def refresh(state: State, process: LedgerProcess) -> tuple[bool, bool]:
+    """Ship this worker's records and roll up what is new. Return which of both was done in its time. Raises
     LedgerUnavailableError."""
     flushed = await state.meter.flush()
     rolled = await process.run(roll, state.clock.now(), patience=ROLL_SECONDS)
-    lacks = lacking(flushed=flushed, rolled=rolled.pending == 0)
-    quarantined = 0 if within is None else await process.run(quarantined_in, within)
-    return (*lacks, "records_quarantined") if quarantined else lacks
+    return flushed, rolled.pending == 0
+
+
+async def refreshed(
+    state: State, process: LedgerProcess, within: Period, tenant: str | None = None
+) -> tuple[Lack, ...]:
+    """`refresh`, and what figures about the period then lack. `tenant`: as for `lacking`. Raises
+    LedgerUnavailableError."""
+    flushed, rolled = await refresh(state, process)
+    return await lacking(process, within, flushed=flushed, rolled=rolled, tenant=tenant)

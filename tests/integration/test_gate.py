@@ -17,8 +17,8 @@ from gateway.tenants.directory import TENANT_ROLES, Role
 from tests.integration.uploading import Wire
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
-PUBLIC = {"/admin/v1/sign-in"}
-"""For who has no key yet."""
+PUBLIC = {"/admin/v1/sign-in", "/finance/v1/credits/top-ups"}
+"""For who has no key yet, and for what is signed instead."""
 OPEN = {"/healthz", "/readyz", "/openapi.json", *VLLMS_PATHS} | {
     f"/docs{file}" for file in ("", "/start.js", "/swagger-ui-bundle.js", "/swagger-ui.css")
 }
@@ -184,6 +184,8 @@ async def test_gate_and_routes_agree_on_roles(gateway: Gateway):
         for role in allowed(method, path):
             refused = await ask(gateway.app, method, path, keys[role], length=1 << 40)
             assert refused[:2] == (413, "body_too_large"), (method, path, role)
+    signed = await ask(gateway.app, "POST", "/finance/v1/credits/top-ups", "", length=1 << 40)
+    assert signed == (413, "body_too_large", 0)
 
 
 async def test_a_body_that_says_it_is_too_long_is_refused_at_once(

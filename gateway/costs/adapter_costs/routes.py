@@ -8,7 +8,7 @@ from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import From, Month, Tagged, To, period_of
 from gateway.costs.adapter_costs.adapter_report import adapter_report
 from gateway.costs.adapter_costs.schemas import AdapterCostReport
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 
 router = APIRouter(route_class=Tagged)
 
@@ -21,6 +21,6 @@ async def adapters(
     held."""
     now = state.clock.now()
     within = period_of(start, to, month, now)
-    lacks = await refresh(state, state.ledger_process, within)
+    lacks = await refreshed(state, state.ledger_process, within)
     report = await state.ledger_process.run(adapter_report, within, now=now)
     return AdapterCostReport.read(report | completeness(state, lacks, report))

@@ -15,7 +15,7 @@ from gateway.costs.commitments.schemas import Commitment, CommitmentReport, NewC
 from gateway.costs.periods import iso
 from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reconciliation.schemas.reconciliation import WithdrawnLine
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 from gateway.schemas.base import Listed
 
 router = APIRouter(prefix="/commitments", route_class=Tagged)
@@ -47,7 +47,7 @@ async def report(
     cost, and savings by spot."""
     now = state.clock.now()
     month_name = month_of(month or iso(now)[:7])
-    lacks = await refresh(state, state.ledger_process, whole_month(month_name))
+    lacks = await refreshed(state, state.ledger_process, whole_month(month_name))
     report = await state.ledger_process.run(commitment_report, month_name, now=now)
     return CommitmentReport.read(report | completeness(state, lacks, report))
 

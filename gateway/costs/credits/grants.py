@@ -16,6 +16,8 @@ from gateway.costs.periods import iso
 from gateway.units import Cents, decimal_text, total
 
 NONE = Cents(0)
+PRIORITY = 50
+"""The priority of a grant that names none."""
 _NEVER = "9"
 """After every month."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
 from gateway.api.finance_requests import Tagged, require_own_month
 from gateway.costs.credits import operations as prepaid
-from gateway.costs.credits.schemas import Balance, EndedGrant, Grant, NewGrant
+from gateway.costs.credits.schemas import Balance, EndedGrant, Grant, NewGrant, TopUp
 from gateway.costs.credits.store import list_grants
 from gateway.costs.periods import iso
 from gateway.errors import FlorinError
@@ -39,6 +39,18 @@ async def show(
     """List every grant, the oldest first, also used and expired ones."""
     grants = await asyncio.to_thread(list_grants, state.ledger, tenant)
     return Listed(data=tuple(Grant.read(grant.document()) for grant in grants))
+
+
+_EVENT = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+
+
+@router.post("/top-ups", openapi_extra={"requestBody": _EVENT})
+async def top_up(request: Request, state: StateDep) -> TopUp:
+    """For a payment provider's webhook: grants a tenant what it has paid. Needs no key, but a signature:
+    `FLORIN_TOP_UP_SECRET`. The same event grants once. A payment that cannot be granted gets an error, so
+    that the provider tries again, and raises an alert."""
+    grant = await prepaid.top_up(state, request.headers, await request.body())
+    return TopUp(grant=None if grant is None else grant.id)
 
 
 @router.get("/balance/{tenant}")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.costs.credits.grants import PRIORITY
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.options import Option
 
@@ -30,7 +31,10 @@ class NewGrant(StrictBody):
         None, description="Last month, with which what is left expires. Default: it does not expire."
     )
     priority: Annotated[int, Option()] = Field(
-        50, ge=0, le=100, description="The lowest is drawn first, then what expires first, then the oldest."
+        PRIORITY,
+        ge=0,
+        le=100,
+        description="The lowest is drawn first, then what expires first, then the oldest.",
     )
     reference: Annotated[str | None, Option(metavar="ID")] = Field(
         None,
@@ -59,6 +63,10 @@ class Grant(Answer):
     granted_at: str
     granted_by: str
     drawn: str = Field(description="By closed months.")
+
+
+class TopUp(Answer):
+    grant: int | None = Field(description="Its id; null: the event is about something else.")
 
 
 class Balance(Answer):

@@ -19,7 +19,7 @@ from gateway.costs.energy.schemas import (
     StatedPower,
 )
 from gateway.operations.authorization import actor_of
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 
 router = APIRouter(prefix="/energy", route_class=Tagged)
 
@@ -38,7 +38,7 @@ async def energy(
     this month. Divided like GPU time: the rows, `retry_waste` and unused time sum exactly to `whole`. Figures
     are null where no power or no grid is stated (`missing_power`, `missing_grid`)."""
     within = period_of(start, to, month, state.clock.now())
-    lacks = await refresh(state, state.ledger_process, within)
+    lacks = await refreshed(state, state.ledger_process, within)
     report = await state.ledger_process.run(energy_report, within, dimensions_of(by, DIMENSIONS))
     return EnergyReport.read(report | completeness(state, lacks, report))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from gateway.costs.allocation import Allocated
-from gateway.costs.closing.preview import settlement_now
+from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export import card_rows, chargeback
 from gateway.costs.export.card_rows import COLUMNS, costs, named, no_tokens, sku, unit_price
@@ -27,7 +27,6 @@ from gateway.costs.export.row_facts import object_text
 from gateway.costs.manual_lines.store import lines_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.selling.assignments import RateCards
-from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import SKUS, line_sku, price_id
 from gateway.costs.selling.invoices import in_force, read_invoices
@@ -67,18 +66,22 @@ def unlisted(_gpu_type: str, _region: str, _at: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Customer:
-    """Whose file it is, and by which cards it pays."""
+    """Whose file it is, and what it is charged: for a closed month, by the cards and rules of its closing."""
 
     tenant: str
     month: str
-    cards: RateCards
+    settled: MonthSettlement
     granularity: Granularity = "hourly"
 
     @classmethod
     def read(
         cls, connection: Connection, tenant: str, month: str, granularity: Granularity = "hourly"
     ) -> Customer:
-        return cls(tenant, month, read_cards(connection), granularity)
+        return cls(tenant, month, settlement_now(connection, month), granularity)
+
+    @property
+    def cards(self) -> RateCards:
+        return self.settled.cards
 
     @property
     def currency(self) -> str:
@@ -146,11 +149,13 @@ class Customer:
     def month_rows(self, connection: Connection, book: PriceBook) -> Iterator[Row]:
         """Resident adapters, free allowance and minimum, what corrections changed in these, manual lines,
         and prepaid credits that the month draws."""
+        statement = self.settled.settlement.statements.get(self.tenant)
+        if statement is None:
+            return
         yield from card_rows.of_lines(
             lines_of(connection, self.month).get(self.tenant, ()), self.tenant, self.month
         )
-        statements = settlement_now(connection, self.month, book=book).settlement.statements
-        if self.tenant in statements and (prepaid := statements[self.tenant].credits):
+        if prepaid := statement.credits:
             yield from card_rows.of_credits(prepaid.draws, self.tenant, self.month)
         charged = tenant_months(connection, book, self.month, self.cards, {self.tenant: 0}, {}).get(
             self.tenant

@@ -25,10 +25,11 @@ from gateway.costs.export.files import MissingPriceError, Order, export
 from gateway.costs.export.foreign import FOREIGN
 from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError, TooLargeError
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.statement.charge_rows import export_charges
 from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness_headers, refresh
+from gateway.operations.ledger_refresh import completeness_headers, refreshed
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
@@ -130,7 +131,8 @@ class _Download(Response):
 
     async def _make(self, path: Path, most: int) -> int:
         ledger_process = ledger_process_of(self._state, self._key)
-        lacks = await refresh(self._state, ledger_process)
+        month = whole_month(self._order.month)
+        lacks = await refreshed(self._state, ledger_process, month, self._key.own_tenant)
         await require_own_month(self._state, self._key, self._order.month)
         self.headers.update(completeness_headers(self._state, lacks))
         try:

@@ -7,7 +7,7 @@ pass that finds the same again raises nothing, and a receiver that gets one twic
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,17 +19,19 @@ from gateway.costs.forecasting.anomalies import Anomaly
 from gateway.costs.forecasting.budgets import ENOUGH_DAYS, Budget
 from gateway.costs.forecasting.daily_costs import months_of
 from gateway.costs.forecasting.forecast import HISTORY_DAYS, Forecast
-from gateway.costs.forecasting.look_ahead import NO_BUDGETS, LookAhead, anomaly_document, estimate
+from gateway.costs.forecasting.look_ahead import LookAhead, anomaly_document, estimate
 from gateway.costs.owner import Owner, has_predecessor
 from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_store import read_cards
+from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import cost_alerts as table
 from gateway.units import DAY, amount_text, decimal_text
 
 _NAMESPACE: Final = uuid.UUID("0f6bb7a1-6d2c-5a0e-9a57-3d1f4c1f6f10")
+_ABOUT_COST: Final = "Alerts about what you cost are left out: a rate card sets what you are charged."
 _CREDIT_THRESHOLDS: Final = (("cost.credits_low", 80), ("cost.credits_used_up", 100))
 """From which part on, in percent."""
 GIVEN_UP_AFTER: Final = 7 * DAY
@@ -42,14 +44,14 @@ class Alert:
     at: int
     kind: str
     """`cost.budget_warning`, `cost.budget_forecast`, `cost.budget_reached`, `cost.credits_low`,
-    `cost.credits_used_up`, `cost.anomaly` or `cost.engine_idle`."""
+    `cost.credits_used_up`, `cost.top_up_refused`, `cost.anomaly` or `cost.engine_idle`."""
     tenant: str
     document: dict[str, Any]
     delivered_at: int | None = None
 
     def json(self) -> dict[str, Any]:
         """What the webhook gets, and listings show."""
-        about = {"id": self.id, "type": self.kind, "at": iso(self.at), "tenant": self.tenant or None}
+        about = {"id": self.id, "type": self.kind, "raised_at": iso(self.at), "tenant": self.tenant or None}
         return {**about, "data": self.document}
 
 
@@ -77,6 +79,7 @@ def credit_alerts(settled: MonthSettlement, *, now: int) -> Iterator[Alert]:
         document = {
             "month": settled.month,
             "currency": settled.currency,
+            "priced_by": "rate_card" if statement.card else "cost",
             "available": decimal_text(available, 2),
             "drawn": decimal_text(prepaid.drawn_cents, 2),
         }
@@ -86,8 +89,18 @@ def credit_alerts(settled: MonthSettlement, *, now: int) -> Iterator[Alert]:
                 yield Alert(_id(kind, tenant, settled.month, available), now, kind, tenant, document)
 
 
-def raise_alerts(connection: Connection, alerts: Iterable[Alert]) -> None:
-    """In a write transaction: store those that are new."""
+def top_up_refused(ledger: Ledger, subject: str, details: Mapping[str, Any], *, now: int, actor: str) -> None:
+    """Raise an alert, and note in the audit log, that a payment could not be granted as credits, and why
+    (`reason`): once, however often the provider tries. Raises LedgerUnavailableError."""
+    kind = "cost.top_up_refused"
+    alert = Alert(_id(kind, subject, details["reason"]), now, kind, "", dict(details))
+    with ledger.write() as connection:
+        if raise_alerts(connection, [alert]):
+            record(connection, actor, "credit.refuse", subject, alert.document, now)
+
+
+def raise_alerts(connection: Connection, alerts: Iterable[Alert]) -> int:
+    """In a write transaction: store those that are new. Returns how many."""
     rows = [
         {
             "id": alert.id, "at": alert.at, "kind": alert.kind, "tenant": alert.tenant,
@@ -95,8 +108,10 @@ def raise_alerts(connection: Connection, alerts: Iterable[Alert]) -> None:
         }
         for alert in alerts
     ]  # fmt: skip  # a row
-    if rows:
-        connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+    if not rows:
+        return 0
+    put = insert(connection, table).on_conflict_do_nothing()
+    return connection.execute(put, rows, execution_options={"preserve_rowcount": True}).rowcount
 
 
 def list_alerts(ledger: Ledger, *, tenants: Sequence[str] = (), limit: int = 100) -> list[dict[str, Any]]:
@@ -114,20 +129,23 @@ def _listed(alert: Alert) -> dict[str, Any]:
 def own_alerts(
     ledger: Ledger, owner: Owner, *, tenants: Sequence[str] = (), limit: int = 100
 ) -> dict[str, Any]:
-    """As `list_alerts`, what the owner's key may see: no alert that rests on days for which it is charged by
-    a rate card, or on those of an earlier tenant of its name. Raises LedgerUnavailableError."""
+    """As `list_alerts`, what the owner's key may see: no alert about the cost that rests on days for which it
+    is charged by a rate card, and none about days of an earlier tenant of its name. Raises
+    LedgerUnavailableError."""
     where = [table.c.tenant == tenant for tenant in {owner.tenant, *tenants}]
     query = select(table).where(*where, table.c.at >= owner.since).order_by(table.c.at.desc(), table.c.id)
     with ledger.read() as connection:
         cards, reused = read_cards(connection), has_predecessor(connection, owner)
         alerts = [_alert(row) for row in connection.execute(query).mappings()]
-    by_cost = [alert for alert in alerts if not _by_card(cards, owner, alert)]
-    shown = [alert for alert in by_cost if not reused or _basis(alert).start >= owner.since]
-    left_out = {"note": NO_BUDGETS} if len(by_cost) < len(alerts) else {}
+    charged = [alert for alert in alerts if not _tells_cost(cards, owner, alert)]
+    shown = [alert for alert in charged if not reused or _basis(alert).start >= owner.since]
+    left_out = {"note": _ABOUT_COST} if len(charged) < len(alerts) else {}
     return {"data": [_listed(alert) for alert in shown[:limit]], **left_out}
 
 
-def _by_card(cards: RateCards, owner: Owner, alert: Alert) -> bool:
+def _tells_cost(cards: RateCards, owner: Owner, alert: Alert) -> bool:
+    if alert.document.get("priced_by") == "rate_card":
+        return False
     return any(cards.card(owner.tenant, name) is not None for name in months_of(_basis(alert)))
 
 
@@ -175,6 +193,7 @@ def _of_budget(look: LookAhead, budget: Budget, forecast: Forecast) -> dict[str,
     return {
         "month": look.month,
         "currency": look.daily.currency,
+        "priced_by": look.priced_by(budget.tenant) if budget.tenant else "cost",
         "budget": budget.document()["amount"],
         "warn_percent": budget.warn_percent,
         "so_far": amount_text(forecast.so_far),

@@ -51,6 +51,8 @@ class Anomaly:
     """The median day's cost; None for an engine."""
     ratio: Fraction
     """Cost by habit; of an engine: idle by provisioned time."""
+    by_card: bool = False
+    """Whether cost and habit are what the tenant is charged by its rate card."""
 
 
 def spikes(

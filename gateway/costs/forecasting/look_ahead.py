@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, func, select
 
 from gateway.costs.cost_lines import effective, read_lines
 from gateway.costs.forecasting.anomalies import HABIT_DAYS, Anomaly, Bounds, idlers, spikes
 from gateway.costs.forecasting.budgets import Budget, read_budgets, status, used_percent
-from gateway.costs.forecasting.daily_costs import DailyCosts, read_daily_costs
+from gateway.costs.forecasting.daily_costs import DailyCosts, StandingCards, read_daily_costs
 from gateway.costs.forecasting.forecast import HISTORY_DAYS, Confidence, Forecast, forecast
 from gateway.costs.owner import Owner
 from gateway.costs.periods import Period, PeriodError, instant, iso, month_of
@@ -27,8 +27,8 @@ from gateway.metering.ledger.schema import engine_hours
 from gateway.units import CENT, DAY, NOTHING, Amount, amount_text, decimal_of, decimal_text
 
 _UNUSED_OF_AN_ENGINE = ("idle", "startup")
-NO_BUDGETS = "Budgets and alerts are about the cost; a rate card sets what you are charged."
-"""Why a tenant with a rate card sees neither: its share of a budget would tell the cost."""
+PricedBy = Literal["cost", "rate_card"]
+"""In which terms amounts about a tenant are: what it costs, or what it is charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,10 @@ class LookAhead:
     tenants: Mapping[str, Forecast]
     budgets: Mapping[str, Budget]
     """By tenant; "" is the whole installation's."""
-    by_card: bool = False
-    """Whether its reader is charged by a rate card in this month."""
+    standing: StandingCards
+
+    def priced_by(self, tenant: str) -> PricedBy:
+        return "cost" if self.standing.card(tenant) is None else "rate_card"
 
     def of(self, tenant: str) -> Forecast:
         """The tenant's forecast, or the whole installation's for ""."""
@@ -73,11 +75,11 @@ def look_ahead(
     read = Period(max(0, min(period.start, today - HISTORY_DAYS * DAY)), period.end)
     if today == period.end:  # nothing is to come, so no history is needed
         read = period
-    daily = read_daily_costs(connection, read, tenants=tenants, owner=owner)
+    standing = StandingCards(read_cards(connection), name)
+    daily = read_daily_costs(connection, read, standing, tenants=tenants, owner=owner)
     if as_of is not None:
         daily.forget(today)
-    by_card = owner is not None and read_cards(connection).card(owner.tenant, name) is not None
-    budgets = {} if by_card else read_budgets(connection, name)
+    budgets = read_budgets(connection, name)
     if owner is not None:
         budgets = {tenant: known for tenant, known in budgets.items() if known.recorded_at >= owner.since}
     shown = {t for t, days in daily.tenants.items() if any(period.start <= d < period.end for d in days)}
@@ -92,7 +94,7 @@ def look_ahead(
         everything=forecast(daily.everything, period, today, confidence),
         tenants={t: forecast(daily.tenants.get(t, {}), period, today, confidence) for t in sorted(shown)},
         budgets=budgets,
-        by_card=by_card,
+        standing=standing,
     )
 
 
@@ -102,21 +104,28 @@ def find_anomalies(connection: Connection, *, now: int, bounds: Bounds = Bounds(
     # Twice the habit: an unbroken run of odd days is followed back.
     period = Period(max(0, today - 2 * HABIT_DAYS * DAY), today + DAY)
     book = PriceBook(read_prices(connection))
+    standing = StandingCards(read_cards(connection), iso(now)[:7])
     everything: Counter[int] = Counter()
     adapters: defaultdict[str, Counter[int]] = defaultdict(Counter)
     tenants: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for line in read_lines(connection, book, period, ("day", "tenant", "adapter")):
-        day, tenant, adapter = line.keys
-        start, cost = _start(day), line.cost or 0
-        everything[start] += cost
-        if tenant and line.bucket in {"usage", "retry_waste"}:
-            tenants[tenant][start] += cost
+    for line in read_lines(connection, book, period, ("day", "tenant", "adapter", "base_model")):
+        day, tenant, adapter, base_model = line.keys
+        start = _start(day)
+        everything[start] += line.cost or 0
+        at_cost = line.bucket == "retry_waste" and standing.card(tenant) is None
+        if tenant and (line.bucket == "usage" or at_cost):
+            charge = standing.charge(line, tenant, adapter, base_model)
+            tenants[tenant][start] += charge
             if adapter:
-                adapters[adapter][start] += cost
+                adapters[adapter][start] += charge
     anomalies = [
         *spikes("tenant", tenants, everything, today, bounds),
         *spikes("adapter", adapters, everything, today, bounds),
         *idlers(_engines(connection, book, period), today, bounds),
+    ]
+    anomalies = [
+        replace(anomaly, by_card=bool(anomaly.tenant) and standing.card(anomaly.tenant) is not None)
+        for anomaly in anomalies
     ]
     return sorted(anomalies, key=lambda a: (-a.cost, a.kind, a.subject))
 
@@ -147,9 +156,8 @@ def forecast_report(
         "confidence_percent": confidence,
         "policy": look.daily.policies.get(name, "none"),
         "missing_prices": look.daily.missing_prices,
-        **({} if tenants else {"whole": {**_figures(look.everything), **_against(look, "")}}),
+        **({} if tenants else {"installation": {**_figures(look.everything), **_against(look, "")}}),
         "rows": [{"tenant": t, **_figures(f), **_against(look, t)} for t, f in look.tenants.items()],
-        **({} if owner is None else _priced_by(look)),
     }
 
 
@@ -169,13 +177,7 @@ def budget_report(
             {**budget.document(), **_figures(look.of(tenant)), **_against(look, tenant)}
             for tenant, budget in look.budgets.items()
         ],
-        **({} if owner is None else _priced_by(look)),
     }
-
-
-def _priced_by(look: LookAhead) -> dict[str, Any]:
-    priced = {"priced_by": "rate_card" if look.by_card else "cost"}
-    return {**priced, "note": NO_BUDGETS} if look.by_card else priced
 
 
 def anomaly_report(ledger: Ledger, *, now: int, bounds: Bounds) -> dict[str, Any]:
@@ -200,6 +202,7 @@ def anomaly_document(anomaly: Anomaly) -> dict[str, Any]:
         "tenant": anomaly.tenant or None,
         "day": iso(anomaly.day)[:10],
         "since": iso(anomaly.since)[:10],
+        "priced_by": "rate_card" if anomaly.by_card else "cost",
         "cost": amount_text(anomaly.cost),
         "habit": None if anomaly.habit is None else amount_text(anomaly.habit),
         "ratio": decimal_of(anomaly.ratio, 4),
@@ -224,10 +227,12 @@ def _figures(outlook: Forecast) -> dict[str, Any]:
 
 def _against(look: LookAhead, tenant: str) -> dict[str, Any]:
     budget = look.budgets.get(tenant)
+    priced_by = look.priced_by(tenant) if tenant else "cost"
     if budget is None:
-        return {"budget": None, "status": None, "used_percent": None}
+        return {"priced_by": priced_by, "budget": None, "status": None, "used_percent": None}
     outlook = look.of(tenant)
     return {
+        "priced_by": priced_by,
         "budget": budget.document()["amount"],
         "status": status(budget, outlook),
         "used_percent": used_percent(budget, outlook),

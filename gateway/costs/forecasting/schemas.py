@@ -8,9 +8,17 @@ from pydantic import Field
 
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.finance import Complete, Money, PriceSeries
+from gateway.units import percent, shown, shown_money
 
 Method = Literal["weekday", "daily", "none", "actual"]
 BudgetStatus = Literal["within", "warning", "forecast_over", "reached"]
+PricedBy = Annotated[
+    Literal["cost", "rate_card"],
+    Field(
+        description="In which terms amounts are: `cost`, or what the tenant's `rate_card` charges, before "
+        "allowance, tiers, discounts and minimum."
+    ),
+]
 
 
 class NewBudget(StrictBody):
@@ -36,8 +44,9 @@ class NewBudget(StrictBody):
 
 
 class Estimate(Answer):
-    """A month's cost so far, and at its end."""
+    """A month's cost or charge so far, and at its end."""
 
+    priced_by: PricedBy
     so_far: Money
     expected: Money | None = Field(description="At the month's end; null: too little is known.")
     low: Money | None
@@ -67,12 +76,10 @@ class Forecast(Complete):
     confidence_percent: int
     policy: str = Field(description="How unused time is shared; `none`: tenants' costs exclude it.")
     missing_prices: tuple[PriceSeries | str, ...]
-    whole: Estimate | None = Field(
-        None, description="Of the installation; left out if only tenants are asked for."
+    installation: Estimate | None = Field(
+        None, description="What everything costs; left out if only tenants are asked for."
     )
     rows: tuple[TenantEstimate, ...]
-    priced_by: Literal["cost", "rate_card"] | None = Field(None, description="For tenants.")
-    note: str | None = Field(None, description="For tenants: why a budget is not shown.")
 
 
 class Anomaly(Answer):
@@ -81,6 +88,7 @@ class Anomaly(Answer):
     tenant: str | None
     day: str
     since: str
+    priced_by: PricedBy
     cost: Money
     habit: Money | None = Field(description="The median of the two weeks before.")
     ratio: str = Field(description="Cost by habit, or of an engine the idle part.")
@@ -99,10 +107,37 @@ class Alert(Answer):
 
     id: str
     type: str
-    at: str
+    raised_at: str
     tenant: str | None
-    data: dict[str, Any] = Field(description="The budget or the anomaly that it is about.")
+    data: dict[str, Any] = Field(description="The budget, credits, payment or anomaly that it is about.")
     delivered_at: str | None = Field(description="null until the webhook has accepted it.")
+
+    @property
+    def about(self) -> str:
+        """For people."""
+        data, currency = self.data, self.data["currency"]
+
+        def money(name: str) -> str:
+            return shown_money(data[name], currency)
+
+        if "event" in data:
+            payment = f"payment {data['event']} of {data['amount']} {currency} for {data['tenant']}"
+            return f"{payment} is not granted: {data['reason']}"
+        if "available" in data:
+            return f"{data['month']}: {money('drawn')} of {money('available')} {currency} of credits drawn"
+        if "budget" in data:
+            end = "" if data["expected"] is None else f", {money('expected')} expected"
+            used = "charged" if data.get("priced_by") == "rate_card" else "used"
+            return f"{data['month']}: {money('so_far')} of {money('budget')} {currency} {used}{end}"
+        excess = excess_text(data["kind"], data["ratio"], data.get("priced_by", "cost"))
+        return f"{data['kind']} {data['subject']}: {money('cost')} {currency} on {data['day']}, {excess}"
+
+
+def excess_text(kind: str, ratio: str, priced_by: str) -> str:
+    """How far an anomaly is beyond what is usual, for people."""
+    if kind == "engine":
+        return f"{percent(ratio)} idle"
+    return f"{shown(ratio, 1)} times" + (", by rate card" if priced_by == "rate_card" else "")
 
 
 class Alerts(Answer):
@@ -138,5 +173,3 @@ class Budgets(Complete):
     as_of: str
     missing_prices: tuple[PriceSeries | str, ...]
     data: tuple[BudgetState, ...]
-    priced_by: Literal["cost", "rate_card"] | None = Field(None, description="For tenants.")
-    note: str | None = Field(None, description="For tenants: why none is shown.")

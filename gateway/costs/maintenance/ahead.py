@@ -47,9 +47,11 @@ def _series(look: LookAhead, anomalies: list[Anomaly]) -> dict[str, Any]:
     # The most expensive first, so that the cap on labels cuts off the cheap ones.
     tenants = sorted(look.tenants, key=lambda t: (-look.tenants[t].so_far, t))[:LABEL_CAP]
     return {
-        "florin_tenant_month_cost": (((t, currency), look.tenants[t].so_far / FEMTO) for t in tenants),
+        "florin_tenant_month_cost": (
+            ((t, currency, look.priced_by(t)), look.tenants[t].so_far / FEMTO) for t in tenants
+        ),
         "florin_tenant_month_cost_forecast": (
-            ((t, currency), expected / FEMTO)
+            ((t, currency, look.priced_by(t)), expected / FEMTO)
             for t in tenants
             if (expected := look.tenants[t].expected) is not None
         ),

@@ -12,7 +12,7 @@ from gateway.costs.margins.margin import month_margin
 from gateway.costs.margins.schemas import MarginReport
 from gateway.costs.periods import iso
 from gateway.costs.periods import month_of as whole_month
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 
 router = APIRouter(route_class=Tagged)
 
@@ -30,6 +30,6 @@ async def margin(
     """Price less cost of each tenant in a month, as exact decimals; the total also includes what no tenant is
     charged. Without a rate card, the price is the cost. Role finance or operator."""
     month_name = month_of(month or iso(state.clock.now())[:7])
-    lacks = await refresh(state, state.ledger_process, whole_month(month_name))
+    lacks = await refreshed(state, state.ledger_process, whole_month(month_name))
     report = await state.ledger_process.run(month_margin, month_name, by_adapter=by == "adapter")
     return MarginReport.read(report | completeness(state, lacks, report))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, and_, case, func, select
 
 from gateway.costs.periods import LAST_HOUR, Period, month_of
@@ -33,10 +35,13 @@ def completeness(connection: Connection, month: str, within: Period) -> dict[str
     }
 
 
-def quarantined_in(ledger: Ledger, period: Period) -> int:
-    """Records of the period that no one has dismissed. Raises LedgerUnavailableError."""
+def left_out(ledger: Ledger, period: Period | None, fields: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether records that no one has dismissed are in quarantine, and whether engine-hours are set aside.
+    `period`: in which; None: whenever, and only records are looked for. `fields`: what the records have.
+    Raises LedgerUnavailableError."""
     with ledger.read() as connection:
-        return sum(_quarantined(connection, period).values())
+        quarantined = bool(_quarantined(connection, period, fields))
+        return quarantined, period is not None and bool(read_set_aside(connection, period, limit=1))
 
 
 def _pending(connection: Connection, within: Period) -> int:
@@ -46,17 +51,19 @@ def _pending(connection: Connection, within: Period) -> int:
     return int(connection.execute(query).scalar() or 0)
 
 
-def _quarantined(connection: Connection, period: Period) -> dict[str, int]:
+def _quarantined(
+    connection: Connection, period: Period | None, fields: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, int]:
     """Records of a period that no one has dismissed, by reason. One with an impossible time counts where it
     arrived."""
     c = quarantine.c
-    time = case((c.ended.between(0, LAST_HOUR), c.ended), else_=c.recorded_at)
-    query = (
-        select(c.reason, func.count())
-        .where(time >= period.start, time < period.end, c.dismissed_at.is_(None))
-        .group_by(c.reason)
-        .order_by(c.reason)
-    )
+    # As they are written there; within a text, quotes are escaped.
+    parts = [orjson.dumps({name: value}).decode()[1:-1] for name, value in fields.items()]
+    where = [c.dismissed_at.is_(None), *(c.content.contains(part, autoescape=True) for part in parts)]
+    if period is not None:
+        time = case((c.ended.between(0, LAST_HOUR), c.ended), else_=c.recorded_at)
+        where += [time >= period.start, time < period.end]
+    query = select(c.reason, func.count()).where(*where).group_by(c.reason).order_by(c.reason)
     return {name: int(count) for name, count in connection.execute(query)}
 
 

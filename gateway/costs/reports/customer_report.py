@@ -99,11 +99,13 @@ def _report(
     return {**report, "complete": rolled.pending == 0}
 
 
-def read_charged(connection: Connection, question: Question, owner: Owner) -> dict[str, Any]:
-    """`read_report` for the tenant."""
+def read_charged(
+    connection: Connection, question: Question, owner: Owner, cards: RateCards | None = None
+) -> dict[str, Any]:
+    """`read_report` for the tenant. `cards`: other than those that it has."""
     question = _begun(connection, question, owner)
     report = read_report(connection, question)
-    cards = read_cards(connection)
+    cards = read_cards(connection) if cards is None else cards
     if _has_card(cards, owner.tenant, question):
         return _priced(connection, cards, owner.tenant, question, report)
     return report | {"priced_by": "cost"}

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from gateway.costs.periods import iso
 from gateway.costs.statement.division import Division
 from gateway.costs.statement.items import Item
 from gateway.costs.statement.statement_figures import Statement
 
+COMPLETE: Final[Mapping[str, Any]] = MappingProxyType({"complete": True, "reasons": []})
+
 
 def document(
-    statement: Statement, *, issuer: str, now: int, labels: Mapping[str, str], complete: bool
+    statement: Statement,
+    *,
+    issuer: str,
+    now: int,
+    labels: Mapping[str, str],
+    completeness: Mapping[str, Any] = COMPLETE,
 ) -> dict[str, Any]:
     """Amounts are in hundredths of the currency; `exact` ones of a rate card are decimals. `now`: date of a
-    preliminary statement. `labels`: of keys. `complete`: whether the ledger has all usage so far."""
+    preliminary statement. `labels`: of keys. `completeness`: what a preliminary one says of what it lacks."""
     closed, invoice = statement.period_hash, statement.invoice
     tax = statement.tax_cents
     return {
@@ -26,7 +34,7 @@ def document(
         "from": iso(statement.period.start),
         "to": iso(statement.period.end),
         "state": "final" if closed else "preliminary",
-        "complete": complete or closed is not None,
+        **(COMPLETE if closed else completeness),
         "dated": iso(closed.closed_at if closed else now),
         "currency": statement.currency or None,
         "converted_from": None if statement.converted is None else statement.converted.document(),

@@ -95,7 +95,7 @@ def _documents(connection: Connection, new: Invoice, issuer: str) -> tuple[Invoi
     new = replace(new, amount_cents=statement.cents)
     issued = replace(statement, invoice=new)
     return new, {
-        form: _text(kind.render(issued, issuer=issuer, now=new.recorded_at, labels={}, complete=True))
+        form: _text(kind.render(issued, issuer=issuer, now=new.recorded_at, labels={}))
         for form, kind in _AS.items()
     }
 

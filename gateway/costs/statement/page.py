@@ -17,7 +17,7 @@ from gateway.costs.export.writers import write_csv
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots, table
 from gateway.costs.statement.division import DIMENSION_NAMES
-from gateway.costs.statement.document import document
+from gateway.costs.statement.document import COMPLETE, document
 from gateway.costs.statement.items import Item, at_list_prices
 from gateway.costs.statement.statement_figures import Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
@@ -55,15 +55,22 @@ Form = TypeVar("Form")
 
 
 def render(
-    statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS, complete: bool = True
+    statement: Statement,
+    *,
+    issuer: str,
+    now: int,
+    labels: Labels = _NO_LABELS,
+    completeness: Mapping[str, Any] = COMPLETE,
 ) -> str:
     series = plots.top(statement.days)
     colours = {entry.name: entry.colour for entry in series}
+    lacks = [] if statement.period_hash else reasons(completeness)
     first, last = iso(statement.period.start)[:10], iso(statement.period.end - 1)[:10]
     return template("statement.html.j2").render(
         s=statement,
         issuer=issuer,
-        complete=complete,
+        lacks=lacks,
+        so_far=" so far" if lacks else "",
         title=f"{_MONTHS[int(statement.month[5:]) - 1]} {statement.month[:4]}",
         first=first,
         last=last,
@@ -86,11 +93,24 @@ def render(
     )
 
 
+def reasons(completeness: Mapping[str, Any]) -> list[str]:
+    """Why figures are incomplete, in sentences."""
+    return [
+        completeness["missing"] if reason["code"] == "ledgers_differ" else reason["message"]
+        for reason in completeness["reasons"]
+    ]
+
+
 def _table(
-    statement: Statement, *, issuer: str, now: int, labels: Labels = _NO_LABELS, complete: bool = True
+    statement: Statement,
+    *,
+    issuer: str,
+    now: int,
+    labels: Labels = _NO_LABELS,
+    completeness: Mapping[str, Any] = COMPLETE,
 ) -> bytes:
     """As CSV: see `table`."""
-    content = document(statement, issuer=issuer, now=now, labels=labels, complete=complete)
+    content = document(statement, issuer=issuer, now=now, labels=labels, completeness=completeness)
     return as_csv(content).encode()
 
 
@@ -115,19 +135,21 @@ class StatementIn(Generic[Form]):
         *,
         issuer: str,
         labels: Labels = _NO_LABELS,
-        complete: bool = True,
+        completeness: Mapping[str, Any] = COMPLETE,
         **question: Unpack[Question],
     ) -> Form | None:
         """If the tenant has nothing in that month: an empty statement if it is `known`, else None. `now`: the
-        date of a preliminary one. `complete`: whether the ledger has all usage so far. For the others, see
-        `read_statement`.
+        date of a preliminary one. `completeness`: what a preliminary one says of what it lacks. For the
+        others, see `read_statement`.
 
         Raises PeriodError, MissingPriceError, ExchangeRateError, LedgerUnavailableError."""
         with ledger.read() as connection:
             statement = read_statement(connection, tenant, month, **question)
         if statement is None:
             return None
-        return self.render(statement, issuer=issuer, now=question["now"], labels=labels, complete=complete)
+        return self.render(
+            statement, issuer=issuer, now=question["now"], labels=labels, completeness=completeness
+        )
 
 
 statement_page = StatementIn(render)

@@ -10,12 +10,13 @@ from fastapi.responses import Response
 from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance_requests import Tagged, ledger_process_of, missing_price, month_of, require_own_month
 from gateway.costs.export.files import MissingPriceError
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.statement.issuing import Form, UnknownNumberError, show
 from gateway.costs.statement.schemas import CreditNote, Statement
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 from gateway.operations.state import State
 
 _MEDIA: dict[Form, str] = {"html": "text/html", "json": "application/json", "csv": "text/csv"}
@@ -77,7 +78,7 @@ async def statement(
             "invalid_value", f"by: {by[:40]!r} is not one of {', '.join(DIMENSIONS)}.", param="by"
         )
     process = ledger_process_of(state, key)
-    lacks = await refresh(state, process)
+    lacks = await refreshed(state, process, whole_month(month), tenant)
     await require_own_month(state, key, month)
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
@@ -89,7 +90,7 @@ async def statement(
             number=number,
             issuer=state.settings.issuer,
             now=now,
-            complete=completeness(state, lacks)["complete"],
+            completeness=completeness(state, lacks),
             known=known,
             currency=currency,
             for_tenant=key.own_tenant is not None,

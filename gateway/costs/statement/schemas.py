@@ -9,7 +9,7 @@ from pydantic import Field
 from gateway.costs.closing.documents import Charges, Credits, ManualCharge
 from gateway.costs.selling.schemas import Invoice
 from gateway.schemas.base import Answer
-from gateway.schemas.finance import End, Start
+from gateway.schemas.finance import Complete, End, Start
 
 
 class StatementItem(Answer):
@@ -51,7 +51,7 @@ class ConvertedFrom(Answer):
     source: str
 
 
-class Statement(Answer):
+class Statement(Complete):
     statement: str = Field(description="`2026-11/acme`")
     issuer: str
     tenant: str
@@ -59,7 +59,6 @@ class Statement(Answer):
     start: Start
     to: End
     state: Literal["final", "preliminary"]
-    complete: bool = Field(description="false: records are still arriving in the ledger.")
     dated: str
     currency: str | None
     converted_from: ConvertedFrom | None

@@ -33,7 +33,8 @@ def constants(document: Mapping[str, Any]) -> Row:
     """`total`: of the statement, with tax, on each line."""
     invoice = document["invoice"]
     return {
-        **{name: document[name] for name in ("statement", "state", "currency")},
+        **{name: document[name] for name in ("statement", "currency")},
+        "state": document["state"] if document.get("complete", True) else "incomplete",
         "invoice": None if invoice is None else invoice["number"],
         "total": Fixed(document["total_cents"], 2),
     }

@@ -102,6 +102,7 @@ ACTIONS: dict[str, str] = {
     "rate_card.assign": "A rate card was assigned to a tenant, or to all without one of their own.",
     "invoice.add": "A statement was issued as an invoice, or corrected by another or a credit note.",
     "credit.grant": "Prepaid credits were granted to a tenant.",
+    "credit.refuse": "A payment that a webhook announced could not be granted as credits: see the details.",
     "credit.end": "The last month of prepaid credits was set.",
     "manual_line.add": "A fee, a charge, a credit or a refund was added to statements, or a fee was ended.",
     "manual_line.approve": "A second person approved a manual line.",

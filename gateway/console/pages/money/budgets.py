@@ -14,7 +14,6 @@ from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
 from gateway.costs.closing.schemas import Month
 from gateway.costs.forecasting.schemas import (
-    Alert,
     Alerts,
     Anomalies,
     Anomaly,
@@ -49,6 +48,7 @@ async def budgets(visit: Visit) -> Response:
         Column("budget", "Budget", lambda r: r.budget, "money"),
         Column("used_percent", "Used %", lambda r: r.used_percent, "money"),
         Column("status", "Status", _status, "badge"),
+        Column("priced_by", "Terms", _terms, help="Cost, or what the tenant's rate card charges."),
     ]
     table = visit.table(columns, forecast.rows, sort="-expected")
     if file := visit.export(table, f"budgets-{month}"):
@@ -61,16 +61,20 @@ async def budgets(visit: Visit) -> Response:
         forecast=forecast,
         currency=currency,
         table=table,
-        alerts=[(alert, _about_alert(alert)) for alert in alerts.data],
+        alerts=alerts.data,
         anomalies=[_about(anomaly) for anomaly in anomalies.data] if anomalies else [],
-        whole=forecast.whole,
-        share=_share(forecast.whole),
+        installation=forecast.installation,
+        share=_share(forecast.installation),
     )
 
 
 def _expected(row: Estimate) -> Cell:
     sure = row.low is None or row.low == row.high
     return Cell(row.expected, note="" if sure else f"{row.low} to {row.high}")
+
+
+def _terms(row: Estimate) -> str:
+    return "charge" if row.priced_by == "rate_card" else "cost"
 
 
 def _status(row: Estimate) -> Cell | None:
@@ -80,19 +84,12 @@ def _status(row: Estimate) -> Cell | None:
     return Cell(row.status, text=text, tone=tone)
 
 
-def _about_alert(alert: Alert) -> str:
-    """What it is about, in a sentence."""
-    data = alert.data
-    if "budget" in data:
-        return f"{data['month']}: {money(data['so_far'], data['currency'])} of {money(data['budget'])} used"
-    return _about(Anomaly.read(data))
-
-
 def _about(anomaly: Anomaly) -> str:
     if anomaly.kind == "engine":
         return f"engine {anomaly.subject} was idle for {float(anomaly.ratio):.0%} of {anomaly.day}"
     habit = f", {float(anomaly.ratio):.1f} times the usual" if anomaly.ratio else ""
-    return f"{anomaly.kind} {anomaly.subject} cost {money(anomaly.cost)} on {anomaly.day}{habit}"
+    verb = "is charged" if anomaly.priced_by == "rate_card" else "cost"
+    return f"{anomaly.kind} {anomaly.subject} {verb} {money(anomaly.cost)} on {anomaly.day}{habit}"
 
 
 def _share(installation: Estimate | None) -> float | None:

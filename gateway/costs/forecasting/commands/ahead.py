@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from gateway.commands.client import Json
 from gateway.commands.output import clean, note, note_incomplete, show, table
 from gateway.commands.session import Session, command
-from gateway.costs.forecasting.schemas import Alerts, Anomalies, Estimate, Forecast
+from gateway.costs.forecasting.schemas import Alerts, Anomalies, Estimate, Forecast, excess_text
 from gateway.schemas.finance import Complete, PriceSeries
-from gateway.units import percent, short, shown, shown_money
+from gateway.units import short, shown_money
 
 app = typer.Typer()
 
@@ -26,6 +25,8 @@ STATUS = {
     "reached": "reached",
 }
 """How a budget's status is shown."""
+BASIS = {"cost": "cost", "rate_card": "charge"}
+"""In which terms amounts are."""
 _STYLE = {"warning": "yellow", "forecast_over": "yellow", "reached": "red"}
 _UNKNOWN = "Too few days are known for a forecast: it needs two complete days."
 
@@ -65,10 +66,10 @@ def _forecast(body: Forecast) -> None:
         _forecast_row(clean(row.tenant), row, body.currency)
         for row in sorted(body.rows, key=lambda row: (-Decimal(row.so_far), row.tenant))
     ]
-    if body.whole:
-        rows.append([Text("")] * 7)
-        rows.append(_forecast_row("provisioned GPU cost at list price", body.whole, body.currency))
-    columns = ("tenant", f"so far {currency}", "expected", "low", "high", "budget", "status")
+    if body.installation:
+        rows.append([Text("")] * 8)
+        rows.append(_forecast_row("provisioned GPU cost at list price", body.installation, body.currency))
+    columns = ("tenant", f"so far {currency}", "expected", "low", "high", "budget", "status", "terms")
     show(table(columns, rows, right=columns[1:6]))
     note(
         f"{clean(body.month)}: {body.complete_days} of {body.days} days are complete. In "
@@ -76,7 +77,9 @@ def _forecast(body: Forecast) -> None:
     )
     unused = "exclude" if body.policy == "none" else "include their share of"
     note(f"Tenants' costs {unused} unused time (policy {clean(body.policy)}).")
-    every = [*body.rows, *([body.whole] if body.whole else [])]
+    if any(row.priced_by == "rate_card" for row in body.rows):
+        note("A charge is by the tenant's rate card, before allowance, tiers, discounts and minimum.")
+    every = [*body.rows, *([body.installation] if body.installation else [])]
     if any(row.method == "none" for row in every):
         note(_UNKNOWN)
     unsaid(body)
@@ -84,7 +87,8 @@ def _forecast(body: Forecast) -> None:
 
 def _forecast_row(name: str, row: Estimate, currency: str | None) -> list[str | Text]:
     amounts = (row.so_far, row.expected, row.low, row.high, row.budget)
-    return [name, *(shown_money(amount, currency) for amount in amounts), status(row.status)]
+    money = (shown_money(amount, currency) for amount in amounts)
+    return [name, *money, status(row.status), BASIS[row.priced_by]]
 
 
 @command(app, "anomalies")
@@ -118,7 +122,7 @@ def _anomalies(body: Anomalies) -> None:
     rows = [
         (
             row.kind, row.subject, row.since, row.day, money(row.cost), money(row.habit),
-            _ratio(row.kind, row.ratio),
+            excess_text(row.kind, row.ratio, row.priced_by),
         )
         for row in body.data
     ]  # fmt: skip  # as the columns
@@ -126,12 +130,6 @@ def _anomalies(body: Anomalies) -> None:
     show(table(columns, rows, right=columns[4:6]))
     note("Cost of an engine: of its unused time on that day.")
     unsaid(body)
-
-
-def _ratio(kind: str, ratio: str) -> str:
-    if kind == "engine":
-        return f"{percent(ratio)} idle"
-    return f"{shown(ratio, 1)} times"
 
 
 @command(app, "alerts")
@@ -155,18 +153,8 @@ def _alerts(body: Alerts) -> None:
     if not body.data:
         note("No alert has been raised yet.")
         return
-    rows = [(a.at, a.type, a.tenant, _about(a.data), a.delivered_at) for a in body.data]
+    rows = [(a.raised_at, a.type, a.tenant, a.about, a.delivered_at) for a in body.data]
     show(table(("raised", "alert", "tenant", "about", "delivered"), rows))
-
-
-def _about(data: Json) -> str:
-    money, currency = partial(shown_money, currency=data["currency"]), data["currency"]
-    if "budget" in data:
-        end = "" if data["expected"] is None else f", {money(data['expected'])} expected"
-        used = f"{money(data['so_far'])} of {money(data['budget'])} {currency}"
-        return f"{data['month']}: {used} used{end}"
-    cost = f"{money(data['cost'])} {currency} on {data['day']}"
-    return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data['kind'], data['ratio'])}"
 
 
 def unsaid(body: Complete) -> None:

@@ -10,7 +10,7 @@ import typer
 from gateway.commands.client import UsageError
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
-from gateway.costs.forecasting.commands.ahead import status, unsaid
+from gateway.costs.forecasting.commands.ahead import BASIS, status, unsaid
 from gateway.costs.forecasting.schemas import Budget, Budgets, BudgetState, ChangedBudget
 from gateway.schemas.typed_text import parsed
 from gateway.units import shown_money
@@ -104,7 +104,7 @@ def _listed(body: Budgets) -> None:
     rows = [
         (
             _whose(budget), money(budget.amount), money(budget.so_far), _percent(budget.used_percent),
-            money(budget.expected), status(budget.status), budget.first,
+            money(budget.expected), status(budget.status), budget.first, BASIS[budget.priced_by],
         )
         for budget in body.data
     ]  # fmt: skip  # as the columns
@@ -116,6 +116,7 @@ def _listed(body: Budgets) -> None:
         "expected",
         "status",
         "since",
+        "terms",
     )
     show(table(columns, rows, right=columns[1:5]))
     unsaid(body)

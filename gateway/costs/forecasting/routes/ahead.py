@@ -8,14 +8,24 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
-from gateway.api.finance_requests import Month, Tagged, Tenant, ledger_process_of, owner_of, tenants_of
+from gateway.api.finance_requests import (
+    Month,
+    Tagged,
+    Tenant,
+    ledger_process_of,
+    month_of,
+    owner_of,
+    tenants_of,
+)
 from gateway.costs.forecasting.alerts import list_alerts, own_alerts
-from gateway.costs.forecasting.anomalies import Bounds
+from gateway.costs.forecasting.anomalies import HABIT_DAYS, Bounds
 from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
 from gateway.costs.forecasting.schemas import Alerts, Anomalies, Forecast
-from gateway.costs.periods import PeriodError, instant, iso
+from gateway.costs.periods import Period, PeriodError, instant, iso
+from gateway.costs.periods import month_of as whole_month
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
+from gateway.units import DAY
 
 router = APIRouter(route_class=Tagged)
 
@@ -38,14 +48,15 @@ async def forecast(
     ] = None,
 ) -> Forecast:
     """Cost of a month (default: this month) so far, and expected at its end with an interval (`low`, `high`),
-    for the installation and by tenant. A tenant's key sees what it is charged: with a rate card
-    (`priced_by`), the price of the tokens, before free allowance, minimum and discounts, and no budget."""
+    for the installation and by tenant. For a tenant with a rate card (`priced_by`), what it is charged: the
+    price of the tokens, before free allowance, tiers, minimum and discounts."""
     now, process = state.clock.now(), ledger_process_of(state, key)
-    lacks = await refresh(state, process)
+    month = month_of(month or iso(now)[:7])
+    lacks = await refreshed(state, process, whole_month(month), key.own_tenant)
     try:
         report = await process.run(
             forecast_report,
-            month or iso(now)[:7],
+            month,
             now=now,
             tenants=tenants_of(key, tenant),
             confidence=80 if confidence == "80" else 95,
@@ -73,7 +84,8 @@ async def anomalies(
     ] = "95",
 ) -> Anomalies:
     """Tenants and adapters that cost several times their habit (the median of the two weeks before) yesterday
-    or today, and engines that idled all of yesterday."""
+    or today, and engines that idled all of yesterday. With a rate card, a tenant's cost is what it is charged
+    (`priced_by`)."""
     if Fraction(factor) <= 1:
         raise FlorinError("invalid_value", "factor: must be greater than 1.", param="factor")
     if not 0 < Fraction(idle_percent) <= 100:
@@ -81,8 +93,9 @@ async def anomalies(
             "invalid_value", "idle_percent: must be above 0 and at most 100.", param="idle_percent"
         )
     bounds = Bounds(factor=Fraction(factor), idle_percent=Fraction(idle_percent))
-    lacks = await refresh(state, state.ledger_process)
-    report = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
+    now = state.clock.now()
+    lacks = await refreshed(state, state.ledger_process, Period(now - HABIT_DAYS * DAY, now))
+    report = await state.ledger_process.run(anomaly_report, now=now, bounds=bounds)
     return Anomalies.read(report | completeness(state, lacks, report))
 
 
@@ -94,8 +107,8 @@ async def alerts(
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Alerts:
-    """Alerts about budgets and anomalies, newest first. Each is raised once; the webhook gets the same
-    object. A tenant's key does not see those about days for which it is charged by a rate card."""
+    """Alerts about budgets, credits and anomalies, newest first. Each is raised once; the webhook gets the
+    same object. A tenant's key does not see those about the cost of days for which a rate card charges it."""
     process, owner, tenants = ledger_process_of(state, key), owner_of(state, key), tenants_of(key, tenant)
     if owner is not None:
         return Alerts.read(await process.run(own_alerts, owner, tenants=tenants, limit=limit))

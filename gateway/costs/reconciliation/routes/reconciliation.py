@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import Tagged, month_of
 from gateway.costs.periods import iso
+from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reconciliation.acceptances import list_acceptances
 from gateway.costs.reconciliation.operations import reconciliation as operations
 from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
@@ -22,7 +23,7 @@ from gateway.costs.reconciliation.schemas.reconciliation import (
     WithdrawnAcceptance,
     WithdrawnLine,
 )
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 from gateway.schemas.base import Listed
 
 router = APIRouter(route_class=Tagged)
@@ -48,7 +49,7 @@ async def reconciliation(
     Role finance or operator. Reads the month's records."""
     now = state.clock.now()
     name = month_of(month or iso(now)[:7])
-    lacks = await refresh(state, state.ledger_process)
+    lacks = await refreshed(state, state.ledger_process, whole_month(name))
     report = await state.ledger_process.aside().run(reconcile, name, tolerance=Fraction(tolerance), now=now)
     return Reconciliation.read(report | completeness(state, lacks, report))
 

@@ -13,7 +13,7 @@ from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reports.compare_report import CompareError, compare_month
 from gateway.costs.reports.schemas.comparison import Comparison
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness, refresh
+from gateway.operations.ledger_refresh import completeness, refreshed
 
 router = APIRouter(route_class=Tagged)
 
@@ -37,7 +37,7 @@ async def compare(
     now = state.clock.now()
     month_name = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
     month_of(month_name)
-    lacks = await refresh(state, state.ledger_process, whole_month(month_name))
+    lacks = await refreshed(state, state.ledger_process, whole_month(month_name))
     try:
         report = await state.ledger_process.run(
             compare_month, month_name, gpu_types=tuple(gpu_type), reference=reference, now=now

@@ -44,6 +44,7 @@ from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, completeness_headers, lacking
 from gateway.operations.state import State
+from gateway.schemas.finance import Lack
 from gateway.tenants.directory import Key
 
 router = APIRouter(route_class=Tagged)
@@ -129,9 +130,8 @@ async def costs(
         owner = owner_of(state, key)
         make = report_text if owner is None else partial(customer_text, owner=owner)
         text, beside = await _run(state, key, make, question, currency=currency)
-        beside |= completeness(
-            state, lacking(flushed=flushed, rolled=beside["complete"]), beside.pop("lists")
-        )
+        lacks = await _lacking(state, key, question, flushed=flushed, rolled=beside["complete"])
+        beside |= completeness(state, lacks, beside.pop("lists"))
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         if (keys := beside.pop("keys", None)) is not None:
             beside["key_labels"] = _labels(state, keys)
@@ -148,6 +148,13 @@ async def _run(state: State, key: Key, make: Callable[..., _T], *args: object, c
         return await ledger_process_of(state, key).run(make, *args, now=state.clock.now(), currency=currency)
     except (ExchangeRateError, RecomputationError) as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
+
+
+async def _lacking(
+    state: State, key: Key, question: Question, *, flushed: bool, rolled: bool
+) -> tuple[Lack, ...]:
+    process = ledger_process_of(state, key)
+    return await lacking(process, question.period, flushed=flushed, rolled=rolled, tenant=key.own_tenant)
 
 
 def _labels(state: State, keys: Sequence[str]) -> dict[str, str]:
@@ -174,8 +181,9 @@ async def _file(
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)
+    lacks = await _lacking(state, key, question, flushed=flushed, rolled=beside["complete"])
     headers = {
-        **completeness_headers(state, lacking(flushed=flushed, rolled=beside["complete"]), beside["lists"]),
+        **completeness_headers(state, lacks, beside["lists"]),
         "x-florin-rows": str(beside["rows"]),
     }
     if beside["next"] is not None:

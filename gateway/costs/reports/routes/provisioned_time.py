@@ -94,13 +94,14 @@ async def hours(
     page, last, complete = await state.ledger_process.run(
         hours_page, within, engine=engine, after=start_after, limit=limit, now=now
     )
+    lacks = await lacking(state.ledger_process, within, flushed=flushed, rolled=complete)
     return EngineHours.read(
         {
             **page,
             "from": iso(within.start),
             "to": iso(within.end),
             "next": None if last is None else token([str(part) for part in last]),
-            **completeness(state, lacking(flushed=flushed, rolled=complete)),
+            **completeness(state, lacks),
         }
     )
 

@@ -34,6 +34,9 @@ from gateway.costs.reports.usage_page import request_page, usage_page
 from gateway.errors import FlorinError
 from gateway.metering.records import Outcome
 from gateway.operations.ledger_refresh import completeness, lacking
+from gateway.operations.state import State
+from gateway.schemas.finance import Lack
+from gateway.tenants.directory import Key
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -84,11 +87,13 @@ async def usage(
         page, last = await state.ledger_process.for_tenants().run(make_page)
     else:
         page, last = await asyncio.to_thread(make_page, state.ledger)
+    process = ledger_process_of(state, key)
+    lacks = await lacking(process, within, flushed=flushed, tenant=key.own_tenant)
     return rendered(
         page,
         **{"from": iso(within.start), "to": iso(within.end)},
         next=None if last is None else token_of(*last),
-        **completeness(state, lacking(flushed=flushed)),
+        **completeness(state, lacks),
     )
 
 
@@ -111,7 +116,8 @@ async def request_usage(
         page, count = await asyncio.to_thread(make_page, state.ledger)
     if not count:
         raise FlorinError("not_found", unknown_request(request_id))
-    return rendered(page, request_id=request_id, **completeness(state, lacking(flushed=flushed)))
+    lacks = await _lacking(state, key, request_id, flushed=flushed)
+    return rendered(page, request_id=request_id, **completeness(state, lacks))
 
 
 @router.get("/usage/{request_id}/cost", response_model_exclude_unset=True)
@@ -128,7 +134,13 @@ async def cost_of_request(
     cost = await process.run(request_cost, request_id, owner=owner_of(state, key), now=state.clock.now())
     if cost is None:
         raise FlorinError("not_found", unknown_request(request_id))
-    return RequestCost.read(cost | completeness(state, lacking(flushed=flushed)))
+    lacks = await _lacking(state, key, request_id, flushed=flushed)
+    return RequestCost.read(cost | completeness(state, lacks))
+
+
+async def _lacking(state: State, key: Key, request_id: str, *, flushed: bool) -> tuple[Lack, ...]:
+    process = ledger_process_of(state, key)
+    return await lacking(process, None, flushed=flushed, tenant=key.own_tenant, request_id=request_id)
 
 
 def unknown_request(request_id: str) -> str:

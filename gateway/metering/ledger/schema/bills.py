@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text, UniqueConstraint
 
-from gateway.metering.ledger.schema.metadata import AutoId, schema
+from gateway.metering.ledger.schema.metadata import AutoId, by_whom, schema
 
 bill_lines = Table(
     "bill_lines",
@@ -78,10 +78,8 @@ commitments = Table(
     Column("upfront", Text, nullable=False, comment="paid once for the whole term; exact decimal"),
     Column("currency", String(3), nullable=False),
     Column("description", Text, nullable=False),
-    Column("recorded_at", BigInteger, nullable=False),
-    Column("recorded_by", Text, nullable=False, comment="id of the key"),
-    Column("withdrawn_at", BigInteger, comment="null: it counts"),
-    Column("withdrawn_by", Text),
+    *by_whom("recorded"),
+    *by_whom("withdrawn", unless="null: it counts"),
     Column("withdrawn_reason", Text),
     comment="GPUs that are paid for whether an engine is up or not; never edited, only withdrawn",
 )

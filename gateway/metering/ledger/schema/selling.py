@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text, text
 
-from gateway.metering.ledger.schema.metadata import AutoId, schema
+from gateway.metering.ledger.schema.metadata import AutoId, by_whom, schema
 
 rate_cards = Table(
     "rate_cards",
@@ -134,12 +134,9 @@ manual_lines = Table(
     Column("prorated", Boolean, nullable=False, comment="by day"),
     Column("fee", BigInteger, comment="manual_lines.id of the fee that ends"),
     Column("month", String(7), nullable=False, comment="of a single line, once it is approved"),
-    Column("requested_at", BigInteger, nullable=False),
-    Column("requested_by", Text, nullable=False),
-    Column("approved_at", BigInteger, comment="null: it does not count"),
-    Column("approved_by", Text),
-    Column("withdrawn_at", BigInteger),
-    Column("withdrawn_by", Text),
+    *by_whom("requested"),
+    *by_whom("approved", unless="null: it does not count"),
+    *by_whom("withdrawn", unless="null: it was not"),
     comment="never changed once approved; months keep what they charged",
 )
 
@@ -148,8 +145,7 @@ close_requests = Table(
     schema,
     Column("month", String(7), primary_key=True),
     Column("terms", Text, nullable=False, comment="JSON, as requested"),
-    Column("requested_at", BigInteger, nullable=False),
-    Column("requested_by", Text, nullable=False),
+    *by_whom("requested"),
     comment="months that a second person is to close; the last request for each",
 )
 
@@ -164,8 +160,7 @@ credit_grants = Table(
     Column("priority", BigInteger, nullable=False, comment="the lowest is drawn first"),
     Column("reason", Text, nullable=False, comment="shown on the statement"),
     Column("reference", Text, nullable=False, comment="of who granted it, once; empty: none"),
-    Column("granted_at", BigInteger, nullable=False),
-    Column("granted_by", Text, nullable=False),
+    *by_whom("granted"),
     Index("credit_grants_by_tenant", "tenant"),
     comment="prepaid credits; only `ends` changes",
 )

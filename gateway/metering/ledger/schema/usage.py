@@ -27,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 
-from gateway.metering.ledger.schema.metadata import AutoId, schema
+from gateway.metering.ledger.schema.metadata import AutoId, by_whom, schema
 
 ACROSS_HOURS = text("dispatched / 3600000000 < ended / 3600000000")
 """True for records that span several hours: the few that the query for an engine-hour must look for beyond
@@ -220,8 +220,7 @@ quarantine = Table(
         comment="`differs`, `pruned` or `excluded`",
     ),
     Column("ended", BigInteger, comment="of the record: the month that it would belong to"),
-    Column("dismissed_at", BigInteger, comment="null: it waits for a person's decision"),
-    Column("dismissed_by", Text, comment="the id of their key"),
+    *by_whom("dismissed", unless="null: it waits for a person's decision"),
     Column("dismissed_reason", Text),
     comment="records whose id is stored with other content, or that arrived after the records of their hour "
     "were pruned, or that an operator excluded: for a person to examine",

@@ -9,6 +9,7 @@ from gateway.costs.forecasting.alerts import (
     alerts_of,
     list_alerts,
     mark_delivered,
+    own_alerts,
     raise_alerts,
     undelivered,
 )
@@ -21,6 +22,7 @@ from gateway.costs.forecasting.look_ahead import (
     forecast_report,
     look_ahead,
 )
+from gateway.costs.owner import Owner
 from gateway.costs.periods import PeriodError, month_of
 from gateway.costs.reports.report import Question, read_report
 from gateway.metering.ledger.audit_log import Wanted, read
@@ -28,6 +30,7 @@ from gateway.metering.ledger.schema import engine_hours
 from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import engine_hour, price, put
 from tests.unit.gateway.costs.rolled import row, write
+from tests.unit.gateway.costs.selling.cards import sell
 
 OCTOBER = month_of("2026-10")
 FIRST = OCTOBER.start // HOUR
@@ -68,7 +71,7 @@ def by_tenant(report):
 def test_the_forecast_of_a_month_by_tenant_and_in_all(month_so_far):
     found = forecast_report(month_so_far, "2026-10", now=NOW)
     assert (found["currency"], found["complete_days"], found["days"]) == ("USD", 10, 31)
-    whole, bolt = found["whole"], by_tenant(found)["bolt"]
+    whole, bolt = found["installation"], by_tenant(found)["bolt"]
     assert whole["so_far"] == "962.00"  # ten days of 48 hours, and one hour, at 2.00
     assert (whole["expected"], whole["low"], whole["high"]) == ("2976.00", "2976.00", "2976.00")
     assert (bolt["so_far"], bolt["expected"], bolt["method"]) == ("20.00", "62.00", "daily")
@@ -88,7 +91,7 @@ def test_a_tenant_sees_itself_alone(month_so_far):
     set_budget(month_so_far, tenant="bolt", amount="1", first="2026-10", warn_percent=80, now=NOW)
     set_budget(month_so_far, tenant="", amount="1", first="2026-10", warn_percent=80, now=NOW)
     found = forecast_report(month_so_far, "2026-10", now=NOW, tenants=("acme",))
-    assert "whole" not in found
+    assert "installation" not in found
     assert by_tenant(found).keys() == {"acme"}
     assert forecast_report(month_so_far, "2026-10", now=NOW, tenants=("acme", "bolt"))["rows"] == []
     assert budget_report(month_so_far, "2026-10", now=NOW, tenants=("acme",))["data"] == []
@@ -105,17 +108,40 @@ def test_as_of_an_earlier_day_only_what_was_known_counts(month_so_far):
             forecast_report(month_so_far, "2026-10", now=NOW, as_of=wrong)
 
 
+def test_a_tenant_with_a_card_is_forecast_by_what_it_is_charged(month_so_far):
+    """Each of its 11 rows has 15 tokens."""
+    sell(month_so_far, "acme", since="2026-10", input_micros=10**6, cached_micros=10**6, output_micros=10**6)
+    budget = {"tenant": "acme", "amount": "0.000165", "first": None, "warn_percent": 80, "now": NOW}
+    set_budget(month_so_far, **budget)
+    report = forecast_report(month_so_far, "2026-10", now=NOW)
+    acme, bolt = (by_tenant(report)[name] for name in ("acme", "bolt"))
+    assert (bolt["priced_by"], bolt["so_far"]) == ("cost", "20.00")
+    assert report["installation"]["so_far"] == "962.00"
+    assert acme["priced_by"] == "rate_card"
+    own = forecast_report(month_so_far, "2026-10", now=NOW, tenants=("acme",), owner=Owner("acme", 0))
+    assert own["rows"] == [acme]
+    assert Decimal(acme["so_far"]) * 10**6 == 165
+    alerts = look(month_so_far)
+    assert {(a.kind, a.tenant, a.document.get("priced_by")) for a in alerts} == {
+        ("cost.budget_warning", "acme", "rate_card"),
+        ("cost.budget_reached", "acme", "rate_card"),
+        ("cost.engine_idle", "", "cost"),
+    }, "what is charged on the tenth is what is charged on any day"
+    keep(month_so_far, alerts)
+    assert len(own_alerts(month_so_far, Owner("acme", 0))["data"]) == 2
+
+
 def test_a_month_to_come_is_an_error_and_a_past_one_is_what_it_cost(month_so_far):
     with pytest.raises(PeriodError, match="2027-01 has not begun"):
         forecast_report(month_so_far, "2027-01", now=NOW)
     later = forecast_report(month_so_far, "2026-10", now=OCTOBER.end + 40 * DAY)
-    assert (later["whole"]["method"], later["whole"]["expected"]) == ("actual", "962.00")
+    assert (later["installation"]["method"], later["installation"]["expected"]) == ("actual", "962.00")
 
 
 def test_a_missing_price_is_said(ledger):
     write(ledger, row(FIRST, gpu_type="L40"))
     found = forecast_report(ledger, "2026-10", now=NOW)
-    assert found["whole"]["so_far"] == "0.00"
+    assert found["installation"]["so_far"] == "0.00"
     assert found["missing_prices"]
 
 
@@ -220,7 +246,7 @@ def test_an_alert_is_raised_once_however_often_it_is_found(month_so_far):
     assert sorted(one["type"] for one in found) == [
         "cost.anomaly", "cost.anomaly", "cost.budget_reached", "cost.budget_warning", "cost.engine_idle",
     ]  # fmt: skip
-    assert {one["at"] for one in found} == {"2026-10-11T06:00:00Z"}
+    assert {one["raised_at"] for one in found} == {"2026-10-11T06:00:00Z"}
     assert len(list_alerts(month_so_far, tenants=("acme",))) == 4
     set_budget(month_so_far, tenant="acme", amount="150", first=None, warn_percent=80, now=NOW)
     keep(month_so_far, look(month_so_far))

@@ -35,13 +35,17 @@ async def test_a_forecast_and_a_tenant_s_own(client_for, filled):
     async with client_for() as client:
         whole = (await client.get("/finance/v1/forecast")).json()
         future = await client.get("/finance/v1/forecast", params={"month": "2027-01"})
-    assert (whole["month"], whole["whole"]["expected"], whole["complete"]) == ("2026-10", "124.00", True)
+    assert (whole["month"], whole["installation"]["expected"], whole["complete"]) == (
+        "2026-10",
+        "124.00",
+        True,
+    )
     assert [r["tenant"] for r in whole["rows"]] == ["acme", "bolt"]
     assert (future.status_code, future.json()["error"]["param"]) == (400, "month")
     async with client_for(Role.TENANT, "acme") as client:
         own = (await client.get("/finance/v1/forecast")).json()
         other = (await client.get("/finance/v1/forecast", params={"tenant": "bolt"})).json()
-    assert "whole" not in own
+    assert "installation" not in own
     assert [r["tenant"] for r in own["rows"]] == ["acme"]
     assert other["rows"] == []
 

@@ -32,11 +32,11 @@ def filled(ledger):
 
 def test_every_series_belongs_to_a_metric_and_has_its_labels(filled):
     found = ahead(filled, NOW)
-    assert {len(labels) for name, series in found.items() for labels, _ in series} == {1, 2}
+    assert {len(labels) for name, series in found.items() for labels, _ in series} == {1, 2, 3}
     for name, series in found.items():
         assert all(len(labels) == len(LEDGER_METRICS[name]) for labels, _ in series), name
     assert found["florin_month_cost"] == [(("USD",), 224.0)]
-    assert found["florin_tenant_month_cost"] == [(("acme", "USD"), 224.0)]
+    assert found["florin_tenant_month_cost"] == [(("acme", "USD", "cost"), 224.0)]
     assert found["florin_cost_budget_used_ratio"] == [(("acme",), 1.12)]
     assert {tuple(labels): value for labels, value in found["florin_cost_anomaly_ratio"]} == {
         ("tenant", "acme"): 5.0, ("adapter", "acme/support"): 5.0,

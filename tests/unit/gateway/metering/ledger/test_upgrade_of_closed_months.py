@@ -3,15 +3,19 @@ currency without cents too, and is in the chain from then on."""
 
 from __future__ import annotations
 
+import csv
 import json
+from decimal import Decimal
 
 import pytest
 from sqlalchemy import MetaData, create_engine, delete, func, insert, select, text
 
 from gateway.costs.closing.closing import close
+from gateway.costs.export.files import Order, export
 from gateway.costs.proofs.proof import verify_proof
 from gateway.costs.reports.closed_months import proof_of
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.statement.charge_rows import month_charges
 from gateway.costs.statement.page import statement_json
 from gateway.costs.verification.chain_check import verify_chain
 from gateway.costs.verification.verify import verify
@@ -98,6 +102,19 @@ def shown(ledger):
     return roots, stored, json.dumps(statements, sort_keys=True)
 
 
+def charged_in_files(ledger, tenant, month, path):
+    """In hundredths, before tax: by the file of all charges, and by the customer's own."""
+    with ledger.read() as connection:
+        rows = list(month_charges(connection, month, (tenant,)))
+    path.touch()
+    export(ledger, Order(month, "focus-1.2", "chargeback", "N", customer=tenant, tenants=(tenant,)), path)
+    own = csv.DictReader(path.read_text().splitlines())
+    return (
+        sum(row["amount"].units for row in rows if row["line"] != "tax"),
+        sum(Decimal(row["BilledCost"]) for row in own) * 100,
+    )
+
+
 @pytest.mark.both_databases
 @pytest.mark.parametrize("fill", [fill_to_the_end, in_yen])
 def test_closed_months_and_invoices_stay_as_they_were(blank_url, tmp_path, fill):
@@ -118,5 +135,9 @@ def test_closed_months_and_invoices_stay_as_they_were(blank_url, tmp_path, fill)
     for tenant in TENANTS:
         proof = proof_of(after, "2026-10", tenant, for_tenant=True)
         assert [check for check in verify_proof(proof, None, proof["seal"]) if check.ok is False] == []
+    for statement in json.loads(shown(after)[2]):
+        cents = charged_in_files(after, statement["tenant"], statement["month"], tmp_path / "file.csv")
+        assert cents[0] == statement["amount_cents"]
+        assert abs(cents[1] - statement["amount_cents"]) < 1
     after.close()
     before.close()

@@ -8,16 +8,16 @@ import pytest
 
 FORECAST, BUDGETS = "/finance/v1/forecast", "/finance/v1/budgets"
 ROW = {
-    "tenant": "acme", "so_far": "379.527", "expected": "781.86", "low": "776.56", "high": "787.17",
+    "tenant": "acme", "priced_by": "rate_card", "so_far": "379.527", "expected": "781.86", "low": "776.56", "high": "787.17",
     "days_known": 15, "method": "weekday", "budget": "750.00", "status": "forecast_over", "used_percent": "50.6",
 }  # fmt: skip
 WHOLE = {
-    "so_far": "1429.83", "expected": "2956.17", "low": "2949.15", "high": "2963.19", "days_known": 15,
+    "priced_by": "cost", "so_far": "1429.83", "expected": "2956.17", "low": "2949.15", "high": "2963.19", "days_known": 15,
     "method": "weekday", "budget": None, "status": None, "used_percent": None,
 }  # fmt: skip
 BODY = {
     "month": "2026-10", "currency": "USD", "as_of": "2026-10-16T00:00:00Z", "complete_days": 15, "days": 31,
-    "confidence_percent": 80, "policy": "none", "missing_prices": [], "complete": True, "whole": WHOLE,
+    "confidence_percent": 80, "policy": "none", "missing_prices": [], "complete": True, "installation": WHOLE,
     "rows": [ROW],
 }  # fmt: skip
 BUDGET = {
@@ -26,7 +26,7 @@ BUDGET = {
 }  # fmt: skip
 SPIKE = {
     "kind": "adapter", "subject": "acme/support", "tenant": "acme", "day": "2026-10-10", "since": "2026-10-09",
-    "cost": "48.00", "habit": "12.00", "ratio": "4.00",
+    "priced_by": "rate_card", "cost": "48.00", "habit": "12.00", "ratio": "4.00",
 }  # fmt: skip
 IDLER = {
     **SPIKE,
@@ -49,7 +49,17 @@ def test_a_forecast_has_a_line_for_each_tenant_and_the_whole(fake):
     )
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1].split() == ["acme", "379.53", "781.86", "776.56", "787.17", "750.00", "forecast", "over"]
+    assert lines[1].split() == [
+        "acme",
+        "379.53",
+        "781.86",
+        "776.56",
+        "787.17",
+        "750.00",
+        "forecast",
+        "over",
+        "charge",
+    ]
     assert lines[-1].split("  ")[0] == "provisioned GPU cost at list price"
     assert "15 of 31 days are complete" in done.stderr
     assert "exclude unused time" in done.stderr
@@ -66,10 +76,10 @@ def test_a_tenant_s_forecast_has_no_whole_and_may_know_too_little(fake):
         "status": None,
     }
     body = {**BODY, "rows": [row], "complete": False}
-    del body["whole"]
+    del body["installation"]
     fake.answer("GET", f"{FORECAST}?confidence=80", body)
     done = fake.florin("cost", "forecast")
-    assert done.stdout.splitlines()[1].split() == ["acme", "379.53", *"----"]
+    assert done.stdout.splitlines()[1].split() == ["acme", "379.53", *"----", "charge"]
     assert "two complete days" in done.stderr
     assert "still arriving" in done.stderr
     assert json.loads(fake.florin("cost", "forecast", "--json").stdout) == body
@@ -102,7 +112,18 @@ def test_budgets_are_listed_with_how_the_month_stands(fake):
     fake.answer("GET", f"{BUDGETS}?month=2026-10", body)
     done = fake.florin("cost", "budget", "list", "--month", "2026-10")
     first, second = done.stdout.splitlines()[1:]
-    assert first.split() == ["acme", "750.00", "379.53", "50.6", "%", "781.86", "forecast", "over", "2026-10"]
+    assert first.split() == [
+        "acme",
+        "750.00",
+        "379.53",
+        "50.6",
+        "%",
+        "781.86",
+        "forecast",
+        "over",
+        "2026-10",
+        "charge",
+    ]
     assert second.startswith("The installation")
     fake.answer("GET", BUDGETS, {**body, "data": []})
     assert "florin cost budget set" in fake.florin("cost", "budget", "list").stderr
@@ -120,16 +141,19 @@ def test_anomalies_are_listed(fake):
         "48.00",
         "12.00",
         "4.0",
-        "times",
+        "times,",
+        "by",
+        "rate",
+        "card",
     ]
-    assert second.endswith("95.8% idle")
+    assert second.rstrip().endswith("95.8% idle")
     assert "\x1b[31m" not in done.stdout
     fake.answer("GET", "/finance/v1/anomalies?factor=3&idle_percent=95", {**ANOMALIES, "data": []})
     assert "Nothing costs 3 times its habit" in fake.florin("cost", "anomalies").stderr
 
 
 def test_alerts_are_listed_newest_first(fake):
-    about = {"id": "x", "at": "2026-10-11T06:00:00Z", "delivered_at": None}
+    about = {"id": "x", "raised_at": "2026-10-11T06:00:00Z", "delivered_at": None}
     data = {
         **{name: ROW[name] for name in ("so_far", "expected", "budget")},
         "month": "2026-10",
