@@ -32,8 +32,8 @@ STORED_FIELDS = tuple(name for name in UsageRecord._fields if name not in {"seq"
 """All that the ledger stores of a record except its time of arrival."""
 WITHHELD_FIELDS = ("engine", "gpu_count")
 """Not for customers: they say how the fleet is built."""
-RECORD_FIELDS = tuple(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS)
-"""The fields that a record's leaf covers."""
+RECORD_FIELDS = tuple(sorted(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS))
+"""The fields that a record's leaf covers, in the order of canonical JSON."""
 
 _OPTIONAL = {**dict.fromkeys(Labels._fields, (None,)), "service_tier": (None, ""), "task": (None, "")}
 """Fields that a record has only if they say something, with the values that do not: so the leaves of records
@@ -49,7 +49,7 @@ _FIELDS_OF = {
             )
         )
     ),
-    2: tuple(sorted(RECORD_FIELDS)),
+    2: RECORD_FIELDS,
 }
 Side = Literal["left", "right"]
 
@@ -90,12 +90,9 @@ def without_absent(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def stored_leaf(record: Mapping[str, Any]) -> bytes:
-    """`record_leaf` of a record as `coverage.records` reads it: it has no fields but STORED_FIELDS."""
-    content = dict(record)
-    for name in WITHHELD_FIELDS:
-        del content[name]
-    return leaf_hash(canonical(content))
+def ordered_leaf(content: Mapping[str, Any]) -> bytes:
+    """`record_leaf` of what a record's leaf covers, in the order of RECORD_FIELDS."""
+    return hashlib.sha256(b"\x00" + orjson.dumps(content)).digest()
 
 
 def record_leaf(record: Mapping[str, Any], version: int = VERSION) -> bytes:
@@ -103,9 +100,9 @@ def record_leaf(record: Mapping[str, Any], version: int = VERSION) -> bytes:
     return leaf_hash(canonical(record_content(record, version)))
 
 
-def withheld_line(record: Mapping[str, Any]) -> bytes:
-    """What the digest of a tenant's withheld fields covers of a record."""
-    return canonical([record["id"], *(record[name] for name in WITHHELD_FIELDS)]) + b"\n"
+def withheld_line(record_id: str, *withheld: Any) -> bytes:
+    """What the digest of a tenant's withheld fields covers of a record: WITHHELD_FIELDS."""
+    return orjson.dumps((record_id, *withheld), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -143,7 +140,7 @@ class MerkleTree:
         """`leaf`: the leaf's hash."""
         merges = self.count
         while merges & 1:  # like the carry of a binary counter
-            leaf = node_hash(self._peaks.pop(), leaf)
+            leaf = hashlib.sha256(b"\x01" + self._peaks.pop() + leaf).digest()  # `node_hash`, inlined
             merges >>= 1
         self._peaks.append(leaf)
         self.count += 1

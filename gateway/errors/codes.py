@@ -435,7 +435,11 @@ CODES: dict[str, Code] = {
         "Run `florin registry show`, then `florin registry restore` or `florin registry accept`.",
     ),
     "ledger_unavailable": Code(
-        503, _SERVER, "The ledger's database is unavailable.", "Retry. No usage record is lost meanwhile."
+        503,
+        _SERVER,
+        "The ledger's database is unavailable, or a closed month in it was changed past Florin; the message "
+        "says which.",
+        "Retry. No usage record is lost meanwhile. What was changed: `florin cost verify`.",
     ),
     "cannot_close": Code(
         409,

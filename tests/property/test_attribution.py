@@ -28,6 +28,7 @@ from gateway.costs.rollups.attribution import (
 from gateway.costs.rollups.posting import BY_BOOK, FIGURES, RowKey, RowPrice, corrections
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights, omega
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations, engine_spans, periods, prices, rollups
@@ -399,6 +400,7 @@ def close(ledger, name):
     with ledger.write() as connection:
         book = PriceBook(read_prices(connection))
         connection.execute(insert(periods), row)
+        seal(connection, "month", name)
         c = rollups.c
         for piece in connection.execute(select(c.piece).distinct().where(c.posted == name)).scalars().all():
             rate = book.rate("H100", "", "on_demand", piece)

@@ -13,6 +13,7 @@ from gateway.costs.prices.exchange_rates import add_exchange_rate
 from gateway.costs.prices.price import Price
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.rollups.daily_sums import SUMMED, mark_unsummed
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, periods
@@ -86,6 +87,8 @@ def mark_closed(ledger: Ledger, month: str, **changes: Any) -> None:
         "policy": "none", "document": "{}", **changes,
     }  # fmt: skip
     put(ledger, periods, row)
+    with ledger.write() as connection:
+        seal(connection, "month", month)
 
 
 def batch_leases_lapse(state: Path) -> None:

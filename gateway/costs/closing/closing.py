@@ -57,6 +57,7 @@ from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
+from gateway.metering.ledger.sealed_months import check_months
 
 __all__ = ["GRACE", "ClosingError", "UnpricedError", "close"]
 
@@ -117,6 +118,7 @@ def close(
 
 def _row(ledger: Ledger, month: str) -> dict[str, Any] | None:
     with ledger.read() as connection:
+        check_months(connection)
         row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
     return None if row is None else dict(row)
 
@@ -164,6 +166,7 @@ def _cut_off(
     """In a write transaction. Does nothing if another worker was first."""
     lock_postings(connection)
     cutoff = next_batch(connection)  # all earlier batches are committed; later ones wait
+    check_months(connection)
     known = connection.execute(
         select(periods.c.month, periods.c.state, periods.c.cutoff_batch).order_by(periods.c.month)
     ).all()

@@ -8,24 +8,31 @@ order is (ended, id), so late records come first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, LargeBinary, Row, and_, select, tuple_, type_coerce
+from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, select, tuple_, type_coerce
+from sqlalchemy.types import NullType
 
-from gateway.costs.merkle import STORED_FIELDS, without_absent
+from gateway.costs.merkle import RECORD_FIELDS, WITHHELD_FIELDS, without_absent
 from gateway.costs.periods import month_of
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import of_tenant, periods, rollup_parts, rollups, usage
-from gateway.metering.ledger.schema.usage import id_text
+from gateway.metering.ledger.record_reader import RecordReader, Values
+from gateway.metering.ledger.schema import (
+    periods,
+    rollup_parts,
+    rollups,
+    usage_records,
+    usage_tenants,
+)
 from gateway.units import HOUR
 
 BEFORE_ALL = -1
 """The cutoff before the first period."""
 _PAGE = 10_000
-_SORTED_FIELDS = tuple(sorted(STORED_FIELDS))
+_FIELDS = (*RECORD_FIELDS, *WITHHELD_FIELDS)
 _ROWS = tuple(
     (table, order, tuple(sorted(str(c.name) for c in table.columns if c.name not in {"id", "posted"})))
     for table, order in (
@@ -35,7 +42,8 @@ _ROWS = tuple(
 )
 """Tables of roll-ups, their order, and what is hashed of their rows."""
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
+"""In the order of RECORD_FIELDS, without those that say nothing, and then WITHHELD_FIELDS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +72,37 @@ def late_hours(connection: Connection, month: str) -> list[int]:
     return sorted(connection.execute(query).scalars())
 
 
-def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> Iterator[Record]:
-    """All covered records, in order, with STORED_FIELDS. Reads page by page to keep transactions short;
+def records(ledger: Ledger, cover: Coverage) -> Iterator[Record]:
+    """All covered records, in order. Reads page by page to keep transactions short;
     covered records never change. Raises LedgerUnavailableError."""
-    after: tuple[int, str] | None = None
-    while page := record_page(ledger, cover, tenant=tenant, after=after, limit=_PAGE):
-        yield from page
-        after = page[-1]["ended"], page[-1]["id"]
+    reader = RecordReader(_FIELDS)
+    after, last = None, None
+    while True:
+        for last in _page(ledger, cover, reader, None, after, _PAGE):
+            yield last
+        if last is None or (reached := (last["ended"], last["id"])) == after:
+            return
+        after = reached
 
 
 def record_page(
     ledger: Ledger, cover: Coverage, *, tenant: str | None, after: tuple[int, str] | None, limit: int
 ) -> list[Record]:
     """The first `limit` records after the position `after`, in order. Raises LedgerUnavailableError."""
-    period = month_of(cover.month)
-    page: list[Record] = []
+    return list(_page(ledger, cover, RecordReader(_FIELDS), tenant, after, limit))
+
+
+def _page(
+    ledger: Ledger,
+    cover: Coverage,
+    reader: RecordReader,
+    tenant: str | None,
+    after: tuple[int, str] | None,
+    limit: int,
+) -> Iterator[Record]:
+    """They are made one by one: a dictionary each, of thousands, would keep the garbage collector busy."""
+    period, table = month_of(cover.month), usage_records.c
+    rows: list[Sequence[Any]] = []
     with ledger.read() as connection:
         late = [(hour, hour + HOUR, cover.first_batch) for hour in late_hours(connection, cover.month)]
         for start, end, first_batch in [*late, (period.start, period.end, BEFORE_ALL - 1)]:
@@ -88,15 +112,16 @@ def record_page(
             begin = start if after is None else max(start, after[0])
             where = [*_within(begin, end, first_batch, cover.cutoff_batch), *_after(after)]
             if tenant is not None:
-                where.append(of_tenant(tenant))
-            page += _page(connection, where, limit - len(page))
-            if len(page) == limit:
+                where.append(table.tenant == _number_of(tenant))
+            query = select(*reader.columns).where(*where).order_by(table.ended, table.id)
+            rows += connection.execute(query.limit(limit - len(rows))).all()
+            if len(rows) == limit:
                 break
-    return page
+        return map(_record, reader.records(connection, rows))
 
 
 def _within(start: int, end: int, first_batch: int, cutoff_batch: int) -> list[ColumnElement[bool]]:
-    table = usage.c
+    table = usage_records.c
     return [
         table.ended >= start,
         table.ended < end,
@@ -108,24 +133,17 @@ def _within(start: int, end: int, first_batch: int, cutoff_batch: int) -> list[C
 def _after(position: tuple[int, str] | None) -> list[ColumnElement[bool]]:
     if position is None:
         return []
-    table = usage.c
+    table = usage_records.c
     return [tuple_(table.ended, table.id) > position]
 
 
-_COLUMNS = tuple(type_coerce(usage.c[n], LargeBinary) if n == "id" else usage.c[n] for n in _SORTED_FIELDS)
-"""The id as it is stored: converting it in SQLAlchemy would take as long as the rest of the row."""
-_ID = _SORTED_FIELDS.index("id")
+def _number_of(tenant: str) -> ScalarSelect[int]:
+    return select(usage_tenants.c.id).where(usage_tenants.c.tenant == tenant).scalar_subquery()
 
 
-def _page(connection: Connection, where: list[ColumnElement[bool]], limit: int) -> list[Record]:
-    table = usage.c
-    query = select(*_COLUMNS).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
-    return [_record(row) for row in connection.execute(query).all()]
-
-
-def _record(row: Row[Any]) -> Record:
-    record = dict(zip(_SORTED_FIELDS, row, strict=True))
-    record["id"] = id_text(row[_ID])
+def _record(values: Values) -> Record:
+    record = dict(zip(_FIELDS, values, strict=True))
+    record["billable"] = bool(record["billable"])
     return without_absent(record)
 
 
@@ -135,7 +153,8 @@ def rollups_digest(connection: Connection, month: str) -> str:
     are in order already; its task only if it says something), and a newline."""
     hashed = hashlib.sha256()
     for table, order, names in _ROWS:
-        query = select(*(table.c[name] for name in names)).where(table.c.posted == month).order_by(*order)
+        columns = (type_coerce(table.c[n], NullType) if n == "correction" else table.c[n] for n in names)
+        query = select(*columns).where(table.c.posted == month).order_by(*order)
         for page in connection.execute(query.execution_options(yield_per=_PAGE)).partitions():
             hashed.update(b"".join(_hashed(names, row) for row in page))
     return hashed.hexdigest()
@@ -143,6 +162,7 @@ def rollups_digest(connection: Connection, month: str) -> str:
 
 def _hashed(names: Sequence[str], row: Row[Any]) -> bytes:
     content = dict(zip(names, row, strict=True))
+    content["correction"] = bool(content["correction"])
     if not content["task"]:  # as rows were before there were tasks
         del content["task"]
-    return orjson.dumps(content) + b"\n"
+    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)

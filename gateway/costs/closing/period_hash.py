@@ -12,14 +12,17 @@ cutoff, so every computation gives the same result.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, func, select
 
 from gateway.costs.closing.charging import with_charges, with_credits, with_manual_lines
-from gateway.costs.closing.coverage import Coverage, records, rollups_digest
+from gateway.costs.closing.coverage import Coverage, Record, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.credits.grants import holdings_from
@@ -29,8 +32,8 @@ from gateway.costs.merkle import (
     MerkleTree,
     digest,
     header_hash,
+    ordered_leaf,
     record_leaf,
-    stored_leaf,
     withheld_line,
 )
 from gateway.costs.periods import month_of
@@ -42,10 +45,13 @@ from gateway.costs.selling.posted import charged_tenants
 from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
+from gateway.units import HOUR
 
 Progress = Callable[[str, int, int], None]
 """(step, done, total)"""
-_EVERY = 10_000
+Counts = Mapping[str, Sequence[int]]
+"""Tenant → requests, and SUMS of their tokens."""
+assert SUMS == ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
 
 @dataclass(slots=True)
@@ -58,14 +64,15 @@ class TenantSums:
     """A hash over what customers do not see of their records."""
     tokens: list[int] = field(default_factory=lambda: [0] * len(SUMS))
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        self.tree.add(stored_leaf(record) if self.version == VERSION else record_leaf(record, self.version))
-        self.withheld.update(withheld_line(record))
-        tokens = self.tokens  # in the order of SUMS
-        tokens[0] += record["prompt_tokens"]
-        tokens[1] += record["cached_tokens"] or 0
-        tokens[2] += record["completion_tokens"]
-        tokens[3] += record["reasoning_tokens"]
+    def add(self, record: Record) -> None:
+        """Takes the withheld fields out of it."""
+        earlier_leaf = None if self.version == VERSION else record_leaf(record, self.version)
+        self.withheld.update(withheld_line(record["id"], record.pop("engine"), record.pop("gpu_count")))
+        self.tree.add(earlier_leaf or ordered_leaf(record))
+
+    def count(self, tokens: Iterable[int]) -> None:
+        """`tokens`: SUMS."""
+        self.tokens = [a + b for a, b in zip(self.tokens, tokens, strict=True)]
 
     def document(self) -> dict[str, Any]:
         tokens = dict(zip(SUMS, self.tokens, strict=True))
@@ -85,22 +92,35 @@ def sums_of_records(
     ledger: Ledger,
     cover: Coverage,
     progress: Progress,
-    each: Callable[[Mapping[str, Any]], None] | None = None,
+    each_hour: Callable[[int, Counts], None] = lambda *_: None,
     *,
     version: int = VERSION,
 ) -> dict[str, TenantSums]:
-    """Sums by tenant, in one pass over the records. `each` is called with every record, in order. `version`:
-    by which the period was closed."""
+    """Sums by tenant, in one pass over the records. `each_hour` is called with every hour in which one ended,
+    in order, and its counts. `version`: by which the period was closed."""
     with ledger.read() as connection:
         query = select(func.coalesce(func.sum(rollups.c.requests), 0)).where(rollups.c.posted == cover.month)
         expected = int(connection.execute(query).scalar_one())
-    sums: dict[str, TenantSums] = {}
-    for count, record in enumerate(records(ledger, cover)):
-        if count % _EVERY == 0:
-            progress("records", count, expected)
-        if each is not None:
-            each(record)
-        sums.setdefault(record["tenant"], TenantSums(version)).add(record)
+    sums: defaultdict[str, TenantSums] = defaultdict(partial(TenantSums, version))
+    done = 0
+    for hour, ended_in_it in groupby(records(ledger, cover), lambda record: record["ended"] // HOUR):
+        progress("records", done, expected)
+        counts: dict[str, list[int]] = {}
+        for record in ended_in_it:
+            tenant = record["tenant"]
+            sums[tenant].add(record)
+            own = counts.get(tenant)
+            if own is None:
+                own = counts[tenant] = [0] * (1 + len(SUMS))
+            own[0] += 1
+            own[1] += record["prompt_tokens"]
+            own[2] += record["cached_tokens"] or 0
+            own[3] += record["completion_tokens"]
+            own[4] += record["reasoning_tokens"]
+        for tenant, (requests, *tokens) in counts.items():
+            sums[tenant].count(tokens)
+            done += requests
+        each_hour(hour * HOUR, counts)
     return sums
 
 

@@ -39,6 +39,7 @@ from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.posted import charged_tenants
 from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.schema import period_tenants, periods
+from gateway.metering.ledger.sealed_months import check_months
 from gateway.units import FREE
 
 
@@ -65,6 +66,7 @@ def settlement_now(
     book: PriceBook | None = None,
 ) -> MonthSettlement:
     """`policy`: instead of the month's own. `book`: the price book, if it has been read already."""
+    check_months(connection)
     row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
     terms = terms_of(connection, month)
     other = policy is not None and policy != terms.policy

@@ -81,7 +81,10 @@ class Month(Answer):
     """A tenant's key sees the state, the seals and its own statement."""
 
     month: str
-    state: Literal["open", "closing", "closed"]
+    state: Annotated[
+        Literal["open", "closing", "closed", "changed"],
+        Field(description="`changed`: the ledger's row is not as it was recorded; see `florin cost verify`."),
+    ]
     start: Annotated[str, Field(alias="from")]
     to: str
     can_be_closed: bool = False

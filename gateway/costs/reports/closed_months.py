@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -30,6 +31,7 @@ from gateway.costs.verification.verify import NotClosedError, read_stored, verif
 from gateway.metering.ledger.database import LedgerUnavailableError, insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines, period_tenants, periods, rollups, snapshots
+from gateway.metering.ledger.sealed_months import MonthChangedError, changed_months
 
 ALIVE_SECONDS = 15
 """A closing that has reported no progress for this long is considered dead."""
@@ -46,17 +48,23 @@ def overview(ledger: Ledger, now: int, tenant: str | None = None) -> list[dict[s
     """All months with usage, oldest first. `tenant`: limits the result to what it may see.
 
     Raises LedgerUnavailableError."""
-    roll(ledger, now, patience=_ROLL_SECONDS)
+    with suppress(MonthChangedError):
+        roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
         rows = connection.execute(select(periods).order_by(periods.c.month)).mappings().all()
-        closed = [_period(connection, row, now, tenant) for row in rows]
+        months = [_period(connection, row, now, tenant) for row in rows]
         latest = rows[-1]["month"] if rows else ""
-        return closed + [_open(name, now, tenant) for name in _open_months(connection, latest, now)]
+        months += [_open(name, now, tenant) for name in _open_months(connection, latest, now)]
+        changed = {name: _changed(name, now, tenant) for name in changed_months(connection)}
+    by_name = {month["month"]: month for month in months} | changed
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def one(ledger: Ledger, month: str, now: int, tenant: str | None = None) -> dict[str, Any]:
     """One month with the sums of its statements: all, or one tenant's. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
+        if month in changed_months(connection):
+            return {**_changed(month, now, tenant), "statements": []}
         row = connection.execute(select(periods).where(periods.c.month == month)).mappings().one_or_none()
         if row is None:
             request = read_request(connection, month) if tenant is None else None
@@ -123,6 +131,11 @@ def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
     return names
 
 
+def _changed(month: str, now: int, tenant: str | None) -> dict[str, Any]:
+    """A month that is not as it was recorded: nothing of its row is believed."""
+    return {**_open(month, now, tenant), "state": "changed", "can_be_closed": False}
+
+
 def _open(month: str, now: int, tenant: str | None) -> dict[str, Any]:
     period = month_of(month)
     document: dict[str, Any] = {
@@ -166,9 +179,13 @@ _charged_cents: dict[str, int] = {}
 """By seal: what all tenants of a closed month are charged. Grows by the closed months that are shown."""
 
 
-def _charged(connection: Connection, row: RowMapping) -> int:
+def _charged(connection: Connection, row: RowMapping) -> int | None:
+    """None while a month is not as it was recorded."""
     if row["root"] not in _charged_cents:
-        settled = settlement_now(connection, row["month"]).settlement
+        try:
+            settled = settlement_now(connection, row["month"]).settlement
+        except MonthChangedError:
+            return None
         _charged_cents[row["root"]] = sum(s.price_cents for s in settled.statements.values())
     return _charged_cents[row["root"]]
 

@@ -13,6 +13,7 @@ from gateway.costs.periods import Period, iso, month_of
 from gateway.costs.policies.terms import MonthTerms, terms_of
 from gateway.costs.prices.book import Series
 from gateway.metering.ledger.schema import periods, rollups
+from gateway.metering.ledger.sealed_months import check_months
 
 VARIOUS = "various"
 """The policy of a report over months with different ones."""
@@ -80,6 +81,7 @@ def policy_name(parts: Sequence[Part], tenants: Sequence[str]) -> str:
 
 
 def state_of(connection: Connection, posted: Sequence[str]) -> str:
+    check_months(connection)
     query = select(periods.c.state).where(periods.c.month.between(posted[0], posted[-1]))
     stored = connection.execute(query).scalars().all()
     states = set(stored) if len(stored) == len(posted) else {"open"}

@@ -73,18 +73,20 @@ def standing(connection: Connection, place: Place) -> list[Posting]:
     ]
 
 
-def standing_by_place(connection: Connection, hour: int) -> dict[Place, list[Posting]]:
-    """The same of all engines of an hour."""
-    names, standing = posted_since(connection, hour), defaultdict[Place, list[Posting]](list)
+def totals_by_place(connection: Connection, hour: int) -> dict[Place, dict[Key, Figures]]:
+    """The `totals` of what is posted of each engine of an hour."""
+    names, sums = posted_since(connection, hour), defaultdict[Place, dict[Key, Figures]](dict)
     for table, kind in _KINDS:
-        columns = (*PLACE, *kind._fields, *RowPrice._fields, *FIGURES)
+        columns = (*PLACE, *kind._fields, *FIGURES)
         where = [table.c.posted.in_(names), table.c.hour == hour]
         if table is rollup_parts:  # for the index
             where.append(table.c.dimension.in_(DIMENSIONS))
         query = select(*(table.c[name] for name in columns)).where(*where)
+        first, end = len(PLACE), len(PLACE) + len(kind._fields)
         for row in map(tuple, connection.execute(query).all()):
-            standing[row[0], row[1], row[2], row[3]].append(_posting(kind, row[4:]))
-    return standing
+            own, key = sums[row[:first]], kind._make(row[first:end])
+            own[key] = _plus(own.get(key), row[end:])
+    return {place: _without_zeros(own) for place, own in sums.items()}
 
 
 def _posting(kind: type[Key], row: tuple[Any, ...]) -> Posting:
@@ -121,6 +123,10 @@ def totals(postings: Iterable[Posting]) -> dict[Key, Figures]:
     sums: dict[Key, Figures] = {}
     for key, _, figures in postings:
         sums[key] = _plus(sums.get(key), figures)
+    return _without_zeros(sums)
+
+
+def _without_zeros(sums: Mapping[Key, Figures]) -> dict[Key, Figures]:
     return {key: figures for key, figures in sums.items() if any(figures)}
 
 

@@ -46,6 +46,7 @@ from gateway.metering.ledger.schema import (
     rollups,
     set_aside_hours,
 )
+from gateway.metering.ledger.sealed_months import check_months
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +177,7 @@ def _post_each(ledger: Ledger, computed: Sequence[_Found], now: int, left: list[
 
 
 def _post(connection: Connection, computed: Sequence[_Found], now: int, left: list[Place]) -> int:
+    check_months(connection)
     latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
     any_aside = connection.execute(select(exists().select_from(set_aside_hours))).scalar()
     settled = 0

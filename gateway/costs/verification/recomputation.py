@@ -12,7 +12,7 @@ from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posted_rows import Key, divided, standing_by_place, totals
+from gateway.costs.rollups.posted_rows import Key, divided, totals_by_place
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
@@ -49,7 +49,7 @@ def recompute_hours(ledger: Ledger, month: str, progress: Progress) -> Recompute
 
 def _compare(connection: Connection, hour: int, recomputed: RecomputedHour) -> None:
     terms, marked = HourTerms(connection), _places(connection, hour, dirty_hours, set_aside_hours)
-    standing = standing_by_place(connection, hour)
+    standing = totals_by_place(connection, hour)
     for place in sorted(_places(connection, hour, engine_hours)):
         if place in marked:
             recomputed.skipped += 1
@@ -60,7 +60,7 @@ def _compare(connection: Connection, hour: int, recomputed: RecomputedHour) -> N
         except ImplausibleError as error:
             recomputed.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
-        posted = totals(standing.get(place, ()))
+        posted = standing.get(place, {})
         with_parts = divided(posted)
         fresh = {key: figures for key, figures in computed.postings(divided=with_parts) if any(figures)}
         stands = {key: f for key, f in posted.items() if with_parts or isinstance(key, RowKey)}

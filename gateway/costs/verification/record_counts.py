@@ -2,66 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from sqlalchemy import func, select
 
+from gateway.costs.closing.period_hash import Counts
 from gateway.costs.periods import iso
 from gateway.costs.proofs.proof import SUMS
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
-from gateway.units import HOUR
 
 _COUNTS = ("requests", *SUMS)
-assert SUMS == ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 _NONE = (0,) * len(_COUNTS)
 
 
 class HourlyCounts:
-    """Takes a month's records in order, holding one hour in memory. Mutable."""
+    """Takes a month's hours. Mutable."""
 
     def __init__(self, ledger: Ledger, month: str) -> None:
         self._ledger = ledger
         self._month = month
-        self._hour: int | None = None
-        self._counts: dict[str, list[int]] = {}
         self._seen: set[int] = set()
         self.differences: list[str] = []
 
     def __repr__(self) -> str:
         return f"<HourlyCounts of {self._month}: {len(self.differences)} differences>"
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        hour = record["ended"] - record["ended"] % HOUR
-        if hour != self._hour:
-            self._end_of_hour()
-            self._hour = hour
-        counts = self._counts.get(record["tenant"])
-        if counts is None:
-            counts = self._counts[record["tenant"]] = [0] * len(_COUNTS)
-        counts[0] += 1
-        counts[1] += record["prompt_tokens"]
-        counts[2] += record["cached_tokens"] or 0
-        counts[3] += record["completion_tokens"]
-        counts[4] += record["reasoning_tokens"]
-
     def end(self) -> None:
-        """After the last record: also compare hours that have roll-ups but no records."""
-        self._end_of_hour()
+        """After the last hour: also compare those that have roll-ups but no records."""
         table = rollups.c
         with self._ledger.read() as connection:
             query = select(table.hour).where(table.posted == self._month).distinct()
             hours = set(connection.execute(query).scalars())
         for hour in sorted(hours - self._seen):
-            self._compare(hour, {})
+            self.compare(hour, {})
 
-    def _end_of_hour(self) -> None:
-        if self._hour is not None:
-            self._compare(self._hour, self._counts)
-            self._counts = {}
-
-    def _compare(self, hour: int, counted: Mapping[str, list[int]]) -> None:
+    def compare(self, hour: int, counted: Counts) -> None:
         self._seen.add(hour)
         posted = self._posted(hour)
         for tenant in sorted(counted.keys() | posted.keys()):

@@ -309,7 +309,7 @@ def _attribution(ledger: Ledger, month: str, progress: Progress) -> ProofCheck:
 def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[ProofCheck]:
     hourly = HourlyCounts(ledger, stored.cover.month)
     version = version_of(stored.header)
-    summed = sums_of_records(ledger, stored.cover, progress, hourly.add, version=version)
+    summed = sums_of_records(ledger, stored.cover, progress, hourly.compare, version=version)
     computed = {tenant: sums.document() for tenant, sums in summed.items()}
     hourly.end()
     nothing = TenantSums(version).document()

@@ -18,6 +18,7 @@ from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import dirty_hours, engine_probes, ledger_state, periods, usage_records
+from gateway.metering.ledger.sealed_months import check_months
 from gateway.units import DAY
 
 _LAST = 4_102_444_800_000_000
@@ -86,6 +87,7 @@ def _cutoff(connection: Connection, before: int) -> int | None:
 
 def _end_of_closed(connection: Connection, before: int, limit: int) -> int:
     """End of the consecutive closed months, from that of the oldest record, that end before `limit`."""
+    check_months(connection)
     ended = usage_records.c.ended
     query = select(func.min(ended)).where(ended >= before, ended < _LAST)  # no month after it
     oldest = connection.execute(query).scalar()

@@ -26,7 +26,7 @@ from gateway.units import NANO, amount_text
 
 _Statement = StatementSums | PreviewedStatement
 
-_TONES: Final = {"closed": "good", "closing": "info", "open": ""}
+_TONES: Final = {"closed": "good", "closing": "info", "open": "", "changed": "bad"}
 _BUCKETS: Final = {
     "usage": "Requests",
     "retry_waste": "Repeated requests",

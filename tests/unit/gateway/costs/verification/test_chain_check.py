@@ -7,18 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Boolean, Column, Integer, MetaData, Table, Text, create_engine, false, text, update
 
+from gateway.costs.closing.closing import close
 from gateway.costs.closing.requests import request_or_approve
+from gateway.costs.periods import month_of
+from gateway.costs.reports.closed_months import one, overview
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.chain_check import Anchor, anchor_of, verify_chain
 from gateway.costs.verification.verify import NotClosedError, verify
 from gateway.metering.ledger import chain, migrations
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.database import LedgerUnavailableError
+from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.retention import prune
 from gateway.metering.ledger.schema import ledger_chain, schema
+from gateway.metering.ledger.sealed_months import MonthChangedError
+from tests.unit.gateway.costs import billed
 from tests.unit.gateway.costs.verification.books import MONTH, NOW, fill
 
 SQLITE = ("audit_log_no_update", "audit_log_no_delete", "ledger_chain_no_update", "ledger_chain_no_delete")
+PERIOD = "month, state, first_batch, cutoff_batch, closing_at, closed_by, policy, document"
 INVOICE = "month, tenant, number, tax_name, tax_micros, due, recorded_at"
 
 
@@ -168,6 +177,37 @@ def test_a_month_that_is_said_to_be_open_is_not_believed(books):
     assert verify(books) == []
     with pytest.raises(NotClosedError, match="2026-11 was closed, and is not as it was recorded"):
         verify(books, MONTH)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE periods SET state = 'open'",
+        "UPDATE periods SET state = 'closing'",
+        "DELETE FROM periods",
+        f"INSERT INTO periods ({PERIOD}) SELECT '2026-12', {PERIOD.removeprefix('month, ')} FROM periods",
+    ],
+)
+def test_an_edited_row_neither_reopens_nor_closes_a_month(books, statement):
+    tamper(books, statement)
+    name = "2026-12" if statement.startswith("INSERT") else MONTH
+    assert {m["month"]: m["state"] for m in overview(books, NOW)}[name] == "changed"
+    assert one(books, name, NOW)["state"] == "changed"
+    question = Question(month_of(name), ("tenant",))
+    for refused in (
+        lambda: close(books, name, now=NOW, by="fk1"),
+        lambda: cost_report(books, question, now=NOW),
+        lambda: prune(books, NOW * 2, 1),
+        lambda: mark_and_roll(books),
+    ):
+        with pytest.raises(MonthChangedError, match=f"{name} in the ledger is not as it was recorded"):
+            refused()
+
+
+def mark_and_roll(ledger):
+    with ledger.write() as connection:
+        mark_dirty(connection, [(billed.NOVEMBER.start, "a", "H100", 1)])
+    roll(ledger, NOW)
 
 
 def test_who_closed_a_month_and_when_is_a_check_of_the_month(books):

@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import func, select
 
 from gateway.metering.ledger import retention
+from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.engine_hours import mark_dirty, pruned_before
 from gateway.metering.ledger.ledger import Inserted, Ledger
@@ -46,6 +47,7 @@ def close(ledger, month, *, cutoff=None):
                 "policy": "none",
             },
         )
+        seal(connection, "month", month)
 
 
 def rolled(ledger):
