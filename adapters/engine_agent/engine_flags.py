@@ -186,10 +186,11 @@ def plan(
     *,
     host: str,
     port: int = DEFAULTS["port"],
+    loads: bool = True,
     read: Callable[[str], str] = lambda path: Path(path).read_text(),
 ) -> Launch:
-    """`host`, `port`: where the engine listens unless its flags say otherwise. Raises CommandRefusedError
-    with all reasons."""
+    """`host`, `port`: where the engine listens unless its flags say otherwise. `loads`: it loads adapters.
+    Raises CommandRefusedError with all reasons."""
     line = parse(command, KNOWN, read=read)
     reasons = [*line.reasons, *_refusals(line, {**environ, **line.environment})]
     numbers = {name: _number(line, name, reasons) for name in DEFAULTS}
@@ -208,7 +209,7 @@ def plan(
     if reasons:
         raise CommandRefusedError(reasons)
     assert model  # otherwise there was a reason
-    additions = _additions(line, slots, cpu_slots, rank, host, port)
+    additions = _additions(line, slots, cpu_slots, rank, host, port, loads=loads)
     return Launch(
         command=(*command, *(word for addition in additions for word in addition.words)),
         additions=additions,
@@ -324,7 +325,7 @@ def _gpus(numbers: Mapping[str, int | None]) -> int:
 
 
 def _additions(
-    line: CommandLine, slots: int, cpu_slots: int, rank: int, host: str, port: int
+    line: CommandLine, slots: int, cpu_slots: int, rank: int, host: str, port: int, *, loads: bool
 ) -> tuple[Addition, ...]:
     additions = {
         "enable-lora": ((), "the engine serves adapters"),
@@ -343,8 +344,11 @@ def _additions(
     return tuple(
         Addition((f"--{name}", *values), reason)
         for name, (values, reason) in additions.items()
-        if name not in line
+        if name not in line and (loads or name not in _OF_ADAPTERS)
     )
+
+
+_OF_ADAPTERS = frozenset({"enable-lora", "max-loras", "max-cpu-loras", "max-lora-rank"})
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

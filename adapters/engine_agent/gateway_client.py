@@ -85,6 +85,11 @@ class GatewayClient:
     async def stopping(self, name: str, body: Json) -> Json:
         return await self._call("PUT", f"engines/{quote(name, safe='')}/stopping", body)
 
+    async def merge_source(self, name: str, version: str) -> Json:
+        """The version that is to be merged: its name on engines, its digest and its size."""
+        path = f"engines/{quote(name, safe='')}/merge?version={quote(version, safe='')}"
+        return await self._call("GET", path, None)
+
     async def engine(self, name: str) -> Json | None:
         """The engine as registered at the gateway, or None."""
         try:

@@ -82,9 +82,11 @@ class HeartbeatSender:
             "gpu_count": host.gpu_count,
             "region": host.region,
             "purchase": host.purchase,
-            "slots": host.slots,
-            "cpu_slots": host.cpu_slots,
-            "max_rank": host.max_rank,
+            **(
+                {"serves": host.serves}
+                if host.serves
+                else {"slots": host.slots, "cpu_slots": host.cpu_slots, "max_rank": host.max_rank}
+            ),
             "seats": host.seats or None,
             # A gateway of an earlier version knows only the default.
             **({} if host.tasks == ("generate",) else {"tasks": host.tasks}),

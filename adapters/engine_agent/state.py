@@ -70,6 +70,8 @@ class HostConfig:
     cache_bytes: int
     drain_timeout: float
     start_timeout: float
+    serves: str = ""
+    """The version that is merged into its weights, which is all that it serves; empty: none is."""
     prompt_scores: str = ""
     """What the operator says of whether it survives scoring prompts: `safe`, `unsafe`; empty: nothing."""
     trial: int = 0

@@ -76,7 +76,8 @@ class Drain:
     engine serves what it holds."""
 
     until: int
-    """When the engine stops taking requests at the latest, Unix microseconds, UTC."""
+    """When the engine stops taking requests at the latest, Unix microseconds, UTC. 0: it rests until the
+    version that it serves is live."""
     moved: bool = False
     """Its versions are loaded elsewhere, or could not be: it takes no new requests."""
     release: bool = True
@@ -158,6 +159,11 @@ class Engine:
     unknown."""
     holds: tuple[str, ...] = ()
     """Ids of the versions that it was started with, if it is of a kind that loads none later."""
+    serves: str = ""
+    """Id of the version that is merged into its weights. It serves that one and nothing else, and loads
+    nothing. Empty: it serves its base model and adapters."""
+    merged_as: str = ""
+    """That version's name on engines: what the engine calls its own weights."""
     trial: Trial | None = None
     """None: it is an engine like the others."""
 
@@ -172,9 +178,16 @@ class Engine:
         return {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
 
     @property
-    def loads(self) -> bool:
-        """Whether it loads adapters after its start."""
-        return self.driver != "tgi"
+    def model(self) -> str:
+        """What it calls its own weights."""
+        return self.merged_as or self.base_model
+
+    @property
+    def only(self) -> tuple[str, ...] | None:
+        """Ids of the only versions that it can hold; None: it loads any."""
+        if self.serves:
+            return (self.serves,)
+        return self.holds if self.driver == "tgi" else None
 
     @property
     def release(self) -> Release:
@@ -183,15 +196,22 @@ class Engine:
 
     def fits(self, version: Version) -> bool:
         """Whether it can hold the version, whatever else it holds."""
+        if self.serves:  # nothing is loaded, so nothing is asked of its kernels
+            return version.id == self.serves
         return (
             version.rank <= self.max_rank
-            and (self.loads or version.id in self.holds)
+            and (self.only is None or version.id in self.only)
             and self.release >= release_of(version.min_vllm)
         )
 
     def meets(self, requires: Mapping[str, str]) -> bool:
         """Whether it has all of these labels."""
         return not requires or has_labels(self.all_labels, requires)
+
+    @property
+    def rests(self) -> bool:
+        """It takes no requests until the version that it serves is live."""
+        return self.drain is not None and not self.drain.until
 
     @property
     def on_trial(self) -> bool:

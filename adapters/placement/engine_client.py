@@ -18,6 +18,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -70,8 +71,8 @@ class EngineClient:
 
     async def load(self, engine: Engine, version: Version) -> None:
         loading, driver = driver_of(engine).capabilities.loading, driver_of(engine)
-        if loading is Loading.START:
-            if version.id not in engine.holds:
+        if engine.only is not None:
+            if version.id not in engine.only:
                 raise EngineError(f"{engine.name} was not started with {version.id}, and loads nothing later")
             return
         path = await self._stage(engine, version) if engine.agent else version.path
@@ -138,7 +139,7 @@ class EngineClient:
         """False if the engine keeps the name of an adapter that it no longer holds. Never raises for a
         refused unload: a load must not fail because of it, and the engine's message may name another tenant's
         adapter. Does nothing where the engine evicts by itself, or never."""
-        if driver_of(engine).capabilities.loading is not Loading.CALL:
+        if driver_of(engine).capabilities.loading is not Loading.CALL or engine.serves:
             return True
         try:
             async with self.guard(engine):
@@ -167,11 +168,14 @@ class EngineClient:
         driver = driver_of(engine)
         answer = await self._call(engine, "GET", driver.models_path, None, timeout=timeout)
         try:
-            return driver.listing(orjson.loads(answer))
+            listing = driver.listing(orjson.loads(answer))
         except UNREADABLE as error:
             raise EngineError(
                 f"{engine.name} at {engine.url} sent a response that {driver.title} would not send: {error!r}"
             ) from error
+        if engine.serves:  # no adapter: its own weights have the version's name
+            return replace(listing, loras=None if engine.model in listing.bases else frozenset())
+        return listing
 
     async def recognize(self, engine: Engine) -> DriverName | None:
         """Which kind of engine answers there; None: none that is known. Raises EngineUnreachableError."""
@@ -200,7 +204,7 @@ class EngineClient:
         """Whether the runtime LoRA routes exist. An existing route rejects an empty load; a missing one
         returns 404. True for engines that need none."""
         driver = driver_of(engine)
-        if driver.capabilities.loading is not Loading.CALL:
+        if driver.capabilities.loading is not Loading.CALL or engine.serves:
             return True
         try:
             await self._call(engine, "POST", driver.load(Lora("", "")).path, {})
@@ -223,7 +227,7 @@ class EngineClient:
     async def limits(self, engine: Engine) -> Limits:
         """What the engine tells of its flags."""
         driver = driver_of(engine)
-        if not driver.limits_path:
+        if not driver.limits_path or engine.serves:
             return Limits()
         try:
             return driver.limits(await self._call(engine, "GET", driver.limits_path, None))
@@ -246,15 +250,15 @@ class EngineClient:
         return version[:MAX_VERSION] if type(version) is str else ""
 
     async def score_prompts(self, engine: Engine) -> None:
-        """Have the base model score a prompt in both ways that vLLM offers, each while it answers another
+        """Have its own weights score a prompt in both ways that vLLM offers, each while it answers another
         request: in some builds, that ends the engine. Raises EngineUnreachableError, EngineError."""
         for scored in fingerprint.SCORED * 2:  # the first may compile while the other request is answered
             salt = _salt()
-            beside = fingerprint.one_token(engine.base_model, salt) | fingerprint.LONG
+            beside = fingerprint.one_token(engine.model, salt) | fingerprint.LONG
             other = asyncio.create_task(self._call(engine, "POST", "/v1/completions", beside))
             try:
                 await asyncio.sleep(SHARING_SECONDS)
-                body = fingerprint.one_token(engine.base_model, salt) | scored
+                body = fingerprint.one_token(engine.model, salt) | scored
                 await self._call(engine, "POST", "/v1/completions", body)
             finally:
                 other.cancel()
@@ -274,9 +278,9 @@ class EngineClient:
             raise _strange(engine, error) from error
 
     async def one_token(self, engine: Engine, *, timeout: float) -> ProbeAnswer:
-        """Generate, embed or score one token with the base model to prove that the engine's core works;
+        """Generate, embed or score one token with its own weights to prove that the engine's core works;
         returns what it cost."""
-        body = fingerprint.one_token(engine.base_model, _salt(), engine.tasks[0])
+        body = fingerprint.one_token(engine.model, _salt(), engine.tasks[0])
         answer = await self._ask(engine, body, None, timeout=timeout)
         try:
             return fingerprint.cost(answer)

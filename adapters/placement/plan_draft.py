@@ -99,6 +99,7 @@ class Draft:
             cached = version.name in engine.held
             if (
                 not (engine.open and engine.serves and engine.slots > 0)
+                or engine.only not in (None, version.name)
                 or engine.trial is not trial
                 or engine.name in replicas
                 or engine.name in self.loading
@@ -130,6 +131,7 @@ class Draft:
             if (placed := self.engines[name].held.get(version.name)) is not None
             and placed.state is SlotState.RESIDENT
             and not placed.leased
+            and self.engines[name].only is None
         ]
         idle.sort(key=lambda e: (-domains.count(e.domain), -e.weight, -e.requests, e.name))
         needed = len(set(domains)) <= version.min_replicas

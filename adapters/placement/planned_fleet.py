@@ -35,6 +35,9 @@ class PlannedEngine:
     """It takes requests."""
     open: bool = True
     """It takes loads, too: it is neither cordoned nor suspect, and not in slow start."""
+    only: str | None = None
+    """The only version that it can hold, which is merged into its weights. Empty: it can be given none.
+    None: it loads any."""
     trial: bool = False
     """It is on trial: it gets what the others serve."""
     requests: int = 0

@@ -1,4 +1,5 @@
-"""What operators asked for and no request brings about: labels, minimum and maximum replicas, pins, trials.
+"""What operators asked for and no request brings about: labels, minimum and maximum replicas, pins, trials,
+and versions that are merged into an engine's weights.
 
 `plan` is pure. Capacity is not its business: requests open replicas where they would wait longer than a load
 takes, and claims evict what was used least recently. Nothing here looks at demand, so the two never undo each
@@ -20,7 +21,7 @@ _LIMITS = PlanLimits()
 def plan(snapshot: FleetSnapshot, limits: PlanLimits = _LIMITS) -> tuple[Move, ...]:
     """The next moves, the most urgent first. The same snapshot always gives the same plan."""
     draft = Draft(snapshot, limits)
-    for step in (_misplaced, _surplus, _minimum, _pinned, _tried):
+    for step in (_misplaced, _surplus, _merged, _minimum, _pinned, _tried):
         for move in step(draft):
             if len(draft.moves) >= limits.moves:
                 return tuple(draft.moves)
@@ -49,6 +50,18 @@ def _surplus(draft: Draft) -> Iterator[Move]:
             for engine in draft.droppable(version)[:1]:
                 have = len(draft.replicas[version.name])
                 yield Move("drop", version.name, engine, f"{have} replicas, at most {most} allowed")
+
+
+def _merged(draft: Draft) -> Iterator[Move]:
+    """What engines have in their weights, once they are up and have been compared with other engines."""
+    for engine in draft.engines.values():
+        version = draft.versions.get(engine.only or "")
+        if version is None or engine.name in draft.replicas[version.name]:
+            continue
+        most = version.max_replicas
+        room = most is None or len(draft.replicas[version.name]) < most
+        if room and engine in draft.targets(version, evict=False):
+            yield Move("prefetch", version.name, engine.name, "merged into its weights")
 
 
 def _minimum(draft: Draft) -> Iterator[Move]:

@@ -9,6 +9,9 @@ Later loads in the same process are not probed, whichever worker did the first: 
 others (`Placement.verified`). They are probed if the process is unknown, the fingerprint has been replaced,
 the engine is suspect, or another version has failed in that process after being sound elsewhere.
 
+An engine into whose weights a version is merged is compared with the version's answer elsewhere, so it is
+served only after another engine has loaded the version; if the answers differ, that engine is suspect.
+
 The engine itself can be at fault. It is marked suspect if its base model's answer has changed, or if a second
 version that was sound elsewhere fails in the same process; on an engine on trial, the first one is enough.
 Otherwise one bad engine could put a whole fleet's versions into quarantine, one after another.
@@ -153,8 +156,8 @@ class ProbeVerifier:
 
     async def _verify(self, engine: Engine, version: Version) -> tuple[str, Fingerprint | None]:
         """Return the result and the fingerprint that the version's answer agrees with."""
-        base = await self._base(engine)
-        if base is None and version.unverified_shapes:
+        base = None if engine.serves else await self._base(engine)
+        if base is None and version.unverified_shapes and not engine.serves:
             raise EngineError(
                 f"{engine.name} does not answer probes of its base model, and {version.id}, whose shapes are "
                 "unverified, is served only where it was compared with the base model"
@@ -169,6 +172,11 @@ class ProbeVerifier:
             raise
         name = fingerprint_id(version.engine_name, engine.tasks[0])
         known = self.catalog.fingerprints.get(name)
+        if engine.serves and answer_of(known) is None:
+            raise EngineError(
+                f"{engine.name} has weights into which {version.id} is said to be merged, and no engine that "
+                "loads it has answered yet, with which to compare them"
+            )
         judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is Similarity.SOUND and answer_of(known) is None:
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
@@ -178,6 +186,8 @@ class ProbeVerifier:
             judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is not Similarity.SOUND:
             await self._reject(engine, version, judgement, answer, base, known)
+        if engine.serves:
+            await self.serving_statuses.trust(engine)
         return "sound" if base is not None else "no_base", known
 
     def _judge(
@@ -213,6 +223,8 @@ class ProbeVerifier:
             )
         figures = evidence(judgement, answer, engine=engine.name, base=base, first=known)
         figures["process"] = self.process(engine)
+        if engine.serves:
+            await self._mark_suspect(engine, f"it does not answer as {version.id} does elsewhere", figures)
         if judgement.result is Similarity.SUSPECT:
             await self._mark_suspect(engine, "its base model no longer answers as before", figures)
         if known is not None and (other := self._also_wrong(engine, version)):

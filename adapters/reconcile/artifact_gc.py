@@ -42,7 +42,7 @@ def held(engine: Engine, listing: Listing, catalog: Catalog) -> frozenset[str]:
     reads again what it was started with, and else only what a request names."""
     if listing.loras is not None:
         return listing.loras
-    return frozenset(v.engine_name for v in catalog.versions.values() if v.id in engine.holds)
+    return frozenset(v.engine_name for v in catalog.versions.values() if v.id in (engine.only or ()))
 
 
 def plan(

@@ -34,6 +34,9 @@ def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
 def _healthy(engine: Engine, view: FleetObservation) -> Diagnosis:
     used = _slots_used(view.placed.get(engine.name, {}))
     message = f"It serves {engine.base_model} and holds what it should: {used} of {engine.slots} slots."
+    if engine.serves:
+        compared = "has been compared with other engines" if used else "has yet to be compared"
+        message = f"It serves {engine.serves} only, which is merged into its weights and {compared}."
     return Diagnosis("engine", "ok", engine.name, message)
 
 
@@ -54,12 +57,12 @@ def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             f"Start it, or check why it does not listen at {engine.url}. If it is gone for good: "
             f"florin engine remove {name}",
         )  # fmt: skip
-    elif engine.base_model not in listing.bases:
+    elif engine.model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
         yield Diagnosis(
             "engine_base", "problem", name,
-            f"It serves {serves}, but is registered for {engine.base_model}.",
-            f"Start it with --served-model-name {engine.base_model}, or register it for the model it serves.",
+            f"It serves {serves}, but is registered for {engine.serves or engine.base_model}.",
+            f"Start it with --served-model-name {engine.model}, or register it for the model it serves.",
         )  # fmt: skip
     if look.takes_adapters is False:
         yield Diagnosis(

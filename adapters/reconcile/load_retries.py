@@ -79,6 +79,7 @@ class LoadRetries:
                 engine
                 for engine in self.catalog.fleet(version.base_model)
                 if engine.takes_adapters
+                and not engine.serves
                 and engine.name not in failed
                 and self.loader.may_hold(engine, version)
                 and self.loader.usable(engine.name)

@@ -126,7 +126,8 @@ class Rebalancer:
         if self._generation != self.catalog.generation:
             self._generation, self._known = self.catalog.generation, {}
         self._note_loads()
-        candidates = self.catalog.pins | self._with_minimum()
+        merged = {engine.merged_as for engine in self.catalog.engines.values() if engine.serves}
+        candidates = self.catalog.pins | self._with_minimum() | merged
         moves: list[Move] = []
         for base in {engine.base_model for engine in self.catalog.engines.values()}:
             if await self._plan(base, candidates, None):  # mostly not, and then nothing more is asked
@@ -179,7 +180,8 @@ class Rebalancer:
             engine.domain,
             engine.all_labels,
             serves=status.serves and engine.takes_requests and not engine.moving,
-            open=status.open and engine.loads and engine.takes_adapters and name not in self._busy,
+            open=status.open and engine.takes_adapters and name not in self._busy,
+            only=None if engine.only is None else engine.merged_as,
             trial=engine.on_trial,
             requests=status.requests,
             load_ms=status.load_ms,

@@ -37,6 +37,7 @@ from adapters.reconcile.artifact_gc import ArtifactCollector
 from adapters.reconcile.drift import own_strays
 from adapters.reconcile.evacuation import Evacuation
 from adapters.reconcile.load_retries import LoadRetries
+from adapters.reconcile.merged_engines import MergedEngines
 from adapters.reconcile.rebalancer import Rebalancer
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
@@ -101,9 +102,11 @@ class Reconciler:
     _kept: dict[str, tuple[Hashable, set[str]]] = field(default_factory=dict)
     # Mutable: engines that need nothing: what they looked like then, and when, on the loader's clock.
     _settled: dict[str, tuple[object, float]] = field(default_factory=dict)
+    merged: MergedEngines = field(init=False)
     job: LeaderJob = field(init=False)
 
     def __post_init__(self) -> None:
+        self.merged = MergedEngines(self.store, self.catalog)
         self.job = LeaderJob(
             *(self.store, self.owner, ROLE, "Reconciling engines", self._run_tasks, LOOK_SECONDS),
             lease_ms=LEASE_MS,
@@ -126,6 +129,7 @@ class Reconciler:
             "sweep": partial(self._every, self.interval, self.sweep, fence),
             "retry": partial(self._every, self.interval, self.load_retries.retry_due, fence),
             "stopped": partial(self._every, self.interval, self.stopped.update, fence),
+            "merged": partial(self._every, self.interval, self.merged.update, fence),
             "artifact-gc": partial(self._every, self.collect_interval, self.collector.collect, fence),
         }
         if self.rebalancer.interval:
@@ -239,11 +243,12 @@ class Reconciler:
         return frozenset(now - seen_twice)
 
     async def _doubt(self, engine: Engine, placed: Mapping[str, SlotState], fence: Fence) -> None:
-        """An engine that is away may come back as another process. If its base model answered for an adapter
-        that it no longer holds, and it does not tell what it holds, then everything there is verified anew
-        before it is served."""
+        """An engine that is away may come back as another process. If that could have other weights under the
+        same names, because it does not tell what it holds and its base model answers for an adapter that it
+        does not hold, or because a version is merged into them, then everything there is verified anew before
+        it is served."""
         doubtful = {v for v, state in placed.items() if state in LISTED}
-        if doubtful and driver_of(engine).capabilities.base_for_unknown:
+        if doubtful and (engine.serves or driver_of(engine).capabilities.base_for_unknown):
             await self._mark_lost(engine, doubtful, fence)
 
     def _is_gone(self, name: str) -> bool:
@@ -274,7 +279,8 @@ class Reconciler:
         keep = set(sorted(hottest, key=lambda v: v not in self.catalog.pins)[:room])
         for name in hottest:
             version = self.catalog.by_engine_name.get(name)
-            if name not in keep or version is None or not self._fits(engine, version):
+            merged = bool(engine.serves)  # the planner has it compared anew
+            if merged or name not in keep or version is None or not self._fits(engine, version):
                 await self.store.unplace(engine.name, name, fence=fence)
             elif (
                 self.residency.slots(engine.name).get(name) is SlotState.LOST

@@ -105,7 +105,7 @@ def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None)
     if base is None:
         known = ", ".join(sorted(catalog.bases)) or "none"
         raise NotFoundError(f"There is no base model {chosen[:200]!r}. Known: {known}.")
-    fleet = catalog.fleet(chosen)
+    fleet = [engine for engine in catalog.fleet(chosen) if not engine.serves]
     ranks = tuple(sorted({engine.max_rank for engine in fleet}))
     if not ranks:
         raise NotFoundError(

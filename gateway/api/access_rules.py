@@ -91,7 +91,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/sign-in", None, BodyRule(0, complexity=None), methods=READING),
         AccessRule("/admin/v1/enrol", frozenset({Role.ENROLMENT}), BodyRule(64 * 1024)),
         AccessRule(engines, host, methods=POST, rest=""),
-        AccessRule(engines, host, methods=READING, rest="/[^/]+"),
+        AccessRule(engines, host, methods=READING, rest="/[^/]+(/merge)?"),
         AccessRule(engines, host, methods=frozenset({"PUT"}), rest="/[^/]+/(heartbeat|stopping)"),
         AccessRule("/admin/v1/artifacts", host, methods=READING),
         AccessRule("/admin/v1/prices", books, methods=READING),

@@ -157,8 +157,9 @@ def scheduled_exports(settings: Settings, ledger: Ledger, now: Callable[[], int]
 
 
 def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:
-    """Each engine, with the full names of the versions that hold its slots."""
+    """Each engine, with the full names of the versions that hold its slots. What is merged into an engine's
+    weights holds none."""
     catalog, residency = registry.catalog, registry.residency
-    for engine in list(catalog.engines.values()):
+    for engine in [engine for engine in catalog.engines.values() if not engine.serves]:
         ids = (catalog.by_engine_name.ids.get(name) for name in residency.slots(engine.name))
         yield engine, [version for version in ids if version is not None]

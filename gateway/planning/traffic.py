@@ -87,6 +87,20 @@ class Used:
         )
 
 
+def uses_of(workload: Workload) -> tuple[AdapterUse, ...]:
+    """What an hour of such traffic uses of each adapter."""
+    hours = float(workload.arrival[-1]) / 3600 or 1.0
+    counts, prompts, outputs = (
+        np.rint(np.bincount(workload.adapter, weights) / hours).astype(int).tolist()
+        for weights in (None, workload.prompt, workload.output)
+    )
+    names = workload.names or [f"a{number}" for number in range(len(counts))]
+    return tuple(
+        AdapterUse(names[number], counts[number], prompts[number], outputs[number])
+        for number in np.flatnonzero(np.bincount(workload.adapter, workload.rank))
+    )
+
+
 def _scaled(tokens: NDArray[np.int64], factor: float) -> NDArray[np.int64]:
     return np.asarray(np.maximum(1, np.rint(tokens * factor)), dtype=np.int64)
 

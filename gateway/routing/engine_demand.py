@@ -70,10 +70,11 @@ class EngineDemand:
         return required
 
     def _fleets(self) -> dict[str, list[EngineState]]:
-        """The engines that take requests, or would if they answered, since they come back."""
+        """The engines that take requests, or would if they answered, since they come back. Without those
+        that serve one version only: how many of these to run, their operators decide."""
         fleets: dict[str, list[EngineState]] = {}
         for state in self._pool.states():
-            if state.engine.takes_requests and not state.engine.moving:
+            if state.engine.takes_requests and not state.engine.moving and not state.engine.serves:
                 fleets.setdefault(state.engine.base_model, []).append(state)
         return fleets
 

@@ -14,6 +14,7 @@ from adapters.drivers import driver_of
 from adapters.model import Engine
 from adapters.placement.mirror import Mirror
 from adapters.placement.requirements import SCORES_PROMPTS, for_task
+from adapters.placement.scheduling.costs import EngineCosts
 from adapters.placement.scheduling.learned_costs import LearnedCosts
 from adapters.placement.scheduling.view import EngineView
 from adapters.store.protocol.loads import Load, bit_of
@@ -333,8 +334,9 @@ class EngineState:
     answer_speed: AnswerSpeed = field(default_factory=AnswerSpeed)
 
     def __post_init__(self) -> None:
-        self.view = EngineView(self.engine.name, 0, 0, 0)
-        self.learned = LearnedCosts(self.view.costs)
+        costs, prior = (EngineCosts.merged() if self.engine.serves else EngineCosts() for _ in range(2))
+        self.view = EngineView(self.engine.name, 0, 0, 0, costs)
+        self.learned = LearnedCosts(costs, prior)
         self.registered(self.engine)
 
     def registered(self, engine: Engine) -> None:
@@ -342,7 +344,7 @@ class EngineState:
         self.engine = engine
         view = self.view
         view.slots, view.max_rank, view.release = engine.slots, engine.max_rank, engine.release
-        view.only = None if engine.loads else engine.holds
+        view.only, view.serves = engine.only, engine.serves
         self._label()
         self.credit.registered(engine.seats)
         if self.limited and view.limit == math.inf:

@@ -111,6 +111,8 @@ class Pins:
     """Host name or IP address in the URLs of the engine and the agent. None: the address from which the
     agent connects."""
     labels: dict[str, str] | None = None
+    serves: str | None = None
+    """Id of the version that is merged into its weights; empty: none is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from adapters.security.ip_addresses import parse_address
 from gateway.tenants.directory import Pins
 
-FACTS = ("base", "gpu_type", "gpu_count", "region", "purchase", "labels")
+FACTS = ("base", "gpu_type", "gpu_count", "region", "purchase", "labels", "serves")
 """Facts of a registration that determine the fleet and the price."""
 
 

@@ -42,7 +42,8 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     if options.mock_fail:
         sys.exit((sys.stderr.write(options.mock_fail + "\n"), 3)[1])
-    if not options.enable_lora or os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") != "1":
+    merged = any(name.startswith("fl-") for name in options.served_model_name or ())
+    if (not options.enable_lora and not merged) or os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") != "1":
         sys.exit("the LoRA routes are not enabled")
     if options.mock_core:
         subprocess.Popen([sys.executable, "-c", _CORE])

@@ -218,6 +218,8 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "tasks": ["generate"],
         "driver": "vllm",
         "holds": [],
+        "serves": "",
+        "trial": None,
         "capabilities": {
             "loading": "call",
             "lists": True,
@@ -284,6 +286,8 @@ async def test_engine_health_follows_its_process(admin, engine):
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"slots": 0}, "slots"),
     ({"slots": 10**9}, "slots"),
+    ({"slots": None}, "slots"),
+    ({"serves": "acme/support@v1"}, "slots"),
     ({"max_rank": "big"}, "max_rank"),
     ({"slots": 4, "cpu_slots": 2}, "cpu_slots"),
     ({"url": "10.0.0.7:8000"}, "url"),

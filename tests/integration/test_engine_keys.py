@@ -28,6 +28,7 @@ OWN = {
     ("get", "/admin/v1/engines/{name}"),
     ("put", "/admin/v1/engines/{name}/heartbeat"),
     ("put", "/admin/v1/engines/{name}/stopping"),
+    ("get", "/admin/v1/engines/{name}/merge"),
     ("get", "/admin/v1/artifacts/{digest}/{file}"),
 }
 """What an engine's key may call, of what needs a key at all."""
@@ -135,7 +136,7 @@ async def test_a_host_registers_its_engine_says_that_it_lives_and_stops_it(gatew
         again = await http.post("engines", json=said(mock, process={"epoch": "e2"}, slots=2))
         assert again.status_code == 200, again.text
     key = next(k for k in gateway.state.directory.keys.values() if k.role is Role.ENGINE)
-    assert key.pins == Pins("base", "H100", 1, "", "on_demand", labels={})
+    assert key.pins == Pins("base", "H100", 1, "", "on_demand", labels={}, serves="")
     assert gateway.state.catalog.engines["h1"].key == key.id
     notes = [e.note for e in await gateway.state.store.audit()]
     assert [(n.actor, n.action) for n in notes] == [
@@ -552,7 +553,7 @@ async def test_an_export_has_hosts_keys_with_what_they_settled_and_no_tokens(
     assert own["engine"] == "h1"
     assert own["pins"] == {
         "base": "base", "gpu_type": "H100", "gpu_count": 1, "region": "", "purchase": "on_demand",
-        "labels": {},
+        "labels": {}, "serves": "",
         "address": "127.0.0.1",
     }  # fmt: skip
     async with running_gateway(tmp_path / "second", valkey_url, fresh_prefix()) as second:

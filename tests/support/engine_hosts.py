@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -148,11 +149,16 @@ async def registered(gateway: Gateway, agent: Agent, name: str = "h1", seconds: 
     return await until(known, seconds, lambda: agent.log)
 
 
-async def add_version(gateway: Gateway, name: str, *, number: int = 1, size: int = 20_000) -> Version:
-    """A version whose files are in the artifact store, written to the registry directly."""
+async def add_version(
+    gateway: Gateway, name: str, *, number: int = 1, size: int = 20_000, files: Path | None = None
+) -> Version:
+    """A version whose files are in the artifact store, written to the registry directly. `files`: a directory
+    with them; None: no adapter's."""
     with gateway.state.artifacts.staging() as staged:
         (staged / "adapter_config.json").write_text(json.dumps({"r": 8, "of": secrets.token_hex(4)}))
         (staged / "adapter_model.safetensors").write_bytes(secrets.token_bytes(size))
+        if files is not None:
+            shutil.copytree(files, staged, dirs_exist_ok=True)
         artifact = gateway.state.artifacts.publish(staged)
     version = Version(
         adapter=name, number=number, digest=artifact.digest, engine_name=f"fl-{secrets.token_hex(10)}",

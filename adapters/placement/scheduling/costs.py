@@ -34,6 +34,12 @@ class EngineCosts:
     """Every slot is in use, so that the running answers of some adapter must end before another gets its
     turn."""
 
+    @classmethod
+    def merged(cls) -> EngineCosts:
+        """The prior of an engine into whose weights a version is merged: LoRA's kernels do not run there."""
+        plain, lora = H200["step_per_sequence"].value, H200["lora_per_sequence"].value
+        return cls(per_request=SCHEDULER["per_request"].value * plain / (plain + lora))
+
     def load(self, rank: int) -> float:
         """Milliseconds to load an adapter of this rank from disk."""
         return self.load_base + self.load_per_rank * rank

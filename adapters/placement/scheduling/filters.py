@@ -11,6 +11,7 @@ VACATED = "its slot there is being vacated"
 NO_ROOM = "had no free slot a moment ago"
 FULL = "full: it runs as many requests as it can"
 NOT_STARTED_WITH = "was not started with it, and loads nothing later"
+UNVERIFIED = "has yet to be compared with an engine that loads it"
 PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
 """Reasons that may pass, so that waiting can help."""
 
@@ -22,13 +23,18 @@ def refusal(view: EngineView, ask: Ask, action: Action) -> str:
     for label, value in ask.requires.items():
         if view.labels.get(label) != value:
             return f"requires {label}={value}"
+    if view.serves and (reason := _of_merged(view, ask, action)):
+        return reason
     full = FULL if view.refuses(ask) else ""
     if not ask.version or action is Action.SERVE:
         return full
     if view.name in ask.no_room_on:
         return NO_ROOM
-    if action is Action.JOIN:
-        return full
+    return full if action is Action.JOIN else _why_not_loaded(view, ask, action) or full
+
+
+def _why_not_loaded(view: EngineView, ask: Ask, action: Action) -> str:
+    """Why the engine cannot take the version into a slot; empty: it can."""
     if ask.rank > view.max_rank:
         return f"rank {ask.rank} exceeds its maximum of {view.max_rank}"
     if view.only is not None and (ask.document is None or ask.document.id not in view.only):
@@ -41,4 +47,12 @@ def refusal(view: EngineView, ask: Ask, action: Action) -> str:
         return "has no slots"
     if view.pinned >= view.slots and not (action is Action.LOAD and ask.version in view.held):  # it has one
         return "every slot is pinned"
-    return full
+    return ""
+
+
+def _of_merged(view: EngineView, ask: Ask, action: Action) -> str:
+    """Why an engine into whose weights a version is merged cannot serve the request; empty: it can. Nothing
+    is loaded there: once the leader has compared it, it holds the version."""
+    if ask.document is None or ask.document.id != view.serves:
+        return f"serves only {view.serves}"
+    return UNVERIFIED if action in {Action.LOAD, Action.ACTIVATE} else ""

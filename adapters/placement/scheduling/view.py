@@ -80,6 +80,8 @@ class EngineView:
     """Ids of the only versions that it can hold; None: it can load any."""
     release: Release = (0, 0)
     """Its release of vLLM; (0, 0) if it is unknown, or another kind of engine."""
+    serves: str = ""
+    """Id of the version that is merged into its weights, which is all that it serves; empty: none is."""
     labels: Mapping[str, str] = field(default_factory=dict)
     mirror: Mirror | None = None
     """What its memory holds, as far as this worker can know."""

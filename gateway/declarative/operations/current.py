@@ -133,7 +133,9 @@ def engine_spec(engine: Engine) -> EngineSpec:
         EngineSpec,
         engine,
         base=engine.base_model,
+        state="active" if engine.rests else engine.state,
         seats=engine.seats or None,
+        **({"slots": None, "cpu_slots": None, "max_rank": None} if engine.serves else {}),
         prompt_scores=engine.declared_scores or None,
     )
 

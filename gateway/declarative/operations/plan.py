@@ -65,15 +65,25 @@ def _additions(
             outcome=current.outcomes.get(name),
         )
 
-    engines = _each("engine", now.engines, document.engines, lambda _, n, s: resolve.engine(n, s))
+    listed = document.engines or {}
+    loading = {name: spec for name, spec in listed.items() if not spec.serves}
+    merged = {name: spec for name, spec in listed.items() if spec.serves}
+    engines, serving_one = (
+        [
+            _at_free_url(a, now, document, gone)
+            for a in _each("engine", now.engines, part, lambda _, n, s: resolve.engine(n, s))
+        ]
+        for part in (loading, merged)
+    )
     keys = _each("key", now.keys, document.keys, lambda _, n, s: resolve.key(n, s))
     adapters = _each("adapter", now.adapters, document.adapters, adapter)
     return [
         *_each("base", now.bases, document.bases, resolve.base),
-        *(_at_free_url(a, now, document, gone) for a in engines),
+        *engines,
         *_each("tenant", now.tenants, document.tenants, lambda _, n, s: resolve.tenant(n, s)),
         *(_with_own_secret(_owned(a, tenants), now) for a in keys),
         *(_owned(a, tenants) for a in adapters),
+        *serving_one,
         *_prices(current, document, clock, confirmed=confirmed),
         *(_owned(a, tenants) for a in plan_selling(current.selling, document, clock, confirmed=confirmed)),
     ]

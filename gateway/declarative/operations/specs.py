@@ -15,7 +15,7 @@ from gateway.errors import FlorinError
 from gateway.fleet.adapters.schemas.adapters import VersionName
 from gateway.fleet.engines.operations.checks import normal_url
 from gateway.fleet.engines.schemas.engines import EngineState
-from gateway.fleet.engines.schemas.registration import EngineLabels, EngineOptions
+from gateway.fleet.engines.schemas.registration import EngineLabels, EngineOptions, OnlyVersion
 from gateway.schemas.base import (
     Address,
     Count,
@@ -105,6 +105,7 @@ class PinsSpec(StrictBody):
     purchase: Purchase | None = Field(None, description="Its purchase model.")
     labels: EngineLabels | None = Field(None, description="Its labels.")
     address: Address | None = Field(None, description="The host in its URL.")
+    serves: OnlyVersion | None = Field(None, description="The only version that it serves; empty: any.")
 
 
 class KeySpec(KeyTerms):

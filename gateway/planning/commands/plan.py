@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -24,7 +25,7 @@ from gateway.schemas.base import Answer, Listed
 if TYPE_CHECKING:  # the simulator is loaded only when it is needed: help comes without it
     from gateway.planning.commands.month_of_use import MonthOfUse
     from gateway.planning.sizing import Size
-    from gateway.planning.traffic import Stated, Used
+    from gateway.planning.traffic import AdapterUse, Stated, Used
 
 app = typer.Typer()
 
@@ -78,11 +79,28 @@ class PlanOption(Answer):
     currency: str
 
 
+class MergedOption(Answer):
+    """An adapter that is worth engines into whose weights it is merged, of the cheapest kind."""
+
+    adapter: str
+    requests_per_second: float
+    busy_engines: float
+    """Engines that load adapters and that its traffic keeps busy."""
+    merged_engines: int
+    saved_engines: float
+    saved_per_hour: str
+    currency: str
+    token_ms: float
+    """Milliseconds from token to token on an engine that loads the adapter, at `merging.BATCH`."""
+    merged_token_ms: float
+
+
 class Plan(Answer):
     objectives: dict[str, float]
     traffic: dict[str, Any]
     approximations: tuple[str, ...]
     options: tuple[PlanOption, ...]
+    merged: tuple[MergedOption, ...]
     unknown_speed: tuple[str, ...]
 
 
@@ -161,7 +179,7 @@ def plan(
     from gateway.planning.commands.month_of_use import last_month, month_of_use
     from gateway.planning.simulator.gateway_model import Site
     from gateway.planning.sizing import Goal, hardware_of, size
-    from gateway.planning.traffic import Stated, Used
+    from gateway.planning.traffic import Stated, Used, uses_of
 
     goal = Goal(_seconds("--slo-ttft", slo_ttft), _seconds("--slo-itl", slo_itl), attainment)
     speeds = {name.lower(): _positive("--speed", name, text) for name, text in _pairs("--speed", speed)}
@@ -224,11 +242,14 @@ def plan(
         if (each.gpu_type, each.speed) == (offer.gpu_type, factor)
     ]
     options.sort(key=lambda o: (o.engines is None, Decimal(o.cost_per_hour or 0), o.slots))
+    cheapest = next((option for option in options if option.engines), None)
+    uses = uses_of(workloads[0]) if used is None else used.uses
     sized = Plan(
         objectives=asdict(goal),
         traffic=_described(traffic, used),
         approximations=tuple(_approximations(model, used, tokens, candidates)),
         options=tuple(options),
+        merged=() if cheapest is None else tuple(_merged(uses, cheapest, engine_model)),
         unknown_speed=tuple(left_out),
     )
     session.result(sized, _people)
@@ -287,6 +308,33 @@ def _option(offer: Offer, each: Candidate, fleet: Size | None, tokens_per_hour: 
         cost_per_hour=None if hourly is None else f"{hourly:f}",
         cost_per_million_tokens=None if million is None else f"{million:.4f}",
     )
+
+
+def _merged(uses: Iterable[AdapterUse], option: PlanOption, engine_model: str) -> Iterator[MergedOption]:
+    """The adapters that are worth merged engines of this kind, the most worthwhile first."""
+    from gateway.planning import merging
+    from gateway.planning.sizing import hardware_of
+
+    hardware, gains = hardware_of(engine_model, option.speed, option.kv_tokens), []
+    for use in uses:
+        if not use.name:
+            continue
+        tokens = use.prompt_tokens / use.requests, use.output_tokens / use.requests
+        busy = merging.request_seconds(hardware, *tokens, merged=False) * use.requests / 3600
+        if gained := merging.gain(busy, merging.speedup(hardware, *tokens)):
+            gains.append((gained, use))
+    for gained, use in sorted(gains, key=lambda pair: -pair[0].saved):
+        yield MergedOption(
+            adapter=use.name,
+            requests_per_second=round(use.requests / 3600, 2),
+            busy_engines=round(gained.busy, 2),
+            merged_engines=gained.engines,
+            saved_engines=round(gained.saved, 2),
+            saved_per_hour=f"{Decimal(option.rate_per_gpu_hour) * Decimal(f'{gained.saved:.2f}'):f}",
+            currency=option.currency,
+            token_ms=round(merging.token_ms(hardware, merged=False), 2),
+            merged_token_ms=round(merging.token_ms(hardware, merged=True), 2),
+        )
 
 
 def _described(traffic: Stated | Used, used: MonthOfUse | None) -> Json:
@@ -351,6 +399,14 @@ def _people(sized: Plan) -> None:
             )
         )
     show(table(columns, rows, right=columns[1:7]))
+    for gained in sized.merged:
+        saved = f"{Decimal(gained.saved_per_hour):,.2f} {gained.currency}"
+        note(
+            f"{clean(gained.adapter)}: its {gained.requests_per_second:g} requests/s keep "
+            f"{gained.busy_engines:g} engines busy. {gained.merged_engines} with it merged into their "
+            f"weights save {gained.saved_engines:g} engines, {saved} an hour: at batch 128, a token takes "
+            f"{gained.merged_token_ms:g} ms there instead of {gained.token_ms:g}."
+        )
     for text in sized.approximations:
         note(text)
     for name in sized.unknown_speed:

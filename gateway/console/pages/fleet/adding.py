@@ -13,7 +13,7 @@ from gateway.fleet.engines.schemas.engines import RegisteredEngine
 from gateway.fleet.engines.schemas.hosts import CreatedToken, NewToken
 from gateway.fleet.engines.schemas.registration import NewEngine
 
-_LEFT: Final = ("name", "url", "base", "driver", "slots", "max_rank", "cpu_slots", "seats", "tasks")
+_LEFT: Final = ("name", "url", "base", "driver", "serves", "slots", "max_rank", "cpu_slots", "seats", "tasks")
 _RIGHT: Final = (
     *("gpu_type", "gpu_count", "purchase", "region", "labels", "host", "base_config", "trial"),
     "verify",

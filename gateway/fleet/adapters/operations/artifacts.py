@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from adapters.checks.validate import FILES
 from adapters.errors import NotFoundError
+from adapters.model import Version
 from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
@@ -23,8 +24,8 @@ _RESOLVE_SECONDS: Final = 5.0
 
 async def find(state: State, key: Key, digest: str, file: str, peer: str | None) -> Path:
     """The path of one of the two files of the version with the digest `sha256:<digest>`. An engine's key may
-    only fetch versions placed on its engine, and cannot tell whether others exist; it may fetch them only
-    from the engine's address. Raises NotFoundError, FlorinError."""
+    only fetch versions placed on its engine and the one that it is to merge, and cannot tell whether others
+    exist; it may fetch them only from the engine's address. Raises NotFoundError, FlorinError."""
     if not _HEX.fullmatch(digest) or file not in FILES:
         raise NotFoundError("There is no such file: a version's digest in hex, and one of its two names.")
     if key.role is Role.ENGINE:
@@ -38,6 +39,20 @@ async def find(state: State, key: Key, digest: str, file: str, peer: str | None)
             "gateways on several hosts need a FLORIN_ARTIFACT_DIR that all of them see."
         )
     return path
+
+
+def to_merge(state: State, key: Key, version_id: str) -> Version:
+    """The version that the key's host merges into its base model. Raises NotFoundError, FlorinError."""
+    if key.role is Role.ENGINE and key.pins.serves != version_id:
+        raise FlorinError(
+            "engine_pinned",
+            f"Engine {key.engine} may not merge {version_id[:200]}: enrol its host again, with a token for "
+            f"that (`florin engine token create --name {key.engine} --serves {version_id[:200]}`).",
+        )
+    version = state.catalog.versions.get(version_id)
+    if version is None or version.retired is not None:
+        raise NotFoundError(f"There is no version {version_id[:200]!r}.")
+    return version
 
 
 async def _check_address(state: State, name: str, peer: str | None) -> None:
@@ -64,6 +79,9 @@ async def _addresses(host: str) -> list[str]:
 
 def _may_fetch(state: State, key: Key, digest: str) -> bool:
     if key.role is not Role.ENGINE:
+        return True
+    merged = state.catalog.versions.get(key.pins.serves or "")
+    if merged is not None and merged.digest == digest:
         return True
     placed = state.residency.placed(key.engine)
     versions = (state.catalog.by_engine_name.get(name) for name in placed)

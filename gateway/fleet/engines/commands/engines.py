@@ -77,6 +77,8 @@ def show_list(engines: Sequence[Engine], *, wide: bool) -> None:
     right = [name for name in ("slots", "max rank", "run", "wait") if name in names]
     show(table(names, rows, right=right))
     for engine in engines:
+        if engine.serves:
+            note(f"{clean(engine.name)} serves {clean(engine.serves)} only, {_merged(engine)}.")
         if engine.hang:
             note(f"{clean(engine.name)} {clean(engine.hang.reason)}.")
         if not wide and _agent(engine) == "silent":
@@ -138,12 +140,18 @@ def trust(
 
 
 def _added(engine: RegisteredEngine) -> None:
-    say(f"Engine {clean(engine.name)} serves {clean(engine.base)} at {clean(engine.url)}.")
+    say(f"Engine {clean(engine.name)} serves {clean(engine.serves or engine.base)} at {clean(engine.url)}.")
     if not engine.base_config:
         note(
             f"Florin does not have the config.json of {clean(engine.base)} and cannot check "
             "adapters without it: run the command again with --base-config PATH."
         )
+
+
+def _merged(engine: Engine) -> str:
+    if engine.drain is not None and not engine.drain.until:
+        return "and rests until that is live"
+    return "merged into its weights" if engine.resident else "and has yet to be compared with other engines"
 
 
 def _shown_state(engine: Engine) -> str:
@@ -198,7 +206,7 @@ _COLUMNS: Columns = (
     ("state", _shown_state),
     ("health", lambda e: e.health),
     ("gpus", _gpus),
-    ("slots", lambda e: f"{e.resident}/{e.slots}"),
+    ("slots", lambda e: "merged" if e.serves else f"{e.resident}/{e.slots}"),
     ("run", lambda e: e.running),
     ("wait", lambda e: e.waiting),
 )

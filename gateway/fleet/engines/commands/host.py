@@ -18,11 +18,13 @@ import aiohttp
 
 from adapters.engine_agent import addresses, engine_flags, gpus, key_protection
 from adapters.engine_agent.agent import Agent
+from adapters.engine_agent.artifact_download import StageError
 from adapters.engine_agent.engine_client import EngineWatch
-from adapters.engine_agent.gateway_client import GatewayClient
+from adapters.engine_agent.gateway_client import GatewayClient, GatewayDownError, GatewayRefusedError
 from adapters.engine_agent.handover import SIGNALS as HELD_BACK
 from adapters.engine_agent.handover import AgentHandover, HandoverError, Successor
 from adapters.engine_agent.state import AgentState, HostConfig
+from adapters.errors import RejectedError
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, say
 from gateway.fleet.engines.commands import host_security
@@ -94,6 +96,37 @@ def concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str
         own = {n: v for n, v in os.environ.items() if n.startswith("FLORIN_") and n not in _SECRETS}
         key_protection.re_execute([sys.executable, *sys.orig_argv[1:]], given | own, secret)
     return handed
+
+
+def with_merged(
+    launch: engine_flags.Launch,
+    gateway: str,
+    key: HostKey,
+    security: host_security.Security,
+    *,
+    name: str,
+    version: str | None,
+    cache: Path,
+) -> tuple[str, ...]:
+    """The engine's command, with the version merged into its weights, which are made beside `cache` if need
+    be; None: none is. Raises UsageError."""
+    if version is None:
+        return launch.command
+    from adapters.engine_agent import merging  # loads numpy
+
+    async def merge() -> tuple[Path, str]:
+        async with GatewayClient(gateway, key.key, key.reread, security.gateway) as client:
+            root = cache.with_name(f"{cache.name}.merged")
+            return await merging.merged_model(client, name, version, Path(launch.model), root)
+
+    note(f"merging {clean(version)} into {clean(launch.model)} …")
+    if not Path(launch.model).is_dir():
+        raise UsageError(f"--merge needs the base model as a directory; {launch.model} is none.")
+    try:
+        merged, engine_name = asyncio.run(merge())
+    except (GatewayDownError, GatewayRefusedError, StageError, RejectedError, OSError) as error:
+        raise UsageError(f"--merge: {error}") from error
+    return merging.with_weights(launch.command, launch.model, merged, engine_name)
 
 
 def run(

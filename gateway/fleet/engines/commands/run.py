@@ -61,6 +61,13 @@ def run(
         int, typer.Option(min=0, max=65535, help="The agent's port; 0 picks a free one.")
     ] = 0,
     token_file: TokenFile = None,
+    merge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TENANT/NAME@VERSION",
+            help="Merge this version into the base model, a directory, and serve it and nothing else.",
+        ),
+    ] = None,
     pass_env: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,6 +111,7 @@ def run(
             os.environ,
             host=addresses.to_bind(host) if host else route,
             port=port or engine_flags.DEFAULTS["port"],
+            loads=merge is None,
         )
         on = gpus.find(
             gpus.read_products(),
@@ -140,12 +148,17 @@ def run(
         note(f"withheld from the engine: {names} (pass what it needs with --pass-env NAME)")
     engine_host.note_additions(launch)
     security = host_security.of(launch, advertise, api_url=session.gateway)
+    cache = cache_dir or engine_host.cache_home() / name
+    engine_argv = engine_host.with_merged(
+        launch, session.gateway, key, security, name=name, version=merge, cache=cache
+    )
     scheme = "https" if launch.tls else "http"
     reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
     own = "127.0.0.1" if launch.host in addresses.ANYWHERE else launch.host
     hosted = HostConfig(
         name=name,
-        command=launch.command,
+        command=engine_argv,
+        serves=merge or "",
         environ=given | launch.environment,
         model=launch.model,
         names=launch.names,
@@ -168,7 +181,7 @@ def run(
         agent_host=agent_host or route,
         agent_port=agent_port,
         agent_address=host or (route if (agent_host or "") in addresses.ANYWHERE else agent_host or route),
-        cache_dir=cache_dir or engine_host.cache_home() / name,
+        cache_dir=cache,
         cache_bytes=cache_bytes,
         drain_timeout=drain_timeout,
         start_timeout=start_timeout,

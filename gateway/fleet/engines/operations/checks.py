@@ -75,9 +75,10 @@ async def verify(engine_client: EngineClient, engine: Engine) -> Listing:
     if kind is None and engine.driver != "vllm":
         raise EngineError(f"{where} does not answer as {driver.title} does.")
     listing = await engine_client.serving(engine)
-    if engine.base_model not in listing.bases:
+    if engine.model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
-        raise EngineError(f"{where} serves {serves}, not {engine.base_model}.")
+        advice = f": start it with --served-model-name {engine.model}" if engine.serves else ""
+        raise EngineError(f"{where} serves {serves}, not {engine.model}{advice}.")
     takes = await engine_client.takes_adapters(engine)
     limits = await engine_client.limits(engine) if takes else Limits(loras=False)
     if limits.loras is False:

@@ -82,6 +82,12 @@ async def trust(state: State, name: str, *, actor: str) -> tuple[str, int]:
     engine = state.catalog.engines.get(name)
     if engine is None:
         raise NotFoundError(f"There is no engine {name!r}.")
+    if engine.serves:
+        raise FlorinError(
+            "invalid_value",
+            f"Engine {name} serves only {engine.serves}, and does not show how its base model answers: trust "
+            "an engine that loads adapters.",
+        )
     base = engine.base_model
     answer = await state.engine_client.probe(engine, None)
     first = fingerprint(answer, engine=name, gpu_type=engine.gpu_type, taken=state.clock.now())
@@ -131,7 +137,8 @@ async def start_drain(state: State, name: str, *, seconds: float, release: bool,
 
     def plan(reading: RegistryReading) -> Proposal[None]:
         old = _engine(reading.catalog.engines, name)
-        drain = replace(old.drain, release=release) if old.drain else Drain(until, release=release)
+        drain = old.drain if old.drain and not old.rests else Drain(until)  # a rest ends by itself
+        drain = replace(drain, release=release)
         if not old.takes_requests:
             drain = replace(drain, moved=True)
         new = replace(old, state="draining", drain=drain)

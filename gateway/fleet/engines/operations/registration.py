@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from adapters.drivers import driver_of
-from adapters.errors import ConflictError
-from adapters.model import BaseModel, Engine, check_name, dump
+from adapters.errors import ConflictError, NotFoundError
+from adapters.model import BaseModel, Engine, Version, check_name, dump
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
@@ -48,6 +48,9 @@ async def register(
     if own is not None:
         _check_claims(own, body, peer)
     engine = replace(engine_from(body), key=own.id if own else "")
+    if engine.serves:
+        version = served_version(state.catalog, engine.serves, engine.base_model)
+        engine = replace(engine, merged_as=version.engine_name, max_rank=version.rank)
     now = state.clock.now()
     await check_agent(state, engine.name, body.process)
     listing = None
@@ -99,7 +102,9 @@ def engine_from(body: NewEngine) -> Engine:
         | {
             "url": normal_url(body.url),
             "base_model": body.base,
-            "cpu_slots": body.cpu_slots or body.slots,
+            "slots": body.slots or 1,
+            "max_rank": body.max_rank or 0,
+            "cpu_slots": body.cpu_slots or body.slots or 1,
             "seats": body.seats or 0,
             "prompt_scores": body.prompt_scores or "unknown",
             "declared_scores": body.prompt_scores or "",
@@ -110,12 +115,26 @@ def engine_from(body: NewEngine) -> Engine:
     )
 
 
+def served_version(catalog: Catalog, version_id: str, base: str) -> Version:
+    """The version that an engine is said to have in its weights. Raises NotFoundError, FlorinError."""
+    version = catalog.versions.get(version_id)
+    if version is None or version.retired is not None:
+        raise NotFoundError(f"There is no version {version_id}.")
+    if version.base_model != base:
+        raise FlorinError(
+            "invalid_value",
+            f"{version_id} is an adapter of {version.base_model}, not of {base}.",
+            param="base",
+        )
+    return version
+
+
 def _holds_other_adapters(done: EngineRegistration) -> bool:
     """Whether it is another process than before, so that its placement is unknown."""
     old, new = done.old, done.engine
     if old is None:
         return False
-    return (old.url != new.url and not new.epoch) or old.base_model != new.base_model
+    return (old.url != new.url and not new.epoch) or old.model != new.model
 
 
 def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:

@@ -242,12 +242,13 @@ async def list_bases(state: StateDep, authority: Manager) -> Listed[ServedBase]:
 
 def _served(state: State, base: model.BaseModel, *, operator: bool) -> ServedBase:
     fleet = state.catalog.fleet(base.name)
+    loading = [engine for engine in fleet if not engine.serves]
     more = {"engines": sorted(engine.name for engine in fleet)} if operator else {}
     return ServedBase.of(
         base,
         base_model=base.name,
         aliases=base.aliases if operator else base.public_aliases,
-        ranks=sorted({engine.max_rank for engine in fleet}),
-        text_rank=text_rank(fleet),
+        ranks=sorted({engine.max_rank for engine in loading}),
+        text_rank=text_rank(loading),
         **more,
     )

@@ -19,6 +19,7 @@ from gateway.fleet.engines.schemas.hosts import (
     CreatedToken,
     Enrolment,
     HeartbeatAnswer,
+    MergeSource,
     NewHeartbeat,
     NewToken,
     Stopping,
@@ -78,6 +79,14 @@ async def show_engine(name: str, state: StateDep) -> Engine:
     if engine is None:
         raise NotFoundError(f"There is no engine {name[:80]!r}.")
     return engine_of(state, engine, await living(state))
+
+
+@router.get("/{name}/merge")
+async def merge_source(name: str, version: str, state: StateDep, key: HostKey) -> MergeSource:
+    """What `florin engine run --merge` needs of the version, `acme/support@v3`, to merge it into its base
+    model. An engine's key gets only the version that it is pinned to."""
+    check_own_engine(key, name)
+    return MergeSource.of(artifacts.to_merge(state, key, version), version=version)
 
 
 @router.put("/{name}/heartbeat")

@@ -82,7 +82,10 @@ class Capabilities(Answer):
 class OwnDrain(Answer):
     """How far the drain of an engine is, while it is draining or stopping."""
 
-    until: int = Field(description="When it stops taking requests at the latest, Unix microseconds, UTC.")
+    until: int = Field(
+        description="When it stops taking requests at the latest, Unix microseconds, UTC. 0: it rests until "
+        "the version that it serves is live."
+    )
     moved: bool = Field(description="Its versions are loaded elsewhere, or could not be.")
     release: bool = Field(description="What it holds is unloaded once its requests have finished.")
 
@@ -153,6 +156,9 @@ class Engine(Answer):
     max_model_len: int = Field(description="Tokens of prompt and answer together; 0: unknown.")
     seats: int = Field(description="Requests that it runs at a time; 0: unknown.")
     holds: tuple[str, ...] = Field(description="Versions that it was started with, if it loads none later.")
+    serves: str = Field(
+        description="The version that is merged into its weights: it serves nothing else; empty: none is."
+    )
     prompt_scores: Literal["unknown", "safe", "unsafe"] = Field(
         description="`safe`: requests with `prompt_logprobs`, or `echo` and `logprobs`, are sent there."
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from adapters.model import Purchase
-from gateway.fleet.engines.schemas.registration import PURCHASES, EngineLabels, Token
+from gateway.fleet.engines.schemas.registration import PURCHASES, EngineLabels, OnlyVersion, Token
 from gateway.schemas.base import Address, Answer, Count, Label, StrictBody
 from gateway.schemas.options import Option
 from gateway.tenants.keys.schemas import Key
@@ -48,11 +48,27 @@ class NewToken(StrictBody):
         description="Host name or IP address in the engine's URLs, if it is not the one that the gateway "
         "sees (proxies, NAT, names).",
     )
+    serves: Annotated[OnlyVersion | None, Option("Serves only", metavar="TENANT/NAME@VERSION")] = Field(
+        None,
+        description="The version that the host merges into its base model, and whose files it may fetch for "
+        "that: it serves no other. Pinned; empty: none.",
+        examples=["acme/support@v3"],
+    )
 
 
 class CreatedToken(Key):
     expires: int
     token: str = Field(description="The token itself. Only this response contains it.")
+
+
+class MergeSource(Answer):
+    """A version that a host merges into its base model."""
+
+    version: str
+    engine_name: str = Field(description="Its name on engines: what the merged model is served as.")
+    base_model: str
+    digest: str
+    size_bytes: int
 
 
 class Enrolment(StrictBody):

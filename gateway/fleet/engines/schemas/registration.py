@@ -37,12 +37,10 @@ Tasks = Annotated[
     AfterValidator(lambda tasks: tuple(task for task in get_args(Task) if task in tasks)),
 ]
 """Each once, in one order, so that equal registrations are equal."""
-VersionId = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?@v[1-9][0-9]{0,8}$"
-    ),
-]
+_VERSION = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?@v[1-9][0-9]{0,8}"
+VersionId = Annotated[str, StringConstraints(pattern=rf"^{_VERSION}$")]
+OnlyVersion = Annotated[str, StringConstraints(pattern=rf"^({_VERSION})?$")]
+"""Empty: none."""
 HeldVersions = Annotated[
     tuple[VersionId, ...], Field(max_length=10_000), AfterValidator(lambda ids: tuple(sorted(set(ids))))
 ]
@@ -81,11 +79,23 @@ class EngineOptions(StrictBody):
     gpu_type: Annotated[Label, Option("GPU type")] = Field(
         description="Its GPU type, as named in the price book.", examples=["H200"]
     )
-    slots: Annotated[Count, Option()] = Field(
-        description="The engine's --max-loras; verified once the engine has answered."
+    serves: Annotated[OnlyVersion, Option("Serves only", metavar="TENANT/NAME@VERSION")] = Field(
+        "",
+        description="The version that is merged into its weights: it serves that one and nothing else. "
+        "Empty: it serves its base model and adapters.",
+        examples=["acme/support@v3"],
     )
-    max_rank: Annotated[Count, Option("Maximum rank")] = Field(
-        description="The engine's --max-lora-rank. vLLM does not report it, so it cannot be verified."
+    slots: Annotated[Count | None, Option()] = Field(
+        None,
+        validate_default=True,
+        description="The engine's --max-loras, unless it serves one version only; verified once the engine "
+        "has answered.",
+    )
+    max_rank: Annotated[Count | None, Option("Maximum rank")] = Field(
+        None,
+        validate_default=True,
+        description="The engine's --max-lora-rank, unless it serves one version only. vLLM does not report "
+        "it, so it cannot be verified.",
     )
     gpu_count: Annotated[Count, Option("GPUs")] = Field(1, description="Number of GPUs of this engine.")
     region: Annotated[str, Option()] = Field(
@@ -132,13 +142,30 @@ class EngineOptions(StrictBody):
         examples=[["acme/support@v1"]],
     )
 
+    @field_validator("slots", "max_rank", "cpu_slots")
+    @classmethod
+    def _of_adapters(cls, value: int | None, info: ValidationInfo) -> int | None:
+        serves = info.data.get("serves")
+        if value is None and not serves and info.field_name != "cpu_slots":
+            raise ValueError(f"{info.field_name} is required of an engine that loads adapters")
+        if value is not None and serves:
+            raise ValueError(f"leave {info.field_name} out: the engine loads no adapters")
+        return value
+
     @field_validator("cpu_slots")
     @classmethod
     def _at_least_slots(cls, cpu_slots: int | None, info: ValidationInfo) -> int | None:
-        slots = info.data.get("slots", 0)
+        slots = info.data.get("slots") or 0
         if cpu_slots is not None and cpu_slots < slots:
             raise ValueError(f"cpu_slots is {cpu_slots}, but must be at least slots ({slots})")
         return cpu_slots
+
+    @field_validator("driver")
+    @classmethod
+    def _merges(cls, driver: DriverName, info: ValidationInfo) -> DriverName:
+        if driver != "vllm" and info.data.get("serves"):
+            raise ValueError("only vLLM serves a version that is merged into its weights")
+        return driver
 
     @field_validator("tasks", "holds")
     @classmethod

@@ -19,6 +19,7 @@ from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import list_prices
 from gateway.costs.scheduled_exports.status import ExportStatus, read_status
+from gateway.installation.doctor.operations.merging_checks import of_merging, used
 from gateway.metering.ledger.database import LedgerTooNewError, LedgerUnavailableError
 from gateway.metering.wal.segments import REFUSED
 from gateway.observability.conditions import CONDITIONS
@@ -133,13 +134,16 @@ async def of_ledger(state: State) -> list[Diagnosis]:
             health, state.ledger, state.clock.now(), interval=state.settings.ledger_maintenance_interval
         )
         exported = await asyncio.to_thread(read_status, state.ledger, state.clock.now())
+        uses = await asyncio.to_thread(used, state.ledger, state.clock.now())
     except LedgerUnavailableError as error:
         return [*diagnoses, ledger_away(error)]
     diagnoses.append(Diagnosis("ledger", "ok", "", "It answers."))
     diagnoses += _maintenance(maintained)
     if state.settings.export_to:
         diagnoses.append(of_exports(exported))
-    diagnoses += _prices(PriceBook(prices), state.catalog.engines.values())
+    book = PriceBook(prices)
+    diagnoses += _prices(book, state.catalog.engines.values())
+    diagnoses += of_merging(state.catalog, uses, book, state.clock.now())
     return diagnoses
 
 

@@ -28,7 +28,7 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuou
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_an_engine_knows_whether_it_loads_later(driver):
     engine = Engine("a", "http://a", "base", "H200", 1, 8, driver=driver)
-    assert engine.loads == (DRIVERS[driver].capabilities.loading is not Loading.START)
+    assert (engine.only is None) == (DRIVERS[driver].capabilities.loading is not Loading.START)
 
 
 def request(driver: str, lora: Lora | None = LORA, route: str = CHAT, **fields: Any) -> dict[str, Any]:

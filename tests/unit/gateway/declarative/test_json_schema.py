@@ -44,7 +44,7 @@ def test_the_guides_example_is_valid_and_shows_every_section_that_people_write(e
     [
         ("tenants", "acme", "requests_per_minute", 60),
         ("engines", "a1", "slots", 0),
-        ("engines", "a1", "slots", None),
+        ("engines", "a1", "gpu_type", None),
         ("keys", "acme-production", "secret", "the-key-itself"),
         ("keys", "acme-production", "role", "enrolment"),
     ],

@@ -117,6 +117,7 @@ def test_a_months_busiest_hour_sizes_the_fleet_and_the_month_pays_for_it(book):
     spot = body["options"][0]
     month = Decimal("1.25") * spot["engines"] * 24 * 31
     assert Decimal(spot["cost_per_million_tokens"]) == round(month / Decimal("13.8"), 4)
+    assert body["merged"] == []
     assert any("resampled" in text for text in body["approximations"])
 
 

@@ -9,15 +9,15 @@ from gateway.tenants.engine_pins import contradiction, fetches_from, may_claim, 
 
 SAID = {
     "base": "llama", "gpu_type": "H100", "gpu_count": 2, "region": "", "purchase": "spot", "slots": 4,
-    "labels": {"pool": "a"},
+    "labels": {"pool": "a"}, "serves": "",
 }  # fmt: skip
-SETTLED = Pins("llama", "H100", 2, "", "spot", labels={"pool": "a"})
+SETTLED = Pins("llama", "H100", 2, "", "spot", labels={"pool": "a"}, serves="")
 
 
 def test_what_was_open_is_settled_by_the_first_word_and_what_was_pinned_stays():
     assert settle(Pins(), SAID) == SETTLED
     assert settle(Pins(gpu_type="L4", address="x"), SAID) == Pins(
-        "llama", "L4", 2, "", "spot", "x", {"pool": "a"}
+        "llama", "L4", 2, "", "spot", "x", {"pool": "a"}, ""
     )
     assert settle(SETTLED, {**SAID, "base": "other", "region": "eu"}) == SETTLED
 

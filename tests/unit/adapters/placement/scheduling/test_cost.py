@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.model import SlotState, Version
 from adapters.placement.mirror import Mirror
+from adapters.placement.scheduling.costs import EngineCosts
 from adapters.placement.scheduling.filters import NOT_STARTED_WITH, refusal
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.placement.scheduling.slow_start import LEAST_SHARE, share_after
@@ -55,6 +58,24 @@ def test_the_choice(engines: list[EngineView], expected: str | None, action: Act
     scores = COST.scores(ASK, fleet(*engines), 0.0)
     assert {s.engine for s in scores} == {e.name for e in engines}
     assert all(s.reason for s in scores)
+
+
+def test_an_engine_with_a_version_merged_into_its_weights_competes_for_that_and_takes_nothing_else():
+    first, second = (
+        Ask(VERSION, 8, document=Version("acme/a", n, "sha256:0", VERSION, "/a", "base", 8, 1, "/a", 0))
+        for n in (1, 2)
+    )
+
+    def merged(**fields: Any) -> EngineView:
+        return engine("m", serves="acme/a@v1", only=("acme/a@v1",), costs=EngineCosts.merged(), **fields)
+
+    assert chosen(first, engine("a", holds=True, in_flight=3), merged(holds=True, in_flight=5)) == "m"
+    assert chosen(first, engine("a", holds=True), merged(holds=True, in_flight=5)) == "a"
+    assert chosen(first, engine("a", in_flight=99), merged()) == "a", "it has yet to be compared"
+    for ask in (Ask(""), second):
+        assert chosen(ask, engine("a", in_flight=99), merged(holds=True)) == "a"
+        (score,) = COST.scores(ask, fleet(merged(holds=True)), 0.0)
+        assert (score.cost, score.reason) == (None, "serves only acme/a@v1")
 
 
 @pytest.mark.parametrize("action", ["serve", "load"])
