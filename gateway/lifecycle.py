@@ -32,12 +32,12 @@ from gateway.delivery import Delivery, Request, unmetered
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.meter import Meter
-from gateway.metering.prompt_estimate import prompt_tokens
+from gateway.metering.prompt_estimate import CHARACTERS_PER_TOKEN, prompt_tokens
 from gateway.metering.records import Labels
 from gateway.observability.metrics import Metrics
 from gateway.observability.tracing import Tracing
 from gateway.routing.canary_counts import CanaryCounts
-from gateway.routing.prefixes import prefix_of
+from gateway.routing.prefixes import blocks_of
 from gateway.routing.queue_ticket import queue_ticket
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.resume import ResumableStream, ResumeBuffer, obstacle
@@ -164,7 +164,6 @@ class Lifecycle:
         self.admit(exchange, plan, labels)
         resumable = self.resumable(call)
         salt = self._salts.of(plan.cache_owner)
-        prefix = prefix_of(call.body, salt)
         # No local variable for the payload: it would keep it in memory as long as the request lasts.
         exchange.keep(call.payload(plan.engine_name, salt))
         exchange.close_admission_ticket()
@@ -172,8 +171,8 @@ class Lifecycle:
             plan.target,
             RequestIdentity(plan.group, what=plan.what, payload=exchange.payload, key=self.cache_secret),
             requires=requires,
-            prompt_tokens=call.estimate,
-            prefix=prefix,
+            prompt_tokens=call.estimate + call.tools_size // CHARACTERS_PER_TOKEN,
+            blocks=blocks_of(exchange.payload, salt) if call.choices else (),
             ticket=queue_ticket(plan.tenant, BATCH if batch else plan.level),
         )
         if (compared := self.canaries.begin(plan.target, batch=batch)) is not None:

@@ -25,7 +25,7 @@ from gateway.composition.reconfigure import complexity
 from gateway.config import Settings
 from gateway.dataplane.request import CHAT, parse, policy
 from gateway.metering.prompt_estimate import prompt_tokens
-from gateway.routing.prefixes import prefix_of
+from gateway.routing.prefixes import blocks_of
 from gateway.routing.request_identity import RequestIdentity
 from loadtests.overhead import cpu
 
@@ -113,7 +113,7 @@ def _measure(kind: str, tokens: int, rounds: int) -> Figures:
         "complexity": lambda: check(raw, limit),
         "parse and check": lambda: parse(CHAT, raw, rules),
         "estimate": lambda: prompt_tokens(call.body),
-        "beginning": lambda: prefix_of(call.body, "salt"),
+        "blocks": lambda: blocks_of(payload, "salt"),
         "serialize": lambda: orjson.dumps(call.body),
         "identify": lambda: identify(payload),
         "copy": lambda: bytearray(payload),

@@ -42,6 +42,7 @@ ENGINES_REFUSALS = frozenset(
     {"request_refused", "feature_disabled", "context_length_exceeded", "unsupported_endpoint"}
 )
 """Errors with which an engine that works refuses a request."""
+_AFTER_TOOLS = b'],"messages":['
 _QUOTED = re.compile(r"`([^`\s]{1,100})`")
 
 Translate = Callable[[Body, FieldReading], tuple[Body, Reply]]
@@ -174,6 +175,8 @@ class Call:
     """The field that asks for scores of the prompt's tokens; empty: none does."""
     estimate: int = 0
     """Estimated prompt tokens, in case the engine never reports them."""
+    tools_size: int = 0
+    """Bytes of the tools in the prompt, which `estimate` leaves out; set by `payload`."""
     most_output: int | None = None
     """`output_limit`, once `payload` has emptied the body."""
     size: int = 0
@@ -203,9 +206,12 @@ class Call:
         return COMPLETIONS_OUTPUT if bound is None and not self.endpoint.chat else bound
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
-        """The body for the engine. Call it once."""
+        """The body for the engine, in the order of the prompt: tools, messages, and then the rest. Call it
+        once."""
         self.most_output = self.output_limit
-        body, self.body = self.body, {}
+        body = {name: self.body[name] for name in ("tools", self.endpoint.required) if name in self.body}
+        body |= self.body
+        self.body = {}
         body["model"] = engine_name
         if "cache_salt" in self.endpoint.fields:
             body["cache_salt"] = cache_salt
@@ -214,9 +220,12 @@ class Call:
         if self.hides_reasoning:
             del body["include_reasoning"]
         try:
-            return orjson.dumps(body)
+            payload = orjson.dumps(body)
         except TypeError:
             raise FlorinError("invalid_json", "The body is nested too deeply.") from None
+        if "tools" in body:
+            self.tools_size = max(0, payload.find(_AFTER_TOOLS))
+        return payload
 
 
 def output_bound(body: Body) -> tuple[str, int | None]:

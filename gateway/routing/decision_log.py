@@ -49,7 +49,7 @@ AT_ONCE = Search(0.0, 0.0, 0.0)
 
 Row = tuple[
     str, int, int, str, str, tuple[float, ...] | None,
-    tuple[str, Action, float, int, tuple[tuple[str, Action, float], ...]] | None,
+    tuple[str, Action, float, int, tuple[tuple[str, Action, float], ...], int] | None,
 ]  # fmt: skip
 """A decision in the ring: the request's id, the attempt, Unix microseconds, the adapter, the engine, its
 `Search` if it took time, and its `Pick`."""
@@ -94,7 +94,9 @@ class DecisionLog:
     ) -> None:
         """`pick`: the last one for this attempt; None: it needed none. `search`: what went before it."""
         waits = (*search,) if search.whole >= _WORTH_TELLING else None
-        decided = None if pick is None else (pick.engine, pick.action, pick.cost, pick.fleet, pick.considered)
+        decided = None
+        if pick is not None:
+            decided = pick.engine, pick.action, pick.cost, pick.fleet, pick.considered, pick.cached
         row: Row = (request_id, attempt, time.time_ns() // 1000, adapter, engine, waits, decided)
         line = orjson.dumps(row)
         if len(line) >= RECORD_BYTES:
@@ -121,7 +123,7 @@ def _shortened(row: Row) -> bytes:
     *head, decided = row
     considered = _cheapest(decided[4]) if decided else []
     while True:
-        line = orjson.dumps((*head, decided and (*decided[:4], considered)))
+        line = orjson.dumps((*head, decided and (*decided[:4], considered, decided[5])))
         if len(line) < RECORD_BYTES or not considered:
             return line[: RECORD_BYTES - 1]
         considered.pop()
@@ -141,11 +143,11 @@ def _decision(row: Row) -> dict[str, Any]:
         names = ("search_ms", "queue_ms", "load_ms")
         record |= {name: round(seconds * 1000, 1) for name, seconds in zip(names, waits, strict=True)}
     if decided is not None:
-        picked, action, cost, fleet, considered = decided
+        picked, action, cost, fleet, considered, *cached = decided  # an earlier release noted none
         options = [[name, act, round(ms, 1)] for name, act, ms in _cheapest(considered)]
         record |= {
             "picked": picked, "action": action, "cost_ms": round(cost, 1), "fleet": fleet,
-            "considered": options,
+            "considered": options, "expected_cached_tokens": cached[0] if cached else 0,
         }  # fmt: skip
     return record
 

@@ -16,6 +16,7 @@ from adapters.placement.mirror import Mirror
 from adapters.placement.requirements import SCORES_PROMPTS, for_task
 from adapters.placement.scheduling.costs import EngineCosts
 from adapters.placement.scheduling.learned_costs import LearnedCosts
+from adapters.placement.scheduling.prefix_cache import Seen
 from adapters.placement.scheduling.view import EngineView
 from adapters.store.protocol.loads import Load, bit_of
 from gateway.admission.fair_queue.credits import EngineCredit
@@ -102,7 +103,9 @@ class Lease:
     """When the last byte of the answer arrived."""
     streams: bool = False
     prompt_tokens: int = 0
-    """Estimated."""
+    """Estimated, as far as the engine must compute them."""
+    seen: Seen | None = None
+    """What the engine had seen of the prompt before."""
     requires: Mapping[str, str] = field(default_factory=dict)
     """Labels that its engine must have."""
     answered: bool = False
@@ -136,7 +139,12 @@ class Lease:
             self.timer = asyncio.get_running_loop().call_later(left, self._expire)
 
     def learn(self, record: AnsweredAttempt, *, answers: int) -> None:
-        """The engine answered: learn from it what it costs there. Only a stream of one answer tells."""
+        """The engine answered: learn from it what its prefix cache keeps and what answers cost there. For the
+        latter, only a stream of one answer tells."""
+        if self.seen is not None:
+            prompt, cached, _ = record.tokens
+            if cached is not None and prompt:
+                self.state.view.prefixes.answered(self.seen, prompt=prompt, cached=cached)
         if not record.first or answers > 1 or record.outcome != "ok":
             return
         tokens = record.tokens[2]

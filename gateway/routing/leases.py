@@ -14,6 +14,7 @@ from adapters.store.protocol.loads import Heard, Load
 from adapters.store.protocol.placement import PlacementStore, Touch
 from gateway.routing.engine_state import Lease, Use
 from gateway.routing.pool import Pool
+from gateway.routing.prefixes import PrefixMemory
 from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.turns import Turns
@@ -57,6 +58,7 @@ class Leases:
         self._worker = worker
         self._clock = clock
         self.unplaced = Unplaced()
+        self.prefixes = PrefixMemory()
         self._flushing = asyncio.Lock()
         self._soon = asyncio.Event()
         """An exchange is wanted soon."""
@@ -148,7 +150,7 @@ class Leases:
                         use.dirty = False
                     elif use.in_flight == 0 and now - use.last_used > FORGET_SECONDS:
                         del state.uses[version]
-            loads |= self.unplaced.report()
+            loads |= self.unplaced.report() | self.prefixes.report(now)
             note = self.turns.report()
             if not touches and not loads and not self._busy and now - self._exchanged < IDLE_SECONDS:
                 return
@@ -173,6 +175,7 @@ class Leases:
                 state.heard(heard.loads.get(name, _NO_LOAD))
         self._heard = bool(heard.loads)
         self.unplaced.heard(heard.loads)
+        self.prefixes.heard(heard.loads, self._clock())
         self.turns.hear(heard.notes)
 
     # -- requests that may have killed an engine

@@ -12,6 +12,7 @@ from gateway.errors import FlorinError
 from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_health import EngineHealth
 from gateway.routing.engine_state import Lease
+from gateway.routing.prefixes import Blocks
 from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.retry_budget import RetryBudget
@@ -54,14 +55,14 @@ class Retries:
         *,
         requires: Mapping[str, str] = NO_LABELS,
         prompt_tokens: int = 0,
-        prefix: int = 0,
+        blocks: Blocks = (),
         ticket: QueueTicket | None = None,
     ) -> RoutingState:
-        """`requires`: labels that the engine must have. `prefix`: see `prefix_of`."""
+        """`requires`: labels that the engine must have. `blocks`: see `blocks_of`."""
         self.budget.request()
         now = self._clock()
         ticket = ticket or QueueTicket()
-        state = RoutingState(target, identity, ticket, now + self.timeout, requires, prompt_tokens, prefix)
+        state = RoutingState(target, identity, ticket, now + self.timeout, requires, prompt_tokens, blocks)
         ticket.since, ticket.prompt = now, prompt_tokens
         if self.ttft_deadline:
             ticket.answer_by = state.answer_by = now + self.ttft_deadline

@@ -21,6 +21,7 @@ from adapters.placement.loader import Loader
 from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined, for_task
 from adapters.placement.scheduling.filters import FULL, PASSING
 from adapters.placement.scheduling.patience import worth_waiting
+from adapters.placement.scheduling.prefix_cache import NOTHING_SEEN, Seen
 from adapters.placement.scheduling.scheduler import OPENS, Scheduler
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
 from adapters.registry.canary_figures import ArmName
@@ -34,7 +35,6 @@ from gateway.routing.engine_state import Lease
 from gateway.routing.fleets import Fleets
 from gateway.routing.hang_detection import HangDetector
 from gateway.routing.leases import Leases
-from gateway.routing.prefixes import PrefixMemory
 from gateway.routing.retries import Retries
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.suspect_isolation import SuspectIsolation
@@ -80,7 +80,7 @@ class Router:
         self.scheduler = scheduler
         self._hangs = hangs
         self._counts = counts
-        self._prefixes = PrefixMemory()
+        self._prefixes = leases.prefixes
         self._changed = changed
         self._clock = clock
 
@@ -163,17 +163,24 @@ class Router:
         view = fleet.engines.get(engine)
         if view is not None and not self.turns.take(queue, ticket, view):
             return None
+        seen = None if routing_state.seen is None else routing_state.seen.get(engine)
+        tokens = routing_state.prompt_tokens
+        if seen is not None and view is not None:
+            tokens = view.prefixes.uncached(tokens, seen)
         lease = self._leases.acquire(
             engine,
             target.version,
             identity,
             trial=self._isolation.suspects(identity.group),
-            prompt_tokens=routing_state.prompt_tokens,
+            prompt_tokens=tokens,
             ticket=ticket,
         )
         if lease is not None:
             lease.answer_by, lease.requires = routing_state.answer_by, routing_state.requires
-            self._prefixes.note(target.engine_name, routing_state.prefix, engine)
+            lease.seen = seen
+            if routing_state.blocks:
+                self._prefixes.note(routing_state.blocks, engine, self._clock(), seen)
+                routing_state.blocks = ()
             if fleet.trials and not routing_state.attempts:
                 routing_state.compared += tuple(self._in_trials(routing_state, engine, fleet))
             routing_state.attempts += 1
@@ -327,7 +334,7 @@ class Router:
         requires: Mapping[str, str],
         *,
         prompt_tokens: int = 0,
-        warm_on: str = "",
+        seen: Mapping[str, Seen] = NOTHING_SEEN,
         excluded: Collection[str] = (),
         no_room_on: Collection[str] = (),
         even_full: bool = False,
@@ -341,7 +348,7 @@ class Router:
             adapter = self._catalog.adapters.get(version.adapter)
             most = adapter.max_replicas if adapter else None
         return Ask(
-            name, rank, prompt_tokens, warm_on, excluded, no_room_on, requires, most, even_full, yields,
+            name, rank, prompt_tokens, seen, excluded, no_room_on, requires, most, even_full, yields,
             version, fills,
         )  # fmt: skip
 
@@ -351,13 +358,15 @@ class Router:
         target, ticket, now = routing_state.target, routing_state.ticket, self._clock()
         if routing_state.no_room_until <= now:
             routing_state.no_room_on.clear()
+        if routing_state.seen is None:
+            routing_state.seen = self._prefixes.seen(routing_state.blocks, now)
         to_avoid = self._isolation.to_avoid(routing_state)
         failed_on, no_room_on = routing_state.failed_on, routing_state.no_room_on
         ask = self._ask(
             target,
             routing_state.requires,
             prompt_tokens=routing_state.prompt_tokens,
-            warm_on=self._prefixes.engine(target.engine_name, routing_state.prefix),
+            seen=routing_state.seen,
             excluded=failed_on | to_avoid if to_avoid else failed_on,
             no_room_on=no_room_on.union(passed) if passed else no_room_on,
             yields=self.turns.yields(queue, ticket),

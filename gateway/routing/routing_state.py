@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from adapters.placement.scheduling.prefix_cache import Seen
 from adapters.placement.scheduling.view import Pick
 from adapters.registry.catalog import Target
 from gateway.routing.canary_counts import ComparedRequest
 from gateway.routing.decision_log import AT_ONCE, Search
 from gateway.routing.engine_state import EngineState, Lease
+from gateway.routing.prefixes import Blocks
 from gateway.routing.query_of_death import REQUEST_DEATHS
 from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
@@ -38,8 +40,10 @@ class RoutingState:
     """Labels that the engine must have, for the caller and for the adapter's owner."""
     prompt_tokens: int = 0
     """Estimated."""
-    prefix: int = 0
-    """See `prefix_of`."""
+    blocks: Blocks = ()
+    """See `blocks_of`; none once it was sent."""
+    seen: Mapping[str, Seen] | None = None
+    """What engines had seen of the prompt when it came; None: not looked up yet."""
     attempts: int = 0
     failures: int = 0
     """Attempts that failed on live engines which may have worked on the request."""

@@ -18,6 +18,7 @@ from adapters.placement.scheduling.figures import ENGINE_MODELS, MEASURED
 from gateway.planning.simulator.course_figures import Figures, figures
 from gateway.planning.simulator.gateway_model import Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
+from gateway.planning.simulator.shared_prompts import SHARED, generate_shared
 from gateway.planning.simulator.workloads import WORKLOADS, Workload, generate
 from loadtests.sim import report
 from loadtests.sim.capacity import capacity
@@ -30,6 +31,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FIRST, SLOTS = ["W1"], [8]
 WORKERS, RATES = [1, 4], [20.0, 30.0, 40.0]
 NONE: list[str] = []
+NAMES = [*WORKLOADS, *SHARED]
 EngineModelName = Annotated[str, typer.Option("--engine-model", help=", ".join(ENGINE_MODELS))]
 POLICIES = ["cost", "power_of_two+direct", "landed"]
 SEEDS = [11, 12, 13]
@@ -50,7 +52,6 @@ class Job:
     seed: int
     adapters: int | None
     cv: float | None
-    prefixes: float
     big_ranks: float
     trace: Path | None
 
@@ -61,6 +62,10 @@ class Job:
     def made(self) -> Workload:
         if self.trace is not None:
             return read(self.trace)
+        if self.workload in SHARED:
+            return generate_shared(
+                self.workload, self.rate, self.duration, self.seed, adapters=self.adapters or 8
+            )
         return generate(
             self.workload,
             self.rate,
@@ -68,7 +73,6 @@ class Job:
             self.seed,
             adapters=self.adapters,
             cv=self.cv,
-            prefixes=self.prefixes,
             big_ranks=self.big_ranks,
         )
 
@@ -77,7 +81,7 @@ class Job:
 def simulate(  # noqa: PLR0917 - options
     context: typer.Context,
     trace: Annotated[Path | None, typer.Option(help="CSV: arrival_s, tenant, adapter, rank, …")] = None,
-    workload: Annotated[list[str], typer.Option(help=f"{', '.join(WORKLOADS)}; repeatable")] = FIRST,
+    workload: Annotated[list[str], typer.Option(help=f"{', '.join(NAMES)}; repeatable")] = FIRST,
     policy: Annotated[list[str], typer.Option(help="with modifiers: activity+direct; repeatable")] = POLICIES,
     engines: Annotated[int, typer.Option(min=1)] = 8,
     slots: Annotated[list[int], typer.Option(min=1, help="GPU slots of an engine; repeatable")] = SLOTS,
@@ -92,9 +96,6 @@ def simulate(  # noqa: PLR0917 - options
     duration: Annotated[float, typer.Option(min=1, help="seconds of arrivals")] = 300,
     adapters: Annotated[int | None, typer.Option(min=2, help="default: the workload's")] = None,
     cv: Annotated[float | None, typer.Option(min=0.1, help="of the gaps between arrivals")] = None,
-    prefixes: Annotated[
-        float, typer.Option(min=0, max=1, help="share of prompts that begin like others of their adapter")
-    ] = 0.0,
     big_ranks: Annotated[float, typer.Option(min=0, max=1, help="share of adapters of rank 64")] = 0.0,
     pool: Annotated[int | None, typer.Option(min=1, help="engines that take rank 64; default: all")] = None,
     fair_queue: Annotated[  # noqa: FBT002 - an option
@@ -139,7 +140,6 @@ def simulate(  # noqa: PLR0917 - options
             seed,
             adapters,
             cv,
-            prefixes,
             big_ranks,
             trace,
         )
@@ -150,7 +150,7 @@ def simulate(  # noqa: PLR0917 - options
     ]
     settings = {
         "engines": engines, "cpu_slots": cpu_slots, "workers": workers, "rate": rate, "duration": duration,
-        "slo_ttft": slo_ttft, "slo_itl": slo_itl, "seeds": seeds, "prefixes": prefixes,
+        "slo_ttft": slo_ttft, "slo_itl": slo_itl, "seeds": seeds,
         "big_ranks": big_ranks, "pool": pool, "labels": labels, "fair_queue": fair_queue, "seats": seats,
         "pins": pin, "engine_model": engine_model,
     }  # fmt: skip
@@ -254,8 +254,8 @@ def _check(policies: list[str], workloads: list[str], engine_model: str) -> None
     except ValueError as error:
         raise _stop(str(error)) from error
     for name in workloads:
-        if name not in WORKLOADS:
-            raise _stop(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
+        if name not in NAMES:
+            raise _stop(f"no workload {name!r}; there are {', '.join(NAMES)}")
 
 
 def _stop(message: str) -> typer.Exit:

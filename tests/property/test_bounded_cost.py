@@ -30,7 +30,7 @@ from gateway.errors import FlorinError
 from gateway.evaluations.scoring import BadPlanError, json_schema
 from gateway.fields.patterns import objection
 from gateway.metering.prompt_estimate import prompt_tokens
-from gateway.routing.prefixes import prefix_of
+from gateway.routing.prefixes import blocks_of
 from gateway.tenants.request_policy import RequestPolicies
 from gateway.tenants.terms import DEFAULT_POLICY
 from tests.support.forms import LONG
@@ -156,8 +156,7 @@ def read(endpoint: Endpoint, raw: bytes) -> None:
     call = parse(endpoint, raw, POLICY)
     if not endpoint.free:
         prompt_tokens(call.body)
-    prefix_of(call.body, "salt")
-    call.payload("fl-name", "salt")
+    blocks_of(call.payload("fl-name", "salt"), "salt")
 
 
 def cost(work: Callable[[Any], object], value: Any, enough: float = NOISE_SECONDS / 10) -> float:

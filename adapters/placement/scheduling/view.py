@@ -17,6 +17,7 @@ from adapters.model import Release, SlotState, Version, has_labels
 from adapters.placement.mirror import Mirror
 from adapters.placement.residency import Held
 from adapters.placement.scheduling.costs import STALL, EngineCosts
+from adapters.placement.scheduling.prefix_cache import PrefixCache, Seen
 from adapters.placement.scheduling.ranking import Ranking
 
 DOUBT = 2_000.0
@@ -44,8 +45,8 @@ class Ask:
     rank: int = 0
     prompt_tokens: int = 0
     """Estimated."""
-    warm_on: str = ""
-    """Engine that served the same beginning of a prompt last, so that its prefix cache may hold it."""
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    """What engines have seen of the prompt before, so that their prefix caches may hold it."""
     excluded: Collection[str] = ()
     """Engines on which it already failed, or which it should leave alone: the last resort."""
     no_room_on: Collection[str] = ()
@@ -74,6 +75,7 @@ class EngineView:
     cpu_slots: int
     max_rank: int
     costs: EngineCosts = field(default_factory=EngineCosts)
+    prefixes: PrefixCache = field(default_factory=PrefixCache)
     held: Held = field(default_factory=Held)
     """Versions placed here. Live: whoever keeps the residency changes it."""
     only: Collection[str] | None = None
@@ -151,6 +153,11 @@ class EngineView:
     def refuses(self, ask: Ask) -> bool:
         """Whether there is no place here for this request, and it wants one."""
         return not ask.even_full and self.full_for(yields=ask.yields, fills=ask.fills)
+
+    def cached_tokens(self, ask: Ask) -> float:
+        """Tokens of the prompt that its prefix cache is expected to hold."""
+        seen = ask.seen.get(self.name)
+        return 0.0 if seen is None else ask.prompt_tokens * self.prefixes.expected(seen)
 
     @property
     def active(self) -> int:
@@ -318,5 +325,7 @@ class Pick:
     filtered out, or could not have been cheaper."""
     fleet: int = 0
     """Engines in the fleet."""
+    cached: int = 0
+    """Prompt tokens that the engine's prefix cache is expected to hold."""
     on_trial: bool = False
     """The request's lot fell to this engine, which is on trial."""

@@ -186,6 +186,8 @@ def _decided(decisions: Decisions) -> None:
         ]
         if decision.picked:
             lines.append(("decision", f"{decision.action} on {decision.picked}"))
+        if decision.expected_cached_tokens:
+            lines.append(("cached tokens", f"{decision.expected_cached_tokens:,} expected"))
         show(facts(lines))
         if decision.considered:
             rows = [(engine, action, f"{ms:.0f} ms") for engine, action, ms in decision.considered]

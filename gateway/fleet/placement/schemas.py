@@ -118,6 +118,9 @@ class Decision(Answer):
     considered: tuple[tuple[str, str, float], ...] = Field(
         (), description="The cheapest engines: name, action, cost in milliseconds."
     )
+    expected_cached_tokens: int = Field(
+        0, description="Prompt tokens that the picked engine was expected to have in its prefix cache."
+    )
 
     @property
     def others(self) -> int:

@@ -22,7 +22,7 @@ class Contestant:
     """What loses its slot stays in CPU memory."""
     replicas: bool = True
     affinity: bool = True
-    """The engine that saw the beginning of a prompt last is preferred."""
+    """What engines have seen of a prompt counts."""
     probes: int = 0
     """Probe prompts after each load."""
     unlimited: bool = False

@@ -2,9 +2,10 @@
 
 As vLLM: continuous batching; prompts in chunks within a budget of tokens; requests whose adapter would
 exceed the GPU slots are skipped, not queued in order; GPU slots and CPU memory are LRU caches of adapters,
-and a miss of both reads the disk while the whole engine waits; beginnings of prompts stay in the part of the
-KV cache that no sequence uses. Simplified: a sequence is admitted when its prompt and answer both fit the KV
-cache, so that nothing is preempted, and beginnings are cached whole, those used longest ago evicted first.
+and a miss of both reads the disk while the whole engine waits; prompts and answers stay in the part of the KV
+cache that no sequence uses. Simplified: a sequence is admitted when its prompt and answer both fit the KV
+cache, so that nothing is preempted, and what is cached is kept in larger blocks than vLLM's, those used
+longest ago evicted first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from adapters.placement.requirements import NO_LABELS
 from gateway.planning.simulator.event_queue import Events
 from gateway.planning.simulator.hardware import Hardware
-from gateway.planning.simulator.simulated_request import Request, Tier
+from gateway.planning.simulator.simulated_request import BLOCK_TOKENS, Blocks, Request, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,8 @@ class EngineModel:
         self._gpu: OrderedDict[str, int] = OrderedDict()
         self._cpu: OrderedDict[str, int] = OrderedDict()
         """Least recently used first; adapter → rank."""
-        self._prefixes: OrderedDict[tuple[str, int], int] = OrderedDict()
-        """Cached beginnings → tokens; least recently used first."""
-        self._prefix_tokens = 0
+        self._cached: OrderedDict[tuple[str, int], None] = OrderedDict()
+        """Blocks of each adapter's prompts and answers; least recently used first."""
         self._wanted: deque[Load] = deque()
         self._loading: Load | None = None
         self._chunks: list[tuple[Request, int]] = []
@@ -202,7 +202,7 @@ class EngineModel:
             if request.left > 0:
                 continue
             self._prefilling.remove(request)
-            self._remember_prefix(request)
+            self._remember(request.adapter, request.blocks)
             request.first = now
             if request.done is None:
                 self.on_first(request)
@@ -218,6 +218,7 @@ class EngineModel:
         request.running = False
         request.end = now
         self._kv_free += request.prompt + request.output
+        self._remember(request.adapter, request.answered)
         self._release(request)
         if request.done is not None:
             request.done()
@@ -279,7 +280,7 @@ class EngineModel:
                 break
             self._ready.popleft()
             self._kv_free -= need
-            self._reuse_prefix(request)
+            self._reuse(request)
             budget -= request.left
             room -= 1
             request.running = True
@@ -288,27 +289,29 @@ class EngineModel:
                 stall += self._into_gpu(request.adapter, request.rank)
         return stall
 
-    # -- cached beginnings of prompts
+    # -- cached prompts and answers
 
-    def _reuse_prefix(self, request: Request) -> None:
-        self._evict_prefixes()
-        key = request.adapter, request.prefix
-        if key in self._prefixes:
-            self._prefixes.move_to_end(key)
-            request.saved = min(request.prefix_tokens, self._prefixes[key], request.prompt - 1)
-            request.left -= request.saved
+    def _reuse(self, request: Request) -> None:
+        self._evict()
+        cached, adapter = 0, request.adapter
+        for block in request.blocks:
+            if (adapter, block) not in self._cached:
+                break
+            cached += 1
+        self._remember(adapter, request.blocks[:cached])
+        request.saved = min(cached * BLOCK_TOKENS, request.prompt - 1)
+        request.left -= request.saved
 
-    def _remember_prefix(self, request: Request) -> None:
-        if request.prefix:
-            key = request.adapter, request.prefix
-            self._prefix_tokens += request.prefix_tokens - self._prefixes.pop(key, 0)
-            self._prefixes[key] = request.prefix_tokens
-            self._evict_prefixes()
+    def _remember(self, adapter: str, blocks: Blocks) -> None:
+        """The last block is the first to go."""
+        for block in reversed(blocks):
+            self._cached[adapter, block] = None
+            self._cached.move_to_end((adapter, block))
+        self._evict()
 
-    def _evict_prefixes(self) -> None:
-        while self._prefix_tokens > max(0, self._kv_free):
-            _, tokens = self._prefixes.popitem(last=False)
-            self._prefix_tokens -= tokens
+    def _evict(self) -> None:
+        while len(self._cached) * BLOCK_TOKENS > max(0, self._kv_free):
+            self._cached.popitem(last=False)
 
     # -- where adapters are
 

@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from adapters.placement.requirements import NO_LABELS
+from adapters.placement.scheduling.prefix_cache import Seen
+
+Blocks = tuple[int, ...]
+"""What a prompt consists of, block by block: each number stands for all tokens up to the block's end."""
+BLOCK_TOKENS = 256
+"""That of Florin's memory of prefixes. vLLM's own blocks are smaller, of 16 tokens."""
 
 
 class Outcome(StrEnum):
@@ -37,9 +43,10 @@ class Request:
     prompt: int
     output: int
     """Tokens."""
-    prefix: int = 0
-    """Number of the beginning that it shares with other prompts; 0: none."""
-    prefix_tokens: int = 0
+    blocks: Blocks = ()
+    """Its prompt's, as far as others share them."""
+    answered: Blocks = ()
+    """Those of its prompt and its answer."""
     requires: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
     """Labels that its engine must have."""
     weight: float = 1.0
@@ -56,6 +63,10 @@ class Request:
     tier: Tier = Tier.GPU
     saved: int = 0
     """Prompt tokens that the engine had in its prefix cache."""
+    seen: Seen | None = None
+    """What its engine had seen of the prompt, as far as its worker knew."""
+    pending: int = 0
+    """Prompt tokens that its worker expects the engine to compute."""
     left: int = 0
     """Prompt tokens that the engine has yet to process."""
     last: int = 0

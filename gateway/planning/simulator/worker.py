@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adapters.placement.residency import Residency
+from adapters.placement.scheduling.prefix_cache import NOTHING_SEEN, Seen
 from adapters.placement.scheduling.scheduler import Scheduler
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick
 from adapters.store.protocol.loads import Load, Loads, bit_of
@@ -79,7 +80,7 @@ class Worker:
         """Requests of this worker, as last told to the others."""
         self._heard: set[str] = set()
         """Engines with requests of others, as last heard."""
-        self._prefixes = PrefixMemory()
+        self.prefixes = PrefixMemory()
         self.turns = board if board is None else self._open_queue(board)
 
     def __repr__(self) -> str:
@@ -139,13 +140,20 @@ class Worker:
         self._no_room.pop(request, None)
         request.engine = name
         view = self.views[name]
-        view.sent(request.adapter, request.prompt)
-        self._prefixes.note(request.adapter, request.prefix, name)
+        now, seen = self._events.now, self._seen(request).get(name)
+        self.prefixes.note(request.blocks, name, now, seen)
+        request.seen, request.pending = seen, request.prompt
+        if seen is not None:
+            request.pending = view.prefixes.uncached(request.prompt, seen)
+        view.sent(request.adapter, request.pending)
         self._use(name, request.adapter)
         engine.submit(request)
 
     def answering(self, request: Request) -> None:
-        self.views[request.engine].answering(request.prompt)
+        view = self.views[request.engine]
+        view.answering(request.pending)
+        if request.seen is not None and request.first >= 0:
+            view.prefixes.answered(request.seen, prompt=request.prompt, cached=request.saved)
 
     def ended(self, request: Request) -> None:
         """The request has left its engine."""
@@ -166,17 +174,21 @@ class Worker:
         if no_room and until <= now:
             del self._no_room[request]
             no_room = ()
-        warm_on = self._prefixes.engine(request.adapter, request.prefix) if self._contestant.affinity else ""
         ask = Ask(
             request.adapter,
             request.rank,
             request.prompt,
-            warm_on,
+            self._seen(request),
             no_room_on=no_room,
             requires=request.requires,
             yields=self.turns is not None and self.turns.yields(request),
         )
         return self._scheduler.pick(ask, self._fleet, now)
+
+    def _seen(self, request: Request) -> Mapping[str, Seen]:
+        if not self._contestant.affinity:
+            return NOTHING_SEEN
+        return self.prefixes.seen(request.blocks, self._events.now)
 
     # -- loads
 
@@ -329,6 +341,7 @@ class Worker:
         self._used.clear()
         if exchange:
             self._loads = {name: _load(view) for name, view in self.views.items() if view.in_flight}
+            self._loads |= self.prefixes.report(now)
         if touches or exchange:
             others = self._rules.touch(self.name, touches, ttl_ms=LEASE_MS, loads=self._loads).loads
             if exchange:
@@ -337,6 +350,8 @@ class Worker:
                     self.turns.exchange()
 
     def _hear(self, others: Loads) -> None:
+        self.prefixes.heard(others, self._events.now)
+        others = {name: load for name, load in others.items() if name in self.views}
         for name in others.keys() | self._heard:
             view, load = self.views[name], others.get(name, Load())
             view.heard(load.in_flight, load.pending, load.distinct(_load(view).versions))

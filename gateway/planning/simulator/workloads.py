@@ -11,13 +11,13 @@ Lengths: log-normal, with the medians and means of the conversations in the Azur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.planning.simulator.simulated_request import Request
+from gateway.planning.simulator.simulated_request import Blocks, Request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -26,8 +26,6 @@ PROMPT_MEDIAN, PROMPT_MEAN, MOST_PROMPT = 1020, 1155, 6000
 OUTPUT_MEDIAN, OUTPUT_MEAN, MOST_OUTPUT = 129, 211, 2000
 RANKS, RANK_SHARES = (8, 16, 32), (0.4, 0.4, 0.2)
 BIG_RANK = 64
-PREFIXES, PREFIX_TOKENS = 4, 600
-"""Beginnings of each adapter's prompts, and their length."""
 SAME, RECENT = 0.4, 0.34
 """Shares of requests for the adapter of the last one, and for one of the DEPTH before it; the nearer the
 likelier. The others are drawn from the popularity."""
@@ -57,8 +55,8 @@ class Workload:
     rank: Ints
     prompt: Ints
     output: Ints
-    prefix: Ints | None = None
-    """Which of its adapter's PREFIXES a prompt begins with; 0: none. None: of all."""
+    blocks: Sequence[tuple[Blocks, Blocks]] | None = None
+    """Each prompt's alone, and with its answer; None: they share nothing."""
     names: tuple[str, ...] = ()
     """Names of adapters; empty: they are numbered."""
     tenants: tuple[str, ...] = ()
@@ -74,14 +72,13 @@ class Workload:
         """New ones, since a simulation changes them."""
         names = self.names or [f"a{n}" for n in range(int(self.adapter.max(initial=0)) + 1)]
         tenants = self.tenants or [f"t{n}" for n in range(int(self.tenant.max(initial=0)) + 1)]
-        prefix = np.zeros(len(self), np.int64) if self.prefix is None else self.prefix
-        columns = (self.arrival, self.adapter, self.tenant, self.rank, self.prompt, self.output, prefix)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
+        columns = (self.arrival, self.adapter, self.tenant, self.rank, self.prompt, self.output)
+        blocks = [((), ())] * len(self) if self.blocks is None else self.blocks
+        rows = zip(*(column.tolist() for column in columns), blocks, strict=True)
         return [
-            Request(arrival, tenants[tenant], names[adapter], rank, prompt, output, beginning,
-                    min(PREFIX_TOKENS, prompt - 1) if beginning else 0)
-            for arrival, adapter, tenant, rank, prompt, output, beginning in rows
-        ]  # fmt: skip
+            Request(arrival, tenants[tenant], names[adapter], rank, prompt, output, *shared)
+            for arrival, adapter, tenant, rank, prompt, output, shared in rows
+        ]
 
     def scaled(self, factor: float) -> Workload:
         """The same requests, at `factor` times the rate."""
@@ -232,11 +229,10 @@ def generate(
     *,
     adapters: int | None = None,
     cv: float | None = None,
-    prefixes: float = 0.0,
     big_ranks: float = 0.0,
 ) -> Workload:
     """Requests at `rate` a second. A higher rate of the same seed brings the same requests sooner, and more
-    of them. `prefixes`: share of requests that begin with one of their adapter's PREFIXES. `big_ranks`: share
+    of them. `big_ranks`: share
     of adapters of BIG_RANK."""
     generator = WORKLOADS[name]
     arrivals, choices, lengths = (np.random.default_rng([seed, n]) for n in range(3))
@@ -253,8 +249,6 @@ def generate(
         arrival, adapter = _flooded(arrival, adapter, generator.flood * rate / TENANTS, seed)
     ranks = np.random.default_rng(0).choice(RANKS, among, p=RANK_SHARES)
     ranks[np.random.default_rng(1).random(among) < big_ranks] = BIG_RANK
-    beginnings = np.random.default_rng([seed, 3])
-    prefix = beginnings.integers(1, PREFIXES + 1, len(arrival))
     return Workload(
         arrival=arrival,
         adapter=adapter,
@@ -262,7 +256,6 @@ def generate(
         rank=ranks[adapter],
         prompt=_lengths(lengths, len(arrival), PROMPT_MEDIAN, PROMPT_MEAN, MOST_PROMPT),
         output=_lengths(lengths, len(arrival), OUTPUT_MEDIAN, OUTPUT_MEAN, MOST_OUTPUT),
-        prefix=np.where(beginnings.random(len(arrival)) < prefixes, prefix, 0),
     )
 
 

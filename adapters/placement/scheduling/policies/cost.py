@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from adapters.placement.scheduling.filters import refusal
 from adapters.placement.scheduling.homes import homes
+from adapters.placement.scheduling.prefix_cache import SAVED
 from adapters.placement.scheduling.scheduler import OPENS, Option, action, replicas_left
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
 
@@ -21,8 +22,6 @@ HOME = 60.0
 """A version's first loads prefer its home engines, so that an adapter that comes back finds the copy that it
 left in some engine's memory: no charge on the first home, HOME on the fourth and later ones."""
 HOMES = 3
-CACHED_PREFIX = 0.8
-"""Share of a prompt expected in the prefix cache of the engine that served its beginning last."""
 
 
 def cost(ask: Ask, options: list[Option], fleet: Fleet, _now: float) -> list[Score]:
@@ -47,7 +46,10 @@ def pick(ask: Ask, fleet: Fleet, now: float) -> Pick | None:
         best = _cheapest(placed, ask, fleet, scored)
         if more:
             best = _cheapest_load(ask, fleet, best, scored)
-    return None if best is None else Pick(*best, tuple(scored), len(fleet.engines))
+    if best is None:
+        return None
+    cached = round(fleet.engines[best[0]].cached_tokens(ask)) if ask.seen else 0
+    return Pick(*best, tuple(scored), len(fleet.engines), cached)
 
 
 def _cheapest(
@@ -56,7 +58,7 @@ def _cheapest(
     """Among engines that have the version in some form."""
     best: Scored | None = None
     for view, act in options:
-        if best is not None and view.base >= best[2] and view.name != ask.warm_on:
+        if best is not None and view.base - (_saved(view, ask) if ask.seen else 0.0) >= best[2]:
             continue
         if _allowed(view, ask, fleet, act):  # first, because it updates the terms
             option = (view.name, act, _value(view, ask, act))
@@ -68,13 +70,13 @@ def _cheapest(
 
 def _cheapest_of_all(ask: Ask, fleet: Fleet, scored: list[Scored]) -> Scored | None:
     """For the base model, which every engine holds."""
-    warm = fleet.engines.get(ask.warm_on)  # may be cheaper than its queue tells
-    best = None if warm is None else _cheapest([(warm, Action.SERVE)], ask, fleet, scored)
+    warm = [(view, Action.SERVE) for name in ask.seen if (view := fleet.engines.get(name)) is not None]
+    best = _cheapest(warm, ask, fleet, scored)  # these may be cheaper than their queues tell
     ranking, taken = fleet.by_base(), list[int]()
     while (lowest := ranking.take(math.inf if best is None else best[2])) is not None:
         place, view = lowest
         taken.append(place)
-        if view is not warm and _allowed(view, ask, fleet, Action.SERVE):
+        if view.name not in ask.seen and _allowed(view, ask, fleet, Action.SERVE):
             option = (view.name, Action.SERVE, view.base)
             scored.append(option)
             if best is None or option[2] < best[2]:
@@ -127,9 +129,14 @@ def _value(view: EngineView, ask: Ask, act: Action) -> float:
             value += view.costs.evict
     elif act is Action.JOIN:
         value += view.costs.load(ask.rank) / 2
-    elif view.name == ask.warm_on:
-        value -= CACHED_PREFIX * view.costs.per_prompt_token * ask.prompt_tokens
+    if act is not Action.LOAD and ask.seen:
+        value -= _saved(view, ask)
     return value
+
+
+def _saved(view: EngineView, ask: Ask) -> float:
+    """Milliseconds that its prefix cache saves."""
+    return SAVED * view.costs.per_prompt_token * view.cached_tokens(ask)
 
 
 def _score(ask: Ask, option: Option, order: dict[str, int]) -> Score:
@@ -137,11 +144,11 @@ def _score(ask: Ask, option: Option, order: dict[str, int]) -> Score:
     terms = [("queue", view.base)]
     if act is not Action.SERVE:
         terms.append(("another adapter in flight", view.opening))
-    rest = _value(view, ask, act) - sum(ms for _, ms in terms)
+    saved = 0.0 if act is Action.LOAD else _saved(view, ask)
+    if saved:
+        terms.append(("prompt tokens in its cache", -saved))
     if act is not Action.SERVE:
-        terms.append((str(act), rest))
-    elif view.name == ask.warm_on:
-        terms.append(("prefix in its cache", rest))
+        terms.append((str(act), _value(view, ask, act) - sum(ms for _, ms in terms)))
     if act is Action.LOAD and ask.version not in view.held:
         terms.append(("distance from home", HOME * min(HOMES, order[view.name]) / HOMES))
     return Score(

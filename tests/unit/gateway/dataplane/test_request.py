@@ -112,6 +112,15 @@ def test_what_was_read_is_what_is_sent():
     }
 
 
+def test_the_prompt_comes_first_in_its_own_order():
+    """So that bodies of prompts that begin alike begin alike."""
+    tools = [{"type": "function", "function": {"name": "find", "parameters": {"enum": ["a"]}}}]
+    call = parsed(CHAT, {"temperature": 0, **CHAT_BODY, "tools": tools})
+    sent = call.payload("fl-1", "salt")
+    assert list(orjson.loads(sent))[:2] == ["tools", "messages"]
+    assert call.tools_size == sent.index(b',"messages"') - 1
+
+
 def test_the_engine_is_always_asked_for_counts():
     call = parsed(CHAT, CHAT_BODY | {"stream": True, "stream_options": {"include_usage": False, "x": 1}})
     assert (call.include_usage, call.continuous_usage) == (False, False)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +11,9 @@ from gateway.planning.simulator.engine_model import EngineModel
 from gateway.planning.simulator.event_queue import Events
 from gateway.planning.simulator.gateway_model import BOUND, REGION, SMALL_RANK, Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
-from gateway.planning.simulator.simulated_request import Outcome, Request
-from gateway.planning.simulator.workloads import BIG_RANK, PREFIX_TOKENS, generate
+from gateway.planning.simulator.shared_prompts import blocks_of, generate_shared
+from gateway.planning.simulator.simulated_request import BLOCK_TOKENS, Blocks, Outcome, Request
+from gateway.planning.simulator.workloads import BIG_RANK, generate
 from loadtests.sim.contestants import contestant
 from tests.support.search import examples
 
@@ -65,19 +67,20 @@ def test_adapters_of_big_rank_stay_in_their_pool():
     assert len({r.engine for r in course.requests if r.rank < BIG_RANK and r.engine}) > 1
 
 
-def test_a_beginning_in_the_prefix_cache_need_not_be_computed():
+def test_what_is_in_the_prefix_cache_need_not_be_computed():
     hardware, events = Hardware(), Events()
     engine = EngineModel("e", 2, 2, hardware, events, rank=16)
     first, second, other = (
-        Request(0.0, "t", adapter, 16, 1000, 10, prefix=1, prefix_tokens=PREFIX_TOKENS) for adapter in "aab"
+        Request(0.0, "t", adapter, 16, 1000, 10, blocks=blocks, answered=(*blocks, 9))
+        for adapter, blocks in (("a", (1, 2, 3)), ("a", (1, 2, 4)), ("b", (1, 2, 3)))
     )
     for number, request in enumerate((first, second, other)):
         events.until(10.0 * number)
         request.arrival = events.now
         engine.submit(request)
     events.until(60)
-    assert (first.saved, second.saved, other.saved) == (0, PREFIX_TOKENS, 0)
-    assert first.ttft - second.ttft > hardware.prompt_token * PREFIX_TOKENS / 1000
+    assert (first.saved, second.saved, other.saved) == (0, 2 * BLOCK_TOKENS, 0)
+    assert first.ttft - second.ttft > hardware.prompt_token * 2 * BLOCK_TOKENS / 1000
 
 
 def test_prefix_caches_shrink_as_sequences_need_the_memory():
@@ -85,26 +88,35 @@ def test_prefix_caches_shrink_as_sequences_need_the_memory():
     events = Events()
     engine = EngineModel("e", 2, 2, hardware, events, rank=16)
 
-    def ask(prefix: int, prompt: int) -> Request:
-        return Request(
-            events.now, "t", "a", 16, prompt, 10, prefix=prefix, prefix_tokens=600 if prefix else 0
-        )
+    def ask(blocks: Blocks, prompt: int) -> Request:
+        return Request(events.now, "t", "a", 16, prompt, 10, blocks=blocks, answered=blocks)
 
-    for request in (ask(1, 1000), ask(0, 2900), again := ask(1, 1000)):
+    for request in (ask((1, 2, 3), 1000), ask((), 2900), again := ask((1, 2, 3), 1000)):
         engine.submit(request)
         events.until(events.now + 30)
     assert again.saved == 0
-    assert engine._prefix_tokens <= engine._kv_free
+    assert len(engine._cached) * BLOCK_TOKENS <= engine._kv_free
 
 
-def test_affinity_finds_more_of_the_prompts_in_caches():
-    site = Site(engines=4, slots=8, hardware=Hardware.of("h100", kv_tokens=100_000))
-    workload = generate("hot", 30, 60, seed=1, adapters=20, prefixes=0.8)
+def test_prompts_share_blocks_up_to_where_they_differ():
+    half = BLOCK_TOKENS // 2
+    tools, first, second = (1, 3 * half), (2, 2 * half), (3, 2 * half)
+    one, two = blocks_of((tools, first)), blocks_of((tools, second))
+    assert [a == b for a, b in zip(one, two, strict=True)] == [True, False]
+    assert blocks_of((tools, first, second))[:2] == one
 
-    def saved(policy):
-        return figures(Simulation(site, contestant(policy), workload).run(), site).prefix_ratio
 
-    assert saved("cost") > saved("cost+no-affinity") > 0.05
+@pytest.mark.parametrize(("name", "rate", "adapters"), [("agents", 16, 8), ("documents", 6, 2)])
+def test_engines_that_have_seen_a_prompt_save_it(name: str, rate: float, adapters: int):
+    """Also for four workers, who hear of each other's prompts."""
+    workload = generate_shared(name, rate, 40, seed=1, adapters=adapters)
+    for workers in (1, 4):
+        site = Site(engines=4, slots=8, workers=workers, hardware=Hardware.of("h100"))
+        mine, without = (
+            figures(Simulation(site, contestant(policy), workload).run(), site).prefix_ratio
+            for policy in ("cost+wait", "cost+wait+no-affinity")
+        )
+        assert mine > without + 0.03
 
 
 def test_without_common_beginnings_nothing_is_saved():

@@ -7,7 +7,9 @@ import pytest
 from adapters.placement.scheduling.view import Action, Pick
 from gateway.routing.decision_log import RECORD_BYTES, DecisionLog, Search
 
-PICK = Pick("b", Action.LOAD, 70.04, (("a", Action.SERVE, 99.0), ("b", Action.LOAD, 70.04)), fleet=5)
+PICK = Pick(
+    "b", Action.LOAD, 70.04, (("a", Action.SERVE, 99.0), ("b", Action.LOAD, 70.04)), fleet=5, cached=120
+)
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def test_a_decision_is_found_by_its_request(log: DecisionLog):
     first, second = log.find("req-1")
     assert (first["attempt"], first["engine"], first["action"], first["cost_ms"]) == (1, "b", "load", 70.0)
     assert first["considered"] == [["b", "load", 70.0], ["a", "serve", 99.0]]
-    assert (first["fleet"], second["engine"]) == (5, "c")
+    assert (first["fleet"], second["engine"], first["expected_cached_tokens"]) == (5, "c", 120)
     assert "picked" not in log.find("req-2")[0]
     assert log.find("req") == []
 

@@ -13,6 +13,7 @@ from adapters.errors import LoadFailedError, NoEngineError, PlacementError
 from adapters.model import Engine, Placement, SlotState, Version, dump
 from adapters.placement.residency import Residency
 from adapters.placement.scheduling.policies import POLICIES
+from adapters.placement.scheduling.prefix_cache import SAVED
 from adapters.registry.catalog import Catalog, Target
 from gateway.errors import FlorinError
 from gateway.routing.canary_counts import CanaryCounts
@@ -170,6 +171,28 @@ async def test_requests_spread_by_load(fleet: Fleet):
     leases = [await fleet.place(fleet.request()) for _ in range(4)]
     assert sorted(map(name_of, leases)) == ["a", "a", "b", "b"]
     for lease in leases:
+        lease.end()
+    assert fleet.leases.in_flight == 0
+
+
+async def test_a_prompt_goes_where_it_was_seen_and_counts_as_far_as_it_is_not_cached(fleet: Fleet):
+    first = await fleet.place(fleet.request(blocks=range(20), prompt_tokens=5_000))
+    first.send(streams=True)
+    first.begin()
+    again = fleet.request(blocks=range(20), prompt_tokens=5_000)
+    second = await fleet.place(again)
+    assert name_of(second) == name_of(first)
+    assert again.pick is not None
+    assert second.prompt_tokens == pytest.approx(5_000 - SAVED * again.pick.cached, abs=1)
+    assert again.pick.cached > 3_500
+    record = SimpleNamespace(tokens=(5_000, 0, 1), first=0, outcome="ok")
+    for _ in range(30):  # the engine reports that it has nothing of it
+        second.learn(record, answers=1)  # type: ignore[arg-type]
+    second.send(streams=True)
+    second.begin()
+    other = await fleet.place(fleet.request(blocks=range(20), prompt_tokens=5_000))
+    assert name_of(other) != name_of(first)
+    for lease in (first, second, other):
         lease.end()
     assert fleet.leases.in_flight == 0
 

@@ -11,6 +11,7 @@ from adapters.placement.mirror import Mirror
 from adapters.placement.scheduling.costs import EngineCosts
 from adapters.placement.scheduling.filters import NOT_STARTED_WITH, refusal
 from adapters.placement.scheduling.policies import POLICIES
+from adapters.placement.scheduling.prefix_cache import PRIOR, SAVED, Seen
 from adapters.placement.scheduling.slow_start import LEAST_SHARE, share_after
 from adapters.placement.scheduling.view import Action, Ask, EngineView
 from tests.support.search import examples
@@ -161,12 +162,30 @@ def test_no_more_replicas_than_allowed():
     assert reasons["b"] == "already on its maximum number of engines (1)"
 
 
-def test_of_equals_the_one_that_saw_the_prefix():
-    pair = engine("a", holds=True), engine("b", holds=True)
-    ask = Ask(VERSION, rank=8, prompt_tokens=1000, warm_on="b")
-    assert chosen(ask, *pair) == "b"
-    pair[1].sent(VERSION, 30_000)
-    assert chosen(ask, *pair) == "a"
+def test_cached_tokens_count_as_far_as_they_are_expected():
+    """Of two holders, the one with the longer prefix wins, unless its queue costs more than that saves, or its
+    cache has lost such prompts."""
+    a, b = engine("a", holds=True), engine("b", holds=True)
+    ask = Ask(VERSION, rank=8, prompt_tokens=20_000, seen={"a": Seen(0.1, 2), "b": Seen(0.9, 2)})
+    pick = COST.pick(ask, fleet(a, b), 0.0)
+    assert pick is not None
+    assert (pick.engine, pick.cached) == ("b", round(18_000 * PRIOR))
+    scores = {s.engine: dict(s.terms) for s in COST.scores(ask, fleet(a, b), 0.0)}
+    saved = scores["b"]["prompt tokens in its cache"]
+    assert saved == pytest.approx(-SAVED * 0.065 * 18_000 * PRIOR)
+    b.sent(VERSION, round(-saved / 0.065) + 2000)
+    assert chosen(ask, a, b) == "a"
+    b.answering(b.pending)
+    assert chosen(ask, a, b) == "b"
+    b.prefixes.kept[2] = 0.0
+    assert chosen(ask, a, b) == "a"
+
+
+def test_the_base_model_goes_where_its_prompt_is_cached():
+    engines = [engine(name, in_flight=number) for number, name in enumerate("abc")]
+    assert chosen(Ask("", prompt_tokens=4000), *engines) == "a"
+    assert chosen(Ask("", prompt_tokens=4000, seen={"c": Seen(0.9, 1)}), *engines) == "c"
+    assert chosen(Ask("", prompt_tokens=100, seen={"c": Seen(0.9, 1), "gone": Seen(1.0, 0)}), *engines) == "a"
 
 
 def test_base_model_requests_go_by_load():
@@ -217,6 +236,7 @@ asks = st.builds(
     excluded=st.frozensets(st.text("abcdef", min_size=1, max_size=1)),
     requires=st.sampled_from([{}, {"region": "eu"}]),
     max_replicas=st.sampled_from([None, None, 1, 2]),
+    seen=st.dictionaries(st.text("abcdef", min_size=1, max_size=1), st.just(Seen(0.9, 1)), max_size=3),
 )
 
 
