@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from adapters.errors import AdaptersError
-from adapters.model import Engine
+from adapters.model import GENERATE, Engine
 from gateway.call_plans import CallPlan
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.dataplane.request import ENGINES_REFUSALS, Call
@@ -23,7 +23,7 @@ from gateway.errors import FlorinError
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.held_finals import HeldFinals
 from gateway.metering.meter import Meter
-from gateway.metering.records import BATCH, GENERATE, Labels, Outcome
+from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults

@@ -50,6 +50,7 @@ class Postgres:
         self._directory = Path(tempfile.mkdtemp(prefix="florin-test-pg-"))
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._ran = False
         try:
             self.bin = _binaries(self._directory, self._account)
             if self._account:
@@ -85,19 +86,24 @@ class Postgres:
             "max_wal_senders": 0,
             **self._settings,
         }
-        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         deadline = time.monotonic() + _START_SECONDS
         while True:
+            flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
             with (self._directory / "log").open("ab") as log:
                 self._process = self._popen(["postgres", "-D", "data", *flags], log)
             try:
                 self.wait()
-            except RuntimeError:
+            except RuntimeError as error:
+                # Somebody else may have taken the port meanwhile, before anybody knows it as this server's.
+                if "Address already in use" in str(error) and not self._ran:
+                    self.port = settings["port"] = _free_port()
+                    continue
                 # The children of a killed server hold its shared memory until they notice.
                 if "is still in use" not in self._log() or time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
             else:
+                self._ran = True
                 return
 
     def wait(self) -> None:

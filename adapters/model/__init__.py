@@ -8,6 +8,7 @@ from __future__ import annotations
 from adapters.model.adapter import Adapter, CanaryOutcome, Guard, PendingDeletion, Tombstone, Version
 from adapters.model.documents import D, Document, dump, load
 from adapters.model.engine import (
+    GENERATE,
     MAX_STOP_STRINGS,
     BaseModel,
     Drain,
@@ -32,6 +33,7 @@ from adapters.model.placement import (
 )
 
 __all__ = [
+    "GENERATE",
     "MAX_STOP_STRINGS",
     "NAME_PATTERN",
     "Adapter",

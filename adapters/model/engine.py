@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from adapters.model.adapter import Guard, Version
@@ -37,6 +37,8 @@ Purchase = Literal["on_demand", "spot", "reserved"]
 
 Task = Literal["generate", "embed", "score"]
 """What an engine does: `generate` text, `embed` it, or `score` pairs of texts (rerank)."""
+GENERATE: Final[Task] = "generate"
+"""The task that usage records leave out, because earlier ones say nothing of any."""
 
 
 MAX_STOP_STRINGS = 16

@@ -12,12 +12,12 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from hashlib import sha1
 from types import NoneType
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 from uuid import UUID
 
 import orjson
 
-from adapters.model import NAME_PATTERN, Task
+from adapters.model import GENERATE, NAME_PATTERN, Task
 from gateway.dataplane.labels import storable
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, plausible
 from gateway.units import DAY, HOUR
@@ -59,8 +59,6 @@ class UsageSource(StrEnum):
 
 BATCH = "batch"
 """The service tier of lines of batches."""
-GENERATE: Final[Task] = "generate"
-"""The task that records leave out, because earlier ones say nothing of any."""
 
 
 class Labels(NamedTuple):

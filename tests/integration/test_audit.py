@@ -263,6 +263,7 @@ ELSEWHERE = {
     f"POST {ADMIN}/engines/{{name}}/trust",
     f"POST {ADMIN}/engines/{{name}}/restart",
     f"POST {ADMIN}/enrol",
+    "POST /finance/v1/credits/top-ups",
     "POST /finance/v1/set-aside/exclude",
     "POST /finance/v1/quarantine/dismiss",
     "POST /finance/v1/invoices",

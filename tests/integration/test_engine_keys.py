@@ -33,7 +33,10 @@ OWN = {
 }
 """What an engine's key may call, of what needs a key at all."""
 ME = ("get", "/admin/v1/me")
-OPEN = {("get", path) for path in ("/healthz", "/readyz", "/admin/v1/sign-in", *VLLMS_PATHS)}
+OPEN = {
+    *(("get", path) for path in ("/healthz", "/readyz", "/admin/v1/sign-in", *VLLMS_PATHS)),
+    ("post", "/finance/v1/credits/top-ups"),  # it asks for a signature
+}
 ALLOWED = {
     Role.ENGINE: OWN | {ME},
     Role.METRICS: {("get", "/metrics"), ME},

@@ -26,6 +26,7 @@ APPLY = "/admin/v1/apply"
 OF_HOSTS = {
     ("POST", "/admin/v1/engines"),
     ("GET", "/admin/v1/engines/{name}"),
+    ("GET", "/admin/v1/engines/{name}/merge"),
     ("PUT", "/admin/v1/engines/{name}/heartbeat"),
     ("PUT", "/admin/v1/engines/{name}/stopping"),
     ("GET", "/admin/v1/artifacts/{digest}/{file}"),

@@ -119,6 +119,10 @@ async def test_leases_are_still_reported_after_an_exception(
 
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
+    async with (
+        deployment.gateway.http() as http
+    ):  # else a second engine might load it, which reports leases first
+        await http.put("/admin/v1/adapters/acme/support/replicas", json={"max_replicas": 1})
     engine.faults.update({"event_delay": 0.5})
     monkeypatch.setattr(type(store), "touch", staticmethod(stumble))
     endless = {"max_tokens": 1000, "extra_body": {"ignore_eos": True}}

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from adapters.model import GENERATE
 from gateway.costs.periods import iso, month_of
 from gateway.costs.proofs.line_amounts import decimal, line_amount
 from gateway.costs.selling.card_lines import KINDS as SOLD
 from gateway.costs.selling.card_lines import SELECTORS
-from gateway.metering.records import BATCH, CONTINUED, GENERATE, Outcome
+from gateway.metering.records import BATCH, CONTINUED, Outcome
 from gateway.units import FEMTO, cents_of, decimal_of, step_of
 
 _COST = "costs of GPU time"

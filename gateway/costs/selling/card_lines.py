@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from gateway.metering.records import GENERATE
+from adapters.model.engine import GENERATE
 from gateway.units import MICRO, Amount, Micros, worth
 
 Kind = Literal["input", "cached", "output", "reasoning", "requests"]

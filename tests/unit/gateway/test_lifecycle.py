@@ -211,7 +211,8 @@ async def test_what_has_been_answered_is_not_answered_again(seen, client):
 
 
 async def deliver(seen: Recording, *does: Any, answer: Any = None) -> None:
-    request = Request(Client().exchange, None, None, None, answer, None, UNLIMITED)  # type: ignore[arg-type]
+    routing_state = SimpleNamespace(compared=())
+    request = Request(Client().exchange, None, None, None, answer, routing_state, UNLIMITED)  # type: ignore[arg-type]
     await ScriptedDelivery(seen, *does).deliver(request)
 
 

@@ -213,7 +213,14 @@ def test_months_of_cards_without_lines_are_as_they_always_were(ledger_with):
         roots = connection.execute(text("SELECT root FROM periods ORDER BY month")).scalars().all()
     assert [root[:16] for root in roots] == ["d8154fb4b49c782f", "61a3e907507f2d01"]
     statements = (
-        statement_json(ledger, tenant, name, issuer="N", now=NOW, known=True, **more) | {"seal": ""}
+        {
+            field: value
+            for field, value in statement_json(
+                ledger, tenant, name, issuer="N", now=NOW, known=True, **more
+            ).items()
+            if field != "reasons"
+        }
+        | {"seal": ""}
         for name in ("2026-10", "2026-11")
         for tenant in ("acme", "bolt", "corgi")
         for more in ({}, {"by": "key"})
