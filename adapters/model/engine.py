@@ -210,6 +210,10 @@ class Engine:
         """Whether it has all of these labels."""
         return not requires or has_labels(self.all_labels, requires)
 
+    def replaces(self, other: Engine) -> bool:
+        """Whether it can serve what another engine of its fleet is there for."""
+        return self.name != other.name and self.serves in ("", other.serves)
+
     @property
     def rests(self) -> bool:
         """It takes no requests until the version that it serves is live."""

@@ -203,12 +203,8 @@ def _refusal(room: _Room, version: Version, held_version: HeldVersion, snapshot:
     """Why the version cannot be loaded there; empty: it can."""
     if room.snapshot.closed:
         return room.snapshot.closed
-    if version.rank > room.engine.max_rank:
-        return f"rank {version.rank} exceeds its maximum of {room.engine.max_rank}"
-    if release_of(version.min_vllm) > room.engine.release:
-        return f"needs vLLM {version.min_vllm} or later"
     if not room.engine.fits(version):
-        return NOT_STARTED_WITH
+        return _unfit(room.engine, version)
     if not snapshot.may_hold(room.engine, version):
         return "lacks a label that the tenant requires"
     if failed := snapshot.failed.get((version.engine_name, room.engine.name)):
@@ -219,6 +215,16 @@ def _refusal(room: _Room, version: Version, held_version: HeldVersion, snapshot:
     return (
         "" if room.fits(version, held_version.idle) else "its slots are pinned, in use, or used more recently"
     )
+
+
+def _unfit(engine: Engine, version: Version) -> str:
+    if engine.serves:
+        return f"serves only {engine.serves}"
+    if version.rank > engine.max_rank:
+        return f"rank {version.rank} exceeds its maximum of {engine.max_rank}"
+    if release_of(version.min_vllm) > engine.release:
+        return f"needs vLLM {version.min_vllm} or later"
+    return NOT_STARTED_WITH
 
 
 def _why_not(

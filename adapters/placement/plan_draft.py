@@ -103,8 +103,7 @@ class Draft:
                 or engine.trial is not trial
                 or engine.name in replicas
                 or engine.name in self.loading
-                or version.rank > engine.max_rank
-                or version.release > engine.release
+                or (engine.only is None and not takes(engine, version))
                 or not meets(engine, version)
                 or (cached and engine.held[version.name].state is not SlotState.CACHED)
                 or (engine.name, version.name) in self.dropped
@@ -140,3 +139,8 @@ class Draft:
 
 def meets(engine: PlannedEngine, version: PlannedVersion) -> bool:
     return all(engine.labels.get(label) == value for label, value in version.requires.items())
+
+
+def takes(engine: PlannedEngine, version: PlannedVersion) -> bool:
+    """Whether an engine that loads versions can apply this one."""
+    return version.rank <= engine.max_rank and version.release <= engine.release

@@ -167,7 +167,7 @@ class ProbeVerifier:
         except EngineUnreachableError:
             raise
         except EngineError as error:
-            if base is None and error.status and error.status < 500:
+            if base is None and not engine.serves and error.status and error.status < 500:
                 return "skipped", None  # the engine does not answer probes of any model
             raise
         name = fingerprint_id(version.engine_name, engine.tasks[0])

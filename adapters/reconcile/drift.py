@@ -85,20 +85,26 @@ def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
     driver = driver_of(engine)
     if not driver.knows(engine.version):
         known = " and ".join(driver.versions)
+        first = (
+            ""
+            if engine.on_trial
+            else f" Try such an engine beside the others first: florin engine trial {name} --share 5"
+        )
         yield Diagnosis(
             "engine_version", "warning", name,
             f"It runs {driver.title} {engine.version}, and this version of Florin knows {known}: which "
             "models and flags it supports, and what an unload does there, may differ.",
-            "Upgrade Florin before the engines. Try such an engine beside the others first: florin engine "
-            f"trial {name} --share 5",
+            f"Upgrade Florin before the engines.{first}",
         )  # fmt: skip
     serving_status = view.catalog.serving_statuses.get(name)
     if serving_status and serving_status.code == SUSPECT:
         yield Diagnosis(
             "engine_suspect", "problem", name,
             f"It is suspect and loads no adapters: {serving_status.reason}{evidence(serving_status)}.",
-            "Restart it. If that does not help, check its host for failing memory, a different vLLM version "
-            "or different base model weights. Florin retries automatically. If the base model was "
+            f"Merge {engine.serves} into its base model again, and restart it. Florin retries automatically."
+            if engine.serves
+            else "Restart it. If that does not help, check its host for failing memory, a different vLLM "
+            "version or different base model weights. Florin retries automatically. If the base model was "
             f"changed on purpose: florin engine trust {name}",
         )  # fmt: skip
 
@@ -112,6 +118,18 @@ def _state(engine: Engine, look: EngineObservation) -> Iterator[Diagnosis]:
             if not look.agent
             else "Its host is shutting it down, so it takes no new requests.",
             f"Wait for it to restart, or remove it: florin engine remove {name}",
+        )  # fmt: skip
+    elif engine.rests:
+        yield Diagnosis(
+            "engine_state", "warning", name,
+            f"It rests, because {engine.serves}, which is merged into its weights, is not live.",
+            f"If it will not be live again, stop the engine, and remove it: florin engine remove {name}",
+        )  # fmt: skip
+    elif engine.trial is not None and engine.trial.stopped:
+        yield Diagnosis(
+            "engine_state", "warning", name,
+            f"The guard of its trial drained it. {engine.trial.stopped}",
+            f"Put its old version back, and restart it: florin engine roll {name}",
         )  # fmt: skip
     elif engine.moving:
         yield Diagnosis(

@@ -2,8 +2,8 @@
 
 A version that is no longer live, neither as such nor as a canary, gets no calls by its adapter's name. Its
 engine then takes no new requests, as after a drain, and takes them again once the version is live again:
-after a rollback, or if it was registered ahead of the promotion. A drain that an operator began is left
-alone.
+after a rollback, or if it was registered ahead of the promotion. What an operator has drained or cordoned is
+left alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def due(engine: Engine, *, live: bool) -> Engine:
     """The engine as it should be. `live`: whether callers of its adapter's name may get what it serves."""
     if live and engine.rests:
         return replace(engine, state="active", drain=None)
-    if not live and engine.takes_requests:
+    if not live and engine.takes_adapters:  # neither cordoned nor being drained
         return replace(engine, state="draining", drain=Drain(until=0, moved=True))
     return engine
 

@@ -69,6 +69,7 @@ def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
             fleet = catalog.fleet(version.base_model)
             if any(engine.fits(version) for engine in fleet):
                 continue
+            fleet = [engine for engine in fleet if not engine.serves]  # those load nothing
             release = release_of(version.min_vllm)
             newer = [engine for engine in fleet if engine.release >= release]
             needs = f"--max-lora-rank {version.rank} or more"

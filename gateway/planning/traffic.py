@@ -88,7 +88,7 @@ class Used:
 
 
 def uses_of(workload: Workload) -> tuple[AdapterUse, ...]:
-    """What an hour of such traffic uses of each adapter."""
+    """What an hour of such traffic uses of each adapter that gets a request in it."""
     hours = float(workload.arrival[-1]) / 3600 or 1.0
     counts, prompts, outputs = (
         np.rint(np.bincount(workload.adapter, weights) / hours).astype(int).tolist()
@@ -98,6 +98,7 @@ def uses_of(workload: Workload) -> tuple[AdapterUse, ...]:
     return tuple(
         AdapterUse(names[number], counts[number], prompts[number], outputs[number])
         for number in np.flatnonzero(np.bincount(workload.adapter, workload.rank))
+        if counts[number]
     )
 
 

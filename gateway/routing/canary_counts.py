@@ -64,9 +64,10 @@ class CanaryCounts:
             return None
         return ComparedRequest(self, comparison, "canary" if target.canary is None else "live", batch=batch)
 
-    def of_trial(self, engine: Engine, arm: ArmName, *, batch: bool) -> ComparedRequest:
-        """A request that counts in the trial of `engine`, for all its attempts."""
-        return ComparedRequest(self, Comparison.of_trial(engine), arm, batch=batch)
+    def of_trial(self, engine: Engine, arm: ArmName, on: str, *, batch: bool) -> ComparedRequest:
+        """A request that counts in the trial of `engine`, as far as it is answered `on` that engine: another
+        attempt says nothing about this one's."""
+        return ComparedRequest(self, Comparison.of_trial(engine), arm, batch=batch, on=on)
 
     def add(self, comparison: Comparison, arm: ArmName, *names: str) -> None:
         counts = self._pending.get(comparison)
@@ -114,13 +115,17 @@ class CanaryCounts:
 class ComparedRequest:
     """One request whose outcome counts, once."""
 
-    __slots__ = ("_arm", "_batch", "_comparison", "_counted", "_counts")
+    __slots__ = ("_arm", "_batch", "_comparison", "_counted", "_counts", "_on")
 
-    def __init__(self, counts: CanaryCounts, comparison: Comparison, arm: ArmName, *, batch: bool) -> None:
+    def __init__(
+        self, counts: CanaryCounts, comparison: Comparison, arm: ArmName, *, batch: bool, on: str = ""
+    ) -> None:
+        """`on`: the only engine whose attempts count; empty: those of all do."""
         self._counts = counts
         self._comparison = comparison
         self._arm = arm
         self._batch = batch
+        self._on = on
         self._counted = False
 
     def ended(self, lease: Lease, *, answers: int, loads: int) -> None:
@@ -128,6 +133,8 @@ class ComparedRequest:
         the request has caused; it then says nothing about the version's latency."""
         record = lease.record
         if record is None or self._counted:
+            return
+        if self._on and lease.state.engine.name != self._on:
             return
         outcome, timed = record.outcome, not (loads or self._batch)
         if outcome == "ok":

@@ -198,7 +198,7 @@ class Router:
         for name in names:
             if (document := self._catalog.engines.get(name)) is not None and document.on_trial:
                 arm: ArmName = "canary" if on_trial else "live"
-                yield self._counts.of_trial(document, arm, batch=routing_state.ticket.fills)
+                yield self._counts.of_trial(document, arm, engine, batch=routing_state.ticket.fills)
 
     def require_task(
         self, target: Target, requires: Mapping[str, str], task: Task, path: str

@@ -49,8 +49,8 @@ Picker = Callable[[Ask, Fleet, float], Pick | None]
 class Scheduler:
     """Chooses the engine of each request of one worker.
 
-    Engines on which a request already failed are a last resort. The decision is a hint as far as slots are
-    concerned: the claim in the store decides.
+    Engines on trial are a last resort, and after them those on which the request already failed. The decision
+    is a hint as far as slots are concerned: the claim in the store decides.
     """
 
     policy: Policy
@@ -62,7 +62,10 @@ class Scheduler:
         if fleet.trials:
             if (pick := tried(ask, fleet, now)) is not None:
                 return pick
-            ask = untried(ask, fleet)
+            others = untried(ask, fleet)
+            pick = self._pick(others, fleet, now)
+            if pick is not None or self._waits(others, fleet, now):
+                return pick
         pick = self._pick(ask, fleet, now)
         if pick is None and ask.excluded and not self._waits(ask, fleet, now):
             pick = self._pick(replace(ask, excluded=()), fleet, now)

@@ -41,7 +41,7 @@ class Ask:
     arithmetic."""
 
     version: str
-    """The version's name on engines; empty: the base model, which every engine holds."""
+    """The version's name on engines; empty: the base model, which all hold but merged engines."""
     rank: int = 0
     prompt_tokens: int = 0
     """Estimated."""

@@ -69,7 +69,7 @@ def _cheapest(
 
 
 def _cheapest_of_all(ask: Ask, fleet: Fleet, scored: list[Scored]) -> Scored | None:
-    """For the base model, which every engine holds."""
+    """For the base model, which all engines hold but merged ones."""
     warm = [(view, Action.SERVE) for name in ask.seen if (view := fleet.engines.get(name)) is not None]
     best = _cheapest(warm, ask, fleet, scored)  # these may be cheaper than their queues tell
     ranking, taken = fleet.by_base(), list[int]()

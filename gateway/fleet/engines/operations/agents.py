@@ -63,7 +63,7 @@ async def stop(state: State, name: str, *, epoch: str, seconds: float, actor: st
 
 def _can_move(state: State, catalog: Catalog, engine: Engine) -> bool:
     """Whether it holds something that another engine could load."""
-    others = (e for e in catalog.fleet(engine.base_model) if e.name != engine.name and e.takes_adapters)
+    others = (e for e in catalog.fleet(engine.base_model) if e.replaces(engine) and e.takes_adapters)
     return any(state.pool.usable(e.name) for e in others) and bool(state.residency.slots(engine.name))
 
 

@@ -127,7 +127,7 @@ class DrainStatus:
     held: int
     """Versions placed there."""
     alone: bool
-    """No other engine of its fleet takes requests, so a drain refuses those for its base model."""
+    """No other engine of its fleet takes its requests, so a drain refuses those for its base model."""
 
 
 async def start_drain(state: State, name: str, *, seconds: float, release: bool, actor: str) -> DrainStatus:
@@ -158,7 +158,7 @@ async def drain_status(state: State, name: str) -> DrainStatus:
     if engine.drain is not None and engine.drain.moved:  # what has not been moved is not moved any more
         late = tuple((move.version, "not loaded elsewhere in time") for move in plan.moves)
         plan = replace(plan, moves=(), stays=late + plan.stays)
-    alone = not any(other.serves for other in snapshot.others)
+    alone = not any(other.serves and other.engine.replaces(engine) for other in snapshot.others)
     return DrainStatus(engine, _phase(engine, running, resident), plan, running, resident, alone)
 
 

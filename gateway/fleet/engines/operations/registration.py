@@ -65,10 +65,7 @@ async def register(
         _check_url_free(reading, engine)
         _check_one_kind(reading, engine)
         old = reading.catalog.engines.get(engine.name)
-        new = replace(engine, registered=now)
-        if old:
-            drain = old.drain if old.state == "draining" or engine.stopping else None
-            new = replace(engine, registered=old.registered, state=old.state, drain=drain)
+        new = registered_again(old, engine) if old else replace(engine, registered=now)
         fleet = reading.catalog.fleet(new.base_model)
         new = replace(new, trial=trials.after_registration(old, new, body.trial, fleet, now))
         known = reading.catalog.bases.get(body.base)
@@ -89,6 +86,15 @@ async def register(
     if body.process is None:
         return done
     return replace(done, agent_token=await greet(state, done.engine, body.process))
+
+
+def registered_again(old: Engine, engine: Engine) -> Engine:
+    """The engine, in the state that it was in."""
+    drain = old.drain if old.state == "draining" or engine.stopping else None
+    new = replace(engine, registered=old.registered, state=old.state, drain=drain)
+    if new.rests and not new.serves:  # nothing else would end its rest
+        return replace(new, state="active", drain=None)
+    return new
 
 
 def engine_from(body: NewEngine) -> Engine:

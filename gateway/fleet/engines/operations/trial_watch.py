@@ -44,8 +44,8 @@ class TrialWatch:
                 log.warning("Trial of engine %s: %s", engine.name, error)
 
     async def judge(self, engine: Engine) -> None:
-        """Judge one engine, and act if the guard says so: but the last that serves its base model is not
-        drained. Raises NotFoundError, StoreUnavailableError."""
+        """Judge one engine, and act if the guard says so: but an engine that no other replaces
+        is not drained. Raises NotFoundError, StoreUnavailableError."""
         judgement = (await trials.compared(self.state, engine)).judgement
         if judgement.verdict in ("waiting", "keep"):
             return
@@ -55,7 +55,7 @@ class TrialWatch:
 
     def _replaceable(self, engine: Engine) -> bool:
         fleet = self.state.catalog.fleet(engine.base_model)
-        return any(e.name != engine.name and self.state.pool.usable(e.name) for e in fleet)
+        return any(e.replaces(engine) and self.state.pool.usable(e.name) for e in fleet)
 
     def _engines(self) -> list[Engine]:
         return [engine for engine in self.state.catalog.engines.values() if engine.trial is not None]

@@ -246,7 +246,7 @@ class Drain(Answer):
     until: int | None = Field(description="Unix microseconds, UTC.")
     in_flight: int
     held: int = Field(description="Versions in its slots.")
-    alone: bool = Field(description="No other engine of its fleet takes requests.")
+    alone: bool = Field(description="No other engine of its fleet takes its requests.")
     moves: tuple[Move, ...] = Field(description="What remains to be loaded elsewhere.")
     elsewhere: tuple[HeldElsewhere, ...] = Field(description="What other engines hold already.")
     stays: tuple[Stay, ...] = Field(description="What is not moved.")

@@ -136,6 +136,17 @@ def test_every_reason_is_named():
     assert stays(plan(engine("a", "x"))) == {"x": "no other engine serves base"}
 
 
+def test_an_engine_with_a_merged_version_takes_that_one_whatever_its_rank_and_no_other():
+    leaving, other = engine("a", "x", "y"), engine("b", slots=1)
+    merged = replace(other.engine, max_rank=1, serves=version("x").id, merged_as="x")
+    planned = plan(leaving, replace(other, engine=merged))
+    assert moves(planned) == [("x", "b", None)]
+    assert stays(planned) == {"y": "b: serves only t/x@v1"}
+    assert merged.replaces(replace(merged, name="c"))
+    assert leaving.engine.replaces(merged)
+    assert not merged.replaces(leaving.engine)
+
+
 def test_what_cannot_be_called_any_more_is_in_no_part_of_the_plan():
     leaving = engine("a", "gone", "x")
     found = plan(leaving, engine("b"), versions={"x": version("x")})

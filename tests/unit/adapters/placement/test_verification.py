@@ -376,6 +376,14 @@ async def test_an_engine_that_completes_no_text_is_passed_over(bench: Verificati
     assert bench.seen.results == ["skipped", "first", "skipped"]  # passed over, but not verified
 
 
+async def test_a_merged_engine_that_answers_no_probes_is_not_passed_over(bench: VerificationHarness):
+    worker = bench.worker()
+    await bench.verify(worker, E1, A)
+    bench.control.says["e2", "fl-a"] = EngineError("logprobs are disabled", 400)
+    with pytest.raises(EngineError, match="logprobs are disabled"):
+        await bench.verify(worker, replace(E2, serves=A.id, merged_as=A.engine_name), A)
+
+
 @pytest.mark.parametrize("model", ["base", "fl-a"])
 @pytest.mark.parametrize("error", [EngineError("boom", 500), EngineUnreachableError("gone")])
 async def test_a_probe_that_fails_is_a_load_that_failed(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from adapters.drivers.driver import Listing
-from adapters.model import Adapter, BaseModel, Drain, Engine, ServingStatus, SlotState, Version
+from adapters.model import Adapter, BaseModel, Drain, Engine, Guard, ServingStatus, SlotState, Trial, Version
 from adapters.reconcile.artifact_gc import CollectionPlan
 from adapters.reconcile.diagnosis import EngineObservation, FleetObservation
 from adapters.reconcile.drift import of_engines
@@ -117,6 +117,10 @@ def test_of_an_engine_that_does_not_answer_nothing_else_is_said():
         ({"state": "draining", "drain": Drain(1)}, None, "engine_state", "warning", "being loaded elsewhere"),
         ({"state": "draining"}, None, "engine_state", "warning", "neither new requests"),
         ({"state": "cordoned"}, None, "engine_state", "warning", "no new adapters"),
+        ({"state": "draining", "drain": Drain(0, moved=True), "serves": V2.id, "merged_as": "base"}, None,
+         "engine_state", "warning", "It rests, because acme/a@v2"),
+        ({"state": "draining", "trial": Trial(5, Guard("rollback"), 1, "It failed.")}, None, "engine_state",
+         "warning", "trial drained it. It failed."),
         ({"version": "0.34.1"}, None, "engine_version", "warning", "vLLM 0.34.1, and this version of Florin knows"),
         ({"stopping": True}, None, "engine_stopping", "warning", "no new process"),
     ],
@@ -183,6 +187,7 @@ def test_files_that_are_missing():
     [
         (replace(ENGINE, version="0.33.0", max_rank=4), "no engine of base takes more than 4"),
         (replace(ENGINE, version="0.32.1"), "it needs vLLM 0.33 or later"),
+        (replace(ENGINE, serves=V2.id, max_rank=64), "no engine serves its base"),
         (None, "no engine serves its base"),
     ],
 )

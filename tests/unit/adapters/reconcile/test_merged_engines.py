@@ -10,6 +10,8 @@ from adapters.placement.planner import plan
 from adapters.reconcile.merged_engines import due
 
 M = Engine("m", "http://m", "base", "h100", 1, 8, serves="acme/a@v1", merged_as="fl-1")
+CORDONED = replace(M, state="cordoned")
+DRAINING = replace(M, state="draining", drain=Drain(9))
 RESTS = replace(M, state="draining", drain=Drain(0, moved=True))
 
 
@@ -23,6 +25,8 @@ RESTS = replace(M, state="draining", drain=Drain(0, moved=True))
         pytest.param(
             replace(M, state="draining"), True, replace(M, state="draining"), id="drained by an operator"
         ),
+        pytest.param(DRAINING, False, DRAINING, id="being drained by an operator"),
+        pytest.param(CORDONED, False, CORDONED, id="cordoned by an operator"),
     ],
 )
 def test_it_rests_while_its_version_is_not_live(engine: Engine, live: bool, expected: Engine):
@@ -40,5 +44,7 @@ def test_the_planner_has_it_compared_and_never_drops_it_for_another():
     moves = plan(FleetSnapshot(engines, (PlannedVersion("v"), pinned)))
     assert moves[0] == Move("prefetch", "v", "m", "merged into its weights")
     assert {move.engine for move in moves[1:]} == {"a"}, "nothing else fits"
+    newer = PlannedVersion("v", release=(0, 33))
+    assert [move.engine for move in plan(FleetSnapshot(engines, (newer,)))] == ["m"], "it needs no kernels"
     capped = PlannedVersion("v", max_replicas=0)
     assert plan(FleetSnapshot(engines, (capped,))) == ()

@@ -14,7 +14,7 @@ from gateway.planning.simulator.course_figures import figures
 from gateway.planning.simulator.gateway_model import Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
 from gateway.planning.sizing import Goal, fewest, hardware_of, size
-from gateway.planning.traffic import AdapterUse, Stated, Used
+from gateway.planning.traffic import AdapterUse, Stated, Used, uses_of
 from loadtests.sim.contestants import contestant
 
 GOAL = Goal(slo_ttft=2.0, slo_itl=0.1, attainment=0.95)
@@ -104,3 +104,11 @@ def test_resampled_traffic_has_the_hours_rate_shares_and_lengths():
     base = [request for request in made.requests() if not request.adapter]
     assert {request.tenant for request in base} == {""}
     assert len(base) == np.count_nonzero(made.adapter == 2)
+
+
+def test_adapters_without_a_request_in_an_hour_are_not_in_it():
+    """`florin plan` divides by their requests."""
+    hours = Stated("W1", 0.02, 200, 400.0, 60.0).made(40_000, seed=1)
+    uses = uses_of(hours)
+    assert 0 < len(uses) < len(set(hours.adapter))
+    assert all(use.requests and use.prompt_tokens for use in uses)

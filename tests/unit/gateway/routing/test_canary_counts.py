@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from adapters.errors import StoreUnavailableError
-from adapters.model import Adapter, Guard, Version
-from adapters.registry.canary_figures import SLICES, Comparison, bucket, field_of
+from adapters.model import Adapter, Guard, Trial, Version
+from adapters.registry.canary_figures import SLICES, ArmName, Comparison, bucket, field_of
 from adapters.registry.catalog import Target
 from gateway.routing.canary_counts import LOSS_SECONDS, CanaryCounts
 from tests.doubles.memory_store import MemoryStore
+from tests.support.harness import engine_document
 
 MS = 1_000_000
 SINCE = 1_795_000_000_000_000
@@ -145,6 +146,20 @@ async def test_an_engines_death_counts_once_for_each_version(counted: Counted):
     counted.request(Lease(Record("failover"), trouble="died").on("a"))
     await counted.counts.report()
     assert (await counted.store.canary_counts(COMPARISON.key))[field_of(10, "canary", "k")] == 1
+
+
+@pytest.mark.parametrize("arm", ["canary", "live"])
+async def test_in_a_trial_what_other_engines_answer_does_not_count(counted: Counted, arm: ArmName):
+    """A death is one failure, and the requests that it cost are no successes."""
+    tried = replace(engine_document("new"), trial=Trial(5, GUARD, SINCE))
+    for _ in range(5):
+        request = counted.counts.of_trial(tried, arm, "new", batch=False)
+        for lease in (Lease(Record("failover"), trouble="died").on("new"), Lease(STREAM).on("b")):
+            request.ended(lease, answers=1, loads=0)  # type: ignore[arg-type]
+    await counted.counts.report()
+    assert await counted.store.canary_counts(Comparison.of_trial(tried).key) == {
+        field_of(0, arm, name): 1 for name in "nk"
+    }
 
 
 async def test_versions_that_nobody_drew_by_lot_do_not_count(counted: Counted):

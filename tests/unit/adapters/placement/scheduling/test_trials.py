@@ -65,6 +65,13 @@ def test_a_request_that_failed_there_goes_elsewhere():
     assert pick.engine == "old"
 
 
+def test_it_comes_before_engines_on_which_the_request_failed():
+    trial = on_trial(engine("new", holds=True, in_flight=9), engine("old", holds=True))
+    pick = SCHEDULER.pick(Ask(VERSION, excluded={"old"}), trial, 0.0)
+    assert pick is not None
+    assert (pick.engine, pick.on_trial) == ("new", False)
+
+
 def test_what_only_the_engine_on_trial_holds_is_loaded_elsewhere():
     pick = SCHEDULER.pick(Ask(VERSION), on_trial(engine("new", holds=True), engine("old")), 0.0)
     assert pick is not None
