@@ -33,7 +33,8 @@ def read_key(path: Path) -> str:
 
 def read_private(path: Path) -> str:
     """Return the contents of a small text file that only its owner can read. A file owned by root may also be
-    group-readable, as mounted secrets are. Raises KeyFileError."""
+    group-readable, as mounted secrets are, and so may one whose group has its owner's number, and is nobody
+    else's: Kubernetes mounts the tokens of service accounts so. Raises KeyFileError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -73,7 +74,7 @@ def _check(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileError(f"{path} is not a file.")
     shared = status.st_mode & _OTHERS
-    if status.st_uid == 0:
+    if status.st_uid in {0, status.st_gid}:
         shared &= ~_GROUP_READ
     if shared:
         mode = stat.S_IMODE(status.st_mode)

@@ -22,7 +22,8 @@ def settle(pins: Pins, reported: Mapping[str, Any]) -> Pins:
 
 def contradiction(pins: Pins, reported: Mapping[str, object]) -> str:
     """A description of the first reported fact that differs from its pin; empty: none."""
-    known = asdict(pins)
+    # What it serves alone is never the host's choice, since it gets that version's files.
+    known = asdict(pins) | {"serves": pins.serves or ""}
     for name in FACTS:
         if known[name] is not None and known[name] != reported[name]:
             return f"{name} {reported[name]!r}, but {known[name]!r} is pinned"

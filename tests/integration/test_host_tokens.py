@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.security.secret_files import read_key, write_private
+from gateway.tenants.directory import Role
 from tests.support.engine_hosts import add_version, ask, registered
 from tests.support.harness import Gateway, running_gateway
 from tests.support.oidc_issuer import OidcIssuer, answering
@@ -76,3 +77,26 @@ async def test_a_pod_enrols_as_itself_again_at_each_start_and_as_nobody_else(gat
         entries = (await http.get("/admin/v1/audit", params={"action": "token.use"})).json()["data"]
     assert {(entry["actor"], entry["subject"]) for entry in entries} == {(f"host:{SUBJECT}", "h1")}
     await until(lambda: gateway.state.catalog.engines["h1"].takes_requests)
+
+
+async def test_of_the_keys_of_a_host_that_enrols_often_only_the_last_two_are_kept(gateway, cluster):
+    async with gateway.http(pod_token(cluster, SUBJECT)) as http:
+        for number in range(4):
+            body = {"engine": "h1", "secret": f"sha256:{number:064x}"}
+            assert (await http.post("/admin/v1/enrol", json=body)).status_code == 201
+    directory = gateway.state.directory
+    await until(lambda: directory.knows(f"{3:064x}") and not directory.knows(f"{1:064x}"))
+    keys = [key for key in directory.keys.values() if key.engine == "h1"]
+    assert [key.revoked is None for key in sorted(keys, key=lambda key: key.created)] == [False, True]
+
+
+async def test_a_host_does_not_take_over_an_engine_that_an_operator_registered(gateway, cluster):
+    await gateway.add_engine("h1", "http://127.0.0.1:9")
+    await gateway.add_key(Role.ENGINE, engine="h2", label=SUBJECT)
+    async with gateway.http(pod_token(cluster, SUBJECT)) as http:
+        refused = await http.post("/admin/v1/enrol", json={"engine": "h1", "secret": f"sha256:{'0' * 64}"})
+    async with gateway.http(pod_token(cluster, SUBJECT, "h2")) as http:
+        labelled = await http.post("/admin/v1/enrol", json={"engine": "h2", "secret": f"sha256:{'1' * 64}"})
+    assert labelled.status_code == 201, "an operator says by the label whose the engine is"
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    assert "florin engine remove h1" in refused.json()["error"]["message"]

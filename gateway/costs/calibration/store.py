@@ -19,6 +19,7 @@ from gateway.metering.ledger.engine_hours import mark_dirty
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import calibrations as table
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
+from gateway.metering.ledger.sealed_months import check_months
 from gateway.units import HOUR
 
 
@@ -70,6 +71,7 @@ def add_calibration(
     since -= since % HOUR
     with ledger.write() as connection:
         next_batch(connection)  # like closing a month, so they run one after the other
+        check_months(connection)
         closed = connection.execute(select(periods.c.month).order_by(periods.c.month.desc())).scalar()
         if closed is not None and iso(since)[:7] <= closed:
             raise CalibrationConflictError(f"{closed} is closed; a calibration cannot change it.")

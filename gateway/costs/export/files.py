@@ -32,6 +32,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
+from gateway.metering.ledger.sealed_months import check_months
 
 
 class MissingPriceError(Exception):
@@ -164,7 +165,9 @@ def _in_spans(charges: Iterable[Charge], order: Order) -> Iterable[Charge]:
 
 
 def _closed_book(connection: Connection, order: Order) -> PriceBook | None:
-    """The price book with which a month was closed, so that its files never change. None: it is open."""
+    """The price book with which a month was closed, so that its files never change. None: it is open.
+    Raises MonthChangedError."""
+    check_months(connection)
     query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
     document = connection.execute(query).scalar_one_or_none()
     if document is None:

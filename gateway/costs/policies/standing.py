@@ -23,6 +23,7 @@ from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 from gateway.metering.ledger.schema import standing_policies as table
+from gateway.metering.ledger.sealed_months import check_months
 
 INSTALLATION = ""
 """The tenant of the installation's own rows."""
@@ -61,7 +62,9 @@ class StandingPolicy:
 
 
 def first_open_month(connection: Connection) -> str:
-    """The month after the last one that is closed or being closed; FIRST_MONTH if none is."""
+    """The month after the last one that is closed or being closed; FIRST_MONTH if none is. Raises
+    MonthChangedError."""
+    check_months(connection)
     last = connection.execute(select(func.max(periods.c.month))).scalar_one_or_none()
     return FIRST_MONTH if last is None else iso(month_of(last).end)[:7]
 

@@ -11,13 +11,15 @@ from gateway.costs.periods import LAST_HOUR, month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.metering.ledger.engine_hours import EngineHour, changed_terms
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
+from gateway.metering.ledger.sealed_months import check_months
 from gateway.units import HOUR
 
 Schedule = tuple[tuple[int, int | None], ...]
 
 
 def opened_at(connection: Connection) -> int:
-    """End of the last closed month; 0 if none is closed."""
+    """End of the last closed month; 0 if none is closed. Raises MonthChangedError."""
+    check_months(connection)
     last = connection.execute(select(func.max(periods.c.month))).scalar()
     return 0 if last is None else month_of(last).end
 

@@ -18,6 +18,7 @@ from gateway.costs.periods import iso
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import invoices, period_tenants, periods
+from gateway.metering.ledger.sealed_months import check_months
 from gateway.units import MICRO, Cents, half_up, short_text, step_of
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -151,6 +152,7 @@ def check_new(connection: Connection, new: Invoice) -> Invoice | None:
 
 
 def _check_final(connection: Connection, new: Invoice) -> None:
+    check_months(connection)
     closed = (
         select(period_tenants.c.tenant)
         .join(periods, periods.c.month == period_tenants.c.month)

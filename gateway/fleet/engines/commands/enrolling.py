@@ -138,7 +138,8 @@ def _offer(url: str, name: str, token: str, key: str, *, begun: bool) -> None:
         enrolment = Enrolment(engine=name, secret=f"sha256:{_sha256(key)}")
         Api.to(url, token).post("/admin/v1/enrol", enrolment.model_dump(), Key)
     except ApiError as error:
-        if begun and error.code == "revoked_api_key" and _accepted(url, name, key):
+        # A used token is revoked; a platform's stays valid, and then the key is known already.
+        if begun and error.code in {"revoked_api_key", "conflict"} and _accepted(url, name, key):
             return
         raise ApiError(error.status, error.gateway_message, error.code) from error
 

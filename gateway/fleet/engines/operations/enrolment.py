@@ -10,10 +10,11 @@ same subject enrolled.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from adapters.errors import ConflictError
+from adapters.model import Engine
 from adapters.registry.transaction import Proposal
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
@@ -68,24 +69,38 @@ async def enrol(state: State, token: Key, *, engine: str, digest: str) -> Key:
     note = AuditNote(actor_of(token), "token.use", token.engine, details={"key": key.id})
 
     def plan(reading: RegistryReading) -> Proposal[Key]:
-        ending = [k for k in reading.directory.keys.values() if _works_for(k, token.engine)]
+        earlier = [k for k in reading.directory.keys.values() if _of_engine(k, token.engine)]
+        ending = [k for k in earlier if k.revoked is None]
+        replaced: list[Key] = []
         if token.is_stored:
             mine = reading.directory.keys.get(token.id)
             if mine is None or mine.revoked is not None:
                 raise FlorinError("revoked_api_key", USED_UP)
             ending.append(mine)
         else:
-            _check_same_subject(token, ending)
+            _check_same_subject(token, ending, reading.catalog.engines.get(token.engine))
+            # A host may enrol as often as it likes: of its keys, only the last two are kept.
+            replaced = [k for k in earlier if k.revoked is not None and k.label == token.label]
         if reading.directory.knows(digest) or state.directory.knows(digest):
             raise ConflictError("Another key has this secret: each needs its own.")
-        changes = [reading.change("key", k.id, dump(replace(k, revoked=now)), dump(k)) for k in ending]
-        return Proposal([*changes, Change("key", key.id, dump(key), expect=None)], key, note)
+        changes = [
+            *(reading.change("key", k.id, dump(replace(k, revoked=now)), dump(k)) for k in ending),
+            *(reading.deletion("key", k.id, dump(k)) for k in replaced),
+            Change("key", key.id, dump(key), expect=None),
+        ]
+        return Proposal(changes, key, note)
 
     return await change(state, plan)
 
 
-def _check_same_subject(token: Key, earlier: Iterable[Key]) -> None:
-    other = next((k for k in earlier if k.label != token.label), None)
+def _check_same_subject(token: Key, valid: Sequence[Key], engine: Engine | None) -> None:
+    """`valid`: keys of the engine, which is registered as `engine`."""
+    if engine is not None and not engine.key and not valid:
+        raise ConflictError(
+            f"Engine {token.engine} was registered by an operator: remove it first (`florin engine remove "
+            f"{token.engine}`), or name this host otherwise."
+        )
+    other = next((k for k in valid if k.label != token.label), None)
     if other is not None:
         raise ConflictError(
             f"Engine {token.engine} has the key {other.id} of another host: revoke that first (`florin key "
@@ -98,8 +113,8 @@ def pins_json(pins: Pins) -> Json:
     return {name: value for name, value in asdict(pins).items() if value is not None}
 
 
-def _works_for(key: Key, engine: str) -> bool:
-    return key.role is Role.ENGINE and key.engine == engine and key.revoked is None
+def _of_engine(key: Key, engine: str) -> bool:
+    return key.role is Role.ENGINE and key.engine == engine
 
 
 def _stale(key: Key, engine: str, now: int) -> bool:

@@ -51,7 +51,7 @@ class NewToken(StrictBody):
     serves: Annotated[OnlyVersion | None, Option("Serves only", metavar="TENANT/NAME@VERSION")] = Field(
         None,
         description="The version that the host merges into its base model, and whose files it may fetch for "
-        "that: it serves no other. Pinned; empty: none.",
+        "that: it serves no other. Always pinned; empty: none.",
         examples=["acme/support@v3"],
     )
 

@@ -37,10 +37,13 @@ def test_one_that_only_its_owner_reads_is_taken(tmp_path, mode):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_mounted_secret_of_roots_may_be_its_groups_and_one_of_a_users_may_not(tmp_path):
-    path = key_file(tmp_path, mode=0o440)
+def test_a_mounted_secret_of_roots_may_be_its_groups_and_one_of_a_users_only_its_own_groups(tmp_path):
+    path = key_file(tmp_path, mode=0o640)
+    os.chown(path, 0, 10002)
     assert read_key(path) == "fl_a_secret"
-    os.chown(path, 65534, -1)
+    os.chown(path, 10002, 10002)  # as a pod's token: the kubelet gives it to runAsUser and fsGroup
+    assert read_key(path) == "fl_a_secret"
+    os.chown(path, 65534, 100)
     with pytest.raises(KeyFileError, match="chmod 600"):
         read_key(path)
 

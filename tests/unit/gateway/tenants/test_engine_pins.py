@@ -43,6 +43,12 @@ def test_what_contradicts_is_named(pins, words):
     assert contradiction(pins, SAID) == words
 
 
+def test_a_host_never_chooses_the_version_that_it_merges_since_it_gets_its_files():
+    merged = {**SAID, "serves": "acme/support@v1"}
+    assert contradiction(Pins(), merged) == "serves 'acme/support@v1', but '' is pinned"
+    assert not contradiction(Pins(serves="acme/support@v1"), merged)
+
+
 @pytest.mark.parametrize(
     ("address", "url", "peer", "may"),
     [

@@ -10,6 +10,8 @@ from sqlalchemy import Boolean, Column, Integer, MetaData, Table, Text, create_e
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.requests import request_or_approve
 from gateway.costs.periods import month_of
+from gateway.costs.policies.standing import first_open_month
+from gateway.costs.prices.repricing import opened_at
 from gateway.costs.reports.closed_months import one, overview
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
@@ -202,6 +204,9 @@ def test_an_edited_row_neither_reopens_nor_closes_a_month(books, statement):
     ):
         with pytest.raises(MonthChangedError, match=f"{name} in the ledger is not as it was recorded"):
             refused()
+    for writes_after in (opened_at, first_open_month):
+        with books.read() as connection, pytest.raises(MonthChangedError):
+            writes_after(connection)
 
 
 def mark_and_roll(ledger):

@@ -16,6 +16,7 @@ from tests.support.samples import sample
 TOKEN = "flt_abc_secret"
 ENROL = ("POST", "/admin/v1/enrol")
 USED = {"error": {"message": "This token was used.", "type": "", "param": None, "code": "revoked_api_key"}}
+KNOWN = {"error": {"message": "Another key has it.", "type": "", "param": None, "code": "conflict"}}
 DONE = sample(Key, id="k1", engine="gpu1", role="engine")
 
 
@@ -99,10 +100,11 @@ def test_same_token_makes_no_call_and_another_brings_a_new_key(fake, enrol, tmp_
     assert read_key(tmp_path / "own" / "key") != first
 
 
-def test_an_answer_that_was_lost_costs_no_token(fake, enrol, tmp_path):
-    """The gateway took the key, and the host died, or never heard."""
+@pytest.mark.parametrize(("refusal", "status"), [(USED, 401), (KNOWN, 409)])
+def test_an_answer_that_was_lost_costs_no_token(fake, enrol, tmp_path, refusal, status):
+    """The gateway took the key, and the host died, or never heard. A platform's token is never used up."""
     assert enrol().exit_code == 1  # 404
-    fake.answer(*ENROL, USED, 401)
+    fake.answer(*ENROL, refusal, status)
     fake.answer(
         "GET", "/admin/v1/engines/gpu1", {"error": {"message": "No engine.", "code": "not_found"}}, 404
     )
